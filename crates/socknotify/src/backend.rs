@@ -1,0 +1,106 @@
+//! The one place that knows which systems there are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+use crate::poller::Epoll;
+
+/// What a port is built on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Linux: `epoll`.
+    Epoll,
+}
+
+impl Backend {
+    /// The backends that this build knows, best first.
+    pub const ALL: &'static [Backend] = &[Backend::Epoll];
+
+    /// The name that programs and options use: `"epoll"`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Epoll => "epoll",
+        }
+    }
+
+    /// Try whether the backend works here, now.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from working.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// for backend in socknotify::Backend::ALL {
+    ///     match backend.probe() {
+    ///         Ok(()) => println!("{backend}: available"),
+    ///         Err(error) => println!("{backend}: {error}"),
+    ///     }
+    /// }
+    /// ```
+    pub fn probe(self) -> Result<(), Error> {
+        match self {
+            Backend::Epoll => Epoll::new().map(drop),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Backend {
+    type Err = UnknownBackend;
+
+    fn from_str(name: &str) -> Result<Self, UnknownBackend> {
+        Backend::ALL
+            .iter()
+            .copied()
+            .find(|backend| backend.name() == name)
+            .ok_or(UnknownBackend)
+    }
+}
+
+/// A name that is no backend's in this build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownBackend;
+
+impl fmt::Display for UnknownBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unknown backend; this build has: ")?;
+        for (index, backend) in Backend::ALL.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{backend}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UnknownBackend {}
+
+/// A backend and why it was taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) backend: Backend,
+    pub(crate) reason: &'static str,
+}
+
+impl Choice {
+    pub(crate) fn make(wanted: Option<Backend>) -> Result<Self, Error> {
+        match wanted {
+            Some(backend) => Ok(Choice {
+                backend,
+                reason: "asked for",
+            }),
+            None => Ok(Choice {
+                backend: Backend::Epoll,
+                reason: "the only backend for Linux so far",
+            }),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Registrations: from the caller's entries to the table and the poller.
+
+use std::time::Duration;
+
+use super::reports::BATCH;
+use super::table::State;
+use super::{
+    Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Token, Watch, WatchError, ownership,
+};
+use crate::{Events, Operation, Registration, RegistrationError, Trigger};
+
+/// How many sockets have to be armed again together for a look at all of them to be worth while.
+const WORTH_PROBING: usize = if cfg!(loom) { 1 } else { 4 };
+
+/// One in so many times the poller is told to watch in any case. It finds out if the number does not
+/// stand for the registered socket any more, and a look does not.
+const PROBES_IN_A_ROW: u8 = 16;
+
+impl<P: Poller> Engine<P> {
+    /// Apply a batch in order, each entry with its own result.
+    ///
+    /// An entry that arms a known level-triggered registration again leaves its word to the poller
+    /// [owed](Registration::owed): that is one system call for each, which need not hold up others.
+    pub(super) fn apply(&self, core: &mut Core<P::Buffer>, batch: &mut [Registration<'_>]) {
+        for index in 0..batch.len() {
+            let (before, rest) = batch.split_at_mut(index);
+            let registration = &mut rest[0];
+            registration.owed = None;
+            registration.result = match registration.check() {
+                Ok(()) if rearm(core, registration) => Ok(()),
+                Ok(()) => {
+                    self.rearm_owed_of(core, before, registration.raw_socket());
+                    self.apply_one(core, registration)
+                }
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    /// Apply one entry that was checked, with the lock held throughout.
+    fn apply_one(
+        &self,
+        core: &mut Core<P::Buffer>,
+        registration: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        if registration.operation == Operation::NONE {
+            return Ok(());
+        }
+        let socket =
+            u32::try_from(registration.raw_socket()).map_err(|_| RegistrationError::NotASocket)?;
+        match registration.operation {
+            Operation::ENABLE => self.enable(core, socket, registration),
+            Operation::DISABLE => {
+                self.unwatch(core, socket)?;
+                if let Some(slot) = core.table.slot(socket) {
+                    slot.state = State::Disabled;
+                }
+                Ok(())
+            }
+            _ => {
+                self.unwatch(core, socket)?;
+                self.fetch_before_packet(core);
+                if let Some(slot) = core.table.slot(socket) {
+                    slot.state = State::Removing;
+                    let token = slot.token(socket);
+                    core.queue.notify(&mut core.table, token, Events::REMOVE);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn enable(
+        &self,
+        core: &mut Core<P::Buffer>,
+        socket: u32,
+        registration: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        let Some(slot) = core.table.slot(socket) else {
+            return self.enable_new(core, socket, registration);
+        };
+        let same_key = slot.key == registration.completion_key;
+        match slot.state {
+            State::Vacant => self.enable_new(core, socket, registration),
+            State::Enabled | State::Disabled if same_key && slot.watched.is_some() => {
+                if slot.is_edge_with(registration) {
+                    // Nothing changes for the poller, and telling it again would blur its edges.
+                    return match self.is_same_socket(socket)? {
+                        true => {
+                            slot.enable(registration.event_filter, registration.trigger);
+                            Ok(())
+                        }
+                        false => self.enable_new(core, socket, registration),
+                    };
+                }
+                // It may have had an edge that is yet to be reported, by its old filter. That is fetched
+                // after the look: so an edge that the look has missed does not pass for what held.
+                let mut seen = None;
+                if slot.state == State::Enabled && slot.watched == Some(Mode::Edge) {
+                    seen = Some(self.poller.state(&slot.watch(socket, Mode::Edge)));
+                    self.fetch(core);
+                }
+                let Some(slot) = core.table.slot(socket).filter(|slot| slot.is_live()) else {
+                    return self.enable_new(core, socket, registration);
+                };
+                slot.enable(registration.event_filter, registration.trigger);
+                match self.watch(core, socket, seen) {
+                    // The socket that was registered is closed, and this is another.
+                    Err(WatchError::Unknown) => self.enable_new(core, socket, registration),
+                    Err(WatchError::Refused(error)) => Err(error),
+                    Ok(()) => Ok(()),
+                }
+            }
+            state => {
+                if !self.is_same_socket(socket)? {
+                    return self.enable_new(core, socket, registration);
+                }
+                if state == State::Removing {
+                    return Err(RegistrationError::RemovePending);
+                }
+                if !same_key {
+                    return Err(RegistrationError::OtherKey);
+                }
+                slot.enable(registration.event_filter, registration.trigger);
+                self.watch(core, socket, None).map_err(refusal)
+            }
+        }
+    }
+
+    /// Register a socket that this port does not have. If its number has a registration all the same,
+    /// that one's socket was closed.
+    fn enable_new(
+        &self,
+        core: &mut Core<P::Buffer>,
+        socket: u32,
+        registration: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        self.forget(core, socket);
+        let identity = self.poller.identify(socket)?;
+        ownership::claim(socket, self.id, identity.id)?;
+        core.table
+            .insert(socket, registration.completion_key, identity.kind)
+            .enable(registration.event_filter, registration.trigger);
+        self.watch(core, socket, None).map_err(|error| {
+            self.forget(core, socket);
+            refusal(error)
+        })
+    }
+
+    /// Have the poller watch an enabled registration, from the state that it is in now, or was `seen` in
+    /// a moment ago. What holds already is no edge.
+    fn watch(
+        &self,
+        core: &mut Core<P::Buffer>,
+        socket: u32,
+        seen: Option<Events>,
+    ) -> Result<(), WatchError> {
+        let Some(slot) = core.table.slot(socket) else {
+            return Err(WatchError::Unknown);
+        };
+        let mode = slot.mode();
+        let again = slot.watched.is_some();
+        let watch = slot.watch_anew(socket, mode);
+        // A condition that holds already is no edge. Pollers report it all the same.
+        slot.held = match mode {
+            Mode::Edge => seen.unwrap_or_else(|| self.poller.state(&watch)) & slot.wanted(),
+            _ => Events::empty(),
+        };
+        let holds = !slot.held.is_empty();
+        if let Err(error) = self.poller.watch(&watch, again) {
+            slot.state = State::Disabled;
+            slot.watched = None;
+            return Err(error);
+        }
+        if holds {
+            self.settle(core, &watch);
+        }
+        Ok(())
+    }
+
+    /// Take from the poller what it reports of a registration that was enabled just now, and whose
+    /// condition held before: it is no edge.
+    fn settle(&self, core: &mut Core<P::Buffer>, watch: &Watch) {
+        if let Some(slot) = core.table.get(watch.token) {
+            slot.settling = true;
+        }
+        self.fetch(core);
+        let snatched = core.scheduler.is_anyone_polling()
+            && self.poller.state(watch).intersects(watch.filter.wanted());
+        let Some(slot) = core.table.get(watch.token) else {
+            return;
+        };
+        // It holds still, and did not come: then a thread in the poller has it in hand.
+        if std::mem::take(&mut slot.settling) && snatched {
+            core.settled = core.settled.wrapping_add(1);
+            slot.settled = core.settled;
+            slot.in_hand = slot.in_hand.saturating_add(1);
+        }
+    }
+
+    /// Have the poller stop watching a registration that is to be disabled or removed.
+    fn unwatch(&self, core: &mut Core<P::Buffer>, socket: u32) -> Result<(), RegistrationError> {
+        let Some(slot) = core.table.slot(socket).filter(|slot| slot.is_live()) else {
+            self.poller.identify(socket)?;
+            return Err(RegistrationError::NotFound);
+        };
+        let known = match slot.watched.take() {
+            None => self.is_same_socket(socket)?,
+            Some(_) => match self.poller.unwatch(socket) {
+                Ok(()) => true,
+                Err(WatchError::Unknown) => false,
+                Err(WatchError::Refused(error)) => return Err(error),
+            },
+        };
+        if known {
+            return Ok(());
+        }
+        self.forget(core, socket);
+        self.poller.identify(socket)?;
+        Err(RegistrationError::NotFound)
+    }
+
+    /// Whether the number stands for the socket that this port registered under it.
+    pub(super) fn is_same_socket(&self, socket: u32) -> Result<bool, RegistrationError> {
+        let identity = self.poller.identify(socket)?;
+        Ok(ownership::owns(socket, self.id, identity.id))
+    }
+
+    /// End the registration of a socket that was closed. A removal that was accepted still comes out.
+    pub(super) fn forget(&self, core: &mut Core<P::Buffer>, socket: u32) {
+        let Some(slot) = core.table.slot(socket) else {
+            return;
+        };
+        if slot.state == State::Removing {
+            let token = slot.token(socket);
+            core.queue.detach(&mut core.table, token);
+        }
+        core.table.end(socket);
+        ownership::release(socket, self.id);
+    }
+
+    /// Say to the poller what this batch still owes it, with the lock released meanwhile.
+    ///
+    /// When several sockets are armed again, chances are that some of them are ready. To find out takes
+    /// one system call for all; those that are need not be watched, and their notifications go to the
+    /// queue, behind those of the sockets that the poller has to report at this time.
+    pub(super) fn pay<'a>(
+        &'a self,
+        mut core: Guard<'a, P>,
+        batch: &mut [Registration<'_>],
+    ) -> Guard<'a, P> {
+        if !is_worth_probing(batch) {
+            drop(core);
+            self.rearm_owed(batch);
+            return self.lock();
+        }
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        let settled = core.settled;
+        drop(core);
+        self.poller.wait(&mut buffer, BATCH, Some(Duration::ZERO));
+        self.poller.check(&mut buffer, |_| false);
+        if buffer.woken() {
+            self.poller.wake();
+        }
+        let reported = buffer.reports().len();
+        let watches = batch.iter().filter(|entry| may_probe(entry));
+        let watches = watches.filter_map(|entry| entry.owed.map(|owed| owed.watch));
+        self.poller.probe(&mut buffer, watches);
+
+        let mut ready = buffer.reports()[reported..].iter().peekable();
+        for registration in batch.iter_mut().filter(|entry| may_probe(entry)) {
+            let token = registration.owed.map(|owed| owed.watch.token);
+            let found = ready.next_if(|report| Some(report.token) == token);
+            // The number may have become a socket of another port, which the poller would tell.
+            if found.is_some_and(|report| ownership::is_owner(report.token.socket, self.id)) {
+                registration.owed = None;
+            }
+        }
+        self.rearm_owed(batch);
+        let mut core = self.lock();
+        if !core.closed {
+            self.take_reports(&mut core, &buffer, settled);
+        }
+        core.buffers.push(buffer);
+        core
+    }
+
+    /// Have the poller watch again what this batch owes it. Called without the lock.
+    pub(super) fn rearm_owed(&self, batch: &mut [Registration<'_>]) {
+        for registration in batch {
+            let Some(Owed { watch, .. }) = registration.owed.take() else {
+                continue;
+            };
+            if let Err(error) = self.poller.watch(&watch, true) {
+                let mut core = self.lock();
+                registration.result = self.rearm_failed(&mut core, registration, watch, error);
+                self.leave(core);
+            }
+        }
+    }
+
+    /// Say to the poller what earlier entries of this batch owe it for this one socket, so that a
+    /// later entry finds it in order.
+    fn rearm_owed_of(
+        &self,
+        core: &mut Core<P::Buffer>,
+        earlier: &mut [Registration<'_>],
+        socket: i32,
+    ) {
+        for registration in earlier {
+            if registration.raw_socket() != socket {
+                continue;
+            }
+            let Some(Owed { watch, .. }) = registration.owed.take() else {
+                continue;
+            };
+            if let Err(error) = self.poller.watch(&watch, true) {
+                registration.result = self.rearm_failed(core, registration, watch, error);
+            }
+        }
+    }
+
+    /// The poller would not take the word that was owed to it.
+    fn rearm_failed(
+        &self,
+        core: &mut Core<P::Buffer>,
+        registration: &Registration<'_>,
+        watch: Watch,
+        error: WatchError,
+    ) -> Result<(), RegistrationError> {
+        if core.closed {
+            return Ok(());
+        }
+        let Token { socket, .. } = watch.token;
+        let live = core.table.get(watch.token).filter(|slot| slot.is_live());
+        match (error, live) {
+            (WatchError::Refused(error), Some(slot)) => {
+                slot.state = State::Disabled;
+                Err(error)
+            }
+            // The socket that was registered is closed, and this is another.
+            (WatchError::Unknown, Some(_)) => self.enable_new(core, socket, registration),
+            // The registration ended meanwhile; begin again with whatever there is now.
+            (_, None) => self.enable(core, socket, registration),
+        }
+    }
+}
+
+/// Enable a level-triggered registration that the poller watches already, and note that its word to
+/// the poller is owed. False if the entry is anything else.
+fn rearm<B>(core: &mut Core<B>, registration: &mut Registration<'_>) -> bool {
+    if registration.operation != Operation::ENABLE || !registration.trigger.contains(Trigger::LEVEL)
+    {
+        return false;
+    }
+    let Ok(socket) = u32::try_from(registration.raw_socket()) else {
+        return false;
+    };
+    let Some(slot) = core.table.slot(socket) else {
+        return false;
+    };
+    if !slot.is_live() || slot.watched.is_none() || slot.key != registration.completion_key {
+        return false;
+    }
+    let silent = slot.state == State::Disabled && slot.watched == Some(Mode::Once);
+    slot.enable(registration.event_filter, registration.trigger);
+    let mode = slot.mode();
+    slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
+    registration.owed = Some(Owed {
+        watch: slot.watch_anew(socket, mode),
+        may_probe: silent && mode == Mode::Once && slot.probes > 0,
+    });
+    true
+}
+
+/// Whether enough sockets are armed again together for a look at all of them.
+pub(super) fn is_worth_probing(batch: &[Registration<'_>]) -> bool {
+    batch.len() >= WORTH_PROBING
+        && batch.iter().filter(|entry| may_probe(entry)).count() >= WORTH_PROBING
+}
+
+fn may_probe(registration: &Registration<'_>) -> bool {
+    registration.owed.is_some_and(|owed| owed.may_probe)
+}
+
+/// A socket that was there a moment ago, and that the poller does not find, was closed.
+fn refusal(error: WatchError) -> RegistrationError {
+    match error {
+        WatchError::Unknown => RegistrationError::NotASocket,
+        WatchError::Refused(error) => error,
+    }
+}

@@ -1,0 +1,221 @@
+//! Dequeuing: take packets, or wait for them in the poller or parked.
+
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::apply::is_worth_probing;
+use super::place::{self, Places};
+use super::queue::Dequeued;
+use super::reports::{BATCH, DORMANT_LOOK};
+use super::scheduler::{Arrival, Precedence, Wake};
+use super::{Core, Engine, Guard, Poller, ReportBuffer, is_any_owed, ownership};
+use crate::{Entry, Error, Registration};
+
+/// When a wait ends.
+#[derive(Clone, Copy, Debug)]
+enum Deadline {
+    Never,
+    At(Instant),
+    /// At once: look, and do not wait.
+    Now,
+}
+
+impl Deadline {
+    fn after(timeout: Option<Duration>) -> Self {
+        match timeout {
+            None => Deadline::Never,
+            Some(Duration::ZERO) => Deadline::Now,
+            // A time too far away to be represented does not come.
+            Some(timeout) => Instant::now()
+                .checked_add(timeout)
+                .map_or(Deadline::Never, Deadline::At),
+        }
+    }
+
+    /// How long there is still to wait; `None` for ever.
+    fn remaining(self) -> Option<Duration> {
+        match self {
+            Deadline::Never => None,
+            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
+            Deadline::Now => Some(Duration::ZERO),
+        }
+    }
+
+    fn has_passed(self) -> bool {
+        self.remaining() == Some(Duration::ZERO)
+    }
+}
+
+/// Among how many registrations it is cheaper to search for a socket than to ask the system of it.
+const WORTH_SEARCHING: usize = 4;
+
+impl<P: Poller> Engine<P> {
+    /// Dequeue packets, after the registrations were applied; what those owe the poller is paid on
+    /// the way.
+    pub(super) fn dequeue<'a>(
+        self: &'a Arc<Self>,
+        mut core: Guard<'a, P>,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        let deadline = Deadline::after(timeout);
+        self.refresh(&mut core, entries.len());
+        let mut owes = is_any_owed(registrations);
+        let arrival = core.scheduler.arrive();
+        // Waiting once, if only for no time, fetches what the system knows.
+        let mut waited = false;
+        let result = loop {
+            if core.closed {
+                break Err(Error::Closed);
+            }
+            let count = self.take(&mut core, entries);
+            if count > 0 {
+                break Ok(count);
+            }
+            if waited && deadline.has_passed() {
+                break Err(Error::TimedOut);
+            }
+            let mut aside = false;
+            core = loop {
+                let parks = aside || !core.scheduler.has_place();
+                if owes && (parks || is_worth_probing(registrations)) {
+                    owes = false;
+                    break self.pay(core, registrations);
+                }
+                waited = true;
+                let was_ahead;
+                if parks {
+                    core = self.park(core, arrival, deadline);
+                    was_ahead = core.scheduler.is_newer_polling(arrival);
+                } else {
+                    owes = false;
+                    if self.look_at_dormant(&mut core) {
+                        break core;
+                    }
+                    (core, was_ahead) =
+                        self.poll(core, arrival, registrations, entries.len(), deadline);
+                }
+                let packets = core.queue.len();
+                let wake = match core.scheduler.precedence(arrival, was_ahead, packets) {
+                    Precedence::Own => Wake::Nobody,
+                    Precedence::Newer(wake) if !deadline.has_passed() => {
+                        self.wake(wake);
+                        continue;
+                    }
+                    Precedence::NewerPolling(wake) if !deadline.has_passed() => {
+                        self.wake(wake);
+                        aside = true;
+                        continue;
+                    }
+                    Precedence::Newer(wake) | Precedence::NewerPolling(wake) => wake,
+                };
+                self.wake(wake);
+                if parks {
+                    self.refresh(&mut core, entries.len());
+                }
+                break core;
+            };
+        };
+        if core.closed {
+            // Closing wakes one thread in the poller, and each wakes the next.
+            let wake = core.scheduler.is_anyone_polling();
+            drop(core);
+            if wake {
+                self.poller.wake();
+            }
+        } else {
+            self.leave(core);
+        }
+        if owes {
+            self.leave(self.pay(self.lock(), registrations));
+        }
+        result
+    }
+
+    /// Move packets to the caller, if there is a place for its thread, which takes it.
+    fn take(self: &Arc<Self>, core: &mut Core<P::Buffer>, entries: &mut [Entry]) -> usize {
+        if !core.scheduler.has_place() {
+            return 0;
+        }
+        let mut count = 0;
+        while count < entries.len() {
+            entries[count] = match core.queue.dequeue(&mut core.table) {
+                None => break,
+                Some(Dequeued::Entry(entry)) => entry,
+                Some(Dequeued::Last(entry, socket)) => {
+                    ownership::release(socket, self.id);
+                    entry
+                }
+            };
+            count += 1;
+        }
+        let this = || {
+            let this: Weak<Self> = Arc::downgrade(self);
+            this as Weak<dyn Places>
+        };
+        if count > 0 && place::give(self.id, this) {
+            core.scheduler.take_place();
+        }
+        count
+    }
+
+    /// Wait in the poller, after it got the word that is owed to it, and turn what it reports into
+    /// notifications. Says also whether newer threads are still there.
+    ///
+    /// The sockets of this call's registrations are borrowed for as long as it takes, and so are open.
+    fn poll<'a>(
+        &'a self,
+        mut core: Guard<'a, P>,
+        arrival: Arrival,
+        registrations: &mut [Registration<'_>],
+        room: usize,
+        deadline: Deadline,
+    ) -> (Guard<'a, P>, bool) {
+        let time = match deadline.remaining() {
+            time if core.dormant.is_empty() => time,
+            None => Some(DORMANT_LOOK),
+            Some(time) => Some(time.min(DORMANT_LOOK)),
+        };
+        core.scheduler.enter_poller(arrival);
+        let settled = core.settled;
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        drop(core);
+        self.rearm_owed(registrations);
+        self.poller.wait(&mut buffer, room.min(BATCH), time);
+        let borrowed = &registrations[..registrations.len().min(WORTH_SEARCHING)];
+        self.poller.check(&mut buffer, |socket| {
+            borrowed
+                .iter()
+                .any(|registration| u32::try_from(registration.raw_socket()) == Ok(socket))
+        });
+        let mut core = self.lock();
+        let was_ahead = core.scheduler.leave_poller(arrival, buffer.woken());
+        if !core.closed {
+            self.take_reports(&mut core, &buffer, settled);
+        }
+        core.buffers.push(buffer);
+        (core, was_ahead)
+    }
+
+    /// Wait until released, or until the time is over.
+    fn park<'a>(
+        &'a self,
+        mut core: Guard<'a, P>,
+        arrival: Arrival,
+        deadline: Deadline,
+    ) -> Guard<'a, P> {
+        let chair = core.scheduler.park(arrival);
+        while !core.closed && !core.scheduler.is_released(arrival) && !deadline.has_passed() {
+            core = match deadline.remaining() {
+                None => chair.wait(core).unwrap_or_else(PoisonError::into_inner),
+                Some(time) => {
+                    let waited = chair.wait_timeout(core, time);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        core.scheduler.unpark(arrival, chair);
+        core
+    }
+}

@@ -1,0 +1,471 @@
+//! Every interleaving of a few threads in one port, on a poller that exists in memory only.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release -p socknotify --lib interleavings
+//! ```
+//!
+//! A wake-up that is lost shows as a deadlock, which the checker reports.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use loom::sync::{Condvar, Mutex, MutexGuard};
+use loom::thread;
+
+use super::{
+    Engine, Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Token, Watch, WatchError,
+};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger};
+
+const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
+
+/// A poller that watches sockets which become readable when a test says so.
+struct Model {
+    kernel: Mutex<Kernel>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct Kernel {
+    sockets: [Socket; 2],
+    woken: bool,
+}
+
+#[derive(Default)]
+struct Socket {
+    readable: bool,
+    watch: Option<Watch>,
+    armed: bool,
+}
+
+impl Socket {
+    fn is_due(&self) -> bool {
+        self.readable && self.armed
+    }
+}
+
+impl Kernel {
+    fn is_due(&self) -> bool {
+        self.woken || self.sockets.iter().any(Socket::is_due)
+    }
+}
+
+#[derive(Default)]
+struct Buffer {
+    reports: Vec<Report>,
+    woken: bool,
+}
+
+impl ReportBuffer for Buffer {
+    fn clear(&mut self) {
+        self.reports.clear();
+    }
+
+    fn reports(&self) -> &[Report] {
+        &self.reports
+    }
+
+    fn woken(&self) -> bool {
+        self.woken
+    }
+}
+
+impl Model {
+    fn new() -> Self {
+        Model {
+            kernel: Mutex::new(Kernel::default()),
+            ready: Condvar::new(),
+        }
+    }
+
+    fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.kernel.lock().unwrap()
+    }
+
+    fn become_readable(&self, socket: u32) {
+        self.kernel().sockets[socket as usize].readable = true;
+        self.ready.notify_one();
+    }
+}
+
+impl Poller for Model {
+    type Buffer = Buffer;
+
+    fn belongs_here(&self) -> bool {
+        true
+    }
+
+    fn identify(&self, _socket: u32) -> Result<Identity, RegistrationError> {
+        // The owners of sockets outlive one run of the model; so no identity may come twice.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ok(Identity {
+            kind: Kind::Stream,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
+        let mut kernel = self.kernel();
+        let socket = &mut kernel.sockets[watch.token.socket as usize];
+        if again && socket.watch.is_none() {
+            return Err(WatchError::Unknown);
+        }
+        socket.watch = Some(*watch);
+        socket.armed = true;
+        let due = socket.is_due();
+        drop(kernel);
+        if due {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
+        let socket = &mut self.kernel().sockets[socket as usize];
+        socket.armed = false;
+        socket.watch.take().map(drop).ok_or(WatchError::Unknown)
+    }
+
+    fn state(&self, watch: &Watch) -> Events {
+        match self.kernel().sockets[watch.token.socket as usize].readable {
+            true => Events::IN,
+            false => Events::empty(),
+        }
+    }
+
+    fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
+        let mut kernel = self.kernel();
+        while !kernel.is_due() && timeout != Some(Duration::ZERO) {
+            kernel = self.ready.wait(kernel).unwrap();
+        }
+        buffer.woken = std::mem::take(&mut kernel.woken);
+        buffer.reports.clear();
+        for socket in kernel.sockets.iter_mut().filter(|socket| socket.is_due()) {
+            let Some(watch) = socket.watch else { continue };
+            if buffer.reports.len() == room {
+                break;
+            }
+            socket.armed = watch.mode == Mode::Level;
+            buffer.reports.push(Report {
+                token: watch.token,
+                turn: watch.turn,
+                kind: watch.kind,
+                events: Events::IN,
+                standing: Standing::Good,
+                lasting: watch.mode != Mode::Once,
+                dormant: false,
+            });
+        }
+        // As a kernel does: what is left is the next waiter's.
+        if kernel.is_due() {
+            self.ready.notify_one();
+        }
+    }
+
+    fn check(&self, _buffer: &mut Buffer, _is_good: impl Fn(u32) -> bool) {}
+
+    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch>) {
+        let kernel = self.kernel();
+        for watch in watches.filter(|watch| kernel.sockets[watch.token.socket as usize].readable) {
+            buffer.reports.push(Report {
+                token: watch.token,
+                turn: watch.turn,
+                kind: watch.kind,
+                events: Events::IN,
+                standing: Standing::Good,
+                lasting: false,
+                dormant: false,
+            });
+        }
+    }
+
+    fn wake(&self) {
+        self.kernel().woken = true;
+        self.ready.notify_one();
+    }
+
+    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<Token> {
+        Vec::new()
+    }
+}
+
+type Port = Arc<Engine<Model>>;
+
+/// Explore with at most this many involuntary switches in one run.
+///
+/// One model at a time: which port has a socket is known to the whole process, and the models all use
+/// the same numbers.
+fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(run);
+}
+
+fn port(places: usize) -> Port {
+    Arc::new(Engine::new(Model::new(), places))
+}
+
+fn dequeue(port: &Port, timeout: Option<Duration>) -> Result<Entry, Error> {
+    let mut entries = [Entry::default()];
+    port.process(&mut [], &mut entries, timeout)?;
+    Ok(entries[0])
+}
+
+fn apply(port: &Port, registration: Registration<'_>) -> Result<(), RegistrationError> {
+    let mut batch = [registration];
+    let applied = port.process(&mut batch, &mut [], Some(Duration::ZERO));
+    assert!(applied.is_ok());
+    batch[0].result()
+}
+
+fn raw(socket: i32) -> Registration<'static> {
+    // SAFETY: the number goes to the model of a poller, and never to a system call.
+    #[allow(unsafe_code)]
+    unsafe {
+        Registration::from_raw(socket)
+    }
+}
+
+fn enable(socket: i32, trigger: Trigger) -> Registration<'static> {
+    let mut registration = raw(socket);
+    registration.operation = crate::Operation::ENABLE;
+    registration.completion_key = 10 + socket as usize;
+    registration.event_filter = EventFilter::IN;
+    registration.trigger = trigger;
+    registration
+}
+
+fn remove(socket: i32) -> Registration<'static> {
+    let mut registration = raw(socket);
+    registration.operation = crate::Operation::REMOVE;
+    registration
+}
+
+/// Counts threads with packets in hand, and fails when there are more than places.
+struct Running {
+    now: AtomicUsize,
+    places: usize,
+}
+
+impl Running {
+    fn new(places: usize) -> Arc<Self> {
+        Arc::new(Running {
+            now: AtomicUsize::new(0),
+            places,
+        })
+    }
+
+    fn with_packet(&self, work: impl FnOnce()) {
+        assert!(self.now.fetch_add(1, Ordering::SeqCst) < self.places);
+        work();
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Two threads that each want one packet; the test supplies two.
+fn two_consumers(places: usize, preemptions: usize, supply: fn(&Port)) {
+    explore(preemptions, move || {
+        let port = port(places);
+        let running = Running::new(places);
+        for socket in 0..2 {
+            assert_eq!(apply(&port, enable(socket, ONESHOT)), Ok(()));
+        }
+        let consumers: Vec<_> = (0..2)
+            .map(|_| {
+                let (port, running) = (Arc::clone(&port), Arc::clone(&running));
+                thread::spawn(move || {
+                    assert!(dequeue(&port, None).is_ok());
+                    running.with_packet(thread::yield_now);
+                })
+            })
+            .collect();
+        supply(&port);
+        for consumer in consumers {
+            consumer.join().unwrap();
+        }
+        assert_eq!(port.snapshot().queued, 0);
+        assert_eq!(port.snapshot().waiting, 0);
+    });
+}
+
+fn two_posts(port: &Port) {
+    for key in 0..2 {
+        assert!(port.post(&[Entry::new(key, 0, 0)]).is_ok());
+    }
+}
+
+fn two_sockets(port: &Port) {
+    port.poller.become_readable(0);
+    port.poller.become_readable(1);
+}
+
+fn a_socket_and_a_post(port: &Port) {
+    port.poller.become_readable(0);
+    assert!(port.post(&[Entry::new(1, 0, 0)]).is_ok());
+}
+
+#[test]
+fn f5_no_post_is_lost_with_one_place() {
+    two_consumers(1, 3, two_posts);
+}
+
+#[test]
+fn f5_no_post_is_lost_with_two_places() {
+    two_consumers(2, 3, two_posts);
+}
+
+#[test]
+fn f5_no_socket_is_lost_with_one_place() {
+    two_consumers(1, 3, two_sockets);
+}
+
+#[test]
+fn f5_no_socket_is_lost_with_two_places() {
+    two_consumers(2, 3, two_sockets);
+}
+
+#[test]
+fn f5_a_socket_and_a_post_are_not_lost_with_one_place() {
+    two_consumers(1, 3, a_socket_and_a_post);
+}
+
+#[test]
+fn f5_a_socket_and_a_post_are_not_lost_with_two_places() {
+    two_consumers(2, 3, a_socket_and_a_post);
+}
+
+#[test]
+fn f5_three_threads_two_places_three_posts() {
+    explore(2, || {
+        let port = port(2);
+        let running = Running::new(2);
+        let consumers: Vec<_> = (0..3)
+            .map(|_| {
+                let (port, running) = (Arc::clone(&port), Arc::clone(&running));
+                thread::spawn(move || {
+                    assert!(dequeue(&port, None).is_ok());
+                    running.with_packet(|| ());
+                })
+            })
+            .collect();
+        assert!(port.post(&[Entry::default(); 3]).is_ok());
+        for consumer in consumers {
+            consumer.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn f4_a_lent_place_lets_another_thread_go() {
+    explore(3, || {
+        let port = port(1);
+        assert!(port.post(&[Entry::default(); 2]).is_ok());
+        assert!(dequeue(&port, None).is_ok());
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || dequeue(&port, None).map(drop))
+        };
+        let lent = port.lend_place();
+        other.join().unwrap().unwrap();
+        drop(lent);
+    });
+}
+
+#[test]
+fn c8_a_one_shot_has_one_holder() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+        let held = Arc::new(AtomicBool::new(false));
+        let consumer = {
+            let port = Arc::clone(&port);
+            move || {
+                let mut batch = [];
+                let mut entries = [Entry::default(); 2];
+                assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+                assert!(!held.swap(true, Ordering::SeqCst));
+                thread::yield_now();
+                held.store(false, Ordering::SeqCst);
+                // The socket is still readable: this brings it to the other thread.
+                assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+            }
+        };
+        let other = thread::spawn(consumer.clone());
+        port.poller.become_readable(0);
+        consumer();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn b4_the_removal_is_the_last_notification() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+        let consumer = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                let mut masks = Vec::new();
+                while masks
+                    .last()
+                    .is_none_or(|last: &Events| !last.contains(Events::REMOVE))
+                {
+                    masks.push(dequeue(&port, None).unwrap().events());
+                }
+                assert_eq!(dequeue(&port, Some(Duration::ZERO)), Err(Error::TimedOut));
+                masks
+            })
+        };
+        port.poller.become_readable(0);
+        assert_eq!(apply(&port, remove(0)), Ok(()));
+        let masks = consumer.join().unwrap();
+        let may_be = [
+            vec![Events::IN, Events::REMOVE],
+            vec![Events::IN | Events::REMOVE],
+            vec![Events::REMOVE],
+        ];
+        assert!(may_be.contains(&masks), "{masks:?}");
+        assert_eq!(port.snapshot().registrations, 0);
+    });
+}
+
+#[test]
+fn g4_closing_releases_everyone() {
+    explore(3, || {
+        let port = port(1);
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let port = Arc::clone(&port);
+                thread::spawn(move || dequeue(&port, None))
+            })
+            .collect();
+        port.close();
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap(), Err(Error::Closed));
+        }
+    });
+}
+
+#[test]
+fn g6_a_removal_races_with_arming() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || apply(&port, enable(0, ONESHOT)))
+        };
+        assert_eq!(apply(&port, remove(0)), Ok(()));
+        let entry = dequeue(&port, None).unwrap();
+        assert_eq!((entry.completion_key, entry.events()), (10, Events::REMOVE));
+        match other.join().unwrap() {
+            // Armed before the removal, or too late for the old registration: then there is a new one.
+            Ok(()) | Err(RegistrationError::RemovePending) => {}
+            Err(other) => panic!("unexpected: {other}"),
+        }
+        assert!(port.snapshot().registrations <= 1);
+    });
+}

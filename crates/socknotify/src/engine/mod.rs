@@ -1,0 +1,401 @@
+//! The port, for systems whose kernel has none.
+//!
+//! No system call is made here. What is needed of the system is named in [`Poller`], and each way to
+//! get it is a file in `poller/`.
+//!
+//! ```text
+//! process ── apply ──► table ─────────────► poller: watch, unwatch
+//!    │                                         │
+//!    └───── dequeue ◄── queue ◄── reports ◄────┘ wait
+//!              │
+//!          scheduler: who may run, who waits where, whom to wake
+//! ```
+//!
+//! One lock guards table, queue and scheduler. It is not held while a thread waits, nor during the
+//! system call that arms a one-shot registration again.
+
+mod apply;
+mod dequeue;
+mod ownership;
+mod pages;
+mod place;
+mod queue;
+mod reports;
+mod scheduler;
+mod sync;
+mod table;
+
+#[cfg(all(test, loom))]
+mod interleavings;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use self::place::Places;
+use self::queue::Queue;
+use self::reports::Zombies;
+use self::scheduler::{Scheduler, Wake};
+use self::sync::{Mutex, MutexGuard};
+use self::table::Table;
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Snapshot};
+
+/// Generations are counted in 24 bits, so that a poller can keep more beside one.
+pub(crate) const GENERATION_MASK: u32 = (1 << 24) - 1;
+
+/// Turns are counted in 5 bits.
+pub(crate) const TURN_MASK: u8 = (1 << 5) - 1;
+
+/// Names one registration for the whole life of its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Token {
+    /// The number of the socket.
+    pub(crate) socket: u32,
+    /// Which of the registrations that this number has had; within [`GENERATION_MASK`].
+    pub(crate) generation: u32,
+}
+
+/// What kind of socket it is, as far as the conditions differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It connects or listens: a stream, or sequenced packets.
+    #[default]
+    Stream,
+    /// A stream within this system, which may connect without the system giving word of it.
+    LocalStream,
+    /// It does neither.
+    Datagram,
+}
+
+/// A socket, told from every other that has had its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) kind: Kind,
+    /// No other socket of this process ever has the same.
+    pub(crate) id: u64,
+}
+
+/// How a poller watches a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Report a condition that holds, or the next one to hold, once. Then keep silent until told to
+    /// watch again.
+    Once,
+    /// Report as long as a condition holds.
+    Level,
+    /// Report when a condition begins to hold. One that holds already is reported at once; so is,
+    /// possibly, one that held all the time.
+    Edge,
+}
+
+/// What a poller is to watch for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub(crate) token: Token,
+    /// Which of the times that the poller was told to watch; within [`TURN_MASK`].
+    pub(crate) turn: u8,
+    pub(crate) kind: Kind,
+    /// The conditions. Errors are watched for in any case.
+    pub(crate) filter: EventFilter,
+    pub(crate) mode: Mode,
+}
+
+/// What the poller has yet to be told for an entry that was applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    watch: Watch,
+    /// If the socket turns out to be ready now, a report of that is as good.
+    may_probe: bool,
+}
+
+/// What a poller saw.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    /// The token it was told to watch under, and the turn.
+    pub(crate) token: Token,
+    pub(crate) turn: u8,
+    pub(crate) kind: Kind,
+    /// The conditions that hold, wanted or not. May be empty, where what the system reports is none
+    /// of the contract's conditions.
+    pub(crate) events: Events,
+    /// What is known of the number that the token names.
+    pub(crate) standing: Standing,
+    /// It was watched in a mode that goes on reporting.
+    pub(crate) lasting: bool,
+    /// No report may come when this socket connects.
+    pub(crate) dormant: bool,
+}
+
+/// Whether a number still stands for the socket that is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing speaks against it.
+    Good,
+    /// What it stands for is in another state than what is reported.
+    Doubtful,
+    /// It is no open descriptor any more, though the socket lives on under another number or in
+    /// another process.
+    Gone,
+}
+
+/// Why a poller cannot watch a socket, or stop watching it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchError {
+    /// It does not watch what this number stands for now: the socket that it watched was closed.
+    Unknown,
+    /// The system refused.
+    Refused(RegistrationError),
+}
+
+/// What the engine needs of a system: word of sockets that become ready.
+///
+/// Several threads may wait at once. One report wakes one of them, the newest. A poller holds nothing
+/// that keeps a closed socket alive, and forgets a socket that is closed.
+pub(crate) trait Poller: Send + Sync + 'static {
+    /// Memory for reports, kept from one wait to the next.
+    type Buffer: ReportBuffer;
+
+    /// Whether this process may use the poller: it made it, and was not forked since.
+    fn belongs_here(&self) -> bool;
+
+    /// Tell what socket a number stands for.
+    fn identify(&self, socket: u32) -> Result<Identity, RegistrationError>;
+
+    /// Begin to watch a socket (`again` false), or change how it is watched.
+    fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError>;
+
+    /// Stop watching.
+    fn unwatch(&self, socket: u32) -> Result<(), WatchError>;
+
+    /// The conditions that hold at this moment.
+    fn state(&self, watch: &Watch) -> Events;
+
+    /// Wait for reports, or a wake-up, or until the time is over (`None`: never), or for no reason.
+    /// At most `room` reports, with their [`standing`](Report::standing) yet to be found out.
+    fn wait(&self, buffer: &mut Self::Buffer, room: usize, timeout: Option<Duration>);
+
+    /// Find out the standing of the reported numbers, but for those that are known to be good.
+    fn check(&self, buffer: &mut Self::Buffer, is_good: impl Fn(u32) -> bool);
+
+    /// Add a report to the buffer for each of these whose conditions hold at this moment, in order.
+    /// They are not watched now. Where that is dearer than watching them, it may add none.
+    fn probe(&self, buffer: &mut Self::Buffer, watches: impl Iterator<Item = Watch>);
+
+    /// Wake the newest waiting thread, or else the next one to wait.
+    fn wake(&self);
+
+    /// Watch these, and whatever was watched besides no longer. For sockets that cannot be reached by
+    /// their number any more. Returns those that could not be watched.
+    ///
+    /// What holds already is no edge. So that none is lost, `fetch` is called when edges are seen by
+    /// the old watch and by the new one, to take what the old one has.
+    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<Token>;
+}
+
+/// Where a poller leaves its reports.
+pub(crate) trait ReportBuffer: Default + Send {
+    /// Forget the reports.
+    fn clear(&mut self);
+
+    /// What the latest wait has seen.
+    fn reports(&self) -> &[Report];
+
+    /// Whether the latest wait was ended by [`Poller::wake`].
+    fn woken(&self) -> bool;
+}
+
+fn is_any_owed(batch: &[Registration<'_>]) -> bool {
+    batch.iter().any(|registration| registration.owed.is_some())
+}
+
+/// A completion port on top of a poller.
+pub(crate) struct Engine<P: Poller> {
+    /// Different for every port that this process ever has, and never 0.
+    id: u32,
+    poller: P,
+    core: Mutex<Core<P::Buffer>>,
+}
+
+/// All that the lock guards.
+struct Core<B> {
+    table: Table,
+    queue: Queue,
+    scheduler: Scheduler,
+    zombies: Zombies,
+    /// How often a thread in the poller had a report in hand that is no edge.
+    settled: u32,
+    /// Registrations whose sockets may become ready without a report.
+    dormant: Vec<Token>,
+    /// Buffers that no thread waits with.
+    buffers: Vec<B>,
+    closed: bool,
+}
+
+impl<B> Core<B> {
+    /// Whom to wake after a change.
+    fn release(&mut self) -> Wake {
+        if self.closed {
+            return Wake::Nobody;
+        }
+        self.scheduler.release(self.queue.len())
+    }
+}
+
+type Guard<'a, P> = MutexGuard<'a, Core<<P as Poller>::Buffer>>;
+
+impl<P: Poller> Engine<P> {
+    pub(crate) fn new(poller: P, places: usize) -> Self {
+        static PORTS: AtomicU32 = AtomicU32::new(1);
+        Engine {
+            id: PORTS.fetch_add(1, Ordering::Relaxed),
+            poller,
+            core: Mutex::new(Core {
+                table: Table::new(),
+                queue: Queue::default(),
+                scheduler: Scheduler::new(places),
+                zombies: Zombies::default(),
+                settled: 0,
+                dormant: Vec::new(),
+                buffers: Vec::new(),
+                closed: false,
+            }),
+        }
+    }
+
+    fn lock(&self) -> Guard<'_, P> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, if the port can be used.
+    fn enter(&self) -> Result<Guard<'_, P>, Error> {
+        // After a fork the lock may be held by a thread that this process does not have.
+        if !self.poller.belongs_here() {
+            return Err(Error::OtherProcess);
+        }
+        let core = self.lock();
+        if core.closed {
+            return Err(Error::Closed);
+        }
+        Ok(core)
+    }
+
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::Nobody => {}
+            Wake::Parked(chair) => chair.notify_one(),
+            Wake::Poller => self.poller.wake(),
+        }
+    }
+
+    /// Let go of the lock, and wake whoever is due.
+    fn leave(&self, mut core: Guard<'_, P>) {
+        let wake = core.release();
+        drop(core);
+        self.wake(wake);
+    }
+
+    pub(crate) fn process(
+        self: &Arc<Self>,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        if entries.is_empty() {
+            let mut core = self.enter()?;
+            self.apply(&mut core, registrations);
+            self.leave(core);
+            if is_any_owed(registrations) {
+                self.leave(self.pay(self.lock(), registrations));
+            }
+            return Ok(0);
+        }
+        place::leave_other(self.id);
+        if !self.poller.belongs_here() {
+            return Err(Error::OtherProcess);
+        }
+        let mut core = self.lock();
+        if place::take_back(self.id) {
+            core.scheduler.leave_place();
+        }
+        if core.closed {
+            return Err(Error::Closed);
+        }
+        self.apply(&mut core, registrations);
+        self.dequeue(core, registrations, entries, timeout)
+    }
+
+    pub(crate) fn post(&self, entries: &[Entry]) -> Result<(), Error> {
+        let mut core = self.enter()?;
+        self.fetch_before_packet(&mut core);
+        core.queue.post(entries);
+        self.leave(core);
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) {
+        let Ok(mut core) = self.enter() else { return };
+        core.closed = true;
+        for (socket, _) in core.table.iter_mut() {
+            ownership::release(socket, self.id);
+        }
+        core.table = Table::new();
+        core.queue.clear();
+        let chairs = core.scheduler.chairs_taken();
+        drop(core);
+        for chair in chairs {
+            chair.notify_one();
+        }
+        // The thread that this wakes wakes the next.
+        self.poller.wake();
+    }
+
+    pub(crate) fn concurrency(&self) -> usize {
+        self.lock().scheduler.places()
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let core = self.lock();
+        Snapshot {
+            registrations: core.table.len(),
+            queued: core.queue.len(),
+            running: core.scheduler.running(),
+            waiting: core.scheduler.waiting(),
+        }
+    }
+
+    /// Lend this thread's place, if it holds one, until the returned value is dropped.
+    pub(crate) fn lend_place(&self) -> LentPlace<'_, P> {
+        let lent = self.poller.belongs_here() && place::take_back(self.id);
+        if lent {
+            self.on_place_left();
+        }
+        LentPlace { engine: self, lent }
+    }
+}
+
+impl<P: Poller> Places for Engine<P> {
+    fn on_place_left(&self) {
+        if self.poller.belongs_here() {
+            let mut core = self.lock();
+            core.scheduler.leave_place();
+            self.leave(core);
+        }
+    }
+}
+
+/// A place that another thread may have meanwhile.
+pub(crate) struct LentPlace<'a, P: Poller> {
+    engine: &'a Engine<P>,
+    lent: bool,
+}
+
+impl<P: Poller> Drop for LentPlace<'_, P> {
+    fn drop(&mut self) {
+        if self.lent && self.engine.poller.belongs_here() {
+            let mut core = self.engine.lock();
+            if place::restore(self.engine.id) {
+                core.scheduler.take_place();
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The packets of a port, first in, first out.
+
+use std::collections::VecDeque;
+
+use super::Token;
+use super::table::{State, Table};
+use crate::{Entry, Events, Trigger};
+
+/// Something that waits to be dequeued.
+#[derive(Clone, Copy, Debug)]
+enum Packet {
+    /// A notification of a registration. What it says is kept with the registration, where more can
+    /// be merged into it.
+    Notification(Token),
+    /// A packet that is complete as it is.
+    Entry(Entry),
+}
+
+/// The queue of a port.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    packets: VecDeque<Packet>,
+}
+
+/// What became of the registration whose notification was dequeued.
+pub(super) enum Dequeued {
+    /// The packet goes to the caller.
+    Entry(Entry),
+    /// The packet goes to the caller, and the registration of this number is over.
+    Last(Entry, u32),
+}
+
+impl Queue {
+    /// Packets in the queue. A few may turn out to be void.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    pub(super) fn post(&mut self, entries: &[Entry]) {
+        self.packets
+            .extend(entries.iter().copied().map(Packet::Entry));
+    }
+
+    /// Queue a notification, or merge it into the one of its registration that waits already.
+    pub(super) fn notify(&mut self, table: &mut Table, token: Token, events: Events) {
+        let Some(slot) = table.get(token) else { return };
+        slot.pending |= events;
+        if !slot.queued {
+            slot.queued = true;
+            self.packets.push_back(Packet::Notification(token));
+        }
+    }
+
+    /// The registrations that have a notification among the first packets.
+    pub(super) fn notifications(&self, packets: usize) -> impl Iterator<Item = Token> {
+        let packets = self.packets.iter().take(packets);
+        packets.filter_map(|packet| match packet {
+            Packet::Notification(token) => Some(*token),
+            Packet::Entry(_) => None,
+        })
+    }
+
+    /// Take the first packet that says something, and let its delivery have its effect: it disables
+    /// a one-shot registration and ends one that is being removed.
+    pub(super) fn dequeue(&mut self, table: &mut Table) -> Option<Dequeued> {
+        while let Some(packet) = self.packets.pop_front() {
+            let token = match packet {
+                Packet::Entry(entry) => return Some(Dequeued::Entry(entry)),
+                Packet::Notification(token) => token,
+            };
+            let Some(slot) = table.get(token) else {
+                continue;
+            };
+            slot.queued = false;
+            let events = std::mem::take(&mut slot.pending);
+            if events.is_empty() {
+                continue;
+            }
+            let entry = Entry::new(slot.key, events.bits(), 0);
+            if slot.state == State::Removing {
+                table.end(token.socket);
+                return Some(Dequeued::Last(entry, token.socket));
+            }
+            if slot.trigger.contains(Trigger::ONESHOT) {
+                slot.state = State::Disabled;
+            }
+            return Some(Dequeued::Entry(entry));
+        }
+        None
+    }
+
+    /// Make the queued notification of a registration complete in itself, so that it comes out as it
+    /// is although the registration ends now.
+    pub(super) fn detach(&mut self, table: &mut Table, token: Token) {
+        let Some(slot) = table.get(token) else { return };
+        if !slot.queued {
+            return;
+        }
+        let entry = Entry::new(slot.key, slot.pending.bits(), 0);
+        let mut packets = self.packets.iter_mut();
+        if let Some(packet) = packets
+            .find(|packet| matches!(packet, Packet::Notification(queued) if *queued == token))
+        {
+            *packet = Packet::Entry(entry);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.packets = VecDeque::new();
+    }
+}

@@ -1,0 +1,278 @@
+//! Reports: from the poller to the table and the queue.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::table::State;
+use super::{Core, Engine, Mode, Poller, Report, ReportBuffer, Standing, Token};
+
+/// How many reports a thread takes from the poller at once, at the most.
+pub(super) const BATCH: usize = 256;
+
+/// How often a registration that is over may be reported before something is done about it. A few
+/// such reports are in order: other threads had them in hand when it ended.
+const PATIENCE: usize = 8;
+
+/// How often registrations are looked at whose sockets may become ready without a report.
+pub(super) const DORMANT_LOOK: Duration = Duration::from_millis(10);
+
+/// Registrations that are over, and whose sockets the poller goes on reporting.
+///
+/// That is what becomes of a socket that was closed under its registered number and lives on under
+/// another one, or in a child process: the poller cannot be told to let go of it.
+#[derive(Debug, Default)]
+pub(super) struct Zombies {
+    reports: HashMap<Token, usize>,
+    /// Something is being done about them.
+    in_hand: bool,
+}
+
+impl Zombies {
+    /// Note a report of a registration that is over. True when it is one too many.
+    fn seen(&mut self, token: Token, patience: usize) -> bool {
+        if self.in_hand {
+            return false;
+        }
+        if self.reports.len() >= BATCH {
+            self.reports.clear();
+        }
+        let count = self.reports.entry(token).or_default();
+        *count += 1;
+        *count >= patience
+    }
+}
+
+impl<P: Poller> Engine<P> {
+    /// Take everything that the poller has to report now, without waiting. The lock stays held.
+    pub(super) fn fetch(&self, core: &mut Core<P::Buffer>) {
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        // A level-triggered socket is reported over and over, after all others had their turn.
+        let mut turns = core.table.len();
+        loop {
+            let count = self.fetch_into(core, &mut buffer);
+            turns = turns.saturating_sub(count);
+            if count < BATCH || turns == 0 {
+                break;
+            }
+        }
+        core.buffers.push(buffer);
+    }
+
+    /// Take one batch of reports, without waiting. Returns how many there were.
+    fn fetch_into(&self, core: &mut Core<P::Buffer>, buffer: &mut P::Buffer) -> usize {
+        self.poller.wait(buffer, BATCH, Some(Duration::ZERO));
+        self.poller.check(buffer, |_| false);
+        self.take_reports(core, buffer, core.settled);
+        // A wake-up is meant for a thread that waits; pass it on.
+        if buffer.woken() {
+            self.poller.wake();
+        }
+        buffer.reports().len()
+    }
+
+    /// What the system knew before a packet is queued comes out before it. Threads in the poller see
+    /// to that themselves.
+    pub(super) fn fetch_before_packet(&self, core: &mut Core<P::Buffer>) {
+        if core.table.len() > 0 && !core.scheduler.is_anyone_polling() {
+            self.fetch(core);
+        }
+    }
+
+    /// Merge into the notifications that wait at the head of the queue what has become true since they
+    /// were queued.
+    pub(super) fn refresh(&self, core: &mut Core<P::Buffer>, room: usize) {
+        if core.queue.len() == 0 || !core.scheduler.has_place() {
+            return;
+        }
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        let mut edges = false;
+        let Core { queue, table, .. } = core;
+        let watches = queue.notifications(room).filter_map(|token| {
+            let slot = table
+                .get(token)
+                .filter(|slot| slot.state == State::Enabled)?;
+            edges |= slot.mode() == Mode::Edge;
+            (slot.mode() != Mode::Edge).then(|| slot.watch(token.socket, slot.mode()))
+        });
+        self.poller.probe(&mut buffer, watches);
+        for &report in buffer.reports() {
+            // A look goes by the number alone. So what is new has to be of the same socket.
+            let standing = Standing::Doubtful;
+            let slot = core.table.get(report.token);
+            if slot.is_some_and(|slot| !slot.pending.contains(report.events & slot.wanted())) {
+                self.take_report(core, &Report { standing, ..report });
+            }
+        }
+        if edges {
+            self.fetch_into(core, &mut buffer);
+        }
+        core.buffers.push(buffer);
+    }
+
+    /// Look at the sockets that may have become ready without a report. True if one has.
+    pub(super) fn look_at_dormant(&self, core: &mut Core<P::Buffer>) -> bool {
+        if core.dormant.is_empty() {
+            return false;
+        }
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        let Core { table, dormant, .. } = core;
+        dormant.retain(|&token| table.get(token).is_some_and(|slot| slot.is_live()));
+        let watches = dormant
+            .iter()
+            .filter_map(|&token| Some(table.get(token)?.watch(token.socket, Mode::Once)));
+        self.poller.probe(&mut buffer, watches);
+        let awake = buffer.reports();
+        dormant.retain(|&token| awake.iter().all(|report| report.token != token));
+        for report in awake {
+            if let Some(slot) = table.get(report.token) {
+                slot.dormant = false;
+            }
+        }
+        let any = !awake.is_empty();
+        for &report in awake {
+            // A look goes by the number alone.
+            let standing = Standing::Doubtful;
+            self.take_report(core, &Report { standing, ..report });
+        }
+        core.buffers.push(buffer);
+        any
+    }
+
+    /// Turn reports into notifications. `settled` is what that counter was when the thread went into
+    /// the poller.
+    pub(super) fn take_reports(
+        &self,
+        core: &mut Core<P::Buffer>,
+        buffer: &P::Buffer,
+        settled: u32,
+    ) {
+        for report in buffer.reports() {
+            if let Some(slot) = core.table.get(report.token) {
+                if slot.mode() != Mode::Edge && slot.turn != report.turn {
+                    continue;
+                }
+                let is_new = !slot.held.contains(report.events & slot.wanted());
+                if std::mem::take(&mut slot.settling) && !is_new {
+                    continue;
+                }
+                if slot.in_hand > 0 {
+                    // The counters may wrap around.
+                    if slot.settled.wrapping_sub(settled) as i32 > 0 {
+                        slot.in_hand -= 1;
+                        if !is_new {
+                            continue;
+                        }
+                    } else {
+                        slot.in_hand = 0;
+                    }
+                }
+            }
+            self.take_report(core, report);
+        }
+    }
+
+    fn take_report(&self, core: &mut Core<P::Buffer>, report: &Report) {
+        let socket = report.token.socket;
+        let live = core.table.get(report.token).filter(|slot| slot.is_live());
+        let Some(slot) = live else {
+            return self.meet_zombie(core, report);
+        };
+        let is_another = match report.standing {
+            Standing::Good => false,
+            Standing::Doubtful => !self.is_same_socket(socket).unwrap_or(false),
+            Standing::Gone => true,
+        };
+        if is_another {
+            self.forget(core, socket);
+            return self.meet_zombie(core, report);
+        }
+        if report.dormant && !slot.dormant {
+            slot.dormant = true;
+            core.dormant.push(report.token);
+        }
+        if slot.state != State::Enabled {
+            return;
+        }
+        let events = report.events & slot.wanted();
+        if events.is_empty() {
+            // Something that nobody asked for, and that would be reported over and over. Wait for it
+            // to change. A socket that is gone will be found out when it is used again.
+            if slot.watched != Some(Mode::Edge) {
+                let _ = self
+                    .poller
+                    .watch(&slot.watch_anew(socket, Mode::Edge), true);
+            }
+            return;
+        }
+        if slot.watched == Some(Mode::Edge) && slot.mode() == Mode::Level {
+            let _ = self
+                .poller
+                .watch(&slot.watch_anew(socket, Mode::Level), true);
+        }
+        core.queue.notify(&mut core.table, report.token, events);
+    }
+
+    /// A single report came under an old token, and now the poller keeps silent. If there is a new
+    /// registration of that number, the report may have been meant for it: a thread that armed the
+    /// old one can have come late with its word to the poller.
+    fn watch_anew(&self, core: &mut Core<P::Buffer>, socket: u32) {
+        if let Some(slot) = core.table.slot(socket) {
+            if slot.state == State::Enabled {
+                if let Some(mode) = slot.watched {
+                    let _ = self.poller.watch(&slot.watch(socket, mode), true);
+                }
+            }
+        }
+    }
+
+    /// Something is reported for a registration that is over.
+    fn meet_zombie(&self, core: &mut Core<P::Buffer>, report: &Report) {
+        if !report.lasting {
+            return self.watch_anew(core, report.token.socket);
+        }
+        let patience = PATIENCE + core.scheduler.places();
+        if !core.zombies.seen(report.token, patience) {
+            return;
+        }
+        core.zombies.in_hand = true;
+        self.fetch(core);
+        let mut watches = Vec::with_capacity(core.table.len());
+        for (socket, slot) in core.table.iter_mut() {
+            match slot.watched {
+                // Reported, and silent since.
+                Some(Mode::Once) if slot.queued => slot.watched = None,
+                Some(mode) if slot.state == State::Enabled => {
+                    watches.push(slot.watch(socket, mode))
+                }
+                _ => slot.watched = None,
+            }
+        }
+        // What the old one reports from here on of earlier turns, the new one reports too.
+        let mut fetch_edges = || self.fetch(core);
+        for token in self.poller.rebuild(&watches, &mut fetch_edges) {
+            self.forget(core, token.socket);
+        }
+        core.zombies = Zombies::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zombie_is_found_out_among_others() {
+        let token = |socket| Token {
+            socket,
+            generation: 0,
+        };
+        let mut zombies = Zombies::default();
+        for _ in 1..PATIENCE {
+            assert!(!zombies.seen(token(1), PATIENCE));
+            assert!(!zombies.seen(token(2), PATIENCE));
+        }
+        assert!(zombies.seen(token(1), PATIENCE));
+    }
+}

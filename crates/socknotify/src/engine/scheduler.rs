@@ -1,0 +1,257 @@
+//! Places and waiting threads.
+//!
+//! A thread that has dequeued packets holds one of the port's *places*. A thread that comes to wait
+//! while a place is free sits in the *poller*, where the system wakes it when a socket becomes ready.
+//! One that comes while all places are taken is *parked*; and so is one that the poller wakes when
+//! all places are taken. Two rules keep every packet moving:
+//!
+//! 1. While packets wait and a place is free, a waiting thread is on its way to them.
+//! 2. While a thread is parked, there are at least as many threads running, in the poller and on
+//!    their way there as there are places.
+//!
+//! Whatever breaks one of them calls [`Scheduler::release`], which names the thread to wake. A thread
+//! that leaves with packets, or leaves for good, calls it too; so wakes follow one another as long as
+//! there is work and a place for it, and one packet does not wake two threads.
+//!
+//! Threads are released last in, first out. In the poller the system does that; among the parked
+//! ones the stack does; and between the two, a thread that comes out of the poller and finds a newer
+//! one that waits, leaves the packet to that one ([`Scheduler::precedence`]).
+
+use std::sync::Arc;
+
+use super::sync::Condvar;
+
+/// Where a thread stands in the order of arrival. Higher is newer.
+pub(super) type Arrival = u64;
+
+/// A waiting thread that is in no poller.
+#[derive(Debug)]
+struct Parked {
+    arrival: Arrival,
+    chair: Arc<Condvar>,
+}
+
+/// Whom to wake, once the lock is released.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Wake {
+    Nobody,
+    /// The parked thread in this chair.
+    Parked(Arc<Condvar>),
+    /// The newest thread in the poller.
+    Poller,
+}
+
+/// A thread in the poller.
+#[derive(Debug)]
+struct Polling {
+    arrival: Arrival,
+    /// It came to the poller when newer ones were there already, and so is woken before them.
+    is_ahead: bool,
+}
+
+/// What a thread that is awake does about newer ones that wait.
+#[derive(Debug)]
+pub(super) enum Precedence {
+    /// It goes first.
+    Own,
+    /// It leaves the queue to a newer one, and waits on.
+    Newer(Wake),
+    /// The same, but it stays out of the poller: it would be woken again.
+    NewerPolling(Wake),
+}
+
+/// Who runs, who waits, and who comes next.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    places: usize,
+    running: usize,
+    arrivals: Arrival,
+    /// Threads in the poller, oldest first.
+    polling: Vec<Polling>,
+    /// Threads that were parked and have been released, and have not come to look yet.
+    released: Vec<Arrival>,
+    /// Parked threads, oldest first.
+    parked: Vec<Parked>,
+    /// Whether a wake-up of the poller is under way.
+    poller_woken: bool,
+    /// Condition variables that nobody waits on.
+    chairs: Vec<Arc<Condvar>>,
+}
+
+impl Scheduler {
+    pub(super) fn new(places: usize) -> Self {
+        Scheduler {
+            places,
+            running: 0,
+            arrivals: 0,
+            polling: Vec::new(),
+            released: Vec::new(),
+            parked: Vec::new(),
+            poller_woken: false,
+            chairs: Vec::new(),
+        }
+    }
+
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.running
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.polling.len() + self.released.len() + self.parked.len()
+    }
+
+    /// Whether a thread may run with packets in hand.
+    pub(super) fn has_place(&self) -> bool {
+        self.running < self.places
+    }
+
+    pub(super) fn is_anyone_polling(&self) -> bool {
+        !self.polling.is_empty()
+    }
+
+    /// A thread takes a place. It may be one too many, when it comes back from blocking.
+    pub(super) fn take_place(&mut self) {
+        self.running += 1;
+    }
+
+    /// A thread gives its place back.
+    pub(super) fn leave_place(&mut self) {
+        self.running -= 1;
+    }
+
+    /// A thread comes to wait.
+    pub(super) fn arrive(&mut self) -> Arrival {
+        self.arrivals += 1;
+        self.arrivals
+    }
+
+    /// Whether a thread that came later sits in the poller.
+    pub(super) fn is_newer_polling(&self, arrival: Arrival) -> bool {
+        let newest = self.polling.last();
+        newest.is_some_and(|newest| newest.arrival > arrival)
+    }
+
+    pub(super) fn enter_poller(&mut self, arrival: Arrival) {
+        let index = self
+            .polling
+            .partition_point(|other| other.arrival < arrival);
+        let is_ahead = index < self.polling.len();
+        self.polling.insert(index, Polling { arrival, is_ahead });
+    }
+
+    /// A thread is back from the poller. `woken` if it was the wake-up that brought it. Says whether
+    /// it was woken before newer ones that are still there.
+    pub(super) fn leave_poller(&mut self, arrival: Arrival, woken: bool) -> bool {
+        if woken {
+            self.poller_woken = false;
+        }
+        let mut polling = self.polling.iter();
+        let Some(index) = polling.position(|other| other.arrival == arrival) else {
+            return false;
+        };
+        let thread = self.polling.remove(index);
+        thread.is_ahead && index < self.polling.len()
+    }
+
+    /// A thread parks, to wait in the chair that it gets.
+    pub(super) fn park(&mut self, arrival: Arrival) -> Arc<Condvar> {
+        let chair = self
+            .chairs
+            .pop()
+            .unwrap_or_else(|| Arc::new(Condvar::new()));
+        let index = self.parked.partition_point(|other| other.arrival < arrival);
+        self.parked.insert(
+            index,
+            Parked {
+                arrival,
+                chair: Arc::clone(&chair),
+            },
+        );
+        chair
+    }
+
+    /// Whether a thread that parked has been released since.
+    pub(super) fn is_released(&self, arrival: Arrival) -> bool {
+        self.released.contains(&arrival)
+    }
+
+    /// A thread that parked gets up, released or not.
+    pub(super) fn unpark(&mut self, arrival: Arrival, chair: Arc<Condvar>) {
+        self.parked.retain(|other| other.arrival != arrival);
+        self.released.retain(|&other| other != arrival);
+        self.chairs.push(chair);
+    }
+
+    /// Release a thread, if one of the two rules asks for it.
+    pub(super) fn release(&mut self, packets: usize) -> Wake {
+        let on_the_way = self.on_the_way();
+        if packets > on_the_way && self.running + on_the_way < self.places {
+            let newest_polling = self.polling.last().map(|polling| polling.arrival);
+            let newest_parked = self.parked.last().map(|parked| parked.arrival);
+            if newest_parked > newest_polling {
+                return self.release_parked();
+            }
+            if newest_polling.is_some() && !self.poller_woken {
+                self.poller_woken = true;
+                return Wake::Poller;
+            }
+        }
+        if self.running + self.polling.len() + self.released.len() < self.places {
+            return self.release_parked();
+        }
+        Wake::Nobody
+    }
+
+    /// Who goes first: the thread that is back from the poller, or a newer one that waits.
+    pub(super) fn precedence(
+        &mut self,
+        arrival: Arrival,
+        was_ahead: bool,
+        packets: usize,
+    ) -> Precedence {
+        if packets == 0 || !self.has_place() {
+            return Precedence::Own;
+        }
+        let newer = |other: &&Arrival| **other > arrival;
+        if packets <= self.released.iter().filter(newer).count() {
+            return Precedence::Newer(Wake::Nobody);
+        }
+        match self.parked.last() {
+            Some(newest) if newest.arrival > arrival => Precedence::Newer(self.release_parked()),
+            _ if !was_ahead => Precedence::Own,
+            _ if self.poller_woken => Precedence::NewerPolling(Wake::Nobody),
+            _ => {
+                self.poller_woken = true;
+                Precedence::NewerPolling(Wake::Poller)
+            }
+        }
+    }
+
+    /// Threads that have been woken and have not come to look yet.
+    fn on_the_way(&self) -> usize {
+        self.released.len() + usize::from(self.poller_woken)
+    }
+
+    fn release_parked(&mut self) -> Wake {
+        match self.parked.pop() {
+            Some(Parked { arrival, chair }) => {
+                self.released.push(arrival);
+                Wake::Parked(chair)
+            }
+            None => Wake::Nobody,
+        }
+    }
+
+    /// Everyone who is parked, to be told that the port is closed.
+    pub(super) fn chairs_taken(&self) -> Vec<Arc<Condvar>> {
+        self.parked
+            .iter()
+            .map(|parked| Arc::clone(&parked.chair))
+            .collect()
+    }
+}

@@ -1,0 +1,185 @@
+//! The registrations of a port: one slot for each descriptor number, and what state it is in.
+
+use super::pages::Pages;
+use super::{GENERATION_MASK, Kind, Mode, TURN_MASK, Token, Watch};
+use crate::{EventFilter, Events, Registration, Trigger};
+
+/// Where a registration is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    /// There is none.
+    #[default]
+    Vacant,
+    /// Registered, with its notifications stopped.
+    Disabled,
+    /// Registered, and waiting for a wanted condition.
+    Enabled,
+    /// REMOVE was accepted, and its notification is in the queue.
+    Removing,
+}
+
+/// What the port knows of one descriptor number.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) key: usize,
+    /// Counts the registrations that this slot has had, so that word of an earlier one is known as
+    /// such.
+    generation: u32,
+    pub(super) filter: EventFilter,
+    pub(super) trigger: Trigger,
+    pub(super) state: State,
+    pub(super) kind: Kind,
+    /// How the poller watches the socket, if it does.
+    pub(super) watched: Option<Mode>,
+    /// What held when the registration was enabled, and so is no edge.
+    pub(super) held: Events,
+    /// The poller is about to report it all the same.
+    pub(super) settling: bool,
+    /// How many such reports threads have in hand that went into the poller before `settled`.
+    pub(super) in_hand: u8,
+    /// A state of the port's counter of that name.
+    pub(super) settled: u32,
+    /// How often the poller was told to watch. What it reports of an earlier turn is out of date. Edges
+    /// are never out of date, and an edge-triggered registration has one turn.
+    pub(super) turn: u8,
+    /// Whether it is among those that may become ready without a report.
+    pub(super) dormant: bool,
+    /// How often it was armed again since the poller was last bound to be asked.
+    pub(super) probes: u8,
+    /// Whether a packet of this registration is in the queue.
+    pub(super) queued: bool,
+    /// What that packet will say.
+    pub(super) pending: Events,
+}
+
+impl Slot {
+    /// Events that a notification of this registration may show.
+    pub(super) fn wanted(&self) -> Events {
+        self.filter.wanted()
+    }
+
+    /// Enable with this filter and this trigger. What waits in the queue keeps only what is wanted
+    /// still.
+    pub(super) fn enable(&mut self, filter: EventFilter, trigger: Trigger) {
+        self.filter = filter;
+        self.trigger = trigger;
+        self.state = State::Enabled;
+        self.pending &= self.wanted();
+    }
+
+    /// How the poller has to watch the socket while nothing is known of its state.
+    pub(super) fn mode(&self) -> Mode {
+        if self.trigger.contains(Trigger::EDGE) {
+            Mode::Edge
+        } else if self.trigger.contains(Trigger::ONESHOT) {
+            Mode::Once
+        } else {
+            Mode::Level
+        }
+    }
+
+    /// Whether it is enabled and edge-triggered, and to be so still, with the same filter.
+    pub(super) fn is_edge_with(&self, registration: &Registration<'_>) -> bool {
+        self.state == State::Enabled
+            && self.mode() == Mode::Edge
+            && self.watched == Some(Mode::Edge)
+            && registration.trigger.contains(Trigger::EDGE)
+            && registration.event_filter == self.filter
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.state, State::Enabled | State::Disabled)
+    }
+
+    pub(super) fn token(&self, socket: u32) -> Token {
+        Token {
+            socket,
+            generation: self.generation,
+        }
+    }
+
+    /// What the poller was told last, or is to be told again.
+    pub(super) fn watch(&self, socket: u32, mode: Mode) -> Watch {
+        Watch {
+            token: self.token(socket),
+            turn: self.turn,
+            kind: self.kind,
+            filter: self.filter,
+            mode,
+        }
+    }
+
+    /// What the poller is to be told from now on.
+    pub(super) fn watch_anew(&mut self, socket: u32, mode: Mode) -> Watch {
+        if self.mode() != Mode::Edge {
+            self.turn = self.turn.wrapping_add(1) & TURN_MASK;
+        }
+        self.watched = Some(mode);
+        self.watch(socket, mode)
+    }
+}
+
+/// All registrations of a port.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Pages<Slot>,
+    len: usize,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Table {
+            slots: Pages::new(),
+            len: 0,
+        }
+    }
+
+    /// How many registrations there are, those that are being removed among them.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The slot of a number that has, or had, a registration.
+    pub(super) fn slot(&mut self, socket: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(socket)
+    }
+
+    /// The slot of this very registration, unless it is over.
+    pub(super) fn get(&mut self, token: Token) -> Option<&mut Slot> {
+        self.slots
+            .get_mut(token.socket)
+            .filter(|slot| slot.generation == token.generation && slot.state != State::Vacant)
+    }
+
+    /// Begin a registration in a vacant slot.
+    pub(super) fn insert(&mut self, socket: u32, key: usize, kind: Kind) -> &mut Slot {
+        let slot = self.slots.entry(socket);
+        debug_assert_eq!(slot.state, State::Vacant);
+        self.len += 1;
+        *slot = Slot {
+            key,
+            kind,
+            generation: slot.generation.wrapping_add(1) & GENERATION_MASK,
+            state: State::Disabled,
+            ..Slot::default()
+        };
+        slot
+    }
+
+    /// End a registration. Its packet, if one is queued, is void from now on.
+    pub(super) fn end(&mut self, socket: u32) {
+        if let Some(slot) = self.slots.get_mut(socket) {
+            if slot.state != State::Vacant {
+                slot.state = State::Vacant;
+                self.len -= 1;
+            }
+        }
+    }
+
+    /// Every registration that is not over.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Slot)> {
+        self.slots
+            .iter_mut()
+            .filter(|(_, slot)| slot.state != State::Vacant)
+    }
+}

@@ -1,0 +1,92 @@
+//! Socket state notifications on a completion port, with one contract on every system.
+//!
+//! Windows has an interface in which one call registers a batch of sockets with an I/O completion
+//! port and dequeues what is ready: `ProcessSocketNotifications`. This crate brings its contract to
+//! systems that have nothing of the kind. Today that is Linux, over `epoll`.
+//!
+//! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
+//! - Many threads share one port, which lets no more of them run than its concurrency value allows
+//!   and releases waiting ones last in, first out ([`CompletionPort`]).
+//! - Packets of your own come out of the same queue ([`CompletionPort::post`]).
+//! - A last notification, REMOVE, says when what the completion key stands for may go
+//!   ([`Events::REMOVE`]).
+//! - There is no buffer for each socket.
+//!
+//! # A server with two threads
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//! use socknotify::{CompletionPort, Entry, EventFilter, Registration, Trigger};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! const ONE_AT_A_TIME: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
+//! const STOP: usize = usize::MAX;
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let mut client = TcpStream::connect(listener.local_addr()?)?;
+//! let (connection, _) = listener.accept()?;
+//!
+//! let port = CompletionPort::new()?;
+//! port.register(Registration::enable(&connection, 0, EventFilter::IN, ONE_AT_A_TIME))??;
+//!
+//! std::thread::scope(|scope| {
+//!     for _ in 0..2 {
+//!         scope.spawn(|| -> std::io::Result<()> {
+//!             loop {
+//!                 let entry: Entry = port.dequeue_one(None)?;
+//!                 if entry.completion_key == STOP {
+//!                     return port.post(entry).map_err(Into::into); // for the other thread
+//!                 }
+//!                 // Until it is enabled again, the connection is this thread's alone.
+//!                 let mut buffer = [0; 512];
+//!                 let length = (&connection).read(&mut buffer)?;
+//!                 (&connection).write_all(&buffer[..length])?;
+//!                 port.register(Registration::enable(&connection, 0, EventFilter::IN, ONE_AT_A_TIME))??;
+//!             }
+//!         });
+//!     }
+//!     client.write_all(b"ping")?;
+//!     let mut answer = [0; 4];
+//!     client.read_exact(&mut answer)?;
+//!     assert_eq!(&answer, b"ping");
+//!     port.post(Entry::new(STOP, 0, 0))?;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! # The names of the published interface
+//!
+//! | Winsock | here |
+//! |---|---|
+//! | `CreateIoCompletionPort`, `CloseHandle` | [`CompletionPort::new`], [`CompletionPort::close`] |
+//! | `ProcessSocketNotifications` | [`CompletionPort::process`] |
+//! | `GetQueuedCompletionStatus`, `…Ex` | [`CompletionPort::dequeue_one`], [`CompletionPort::dequeue`] |
+//! | `PostQueuedCompletionStatus` | [`CompletionPort::post`] |
+//! | `SOCK_NOTIFY_REGISTRATION` | [`Registration`] |
+//! | `OVERLAPPED_ENTRY` | [`Entry`] |
+//! | `SocketNotificationRetrieveEvents` | [`Entry::events`] |
+#![deny(unsafe_code)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("socknotify supports Linux only so far");
+
+mod backend;
+mod engine;
+mod entry;
+mod error;
+mod poller;
+mod port;
+mod registration;
+
+pub use backend::{Backend, UnknownBackend};
+pub use entry::{Entry, Events};
+pub use error::{Error, RegistrationError};
+pub use port::{Builder, CompletionPort, Snapshot, default_concurrency};
+pub use registration::{EventFilter, Operation, Registration, Trigger};
+
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

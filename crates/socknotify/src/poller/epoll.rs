@@ -1,0 +1,437 @@
+//! Linux: `epoll`.
+//!
+//! - A one-shot registration is `EPOLLONESHOT`: the kernel keeps silent while a thread works on the
+//!   socket, however much arrives. To arm it again takes one `epoll_ctl`, which at the same time
+//!   proves that the number still stands for the socket that was registered.
+//! - A persistent registration stays as it is, level-triggered or `EPOLLET`, at no system call each.
+//! - A wake-up is an `eventfd` in the same set, edge-triggered, so that it need not be read.
+//!
+//! `epoll` watches open files, not descriptor numbers. Closing a number ends the watch only if no
+//! other number, here or in a forked child, stands for the same file. So one `poll` over each batch
+//! of reports asks whether the numbers are still open.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::{DupFlags, Errno};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use super::fork::Process;
+use crate::engine::{
+    GENERATION_MASK, Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, TURN_MASK,
+    Token, Watch, WatchError,
+};
+use crate::{Error, EventFilter, Events, RegistrationError};
+
+/// What the kernel gives back with a report: a token, and what the report has to be read by.
+///
+/// 32 bits of socket, 24 of generation, 5 of turn, two of the kind of socket, and this flag.
+const LASTING: u64 = 1 << 63;
+
+const KIND_SHIFT: u32 = 61;
+const TURN_SHIFT: u32 = 56;
+
+/// The data of the wake-up. No socket has this number.
+const WAKE: u64 = u64::MAX;
+
+/// An `epoll` set and the means to wake its waiters.
+#[derive(Debug)]
+pub(crate) struct Epoll {
+    set: OwnedFd,
+    bell: OwnedFd,
+    /// An empty set, for a rebuild at a time when no descriptor is left.
+    spare: Mutex<Option<OwnedFd>>,
+    process: Process,
+}
+
+impl Epoll {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let bell =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(call_error)?;
+        let set = empty_set().map_err(call_error)?;
+        add_bell(&set, &bell).map_err(call_error)?;
+        Ok(Epoll {
+            set,
+            bell,
+            spare: Mutex::new(Some(empty_set().map_err(call_error)?)),
+            process: Process::this(),
+        })
+    }
+}
+
+impl Poller for Epoll {
+    type Buffer = Buffer;
+
+    fn belongs_here(&self) -> bool {
+        self.process.is_this()
+    }
+
+    fn identify(&self, socket: u32) -> Result<Identity, RegistrationError> {
+        let fd = descriptor(socket);
+        let kind = match sockopt::socket_type(fd).map_err(refusal)? {
+            SocketType::STREAM | SocketType::SEQPACKET => match sockopt::socket_domain(fd) {
+                Ok(AddressFamily::UNIX) => Kind::LocalStream,
+                _ => Kind::Stream,
+            },
+            _ => Kind::Datagram,
+        };
+        // Kernels before 4.12 have no cookies; there the inode number has to do.
+        let id = sockopt::socket_cookie(fd)
+            .or_else(|_| rustix::fs::fstat(fd).map(|stat| stat.st_ino))
+            .map_err(refusal)?;
+        Ok(Identity { kind, id })
+    }
+
+    fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
+        let fd = descriptor(watch.token.socket);
+        let (data, flags) = (epoll::EventData::new_u64(data(watch)), flags(watch));
+        let done = if again {
+            epoll::modify(&self.set, fd, data, flags)
+        } else {
+            match epoll::add(&self.set, fd, data, flags) {
+                Err(Errno::EXIST) => epoll::modify(&self.set, fd, data, flags),
+                done => done,
+            }
+        };
+        done.map_err(watch_error)
+    }
+
+    fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
+        epoll::delete(&self.set, descriptor(socket)).map_err(watch_error)
+    }
+
+    fn state(&self, watch: &Watch) -> Events {
+        let fd = descriptor(watch.token.socket);
+        let mut numbers = [PollFd::from_borrowed_fd(fd, STATE)];
+        let _ = poll(&mut numbers, Some(&Timespec::default()));
+        state(&numbers[0], watch.kind)
+    }
+
+    fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
+        buffer.events.clear();
+        // Beside the reports there may be a wake-up.
+        buffer.events.reserve(room + 1);
+        let timeout = timeout.map(timespec);
+        let spare = &mut buffer.events.spare_capacity_mut()[..room + 1];
+        // What a signal interrupts is a wait that ended for no reason.
+        let count = match epoll::wait(&self.set, spare, timeout.as_ref()) {
+            Ok((events, _)) => events.len(),
+            Err(_) => 0,
+        };
+        // SAFETY: the kernel has written this many events, from the first on.
+        unsafe { buffer.events.set_len(count) };
+        buffer.read();
+    }
+
+    fn check(&self, buffer: &mut Buffer, is_good: impl Fn(u32) -> bool) {
+        let Buffer {
+            reports, numbers, ..
+        } = buffer;
+        numbers.clear();
+        let doubted = |report: &&mut Report| !is_good(report.token.socket);
+        for report in reports.iter_mut().filter(doubted) {
+            let fd = descriptor(report.token.socket);
+            numbers.push(PollFd::from_borrowed_fd(fd, STATE));
+        }
+        if numbers.is_empty() || poll(numbers, Some(&Timespec::default())).is_err() {
+            return;
+        }
+        for (report, number) in reports.iter_mut().filter(doubted).zip(numbers.iter()) {
+            if number.revents().contains(PollFlags::NVAL) {
+                report.standing = Standing::Gone;
+            } else if !state(number, report.kind).contains(report.events) {
+                report.standing = Standing::Doubtful;
+            }
+        }
+    }
+
+    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch>) {
+        buffer.probes.clear();
+        buffer.probes.extend(watches);
+        buffer.numbers.clear();
+        buffer.numbers.extend(buffer.probes.iter().map(|watch| {
+            PollFd::from_borrowed_fd(descriptor(watch.token.socket), poll_flags(watch))
+        }));
+        if buffer.numbers.is_empty()
+            || poll(&mut buffer.numbers, Some(&Timespec::default())).is_err()
+        {
+            return;
+        }
+        for (watch, number) in buffer.probes.iter().zip(&buffer.numbers) {
+            let events = state(number, watch.kind);
+            if events.intersects(watch.filter.wanted()) {
+                buffer.reports.push(Report {
+                    token: watch.token,
+                    turn: watch.turn,
+                    kind: watch.kind,
+                    events,
+                    standing: Standing::Good,
+                    lasting: false,
+                    dormant: false,
+                });
+            }
+        }
+    }
+
+    fn wake(&self) {
+        // The counter is never read. It would take 2^64 wake-ups to fill it.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<Token> {
+        let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(new) = kept.take().or_else(|| empty_set().ok()) else {
+            return Vec::new();
+        };
+        if add_bell(&new, &self.bell).is_err() {
+            return Vec::new();
+        }
+        let mut lost = Vec::new();
+        let mut add = |watch: &Watch| {
+            let data = epoll::EventData::new_u64(data(watch));
+            let socket = descriptor(watch.token.socket);
+            if epoll::add(&new, socket, data, flags(watch)).is_err() {
+                lost.push(watch.token);
+            }
+        };
+        let (edges, others): (Vec<_>, Vec<_>) =
+            watches.iter().partition(|watch| watch.mode == Mode::Edge);
+        edges.into_iter().for_each(&mut add);
+        // What the new set has to say of them now, held all the time, or the old one says it too.
+        let mut first = Vec::<epoll::Event>::with_capacity(watches.len() + 1);
+        let spare = rustix::buffer::spare_capacity(&mut first);
+        let _ = epoll::wait(&new, spare, Some(&Timespec::default()));
+        fetch();
+        others.into_iter().for_each(add);
+        // Whoever waits on the old set is sent away by a bell that rings for ever,
+        self.wake();
+        let data = epoll::EventData::new_u64(WAKE);
+        let _ = epoll::modify(&self.set, &self.bell, data, epoll::EventFlags::IN);
+        // and whoever comes to wait from here on, waits on the new one, under the old number.
+        // SAFETY: the number stays open throughout, and stays this poller's; it is not closed here.
+        let mut set = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.set.as_raw_fd()) });
+        let _ = rustix::io::dup3(&new, &mut set, DupFlags::CLOEXEC);
+        // If a wake-up was under way, the new set has swallowed it.
+        self.wake();
+        drop(new);
+        *kept = empty_set().ok();
+        lost
+    }
+}
+
+fn empty_set() -> rustix::io::Result<OwnedFd> {
+    epoll::create(epoll::CreateFlags::CLOEXEC)
+}
+
+/// Have the bell wake those who wait on a set, one for each time that it rings.
+fn add_bell(set: &OwnedFd, bell: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(set, bell, epoll::EventData::new_u64(WAKE), flags)
+}
+
+/// The descriptor that a number stands for.
+fn descriptor(socket: u32) -> BorrowedFd<'static> {
+    // SAFETY: the number came in as one that is not negative. It is handed to the kernel only, which
+    // checks it, and to no call that closes it or reads or writes through it.
+    unsafe { BorrowedFd::borrow_raw(socket as i32) }
+}
+
+/// What the kernel is to give back with reports of this watch.
+fn data(watch: &Watch) -> u64 {
+    let Token { socket, generation } = watch.token;
+    let mut data = u64::from(socket) | u64::from(generation) << 32;
+    data |= u64::from(watch.turn) << TURN_SHIFT;
+    data |= match watch.kind {
+        Kind::Stream => 0,
+        Kind::LocalStream => 1,
+        Kind::Datagram => 2,
+    } << KIND_SHIFT;
+    if watch.mode != Mode::Once {
+        data |= LASTING;
+    }
+    data
+}
+
+/// What kind of socket the data was made for.
+fn kind(data: u64) -> Kind {
+    match data >> KIND_SHIFT & 3 {
+        0 => Kind::Stream,
+        1 => Kind::LocalStream,
+        _ => Kind::Datagram,
+    }
+}
+
+/// What the kernel is to watch for. It reports errors and hang-ups in any case.
+fn flags(watch: &Watch) -> epoll::EventFlags {
+    let mut flags = match watch.mode {
+        Mode::Once => epoll::EventFlags::ONESHOT,
+        Mode::Level => epoll::EventFlags::empty(),
+        Mode::Edge => epoll::EventFlags::ET,
+    };
+    flags.set(
+        epoll::EventFlags::IN,
+        watch.filter.contains(EventFilter::IN),
+    );
+    flags.set(
+        epoll::EventFlags::OUT,
+        watch.filter.contains(EventFilter::OUT),
+    );
+    // Without it, a stream that was hung up cannot be told from one that was never connected.
+    flags.set(epoll::EventFlags::RDHUP, watch.kind != Kind::Datagram);
+    flags
+}
+
+/// What `poll` can be asked for.
+const STATE: PollFlags = PollFlags::IN.union(PollFlags::OUT).union(PollFlags::RDHUP);
+
+/// The conditions that `poll` found.
+fn state(number: &PollFd<'_>, kind: Kind) -> Events {
+    let found = number.revents();
+    let mut seen = epoll::EventFlags::empty();
+    seen.set(epoll::EventFlags::IN, found.contains(PollFlags::IN));
+    seen.set(epoll::EventFlags::OUT, found.contains(PollFlags::OUT));
+    seen.set(epoll::EventFlags::RDHUP, found.contains(PollFlags::RDHUP));
+    seen.set(epoll::EventFlags::HUP, found.contains(PollFlags::HUP));
+    seen.set(epoll::EventFlags::ERR, found.contains(PollFlags::ERR));
+    conditions(seen, kind)
+}
+
+/// What `poll` is to look for.
+fn poll_flags(watch: &Watch) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, watch.filter.contains(EventFilter::IN));
+    flags.set(PollFlags::OUT, watch.filter.contains(EventFilter::OUT));
+    flags.set(PollFlags::RDHUP, watch.kind != Kind::Datagram);
+    flags
+}
+
+/// The contract's conditions, out of what the kernel says.
+fn conditions(seen: epoll::EventFlags, kind: Kind) -> Events {
+    use epoll::EventFlags as Seen;
+
+    let failed = seen.contains(Seen::ERR);
+    let hung_up = seen.contains(Seen::HUP);
+    if is_unconnected(seen, kind) {
+        return Events::empty();
+    }
+    let mut events = Events::empty();
+    events.set(Events::IN, seen.contains(Seen::IN));
+    events.set(Events::ERR, failed);
+    match kind {
+        Kind::Stream | Kind::LocalStream => {
+            // A connect that failed, or a connection that was reset, counts as writable.
+            events.set(
+                Events::OUT,
+                seen.contains(Seen::OUT) && !(failed && hung_up),
+            );
+            events.set(Events::HANGUP, seen.intersects(Seen::RDHUP | Seen::HUP));
+        }
+        Kind::Datagram => events.set(Events::OUT, seen.contains(Seen::OUT)),
+    }
+    events
+}
+
+/// Whether this is a stream that neither is, nor was, nor tried to be connected. The kernel calls it
+/// hung up, and writable.
+fn is_unconnected(seen: epoll::EventFlags, kind: Kind) -> bool {
+    use epoll::EventFlags as Seen;
+
+    kind != Kind::Datagram && seen & (Seen::HUP | Seen::RDHUP | Seen::ERR) == Seen::HUP
+}
+
+/// A time for the kernel. The longest that every kernel takes is some weeks; a wait may end early,
+/// and the engine waits again.
+fn timespec(time: Duration) -> Timespec {
+    const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+    let time = time.min(LONGEST);
+    Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+fn call_error(error: Errno) -> Error {
+    match error {
+        Errno::MFILE | Errno::NFILE => Error::TooManyOpenFiles,
+        Errno::NOMEM => Error::OutOfMemory,
+        Errno::NOSYS => Error::BackendUnavailable,
+        other => Error::Os(other.raw_os_error()),
+    }
+}
+
+fn refusal(error: Errno) -> RegistrationError {
+    match error {
+        Errno::BADF | Errno::NOTSOCK => RegistrationError::NotASocket,
+        Errno::NOMEM | Errno::NOBUFS => RegistrationError::OutOfMemory,
+        Errno::NOSPC => RegistrationError::LimitReached,
+        other => RegistrationError::Os(other.raw_os_error()),
+    }
+}
+
+fn watch_error(error: Errno) -> WatchError {
+    match error {
+        // The number is not in the set, is closed, or stands for a file that cannot be in one.
+        Errno::NOENT | Errno::BADF | Errno::PERM => WatchError::Unknown,
+        other => WatchError::Refused(refusal(other)),
+    }
+}
+
+/// Memory for the reports of one wait.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    events: Vec<epoll::Event>,
+    reports: Vec<Report>,
+    probes: Vec<Watch>,
+    /// Sockets for `poll`.
+    numbers: Vec<PollFd<'static>>,
+    woken: bool,
+}
+
+// SAFETY: an event may hold a pointer, which is why it is not `Send` by itself. Here it never does.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Make reports out of events.
+    fn read(&mut self) {
+        self.woken = false;
+        self.reports.clear();
+        for event in &self.events {
+            let data = event.data.u64();
+            if data == WAKE {
+                self.woken = true;
+                continue;
+            }
+            let (flags, kind) = (event.flags, kind(data));
+            self.reports.push(Report {
+                token: Token {
+                    socket: data as u32,
+                    generation: (data >> 32) as u32 & GENERATION_MASK,
+                },
+                turn: (data >> TURN_SHIFT) as u8 & TURN_MASK,
+                kind,
+                events: conditions(flags, kind),
+                standing: Standing::Good,
+                lasting: data & LASTING != 0,
+                // When a Unix socket connects, the kernel wakes nobody.
+                dormant: kind == Kind::LocalStream && is_unconnected(flags, kind),
+            });
+        }
+    }
+}
+
+impl ReportBuffer for Buffer {
+    fn clear(&mut self) {
+        self.reports.clear();
+    }
+
+    fn reports(&self) -> &[Report] {
+        &self.reports
+    }
+
+    fn woken(&self) -> bool {
+        self.woken
+    }
+}

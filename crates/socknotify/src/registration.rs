@@ -1,0 +1,285 @@
+//! What a caller asks of one socket: [`Registration`] and the masks in it.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use bitflags::bitflags;
+
+use crate::engine::Owed;
+use crate::{Events, RegistrationError};
+
+bitflags! {
+    /// The conditions a registration wants to hear of: `SOCK_NOTIFY_REGISTER_EVENT_*`.
+    ///
+    /// [`Events::ERR`] and [`Events::REMOVE`] need not be
+    /// asked for: they come whatever the filter is. A bit outside [`ALL`](Self::ALL) makes the
+    /// entry fail.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[doc(alias = "eventFilter")]
+    pub struct EventFilter: u16 {
+        /// A receive would not block: data, end of stream, or a connection to accept.
+        #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_IN")]
+        const IN = 0x01;
+        /// A send would not block, or a non-blocking connect succeeded.
+        #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_OUT")]
+        const OUT = 0x02;
+        /// A stream was disconnected by its peer, or aborted. Datagram sockets never have it.
+        #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_HANGUP")]
+        const HANGUP = 0x04;
+        // Any bit can be carried, so that a wrong one reaches the check and gets a clear error.
+        const _ = !0;
+    }
+}
+
+impl EventFilter {
+    /// No condition: only errors and the removal are notified.
+    #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_NONE")]
+    pub const NONE: Self = Self::empty();
+    /// Every condition that can be asked for.
+    #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENTS_ALL")]
+    pub const ALL: Self = Self::IN.union(Self::OUT).union(Self::HANGUP);
+}
+
+impl EventFilter {
+    /// What a notification may show with this filter, beside REMOVE.
+    pub(crate) fn wanted(self) -> Events {
+        Events::from_bits_truncate(u32::from(self.bits())) | Events::ERR
+    }
+}
+
+bitflags! {
+    /// What to do with the socket: `SOCK_NOTIFY_OP_*`.
+    ///
+    /// An entry asks for one of these at most. Two at once, or an unknown bit, make it fail and
+    /// change nothing.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Operation: u8 {
+        /// Register the socket, or give its registration a new filter and trigger and enable it.
+        #[doc(alias = "SOCK_NOTIFY_OP_ENABLE")]
+        const ENABLE = 0x01;
+        /// Stop notifications and keep the registration with its completion key.
+        #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
+        const DISABLE = 0x02;
+        /// End the registration; a last notification with the REMOVE bit says that it is over.
+        #[doc(alias = "SOCK_NOTIFY_OP_REMOVE")]
+        const REMOVE = 0x04;
+        const _ = !0;
+    }
+}
+
+impl Operation {
+    /// Do nothing, successfully.
+    #[doc(alias = "SOCK_NOTIFY_OP_NONE")]
+    pub const NONE: Self = Self::empty();
+}
+
+bitflags! {
+    /// When notifications come, and how often: `SOCK_NOTIFY_TRIGGER_*`.
+    ///
+    /// Exactly one of [`LEVEL`](Self::LEVEL) and [`EDGE`](Self::EDGE) is needed, and at most one of
+    /// [`ONESHOT`](Self::ONESHOT) and [`PERSISTENT`](Self::PERSISTENT); neither of the latter two
+    /// means PERSISTENT.
+    ///
+    /// `ONESHOT | LEVEL` is the pattern for servers with several threads: whoever dequeues the
+    /// notification has the socket to itself until it enables it again.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[doc(alias = "triggerFlags")]
+    pub struct Trigger: u8 {
+        /// Dequeuing the next notification disables the registration, for all its conditions.
+        #[doc(alias = "SOCK_NOTIFY_TRIGGER_ONESHOT")]
+        const ONESHOT = 0x01;
+        /// The registration stays enabled when a notification is dequeued.
+        #[doc(alias = "SOCK_NOTIFY_TRIGGER_PERSISTENT")]
+        const PERSISTENT = 0x02;
+        /// Notify whenever a wanted condition holds.
+        #[doc(alias = "SOCK_NOTIFY_TRIGGER_LEVEL")]
+        const LEVEL = 0x04;
+        /// Notify when a wanted condition begins to hold.
+        #[doc(alias = "SOCK_NOTIFY_TRIGGER_EDGE")]
+        const EDGE = 0x08;
+        const _ = !0;
+    }
+}
+
+impl Trigger {
+    /// Every trigger bit there is. Not a valid combination.
+    #[doc(alias = "SOCK_NOTIFY_TRIGGER_ALL")]
+    pub const ALL: Self = Self::ONESHOT
+        .union(Self::PERSISTENT)
+        .union(Self::LEVEL)
+        .union(Self::EDGE);
+
+    /// Whether the bits are a combination that a registration may have.
+    pub(crate) fn is_valid(self) -> bool {
+        Self::ALL.contains(self)
+            && self.contains(Self::LEVEL) != self.contains(Self::EDGE)
+            && !self.contains(Self::ONESHOT.union(Self::PERSISTENT))
+    }
+}
+
+/// One socket and what to do with it: `SOCK_NOTIFY_REGISTRATION`.
+///
+/// A batch of these is the first half of [`CompletionPort::process`](crate::CompletionPort::process).
+/// The socket is borrowed for as long as the value lives; the port itself keeps no reference to it.
+/// After the call each entry holds its own [`result`](Self::result).
+///
+/// # Examples
+///
+/// ```
+/// use socknotify::{CompletionPort, EventFilter, Registration, Trigger};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let port = CompletionPort::new()?;
+/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let datagrams = std::net::UdpSocket::bind("127.0.0.1:0")?;
+///
+/// let mut batch = [
+///     Registration::enable(&listener, 1, EventFilter::IN, Trigger::LEVEL),
+///     Registration::enable(&datagrams, 2, EventFilter::IN, Trigger::EDGE),
+///     Registration::enable(&datagrams, 3, EventFilter::IN, Trigger::EDGE),
+/// ];
+/// port.process(&mut batch, &mut [], Some(std::time::Duration::ZERO))?;
+/// assert!(batch[0].result().is_ok());
+/// assert!(batch[1].result().is_ok());
+/// // A registration keeps the completion key that it was made with.
+/// assert!(batch[2].result().is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[doc(alias = "SOCK_NOTIFY_REGISTRATION")]
+pub struct Registration<'socket> {
+    /// What comes back in each notification. Counts for ENABLE only; the other operations ignore it.
+    #[doc(alias = "completionKey")]
+    pub completion_key: usize,
+    /// The conditions to hear of. Counts for ENABLE only.
+    #[doc(alias = "eventFilter")]
+    pub event_filter: EventFilter,
+    /// What to do.
+    pub operation: Operation,
+    /// When notifications come. Counts for ENABLE only.
+    #[doc(alias = "triggerFlags")]
+    pub trigger: Trigger,
+    socket: RawFd,
+    pub(crate) result: Result<(), RegistrationError>,
+    /// What the engine still has to say to the system for this entry.
+    pub(crate) owed: Option<Owed>,
+    borrowed: PhantomData<BorrowedFd<'socket>>,
+}
+
+impl<'socket> Registration<'socket> {
+    /// An entry that does nothing; set its fields for any other operation.
+    pub fn new<S: AsFd + ?Sized>(socket: &'socket S) -> Self {
+        Self::of(socket.as_fd().as_raw_fd())
+    }
+
+    /// ENABLE: register `socket` with `completion_key`, or overwrite the filter and the trigger of
+    /// its registration and enable it.
+    #[doc(alias = "SOCK_NOTIFY_OP_ENABLE")]
+    pub fn enable<S: AsFd + ?Sized>(
+        socket: &'socket S,
+        completion_key: usize,
+        event_filter: EventFilter,
+        trigger: Trigger,
+    ) -> Self {
+        Registration {
+            completion_key,
+            event_filter,
+            operation: Operation::ENABLE,
+            trigger,
+            ..Self::new(socket)
+        }
+    }
+
+    /// DISABLE: no new notifications until the socket is enabled again.
+    ///
+    /// A notification that is queued already may still come out.
+    #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
+    pub fn disable<S: AsFd + ?Sized>(socket: &'socket S) -> Self {
+        Registration {
+            operation: Operation::DISABLE,
+            ..Self::new(socket)
+        }
+    }
+
+    /// REMOVE: end the registration. One last notification with
+    /// [`Events::REMOVE`] follows.
+    ///
+    /// Keep the socket open until that notification was dequeued: closing it earlier is allowed, and
+    /// the notification still comes, but only then is it certain that no other thread holds one.
+    #[doc(alias = "SOCK_NOTIFY_OP_REMOVE")]
+    pub fn remove<S: AsFd + ?Sized>(socket: &'socket S) -> Self {
+        Registration {
+            operation: Operation::REMOVE,
+            ..Self::new(socket)
+        }
+    }
+
+    /// An entry for a descriptor number that need not be open.
+    ///
+    /// This is the way in for interfaces that take plain numbers, such as a C interface: a number
+    /// that is no open socket makes the entry fail with [`RegistrationError::NotASocket`].
+    ///
+    /// # Safety
+    ///
+    /// Memory is never at stake. But whoever passes a number that it does not own may register, or
+    /// take the registration from, a socket that belongs to other code; by Rust's rules of I/O
+    /// safety that takes an unsafe call.
+    #[allow(
+        unsafe_code,
+        reason = "declares the promise of I/O safety; nothing here relies on it"
+    )]
+    pub unsafe fn from_raw(socket: RawFd) -> Self {
+        Self::of(socket)
+    }
+
+    fn of(socket: RawFd) -> Self {
+        Registration {
+            completion_key: 0,
+            event_filter: EventFilter::NONE,
+            operation: Operation::NONE,
+            trigger: Trigger::empty(),
+            socket,
+            result: Ok(()),
+            owed: None,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// The outcome of this entry in the latest call that applied it: `registrationResult`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever made this entry fail. The other entries of its batch are not affected.
+    #[doc(alias = "registrationResult")]
+    pub fn result(&self) -> Result<(), RegistrationError> {
+        self.result
+    }
+
+    /// The descriptor number of the socket.
+    pub fn raw_socket(&self) -> RawFd {
+        self.socket
+    }
+
+    /// Check what can be checked without looking at the socket.
+    pub(crate) fn check(&self) -> Result<(), RegistrationError> {
+        let known = [
+            Operation::NONE,
+            Operation::ENABLE,
+            Operation::DISABLE,
+            Operation::REMOVE,
+        ];
+        if !known.contains(&self.operation) {
+            return Err(RegistrationError::InvalidOperation);
+        }
+        if self.operation == Operation::ENABLE {
+            if !EventFilter::ALL.contains(self.event_filter) {
+                return Err(RegistrationError::InvalidFilter);
+            }
+            if !self.trigger.is_valid() {
+                return Err(RegistrationError::InvalidTrigger);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1023 @@
+//! C. Triggers: when notifications come, and how often.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+    Trigger,
+};
+
+use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
+use crate::support::{
+    CloseAtEnd, Kind, PATIENCE, Pair, drain_port, expect, expect_nothing, expect_packets,
+    expect_quiet, notification, port, port_with, reset, wait_readiness, wait_until,
+};
+
+for_every_backend! {
+    c1_only_sound_combinations_of_triggers_are_accepted,
+    c1_persistent_is_meant_when_nothing_is_said,
+    c2_nothing_comes_while_disabled_and_nothing_is_stored_up,
+    c2_nothing_is_stored_up_after_a_one_shot_has_fired,
+    c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet,
+    c3_what_becomes_true_while_a_notification_waits_is_merged_into_it,
+    c3_a_merged_edge_is_not_lost_to_a_one_shot,
+    c4_level_reports_what_holds_at_enable,
+    c4_level_persistent_reports_again_as_long_as_it_holds,
+    c4_level_persistent_sockets_take_turns,
+    c4_level_persistent_does_not_crowd_out_posted_packets,
+    c4_level_follows_each_condition_by_itself,
+    c5_edge_gives_none_for_what_holds_at_enable,
+    c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait,
+    c5_edge_gives_one_for_each_rise,
+    c5_edge_of_a_send_buffer_that_gets_room,
+    c5_edge_of_one_condition_comes_while_another_holds,
+    c5_edge_gives_none_for_what_rose_while_disabled,
+    c5_level_overwritten_with_edge_and_back,
+    c5_enable_again_does_not_swallow_an_edge_that_came_before,
+    c5_edge_of_hangup_comes_after_edge_of_in,
+    c5_no_edge_is_lost_between_enable_and_drain,
+    c5_no_edge_is_lost_however_often_it_is_enabled_again,
+    c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter,
+    c5_no_edge_is_lost_behind_what_held_at_enable,
+    c6_one_shot_delivery_disables_until_enabled_again,
+    c6_a_fired_one_shot_stays_registered,
+    c6_a_fired_one_shot_is_silent_about_errors_too,
+    c6_it_is_the_delivery_that_disables,
+    c7_delivering_one_condition_disarms_all,
+    c8_two_threads_never_hold_notifications_of_one_registration,
+}
+
+const KEY: usize = 31;
+const IN: (usize, Events) = (KEY, Events::IN);
+const POSTED: Entry = Entry::new(1, 2, 3);
+
+fn c1_only_sound_combinations_of_triggers_are_accepted(backend: Backend) -> io::Result<()> {
+    const ONESHOT: u8 = 1;
+    const PERSISTENT: u8 = 2;
+    const LEVEL_BIT: u8 = 4;
+    const EDGE_BIT: u8 = 8;
+    let sound = [
+        LEVEL_BIT,
+        EDGE_BIT,
+        ONESHOT | LEVEL_BIT,
+        ONESHOT | EDGE_BIT,
+        PERSISTENT | LEVEL_BIT,
+        PERSISTENT | EDGE_BIT,
+    ];
+    let port = port(backend)?;
+    let known = Pair::unix()?;
+    port.register(Registration::enable(
+        &known.ours,
+        KEY,
+        EventFilter::IN,
+        ONCE,
+    ))??;
+    for bits in 0..=u8::MAX {
+        let trigger = Trigger::from_bits_retain(bits);
+        let unknown = Pair::unix()?;
+        let entry = Registration::enable(&unknown.ours, KEY, EventFilter::IN, trigger);
+        let result = port.register(entry)?;
+        if sound.contains(&bits) {
+            assert_eq!(result, Ok(()), "{bits:#x}");
+            port.register(Registration::remove(&unknown.ours))??;
+            expect(&port, &[(KEY, Events::REMOVE)]);
+        } else {
+            assert_eq!(result, Err(RegistrationError::InvalidTrigger), "{bits:#x}");
+            assert_eq!(result.map_err(RegistrationError::code), Err(87));
+            let entry = Registration::enable(&known.ours, KEY, EventFilter::ALL, trigger);
+            let result = port.register(entry)?;
+            assert_eq!(result, Err(RegistrationError::InvalidTrigger), "{bits:#x}");
+        }
+        assert_eq!(port.snapshot().registrations, 1);
+    }
+    // Nothing of the refused ones has touched the one that was there.
+    expect_nothing(&port);
+    known.send()?;
+    expect(&port, &[IN]);
+    expect_nothing(&port);
+    Ok(())
+}
+
+/// The document's first program relies on it.
+fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in [Trigger::LEVEL, Trigger::EDGE] {
+        let pair = Pair::unix()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::IN,
+            trigger,
+        ))??;
+        for _ in 0..3 {
+            pair.send()?;
+            expect(&port, &[IN]);
+            if trigger == Trigger::LEVEL {
+                expect(&port, &[IN]);
+                // One more may be in the queue when the data is taken.
+                pair.drain()?;
+                assert!(drain_port(&port).len() <= 1);
+            } else {
+                expect_nothing(&port);
+                pair.drain()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn c2_nothing_comes_while_disabled_and_nothing_is_stored_up(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+            port.register(enable())??;
+            port.register(Registration::disable(&pair.ours))??;
+            for _ in 0..3 {
+                pair.send()?;
+                expect_nothing(&port);
+                pair.drain()?;
+            }
+            port.register(enable())??;
+            expect_nothing(&port);
+            pair.send()?;
+            expect(&port, &[IN]);
+            port.register(Registration::remove(&pair.ours))??;
+            wait_until("it is removed", || {
+                drain_port(&port)
+                    .iter()
+                    .any(|(_, events)| events.contains(Events::REMOVE))
+            });
+        }
+    }
+    Ok(())
+}
+
+fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in [ONCE, EDGE_ONCE] {
+        let pair = Pair::unix()?;
+        let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+        port.register(enable())??;
+        for _ in 0..3 {
+            pair.send()?;
+            expect(&port, &[IN]);
+            pair.drain()?;
+            for _ in 0..3 {
+                pair.send()?;
+                expect_nothing(&port);
+                pair.drain()?;
+            }
+            port.register(enable())??;
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            let filter = EventFilter::IN | EventFilter::HANGUP;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            for _ in 0..3 {
+                pair.send()?;
+            }
+            pair.theirs.shutdown(Shutdown::Write)?;
+            wait_readiness(&pair.ours, PollFlags::IN | PollFlags::RDHUP);
+            expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
+            if trigger != LEVEL {
+                expect_nothing(&port);
+            }
+            port.register(Registration::remove(&pair.ours))??;
+            let last = drain_port(&port);
+            assert!(last.len() <= 2, "{kind}: {last:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The calls after which a port is likely to have queued what it knows.
+fn let_it_queue(port: &CompletionPort) -> io::Result<()> {
+    Ok(port.post(POSTED)?)
+}
+
+fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let pair = Pair::unix()?;
+        let filter = EventFilter::IN | EventFilter::HANGUP;
+        port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+        pair.send()?;
+        let_it_queue(&port)?;
+        pair.theirs.shutdown(Shutdown::Write)?;
+        expect_packets(
+            &port,
+            &[notification(KEY, Events::IN | Events::HANGUP), POSTED],
+        );
+        if trigger != LEVEL {
+            expect_nothing(&port);
+        }
+        port.register(Registration::remove(&pair.ours))??;
+        let last = drain_port(&port);
+        assert!(last.len() <= 2, "{last:?}");
+    }
+    Ok(())
+}
+
+/// What is merged into the packet is told by it. If it were left out, the one-shot would be disabled
+/// before it could be told, and at the next ENABLE it would be no edge any more.
+fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        let pair = kind.pair()?;
+        let filter = EventFilter::IN | EventFilter::HANGUP;
+        let enable = || Registration::enable(&pair.ours, KEY, filter, EDGE_ONCE);
+        port.register(enable())??;
+        pair.send()?;
+        let_it_queue(&port)?;
+        pair.theirs.shutdown(Shutdown::Write)?;
+        wait_readiness(&pair.ours, PollFlags::IN | PollFlags::RDHUP);
+
+        let mut seen = port.dequeue_one(Some(PATIENCE))?.events();
+        expect_packets(&port, &[POSTED]);
+        port.register(enable())??;
+        for (_, events) in drain_port(&port) {
+            seen |= events;
+        }
+        assert!(
+            seen.contains(Events::IN | Events::HANGUP),
+            "{kind}: {seen:?}"
+        );
+        port.register(Registration::remove(&pair.ours))??;
+        expect(&port, &[(KEY, Events::REMOVE)]);
+    }
+    Ok(())
+}
+
+fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for trigger in [ONCE, LEVEL] {
+            let pair = kind.pair()?;
+            pair.send()?;
+            let conditions = [
+                (EventFilter::IN, Events::IN),
+                (EventFilter::OUT, Events::OUT),
+                (EventFilter::IN | EventFilter::OUT, Events::IN | Events::OUT),
+                (EventFilter::ALL, Events::IN | Events::OUT),
+            ];
+            for (filter, events) in conditions {
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                expect(&port, &[(KEY, events)]);
+                port.register(Registration::disable(&pair.ours))??;
+                let rest = drain_port(&port);
+                assert!(
+                    rest.is_empty() || trigger == LEVEL && rest.len() == 1,
+                    "{rest:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::IN,
+            LEVEL,
+        ))??;
+        expect_nothing(&port);
+        for _ in 0..3 {
+            pair.send()?;
+            expect(&port, &[IN; 10]);
+            pair.drain()?;
+            // One may have been queued before that, and no more.
+            assert!(drain_port(&port).len() <= 1);
+            expect_quiet(&port);
+        }
+    }
+    Ok(())
+}
+
+fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
+    const SOCKETS: usize = 5;
+    const TURNS: usize = 10;
+    let port = port(backend)?;
+    let pairs = (0..SOCKETS)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    for (key, pair) in pairs.iter().enumerate() {
+        port.register(Registration::enable(
+            &pair.ours,
+            key,
+            EventFilter::IN,
+            LEVEL,
+        ))??;
+        pair.send()?;
+    }
+    let mut counts = [0; SOCKETS];
+    for _ in 0..SOCKETS * TURNS {
+        counts[port.dequeue_one(None)?.completion_key] += 1;
+    }
+    // First in, first out: nobody comes twice before everyone has come once.
+    assert!(
+        counts
+            .iter()
+            .all(|count| (TURNS - 1..=TURNS + 1).contains(count)),
+        "{counts:?}"
+    );
+    Ok(())
+}
+
+fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = (0..3)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    for pair in &pairs {
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::ALL,
+            LEVEL,
+        ))??;
+        pair.send()?;
+    }
+    for _ in 0..20 {
+        port.dequeue_one(None)?;
+        port.post(POSTED)?;
+        // Every socket may be in the queue once, before the packet.
+        let found = (0..=pairs.len())
+            .map(|_| port.dequeue_one(None))
+            .collect::<Result<Vec<_>, _>>()?;
+        assert!(found.contains(&POSTED), "{found:?}");
+    }
+    Ok(())
+}
+
+fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(
+        &pair.ours,
+        KEY,
+        EventFilter::ALL,
+        LEVEL,
+    ))??;
+    let next = |events| {
+        // The first may have been queued before the latest change.
+        let _ = port.dequeue_one(Some(Duration::ZERO));
+        let found = port.dequeue_one(Some(Duration::ZERO));
+        let found = found.map(|entry| entry.events());
+        assert_eq!(found, events);
+    };
+    next(Ok(Events::OUT));
+    pair.send()?;
+    next(Ok(Events::IN | Events::OUT));
+    let sent = pair.fill()?;
+    next(Ok(Events::IN));
+    pair.drain()?;
+    next(Err(Error::TimedOut));
+    pair.make_room(sent)?;
+    next(Ok(Events::OUT));
+    pair.theirs.shutdown(Shutdown::Write)?;
+    next(Ok(Events::IN | Events::OUT | Events::HANGUP));
+    Ok(())
+}
+
+fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for trigger in [EDGE, EDGE_ONCE] {
+            let pair = kind.pair()?;
+            pair.send()?;
+            let enable = || Registration::enable(&pair.ours, KEY, EventFilter::ALL, trigger);
+            for _ in 0..5 {
+                port.register(enable())??;
+                expect_nothing(&port);
+            }
+            // Until it has fallen and risen.
+            pair.drain()?;
+            expect_nothing(&port);
+            pair.send()?;
+            let entry = port.dequeue_one(Some(PATIENCE))?;
+            assert_eq!(entry.completion_key, KEY);
+            assert!(entry.events().contains(Events::IN));
+            expect_nothing(&port);
+            port.register(Registration::remove(&pair.ours))??;
+            expect(&port, &[(KEY, Events::REMOVE)]);
+        }
+    }
+    Ok(())
+}
+
+/// The same, where other threads sit ready to take whatever the system has to say.
+fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
+    backend: Backend,
+) -> io::Result<()> {
+    const ROUNDS: usize = 500;
+    for trigger in [EDGE, EDGE_ONCE] {
+        let port = port_with(backend, 4)?;
+        let pair = Pair::unix()?;
+        pair.send()?;
+        thread::scope(|scope| -> io::Result<()> {
+            let close = CloseAtEnd(&port, &[]);
+            let port = &port;
+            let threads: Vec<_> = (0..4)
+                .map(|_| scope.spawn(move || port.dequeue_one(None)))
+                .collect();
+            for _ in 0..ROUNDS {
+                let filter = EventFilter::ALL;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::disable(&pair.ours))??;
+            }
+            drop(close);
+            for thread in threads {
+                let found = thread.join().expect("no panic");
+                let events = found.map(|entry| entry.events());
+                assert_eq!(found, Err(Error::Closed), "{trigger:?}, {events:?}");
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, EDGE))??;
+        for _ in 0..10 {
+            pair.send()?;
+            expect(&port, &[IN]);
+            expect_nothing(&port);
+            pair.drain()?;
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in [EDGE, EDGE_ONCE] {
+            let pair = kind.pair()?;
+            let enable = || Registration::enable(&pair.ours, KEY, EventFilter::OUT, trigger);
+            // Writable when it is enabled, and full when it is.
+            port.register(enable())??;
+            expect_nothing(&port);
+            for _ in 0..3 {
+                let mut sent = pair.fill()?;
+                // TCP may find room on the way, which is an edge.
+                while !drain_port(&port).is_empty() {
+                    port.register(enable())??;
+                    sent += pair.fill()?;
+                }
+                port.register(enable())??;
+                pair.make_room(sent)?;
+                expect(&port, &[(KEY, Events::OUT)]);
+            }
+            port.register(Registration::remove(&pair.ours))??;
+            wait_until("it is removed", || {
+                drain_port(&port)
+                    .iter()
+                    .any(|(_, events)| events.contains(Events::REMOVE))
+            });
+        }
+    }
+    Ok(())
+}
+
+fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in [EDGE, EDGE_ONCE] {
+        let pair = Pair::unix()?;
+        // IN holds, OUT does not.
+        pair.send()?;
+        let sent = pair.fill()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::ALL,
+            trigger,
+        ))??;
+        expect_nothing(&port);
+        pair.make_room(sent)?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert!(entry.events().contains(Events::OUT), "{:?}", entry.events());
+        drain_port(&port);
+
+        // OUT holds, IN does not.
+        pair.drain()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::ALL,
+            trigger,
+        ))??;
+        expect_nothing(&port);
+        pair.send()?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert!(entry.events().contains(Events::IN), "{:?}", entry.events());
+
+        // Both hold, HANGUP does not.
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::ALL,
+            trigger,
+        ))??;
+        expect_nothing(&port);
+        pair.theirs.shutdown(Shutdown::Write)?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert!(
+            entry.events().contains(Events::HANGUP),
+            "{:?}",
+            entry.events()
+        );
+    }
+    Ok(())
+}
+
+fn c5_edge_gives_none_for_what_rose_while_disabled(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in [EDGE, EDGE_ONCE] {
+        let pair = Pair::unix()?;
+        let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+        port.register(enable())??;
+        for _ in 0..3 {
+            port.register(Registration::disable(&pair.ours))??;
+            pair.send()?;
+            port.register(enable())??;
+            expect_nothing(&port);
+            // Fallen and risen, all of it while disabled.
+            port.register(Registration::disable(&pair.ours))??;
+            pair.drain()?;
+            pair.send()?;
+            port.register(enable())??;
+            expect_nothing(&port);
+            pair.drain()?;
+            pair.send()?;
+            expect(&port, &[IN]);
+            pair.drain()?;
+        }
+    }
+    Ok(())
+}
+
+fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    let enable = |trigger| Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+    for level in [LEVEL, ONCE] {
+        for edge in [EDGE, EDGE_ONCE] {
+            port.register(enable(level))??;
+            pair.send()?;
+            expect(&port, &[IN]);
+            port.register(enable(edge))??;
+            // One may have been queued while it was level-triggered.
+            assert!(drain_port(&port).len() <= usize::from(level == LEVEL));
+            port.register(enable(edge))??;
+            expect_nothing(&port);
+            pair.drain()?;
+            pair.send()?;
+            expect(&port, &[IN]);
+            expect_nothing(&port);
+            port.register(enable(level))??;
+            expect(&port, &[IN]);
+            pair.drain()?;
+            assert!(drain_port(&port).len() <= 1);
+        }
+    }
+    Ok(())
+}
+
+/// The edge came while the registration was enabled, so its notification is due, whether or not the
+/// port knows of it yet when it is enabled once more.
+fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for trigger in [EDGE, EDGE_ONCE] {
+            for queue_it in [true, false] {
+                let pair = kind.pair()?;
+                let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+                port.register(enable())??;
+                pair.send()?;
+                if queue_it {
+                    let_it_queue(&port)?;
+                }
+                port.register(enable())??;
+                if queue_it {
+                    expect_packets(&port, &[notification(KEY, Events::IN), POSTED]);
+                } else {
+                    expect(&port, &[IN]);
+                }
+                expect_nothing(&port);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        let pair = kind.pair()?;
+        let filter = EventFilter::IN | EventFilter::HANGUP;
+        port.register(Registration::enable(&pair.ours, KEY, filter, EDGE))??;
+        pair.send()?;
+        expect(&port, &[IN]);
+        // IN goes on to hold.
+        pair.theirs.shutdown(Shutdown::Write)?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert!(
+            entry.events().contains(Events::HANGUP),
+            "{:?}",
+            entry.events()
+        );
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
+/// The pattern that edge-triggered programs follow: enable, read until nothing is left, wait. A peer
+/// that writes at the same time must not get lost in between.
+fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<()> {
+    const BYTES: usize = 3000;
+    for kind in [Kind::UnixStream, Kind::Tcp4] {
+        for trigger in [EDGE, EDGE_ONCE] {
+            let port = port(backend)?;
+            let pair = kind.pair()?;
+            let received = AtomicUsize::new(0);
+            thread::scope(|scope| -> io::Result<()> {
+                let sender = scope.spawn(|| -> io::Result<()> {
+                    let mut rng = fastrand::Rng::with_seed(5);
+                    for sent in 1..=BYTES {
+                        (&pair.theirs).write_all(b"x")?;
+                        // Half of the time wait until the socket is drained again.
+                        if rng.bool() {
+                            wait_until("what was sent is received", || {
+                                received.load(Ordering::SeqCst) == sent
+                            });
+                        }
+                        for _ in 0..rng.u32(..200) {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    Ok(())
+                });
+                let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+                port.register(enable())??;
+                let mut sum = pair.drain()?;
+                while sum < BYTES {
+                    received.store(sum, Ordering::SeqCst);
+                    expect(&port, &[IN]);
+                    if trigger == EDGE_ONCE {
+                        port.register(enable())??;
+                    }
+                    sum += pair.drain()?;
+                }
+                received.store(sum, Ordering::SeqCst);
+                sender.join().expect("the sender ends")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn c5_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
+    enable_all_the_time(backend, [EventFilter::IN; 2])
+}
+
+fn c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter(
+    backend: Backend,
+) -> io::Result<()> {
+    enable_all_the_time(backend, [EventFilter::IN, EventFilter::ALL])
+}
+
+/// One thread takes notifications and drains, while another enables the same registration over and
+/// over. An edge is an edge, whenever ENABLE comes.
+fn enable_all_the_time(backend: Backend, filters: [EventFilter; 2]) -> io::Result<()> {
+    const ROUNDS: usize = 4000;
+    let port = port_with(backend, 2)?;
+    let pair = Pair::unix()?;
+    let stop = AtomicBool::new(false);
+    let enable = |filter| Registration::enable(&pair.ours, KEY, filter, EDGE);
+    port.register(enable(filters[0]))??;
+    thread::scope(|scope| -> io::Result<()> {
+        let busy = scope.spawn(|| -> io::Result<()> {
+            for filter in filters.into_iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                port.register(enable(filter))??;
+                thread::yield_now();
+            }
+            Ok(())
+        });
+        let result = (0..ROUNDS).try_for_each(|round| -> io::Result<()> {
+            pair.send()?;
+            // Whether OUT rises when it joins the filter is not what this is about.
+            let mut told = Events::empty();
+            while !told.contains(Events::IN) {
+                match port.dequeue_one(Some(PATIENCE)) {
+                    Ok(entry) => told |= entry.events(),
+                    Err(error) => {
+                        let lost = format!("the edge of round {round} is lost: {error}");
+                        return Err(io::Error::other(lost));
+                    }
+                }
+            }
+            pair.drain()?;
+            Ok(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        busy.join().expect("the thread that enables ends")?;
+        result
+    })
+}
+
+/// OUT holds at ENABLE, and is no edge. IN comes right after, and is one: it must not go down with OUT.
+/// That OUT is told belatedly, when both come at once, is one notification too many, and harmless.
+fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = 4000;
+    for trigger in [EDGE, EDGE_ONCE] {
+        let port = port_with(backend, 4)?;
+        let pair = Pair::unix()?;
+        let (tell, told) = channel();
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..4 {
+                let (tell, port) = (tell.clone(), &port);
+                scope.spawn(move || {
+                    while let Ok(entry) = port.dequeue_one(None) {
+                        tell.send(entry.events()).expect("someone listens");
+                    }
+                });
+            }
+            let filter = EventFilter::IN | EventFilter::OUT;
+            for round in 0..ROUNDS {
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                assert_eq!((&pair.theirs).write(b"x")?, 1);
+                loop {
+                    match told.recv_timeout(PATIENCE) {
+                        Ok(events) if events.contains(Events::IN) => break,
+                        Ok(events) => {
+                            assert_eq!(events, Events::OUT);
+                            // A one-shot that has told of OUT is to be armed again, as ever.
+                            if trigger == EDGE_ONCE {
+                                break;
+                            }
+                        }
+                        Err(_) => panic!("{trigger:?}, round {round}: the edge is lost"),
+                    }
+                }
+                pair.drain()?;
+                port.register(Registration::disable(&pair.ours))??;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE);
+        port.register(enable())??;
+        for _ in 0..5 {
+            pair.send()?;
+            expect(&port, &[IN]);
+            // The condition holds still, and more comes.
+            expect_nothing(&port);
+            pair.send()?;
+            expect_nothing(&port);
+            port.register(enable())??;
+            expect(&port, &[IN]);
+            expect_nothing(&port);
+            pair.drain()?;
+            port.register(enable())??;
+            expect_nothing(&port);
+        }
+    }
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, EDGE_ONCE);
+        port.register(enable())??;
+        for _ in 0..5 {
+            pair.send()?;
+            expect(&port, &[IN]);
+            pair.drain()?;
+            pair.send()?;
+            expect_nothing(&port);
+            pair.drain()?;
+            port.register(enable())??;
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in [ONCE, EDGE_ONCE] {
+        let pair = Pair::unix()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::IN,
+            trigger,
+        ))??;
+        pair.send()?;
+        expect(&port, &[IN]);
+        assert_eq!(port.snapshot().registrations, 1);
+        let other = Registration::enable(&pair.ours, KEY + 1, EventFilter::IN, trigger);
+        assert_eq!(port.register(other)?, Err(RegistrationError::OtherKey));
+        port.register(Registration::disable(&pair.ours))??;
+        port.register(Registration::remove(&pair.ours))??;
+        expect(&port, &[(KEY, Events::REMOVE)]);
+    }
+    Ok(())
+}
+
+fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        for trigger in [ONCE, EDGE_ONCE] {
+            let pair = kind.pair()?;
+            let filter = EventFilter::IN | EventFilter::HANGUP;
+            let enable = || Registration::enable(&pair.ours, KEY, filter, trigger);
+            port.register(enable())??;
+            pair.send()?;
+            expect(&port, &[IN]);
+            reset(pair.theirs)?;
+            wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
+            expect_quiet(&port);
+            port.register(enable())??;
+            if trigger == ONCE {
+                let entry = port.dequeue_one(Some(PATIENCE))?;
+                assert!(entry.events().contains(Events::ERR | Events::HANGUP));
+            }
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+/// While a notification waits to be dequeued, the registration is enabled still, and ENABLE and
+/// DISABLE find it so.
+fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE);
+    port.register(enable())??;
+    pair.send()?;
+    let_it_queue(&port)?;
+    // Enabled while its notification waits: that one is delivered, and disables.
+    port.register(enable())??;
+    expect_packets(&port, &[notification(KEY, Events::IN), POSTED]);
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        let both = EventFilter::IN | EventFilter::OUT;
+        let enable = |filter| Registration::enable(&pair.ours, KEY, filter, ONCE);
+        port.register(enable(both))??;
+        expect(&port, &[(KEY, Events::OUT)]);
+        pair.send()?;
+        expect_nothing(&port);
+        port.register(enable(both))??;
+        expect(&port, &[(KEY, Events::IN | Events::OUT)]);
+        expect_nothing(&port);
+        port.register(enable(EventFilter::IN))??;
+        expect(&port, &[IN]);
+        expect_nothing(&port);
+    }
+    // The other way round: IN disarms OUT.
+    let pair = Pair::unix()?;
+    let sent = pair.fill()?;
+    port.register(Registration::enable(
+        &pair.ours,
+        KEY,
+        EventFilter::ALL,
+        ONCE,
+    ))??;
+    pair.send()?;
+    expect(&port, &[IN]);
+    pair.make_room(sent)?;
+    expect_nothing(&port);
+    Ok(())
+}
+
+/// Sixteen threads serve a few sockets whose peers write all the time. Whoever has dequeued a
+/// notification of a socket has that socket to itself, until it enables it again: by a call for that
+/// alone, or by the call that dequeues the next one.
+fn c8_two_threads_never_hold_notifications_of_one_registration(backend: Backend) -> io::Result<()> {
+    for places in [1, 2, 8] {
+        for in_one_call in [false, true] {
+            serve_exclusively(backend, places, in_one_call)?;
+        }
+    }
+    Ok(())
+}
+
+fn serve_exclusively(backend: Backend, places: usize, in_one_call: bool) -> io::Result<()> {
+    const SOCKETS: usize = 6;
+    const BYTES: usize = 16000;
+    let port = port_with(backend, places)?;
+    let pairs = (0..SOCKETS)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    let held: Vec<_> = pairs.iter().map(|_| AtomicBool::new(false)).collect();
+    let received: Vec<_> = pairs.iter().map(|_| AtomicUsize::new(0)).collect();
+    let all_received = || {
+        received
+            .iter()
+            .all(|count| count.load(Ordering::SeqCst) == BYTES)
+    };
+    let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
+    for key in 0..SOCKETS {
+        port.register(enable(key))??;
+    }
+
+    let serve = || -> Result<(), Error> {
+        let mut entries = [Entry::default(); 3];
+        let mut batch = Vec::new();
+        loop {
+            let found = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
+            assert!(batch.iter().all(|entry| entry.result().is_ok()));
+            batch.clear();
+            for entry in found.iter() {
+                let key = entry.completion_key;
+                assert!(
+                    !held[key].swap(true, Ordering::SeqCst),
+                    "held by two threads"
+                );
+            }
+            for entry in found.iter() {
+                let key = entry.completion_key;
+                let before = received[key].load(Ordering::SeqCst);
+                let count = (&pairs[key].ours)
+                    .read(&mut [0; 64])
+                    .expect("there is data");
+                thread::yield_now();
+                received[key].store(before + count, Ordering::SeqCst);
+                assert!(
+                    held[key].swap(false, Ordering::SeqCst),
+                    "held by two threads"
+                );
+                if in_one_call {
+                    batch.push(enable(key));
+                } else {
+                    assert_eq!(port.register(enable(key))?, Ok(()));
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let close = CloseAtEnd(&port, &[]);
+        let servers: Vec<_> = (0..16).map(|_| scope.spawn(serve)).collect();
+        for pair in &pairs {
+            scope.spawn(move || {
+                for _ in 0..BYTES / 8 {
+                    (&pair.theirs)
+                        .write_all(&[7; 8])
+                        .expect("the peer can write");
+                }
+            });
+        }
+        wait_until("all bytes are received", all_received);
+        drop(close);
+        for server in servers {
+            assert_eq!(server.join().expect("no panic"), Err(Error::Closed));
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,847 @@
+//! D. Conditions: what IN, OUT, HANGUP, ERR and REMOVE mean for each kind of socket.
+
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use rustix::event::PollFlags;
+use rustix::thread::gettid;
+use socket2::Socket;
+use socknotify::{Backend, CompletionPort, EventFilter, Events, Registration};
+
+use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
+use crate::support::{
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, asleep, begin_connect, drain_port, expect,
+    expect_nothing, expect_quiet, expect_removed, port, refusing, reset, wait_for_waiting,
+    wait_readiness,
+};
+
+for_every_backend! {
+    d1_data_is_in,
+    d1_a_datagram_without_data_is_in,
+    d1_the_end_of_a_stream_is_in,
+    d1_a_waiting_connection_is_in,
+    d2_room_to_send_is_out,
+    d2_a_connect_that_succeeds_is_out,
+    d2_a_connect_that_takes_time_is_out_when_it_is_done,
+    d3_the_end_of_a_stream_is_hangup,
+    d3_half_a_close_by_the_peer_is_hangup,
+    d3_a_reset_is_hangup,
+    d3_datagram_sockets_never_have_hangup,
+    d4_a_failed_connect_is_err_without_out,
+    d4_a_failed_connect_is_err_to_those_who_registered_before_it,
+    d4_a_reset_is_err_and_hangup_only_if_asked_for,
+    d4_err_lasts_until_it_is_read,
+    d4_a_refused_datagram_is_err,
+    d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream,
+    d5_remove_comes_whatever_the_filter_is,
+    d6_a_stream_that_was_never_connected_holds_no_condition,
+    d6_the_connect_is_seen_by_who_registered_before_it,
+    d6_the_connect_of_a_unix_stream_is_seen_by_who_registered_before_it,
+    d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration,
+    d6_the_listen_is_seen_by_who_registered_before_it,
+    d6_a_whole_life_after_registering_before_the_connect,
+    d6_a_datagram_socket_may_be_registered_before_bind,
+    d7_conditions_outside_the_filter_never_show,
+    d7_what_nobody_asked_for_costs_no_time,
+}
+
+const KEY: usize = 41;
+const IN: (usize, Events) = (KEY, Events::IN);
+const OUT: (usize, Events) = (KEY, Events::OUT);
+
+/// Every set of conditions that can be asked for.
+fn filters() -> impl Iterator<Item = EventFilter> {
+    (0..=EventFilter::ALL.bits()).map(EventFilter::from_bits_retain)
+}
+
+/// The part of these events that a registration with this filter is told.
+fn told(events: Events, filter: EventFilter) -> Events {
+    events & (Events::from_bits_retain(filter.bits().into()) | Events::ERR)
+}
+
+/// What a one-shot look at the conditions of a new socket gives, and no trace of it afterwards.
+#[track_caller]
+fn look(port: &CompletionPort, socket: &Socket, filter: EventFilter) -> io::Result<Events> {
+    port.register(Registration::enable(socket, KEY, filter, ONCE))??;
+    let found = drain_port(port);
+    assert!(found.len() <= 1, "{found:?}");
+    let events = found
+        .iter()
+        .fold(Events::empty(), |all, &(_, events)| all | events);
+    port.register(Registration::remove(socket))??;
+    expect(port, &[(KEY, Events::REMOVE)]);
+    Ok(events)
+}
+
+fn d1_data_is_in(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            expect_nothing(&port);
+            pair.send()?;
+            expect(&port, &[IN]);
+            pair.drain()?;
+            drain_port(&port);
+            expect_removed(&port, &pair.ours, KEY)?;
+        }
+    }
+    Ok(())
+}
+
+fn d1_a_datagram_without_data_is_in(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::datagrams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::ALL,
+                trigger,
+            ))??;
+            drain_some(&port);
+            assert_eq!(pair.theirs.send(&[])?, 0);
+            wait_readiness(&pair.ours, PollFlags::IN);
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                LEVEL,
+            ))??;
+            expect(&port, &[IN]);
+            let mut byte = [std::mem::MaybeUninit::uninit()];
+            assert_eq!(pair.ours.recv(&mut byte)?, 0);
+            drain_port(&port);
+            expect_removed(&port, &pair.ours, KEY)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a few packets, if there are any.
+fn drain_some(port: &CompletionPort) {
+    for _ in 0..3 {
+        let _ = port.dequeue_one(Some(std::time::Duration::ZERO));
+    }
+}
+
+fn d1_the_end_of_a_stream_is_in(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            drop(pair.theirs);
+            expect(&port, &[IN]);
+            if trigger == LEVEL {
+                // It never ends to hold.
+                expect(&port, &[IN, IN, IN]);
+            }
+            port.register(Registration::remove(&pair.ours))??;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let listener = kind.listener()?;
+            let enable = || Registration::enable(&listener.socket, KEY, EventFilter::ALL, trigger);
+            port.register(enable())??;
+            expect_nothing(&port);
+            for _ in 0..3 {
+                let _client = listener.connect()?;
+                expect(&port, &[IN]);
+                let _connection = listener.accept()?;
+                // One may have been queued before.
+                assert!(drain_port(&port).len() <= usize::from(trigger == LEVEL));
+                port.register(enable())??;
+                expect_nothing(&port);
+            }
+            expect_removed(&port, &listener.socket, KEY)?;
+        }
+    }
+    Ok(())
+}
+
+fn d2_room_to_send_is_out(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        assert_eq!(
+            look(&port, &pair.ours, EventFilter::OUT)?,
+            Events::OUT,
+            "{kind}"
+        );
+        assert_eq!(
+            look(&port, &pair.ours, EventFilter::ALL)?,
+            Events::OUT,
+            "{kind}"
+        );
+        if kind.is_stream() {
+            let sent = pair.fill()?;
+            assert_eq!(
+                look(&port, &pair.ours, EventFilter::ALL)?,
+                Events::empty(),
+                "{kind}"
+            );
+            pair.make_room(sent)?;
+            assert_eq!(
+                look(&port, &pair.ours, EventFilter::ALL)?,
+                Events::OUT,
+                "{kind}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in [ONCE, LEVEL] {
+            for filter in [EventFilter::OUT, EventFilter::ALL] {
+                let listener = kind.listener()?;
+                let client = kind.socket()?;
+                begin_connect(&client, &listener.address)?;
+                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                expect(&port, &[OUT]);
+                assert!(client.take_error()?.is_none());
+                port.register(Registration::remove(&client))??;
+                assert!(drain_port(&port).len() <= 2);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Connections beyond what the listener can keep waiting are not completed until it accepts some.
+fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let kinds: Vec<_> = Kind::tcp().collect();
+    let mut waiting = Vec::new();
+    for kind in kinds {
+        for trigger in EVERY {
+            let listener = kind.listener_with_backlog(0)?;
+            let mut others = Vec::new();
+            let client = loop {
+                let client = kind.socket()?;
+                begin_connect(&client, &listener.address)?;
+                let mut fds = [rustix::event::PollFd::new(&client, PollFlags::OUT)];
+                let pause = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 50_000_000,
+                };
+                if rustix::event::poll(&mut fds, Some(&pause))? == 0 {
+                    break client;
+                }
+                others.push(client);
+                assert!(others.len() < 100, "the listener takes them all");
+            };
+            let key = waiting.len();
+            let entry = Registration::enable(&client, key, EventFilter::ALL, trigger);
+            port.register(entry)??;
+            waiting.push((listener, client, others, trigger));
+        }
+    }
+    expect_quiet(&port);
+    let mut accepted = Vec::new();
+    for (listener, _, others, _) in &waiting {
+        for _ in others {
+            accepted.push(listener.accept()?);
+        }
+    }
+    // All of them are tried again after a second or so.
+    let mut missing: Vec<_> = (0..waiting.len()).collect();
+    while !missing.is_empty() {
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert_eq!(entry.events(), Events::OUT);
+        missing.retain(|&key| key != entry.completion_key);
+        port.register(Registration::disable(&waiting[entry.completion_key].1))??;
+    }
+    Ok(())
+}
+
+fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::HANGUP,
+                trigger,
+            ))??;
+            pair.send()?;
+            expect_nothing(&port);
+            drop(pair.theirs);
+            expect(&port, &[(KEY, Events::HANGUP)]);
+            if trigger == LEVEL {
+                expect(&port, &[(KEY, Events::HANGUP); 3]);
+            } else {
+                expect_nothing(&port);
+            }
+            port.register(Registration::remove(&pair.ours))??;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            let filter = EventFilter::IN | EventFilter::HANGUP;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            pair.theirs.shutdown(Shutdown::Write)?;
+            expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
+            // The other half lives.
+            (&pair.ours).write_all(b"more")?;
+            pair.make_room(4)?;
+            port.register(Registration::remove(&pair.ours))??;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::HANGUP,
+                trigger,
+            ))??;
+            reset(pair.theirs)?;
+            expect(&port, &[(KEY, Events::HANGUP | Events::ERR)]);
+            port.register(Registration::remove(&pair.ours))??;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+fn d3_datagram_sockets_never_have_hangup(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::datagrams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::HANGUP,
+                trigger,
+            ))??;
+            expect_nothing(&port);
+            drop(pair.theirs);
+            expect_nothing(&port);
+            // Nor when both directions are shut on our side, which some systems call hung up.
+            let _ = pair.ours.shutdown(Shutdown::Both);
+            expect_quiet(&port);
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::ALL,
+                LEVEL,
+            ))??;
+            for _ in 0..3 {
+                let events = port.dequeue_one(Some(PATIENCE))?.events();
+                assert!(!events.contains(Events::HANGUP), "{kind}: {events:?}");
+            }
+            port.register(Registration::remove(&pair.ours))??;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+/// A failed connect is told, with these events allowed besides ERR, and never with OUT.
+#[track_caller]
+fn expect_failed_connect(port: &CompletionPort, filter: EventFilter) -> io::Result<()> {
+    let entry = port.dequeue_one(Some(PATIENCE))?;
+    let events = entry.events();
+    assert_eq!(entry.completion_key, KEY);
+    assert!(events.contains(Events::ERR), "{filter:?}: {events:?}");
+    assert!(!events.contains(Events::OUT), "{filter:?}: {events:?}");
+    assert_eq!(events, told(events, filter), "{filter:?}");
+    Ok(())
+}
+
+fn d4_a_failed_connect_is_err_without_out(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        let (_refusing, address) = refusing(kind)?;
+        for filter in filters() {
+            for trigger in [ONCE, LEVEL] {
+                let client = kind.socket()?;
+                begin_connect(&client, &address)?;
+                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                expect_failed_connect(&port, filter)?;
+                if trigger == LEVEL {
+                    expect_failed_connect(&port, filter)?;
+                } else {
+                    expect_nothing(&port);
+                }
+                assert!(client.take_error()?.is_some());
+                port.register(Registration::remove(&client))??;
+                assert!(drain_port(&port).len() <= 2);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d4_a_failed_connect_is_err_to_those_who_registered_before_it(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        let (_refusing, address) = refusing(kind)?;
+        for filter in filters() {
+            for trigger in EVERY {
+                let client = kind.socket()?;
+                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                expect_nothing(&port);
+                begin_connect(&client, &address)?;
+                expect_failed_connect(&port, filter)?;
+                port.register(Registration::remove(&client))??;
+                assert!(drain_port(&port).len() <= 2);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        for filter in filters() {
+            for trigger in EVERY {
+                let pair = kind.pair()?;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                // A connection that is alive may be writable.
+                drain_some(&port);
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                drain_some(&port);
+                reset(pair.theirs)?;
+                wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
+                if trigger == ONCE {
+                    port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                }
+                let mut events = port.dequeue_one(Some(PATIENCE))?.events();
+                if trigger == LEVEL && !events.contains(Events::ERR) {
+                    // That one was queued before.
+                    events = port.dequeue_one(Some(PATIENCE))?.events();
+                }
+                assert!(
+                    events.contains(Events::ERR),
+                    "{trigger:?}, {filter:?}: {events:?}"
+                );
+                let hung_up = filter.contains(EventFilter::HANGUP);
+                assert_eq!(
+                    events.contains(Events::HANGUP),
+                    hung_up,
+                    "{filter:?}: {events:?}"
+                );
+                assert_eq!(events, told(events, filter));
+                port.register(Registration::remove(&pair.ours))??;
+                assert!(drain_port(&port).len() <= 2);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        let pair = kind.pair()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::NONE,
+            LEVEL,
+        ))??;
+        reset(pair.theirs)?;
+        expect(&port, &[(KEY, Events::ERR); 5]);
+        assert!(pair.ours.take_error()?.is_some());
+        // One may have been queued before that.
+        assert!(drain_port(&port).len() <= 1);
+        expect_quiet(&port);
+    }
+    Ok(())
+}
+
+fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::udp() {
+        for filter in [EventFilter::NONE, EventFilter::IN, EventFilter::HANGUP] {
+            for trigger in EVERY {
+                let pair = kind.pair()?;
+                let enable = || Registration::enable(&pair.ours, KEY, filter, trigger);
+                port.register(enable())??;
+                drop(pair.theirs);
+                expect_nothing(&port);
+                pair.ours.send(b"to nobody")?;
+                let entry = port.dequeue_one(Some(PATIENCE))?;
+                let events = entry.events();
+                assert!(
+                    events.contains(Events::ERR),
+                    "{kind}, {filter:?}: {events:?}"
+                );
+                assert_eq!(events, told(events, filter), "{kind}");
+                assert!(!events.contains(Events::HANGUP), "{kind}");
+                assert!(pair.ours.take_error()?.is_some());
+                drain_port(&port);
+                expect_quiet(&port);
+                expect_removed(&port, &pair.ours, KEY)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let pair = Pair::unix()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            KEY,
+            EventFilter::NONE,
+            trigger,
+        ))??;
+        (&pair.ours).write_all(b"never read")?;
+        drop(pair.theirs);
+        expect(&port, &[(KEY, Events::ERR)]);
+        assert!(pair.ours.take_error()?.is_some());
+        drain_port(&port);
+        expect_quiet(&port);
+    }
+    Ok(())
+}
+
+fn d5_remove_comes_whatever_the_filter_is(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for filter in filters() {
+            for trigger in EVERY {
+                let pair = kind.pair()?;
+                pair.send()?;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                drain_some(&port);
+                port.register(Registration::remove(&pair.ours))??;
+                let found = drain_port(&port);
+                let (last, before) = found.split_last().expect("a REMOVE notification");
+                assert!(last.1.contains(Events::REMOVE), "{found:?}");
+                assert!(before.len() <= 1, "{found:?}");
+                for &(key, events) in &found {
+                    assert_eq!(key, KEY);
+                    let rest = events - Events::REMOVE;
+                    assert_eq!(rest, told(rest, filter), "{filter:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Stream sockets with which nothing was done, or no more than bind.
+fn never_connected() -> io::Result<Vec<(Kind, Socket)>> {
+    let mut sockets = Vec::new();
+    for kind in Kind::streams() {
+        sockets.push((kind, kind.socket()?));
+    }
+    for kind in Kind::tcp() {
+        let bound = kind.socket()?;
+        bound.bind(&kind.any_address())?;
+        sockets.push((kind, bound));
+    }
+    Ok(sockets)
+}
+
+fn d6_a_stream_that_was_never_connected_holds_no_condition(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let mut all = Vec::new();
+        for filter in filters() {
+            for (_, socket) in never_connected()? {
+                port.register(Registration::enable(&socket, KEY, filter, trigger))??;
+                all.push((filter, socket));
+            }
+        }
+        // Nothing, at no cost, however often it is asked for.
+        expect_quiet(&port);
+        for (filter, socket) in &all {
+            port.register(Registration::enable(socket, KEY, *filter, trigger))??;
+            expect_nothing(&port);
+        }
+        expect_quiet(&port);
+        for (_, socket) in &all {
+            expect_removed(&port, socket, KEY)?;
+        }
+    }
+    Ok(())
+}
+
+fn d6_the_connect_is_seen_by_who_registered_before_it(backend: Backend) -> io::Result<()> {
+    connect_after_registering(backend, |kind| kind != Kind::UnixStream)
+}
+
+/// A Unix stream connects within the call, and some systems tell nobody who waits for the socket.
+fn d6_the_connect_of_a_unix_stream_is_seen_by_who_registered_before_it(
+    backend: Backend,
+) -> io::Result<()> {
+    connect_after_registering(backend, |kind| kind == Kind::UnixStream)
+}
+
+fn connect_after_registering(backend: Backend, wanted: fn(Kind) -> bool) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        for filter in [EventFilter::OUT, EventFilter::ALL] {
+            for (kind, client) in never_connected()? {
+                if !wanted(kind) {
+                    continue;
+                }
+                let listener = kind.listener()?;
+                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                expect_nothing(&port);
+                begin_connect(&client, &listener.address)?;
+                expect(&port, &[OUT]);
+                if trigger == LEVEL {
+                    expect(&port, &[OUT, OUT, OUT]);
+                } else {
+                    expect_nothing(&port);
+                }
+                port.register(Registration::remove(&client))??;
+                assert!(drain_port(&port).len() <= 2);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        for (kind, client) in never_connected()? {
+            let port = port(backend)?;
+            let listener = kind.listener()?;
+            thread::scope(|scope| -> io::Result<()> {
+                let close = CloseAtEnd(&port, &[]);
+                let (tell, told) = channel();
+                let port = &port;
+                let waiting = scope.spawn(move || {
+                    tell.send(gettid()).expect("someone listens");
+                    port.dequeue_one(Some(PATIENCE))
+                });
+                let thread = told.recv().expect("a thread");
+                wait_for_waiting(port, 1);
+                asleep(thread);
+                port.register(Registration::enable(
+                    &client,
+                    KEY,
+                    EventFilter::ALL,
+                    trigger,
+                ))??;
+                thread::sleep(GLANCE);
+                assert!(!waiting.is_finished(), "{kind}, {trigger:?}");
+                begin_connect(&client, &listener.address)?;
+                let entry = waiting.join().expect("no panic")?;
+                assert_eq!(
+                    (entry.completion_key, entry.events()),
+                    OUT,
+                    "{kind}, {trigger:?}"
+                );
+                drop(close);
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        for kind in Kind::streams() {
+            let socket = kind.socket()?;
+            port.register(Registration::enable(
+                &socket,
+                KEY,
+                EventFilter::ALL,
+                trigger,
+            ))??;
+            socket.bind(&kind.any_address())?;
+            let address = socket.local_addr()?;
+            expect_nothing(&port);
+            socket.listen(8)?;
+            expect_nothing(&port);
+            let client = kind.socket()?;
+            begin_connect(&client, &address)?;
+            expect(&port, &[IN]);
+            port.register(Registration::remove(&socket))??;
+            assert!(drain_port(&port).len() <= 2);
+            if let Some(path) = address.as_pathname() {
+                std::fs::remove_file(path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in [EDGE, LEVEL] {
+            let listener = kind.listener()?;
+            let client = kind.socket()?;
+            let filter = EventFilter::IN | EventFilter::HANGUP;
+            port.register(Registration::enable(&client, KEY, filter, trigger))??;
+            expect_nothing(&port);
+            begin_connect(&client, &listener.address)?;
+            let server = listener.accept()?;
+            expect_nothing(&port);
+            (&server).write_all(b"x")?;
+            expect(&port, &[IN]);
+            assert_eq!(crate::support::drain(&client)?, 1);
+            assert!(drain_port(&port).len() <= usize::from(trigger == LEVEL));
+            drop(server);
+            expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
+            port.register(Registration::remove(&client))??;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::datagrams() {
+        for trigger in EVERY {
+            let socket = kind.socket()?;
+            port.register(Registration::enable(&socket, KEY, EventFilter::IN, trigger))??;
+            expect_nothing(&port);
+            socket.bind(&kind.any_address())?;
+            let address = socket.local_addr()?;
+            expect_nothing(&port);
+            kind.socket()?.send_to(b"hello", &address)?;
+            expect(&port, &[IN]);
+            assert_eq!(crate::support::drain(&socket)?, 5);
+            drain_port(&port);
+            expect_removed(&port, &socket, KEY)?;
+            if let Some(path) = address.as_pathname() {
+                std::fs::remove_file(path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn d7_conditions_outside_the_filter_never_show(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for filter in filters() {
+            let fresh = kind.pair()?;
+            assert_eq!(
+                look(&port, &fresh.ours, filter)?,
+                told(Events::OUT, filter),
+                "{kind}"
+            );
+            fresh.send()?;
+            let events = Events::IN | Events::OUT;
+            assert_eq!(
+                look(&port, &fresh.ours, filter)?,
+                told(events, filter),
+                "{kind}"
+            );
+            fresh.theirs.shutdown(Shutdown::Write)?;
+            wait_readiness(&fresh.ours, PollFlags::RDHUP);
+            let events = Events::IN | Events::OUT | Events::HANGUP;
+            assert_eq!(
+                look(&port, &fresh.ours, filter)?,
+                told(events, filter),
+                "{kind}"
+            );
+        }
+    }
+    for kind in Kind::datagrams() {
+        for filter in filters() {
+            let fresh = kind.pair()?;
+            assert_eq!(
+                look(&port, &fresh.ours, filter)?,
+                told(Events::OUT, filter),
+                "{kind}"
+            );
+            fresh.send()?;
+            let events = Events::IN | Events::OUT;
+            assert_eq!(
+                look(&port, &fresh.ours, filter)?,
+                told(events, filter),
+                "{kind}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Conditions that hold and were not asked for must neither come nor keep a waiting thread busy, even
+/// those that the system reports unasked.
+fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let mut kept = Vec::new();
+        for kind in Kind::streams() {
+            let pair = kind.pair()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::NONE,
+                trigger,
+            ))??;
+            pair.send()?;
+            // Both directions are over, and no error.
+            pair.theirs.shutdown(Shutdown::Write)?;
+            pair.ours.shutdown(Shutdown::Write)?;
+            wait_readiness(&pair.ours, PollFlags::HUP);
+            kept.push(pair);
+        }
+        expect_quiet(&port);
+        // Nor do those that come after the registration was enabled again.
+        for pair in &kept {
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::NONE,
+                trigger,
+            ))??;
+        }
+        expect_quiet(&port);
+    }
+    Ok(())
+}

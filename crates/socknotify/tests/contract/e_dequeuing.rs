@@ -1,0 +1,706 @@
+//! E. Dequeuing: what comes out, in what order, and when.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::gettid;
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+};
+
+use crate::support::trigger::{EVERY, LEVEL, ONCE};
+use crate::support::{
+    CloseAtEnd, GLANCE, Gate, Kind, PATIENCE, Pair, asleep, collect, drain_port, expect,
+    expect_nothing, expect_packets, notification, port, port_with, wait_for_waiting, wait_until,
+};
+
+for_every_backend! {
+    e1_posted_packets_come_out_in_order,
+    e1_sockets_come_out_in_the_order_they_became_ready,
+    e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in,
+    e1_the_order_is_kept_while_all_places_are_taken,
+    e1_what_is_ready_at_enable_comes_in_the_order_of_the_entries,
+    e1_a_removal_comes_in_its_turn,
+    e1_a_removal_comes_after_what_was_ready_before_it,
+    e1_a_notification_keeps_its_turn_when_more_is_merged_into_it,
+    e2_as_many_as_there_is_room_for,
+    e2_what_is_there_comes_without_waiting_for_more,
+    e2_a_batch_of_sockets_comes_in_one_call,
+    e2_a_call_never_succeeds_with_nothing,
+    e2_room_beyond_what_was_dequeued_is_left_alone,
+    e3_what_a_registration_makes_ready_comes_out_of_the_same_call,
+    e3_registering_again_and_dequeuing_is_one_call,
+    e4_timeout_zero_only_looks,
+    e4_a_wait_never_ends_early,
+    e4_a_wait_ends_soon_after_its_time,
+    e4_a_wait_without_a_timeout_lasts_until_something_comes,
+    e4_a_timeout_beyond_all_bounds_is_a_long_one,
+    e5_a_timeout_says_so_and_the_registrations_are_applied,
+    e6_a_posted_packet_is_unchanged,
+    e6_a_posted_packet_wakes_a_waiting_thread_without_any_socket,
+    e6_packets_posted_together_come_out_together_and_in_order,
+    e6_a_thread_can_post_to_itself,
+    e7_everything_comes_out_of_the_same_calls,
+}
+
+const POSTED: [Entry; 3] = [
+    Entry::new(101, 1, 1),
+    Entry::new(102, 2, 2),
+    Entry::new(103, 3, 3),
+];
+
+/// Unix pairs that are registered for IN with their index as the key.
+fn registered(port: &CompletionPort, count: usize) -> io::Result<Vec<Pair>> {
+    (0..count)
+        .map(|key| {
+            let pair = Pair::unix()?;
+            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+            Ok(pair)
+        })
+        .collect()
+}
+
+fn e1_posted_packets_come_out_in_order(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for key in 0..1000 {
+        port.post(Entry::new(key, 0, 0))?;
+    }
+    let mut entries = [Entry::default(); 7];
+    let mut next = 0;
+    while next < 1000 {
+        for entry in port.dequeue(&mut entries, Some(Duration::ZERO))? {
+            assert_eq!(entry.completion_key, next);
+            next += 1;
+        }
+    }
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn e1_sockets_come_out_in_the_order_they_became_ready(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = registered(&port, 8)?;
+    let order = [3, 0, 7, 1, 6, 2, 5, 4];
+    for room in [1, 3, 8] {
+        for key in order {
+            pairs[key].send()?;
+        }
+        let mut entries = [Entry::default(); 8];
+        let mut found = Vec::new();
+        while found.len() < order.len() {
+            let entries = port.dequeue(&mut entries[..room], Some(PATIENCE))?;
+            found.extend(entries.iter().map(|entry| entry.completion_key));
+        }
+        assert_eq!(found, order);
+        for (key, pair) in pairs.iter().enumerate() {
+            pair.drain()?;
+            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+        }
+    }
+    Ok(())
+}
+
+fn e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let pairs = registered(&port, 4)?;
+        for (key, pair) in pairs.iter().enumerate() {
+            port.register(Registration::enable(
+                &pair.ours,
+                key,
+                EventFilter::IN,
+                trigger,
+            ))??;
+        }
+        pairs[2].send()?;
+        port.post(POSTED[0])?;
+        pairs[0].send()?;
+        pairs[3].send()?;
+        port.post(POSTED[1])?;
+        port.post(POSTED[2])?;
+        pairs[1].send()?;
+        let wanted = [
+            notification(2, Events::IN),
+            POSTED[0],
+            notification(0, Events::IN),
+            notification(3, Events::IN),
+            POSTED[1],
+            POSTED[2],
+            notification(1, Events::IN),
+        ];
+        if trigger == LEVEL {
+            // What was delivered is queued again, behind all that is there. Whether before or after
+            // what nobody has looked for yet, is open.
+            let found = (0..wanted.len())
+                .map(|_| port.dequeue_one(Some(PATIENCE)))
+                .collect::<Result<Vec<_>, _>>()?;
+            assert_eq!(found[..6], wanted[..6]);
+        } else {
+            expect_packets(&port, &wanted);
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+fn e1_the_order_is_kept_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pairs = registered(&port, 2)?;
+    port.post(POSTED[2])?;
+    port.dequeue_one(None)?;
+    thread::scope(|scope| -> io::Result<()> {
+        let close = CloseAtEnd(&port, &[]);
+        let waiting = scope.spawn(|| {
+            let entries = (0..4).map(|_| port.dequeue_one(Some(PATIENCE)));
+            entries.collect::<Result<Vec<_>, _>>()
+        });
+        wait_for_waiting(&port, 1);
+        pairs[0].send()?;
+        port.post(POSTED[0])?;
+        pairs[1].send()?;
+        port.post(POSTED[1])?;
+        // Give the place back.
+        let other = crate::support::port(backend)?;
+        other
+            .dequeue_one(Some(Duration::ZERO))
+            .expect_err("no packet");
+        let wanted = vec![
+            notification(0, Events::IN),
+            POSTED[0],
+            notification(1, Events::IN),
+            POSTED[1],
+        ];
+        assert_eq!(waiting.join().expect("no panic"), Ok(wanted));
+        drop(close);
+        Ok(())
+    })
+}
+
+fn e1_what_is_ready_at_enable_comes_in_the_order_of_the_entries(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = (0..5)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    for pair in pairs.iter().rev() {
+        pair.send()?;
+    }
+    let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
+    // The first time they are new to the port, then it knows them.
+    for order in [[2, 0, 1, 4, 3], [4, 1, 3, 0, 2], [0, 1, 2, 3, 4]] {
+        port.post(POSTED[0])?;
+        let mut batch = order.map(enable);
+        port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
+        port.post(POSTED[1])?;
+        let mut wanted = vec![POSTED[0]];
+        wanted.extend(order.map(|key| notification(key, Events::IN)));
+        wanted.push(POSTED[1]);
+        expect_packets(&port, &wanted);
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
+fn e1_a_removal_comes_in_its_turn(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = registered(&port, 2)?;
+    port.post(POSTED[0])?;
+    port.register(Registration::remove(&pairs[1].ours))??;
+    port.post(POSTED[1])?;
+    port.register(Registration::remove(&pairs[0].ours))??;
+    port.post(POSTED[2])?;
+    expect_packets(
+        &port,
+        &[
+            POSTED[0],
+            notification(1, Events::REMOVE),
+            POSTED[1],
+            notification(0, Events::REMOVE),
+            POSTED[2],
+        ],
+    );
+    Ok(())
+}
+
+fn e1_a_removal_comes_after_what_was_ready_before_it(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = registered(&port, 2)?;
+    pairs[0].send()?;
+    port.register(Registration::remove(&pairs[1].ours))??;
+    expect(&port, &[(0, Events::IN), (1, Events::REMOVE)]);
+    Ok(())
+}
+
+fn e1_a_notification_keeps_its_turn_when_more_is_merged_into_it(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = registered(&port, 2)?;
+    let filter = EventFilter::IN | EventFilter::HANGUP;
+    port.register(Registration::enable(&pairs[0].ours, 0, filter, ONCE))??;
+    pairs[0].send()?;
+    port.post(POSTED[0])?;
+    pairs[1].send()?;
+    port.post(POSTED[1])?;
+    pairs[0].theirs.shutdown(std::net::Shutdown::Write)?;
+    port.post(POSTED[2])?;
+    let first = port.dequeue_one(Some(PATIENCE))?;
+    assert_eq!(first.completion_key, 0);
+    expect_packets(
+        &port,
+        &[POSTED[0], notification(1, Events::IN), POSTED[1], POSTED[2]],
+    );
+    Ok(())
+}
+
+fn e2_as_many_as_there_is_room_for(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
+        for key in 0..10 {
+            port.post(Entry::new(key, 0, 0))?;
+        }
+        let mut sizes = Vec::new();
+        let mut entries = [Entry::default(); 4];
+        while sizes.iter().sum::<usize>() < 10 {
+            sizes.push(port.dequeue(&mut entries, timeout)?.len());
+        }
+        assert_eq!(sizes, [4, 4, 2]);
+    }
+    Ok(())
+}
+
+fn e2_what_is_there_comes_without_waiting_for_more(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = registered(&port, 1)?;
+    let mut entries = [Entry::default(); 64];
+    // It would hang if it waited for the room to fill.
+    port.post(POSTED[0])?;
+    assert_eq!(port.dequeue(&mut entries, None)?, [POSTED[0]]);
+    pairs[0].send()?;
+    assert_eq!(
+        port.dequeue(&mut entries, None)?,
+        [notification(0, Events::IN)]
+    );
+    Ok(())
+}
+
+/// Open in the contract, which asks for one only: users size their room so as to make fewer calls.
+fn e2_a_batch_of_sockets_comes_in_one_call(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = registered(&port, 50)?;
+    for pair in &pairs {
+        pair.send()?;
+    }
+    let mut entries = [Entry::default(); 64];
+    assert_eq!(port.dequeue(&mut entries, None)?.len(), 50);
+    expect_nothing(&port);
+    Ok(())
+}
+
+/// Whatever wakes a thread without a packet for it, the call goes on waiting.
+fn e2_a_call_never_succeeds_with_nothing(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 4)?;
+    let pairs = registered(&port, 4)?;
+    thread::scope(|scope| -> io::Result<()> {
+        let waiting: Vec<_> = {
+            let _close = CloseAtEnd(&port, &[]);
+            let waiting = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut entries = [Entry::default(); 8];
+                        let mut dequeued = 0;
+                        loop {
+                            match port.dequeue(&mut entries, Some(Duration::from_millis(3))) {
+                                Ok(found) => {
+                                    assert_ne!(found.len(), 0);
+                                    dequeued += found.len();
+                                }
+                                Err(Error::TimedOut) => {}
+                                Err(error) => return (error, dequeued),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for round in 0..300 {
+                let (key, pair) = (round % 4, &pairs[round % 4]);
+                pair.send()?;
+                // It may be taken, or taken back, or disabled, before a thread gets to it.
+                pair.drain()?;
+                port.register(Registration::disable(&pair.ours))??;
+                port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+                if round % 3 == 0 {
+                    port.post(POSTED[0])?;
+                }
+            }
+            wait_until("the queue is empty", || port.snapshot().queued == 0);
+            waiting
+        };
+        let mut dequeued = 0;
+        for thread in waiting {
+            let (error, count) = thread.join().expect("no panic");
+            assert_eq!(error, Error::Closed);
+            dequeued += count;
+        }
+        assert!((100..=400).contains(&dequeued), "{dequeued}");
+        Ok(())
+    })
+}
+
+fn e2_room_beyond_what_was_dequeued_is_left_alone(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    port.post(POSTED[1])?;
+    let mut entries = [POSTED[2]; 3];
+    assert_eq!(port.dequeue(&mut entries, None)?, [POSTED[1]]);
+    assert_eq!(entries, [POSTED[1], POSTED[2], POSTED[2]]);
+    assert_eq!(
+        port.dequeue(&mut entries, Some(Duration::ZERO)),
+        Err(Error::TimedOut)
+    );
+    assert_eq!(entries, [POSTED[1], POSTED[2], POSTED[2]]);
+    Ok(())
+}
+
+fn e3_what_a_registration_makes_ready_comes_out_of_the_same_call(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let mut entries = [Entry::default(); 4];
+    for kind in Kind::all() {
+        for trigger in [ONCE, LEVEL] {
+            for timeout in [Some(Duration::ZERO), Some(PATIENCE), None] {
+                let pair = kind.pair()?;
+                pair.send()?;
+                let mut batch = [Registration::enable(
+                    &pair.ours,
+                    1,
+                    EventFilter::IN,
+                    trigger,
+                )];
+                let found = port.process(&mut batch, &mut entries, timeout)?;
+                assert_eq!(found, [notification(1, Events::IN)], "{kind}, {timeout:?}");
+
+                port.register(Registration::disable(&pair.ours))??;
+                drain_port(&port);
+                let mut batch = [Registration::remove(&pair.ours)];
+                let found = port.process(&mut batch, &mut entries, timeout)?;
+                assert_eq!(
+                    found,
+                    [notification(1, Events::REMOVE)],
+                    "{kind}, {timeout:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn e3_registering_again_and_dequeuing_is_one_call(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    let mut batch = [Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE)];
+    let mut entries = [Entry::default(); 4];
+    for timeout in [Some(Duration::ZERO), Some(PATIENCE), None] {
+        for _ in 0..100 {
+            let found = port.process(&mut batch, &mut entries, timeout)?;
+            assert_eq!(found, [notification(1, Events::IN)]);
+            assert_eq!(batch[0].result(), Ok(()));
+        }
+    }
+    pair.drain()?;
+    let found = port.process(&mut batch, &mut entries, Some(Duration::ZERO));
+    assert_eq!(found, Err(Error::TimedOut));
+    Ok(())
+}
+
+fn e4_timeout_zero_only_looks(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for _ in 0..100 {
+        expect_nothing(&port);
+    }
+    port.post(POSTED[0])?;
+    assert_eq!(port.dequeue_one(Some(Duration::ZERO))?, POSTED[0]);
+    let pairs = registered(&port, 1)?;
+    pairs[0].send()?;
+    let found = port.dequeue_one(Some(Duration::ZERO))?;
+    assert_eq!(found, notification(0, Events::IN));
+    expect_nothing(&port);
+    Ok(())
+}
+
+/// Waits in vain, and tells how long.
+#[track_caller]
+fn wait_in_vain(port: &CompletionPort, timeout: Duration) -> Duration {
+    let start = Instant::now();
+    assert_eq!(port.dequeue_one(Some(timeout)), Err(Error::TimedOut));
+    start.elapsed()
+}
+
+fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
+    let micros = [
+        1, 10, 50, 100, 250, 499, 500, 501, 999, 1000, 1001, 1499, 1500, 1999,
+    ];
+    let timeouts = micros
+        .into_iter()
+        .map(Duration::from_micros)
+        .chain((1..=20).map(Duration::from_millis))
+        .chain([Duration::from_nanos(1), Duration::from_nanos(1_000_001)])
+        .chain([Duration::from_millis(150)]);
+    let (free, taken) = (port_with(backend, 1)?, port_with(backend, 1)?);
+    // Some registered sockets must not change it, nor must it change when all places are taken and the
+    // thread waits for a place rather than for a packet.
+    let _pairs = registered(&free, 3)?;
+    let unconnected = Kind::UnixStream.socket()?;
+    free.register(Registration::enable(
+        &unconnected,
+        9,
+        EventFilter::ALL,
+        LEVEL,
+    ))??;
+    taken.post(POSTED[0])?;
+    let gate = Gate::new();
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&taken, &[&gate]);
+        scope.spawn(|| {
+            taken.dequeue_one(None).expect("a packet");
+            taken.post(POSTED[1]).expect("an open port");
+            gate.pass();
+        });
+        wait_until("the place is taken and a packet waits", || {
+            let snapshot = taken.snapshot();
+            (snapshot.running, snapshot.queued) == (1, 1)
+        });
+        for timeout in timeouts {
+            for port in [&free, &taken] {
+                for _ in 0..3 {
+                    let waited = wait_in_vain(port, timeout);
+                    assert!(waited >= timeout, "{waited:?} instead of {timeout:?}");
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// At least a millisecond's resolution: of many waits on a busy machine, the best tells.
+fn e4_a_wait_ends_soon_after_its_time(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for millis in [1, 2, 5] {
+        let timeout = Duration::from_millis(millis);
+        let best = (0..60).map(|_| wait_in_vain(&port, timeout)).min();
+        let late = best.expect("many") - timeout;
+        assert!(
+            late < Duration::from_millis(3),
+            "{late:?} after {timeout:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Lets a thread wait, makes sure that it does, and posts.
+fn wait_and_post(port: &CompletionPort, timeout: Option<Duration>) -> io::Result<()> {
+    thread::scope(|scope| -> io::Result<()> {
+        let waiting = {
+            let close = CloseAtEnd(port, &[]);
+            let (tell, thread) = std::sync::mpsc::channel();
+            let waiting = scope.spawn(move || {
+                tell.send(gettid()).expect("someone listens");
+                port.dequeue_one(timeout)
+            });
+            let thread = thread.recv().expect("a thread");
+            wait_for_waiting(port, 1);
+            asleep(thread);
+            thread::sleep(GLANCE);
+            assert!(!waiting.is_finished());
+            port.post(POSTED[0])?;
+            std::mem::forget(close);
+            waiting
+        };
+        assert_eq!(waiting.join().expect("no panic"), Ok(POSTED[0]));
+        Ok(())
+    })
+}
+
+fn e4_a_wait_without_a_timeout_lasts_until_something_comes(backend: Backend) -> io::Result<()> {
+    wait_and_post(&port(backend)?, None)
+}
+
+fn e4_a_timeout_beyond_all_bounds_is_a_long_one(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let seconds = [
+        // Over 2^31 and 2^32 milliseconds, 2^31 and 2^32 seconds, and 2^63 nanoseconds.
+        2_147_484,
+        4_294_968,
+        1 << 31,
+        (1 << 32) + 1,
+        9_223_372_037,
+        i64::MAX as u64,
+        i64::MAX as u64 + 1,
+        u64::MAX,
+    ];
+    for timeout in seconds
+        .into_iter()
+        .map(Duration::from_secs)
+        .chain([Duration::MAX])
+    {
+        wait_and_post(&port, Some(timeout))?;
+        // Nor does it matter where a packet is there already.
+        port.post(POSTED[0])?;
+        assert_eq!(port.dequeue_one(Some(timeout))?, POSTED[0]);
+    }
+    Ok(())
+}
+
+fn e5_a_timeout_says_so_and_the_registrations_are_applied(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for timeout in [Duration::ZERO, Duration::from_millis(2)] {
+        let pair = Pair::unix()?;
+        let mut batch = [
+            Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE),
+            Registration::enable(&pair.ours, 2, EventFilter::IN, ONCE),
+        ];
+        let mut entries = [Entry::default(); 4];
+        let result = port.process(&mut batch, &mut entries, Some(timeout));
+        assert_eq!(result, Err(Error::TimedOut));
+        assert_eq!(result.map_err(Error::code), Err(258));
+        assert_eq!(batch[0].result(), Ok(()));
+        assert_eq!(batch[1].result(), Err(RegistrationError::OtherKey));
+        pair.send()?;
+        expect(&port, &[(1, Events::IN)]);
+    }
+    Ok(())
+}
+
+fn e6_a_posted_packet_is_unchanged(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let entries = [
+        Entry::default(),
+        Entry::new(usize::MAX, u32::MAX, usize::MAX),
+        Entry::new(0, 0, usize::MAX),
+        Entry::new(0, u32::MAX, 0),
+        Entry::new(usize::MAX, 0, 0),
+        Entry::new(usize::MAX / 2 + 1, 1 << 31, usize::MAX / 2),
+        // Like the notification of a socket, which it is not.
+        notification(7, Events::IN),
+        notification(7, Events::REMOVE),
+    ];
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, ONCE))??;
+    for entry in entries {
+        port.post(entry)?;
+        assert_eq!(port.dequeue_one(Some(Duration::ZERO))?, entry);
+    }
+    // Nor has it done anything to the socket with that key.
+    pair.send()?;
+    expect(&port, &[(7, Events::IN)]);
+    Ok(())
+}
+
+fn e6_a_posted_packet_wakes_a_waiting_thread_without_any_socket(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    for timeout in [None, Some(PATIENCE)] {
+        wait_and_post(&port, timeout)?;
+    }
+    Ok(())
+}
+
+fn e6_packets_posted_together_come_out_together_and_in_order(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[])?;
+    expect_nothing(&port);
+    port.post_all(&POSTED)?;
+    expect_packets(&port, &POSTED);
+
+    // Next to each other, however many threads do it at once.
+    const THREADS: usize = 8;
+    const TIMES: usize = 200;
+    thread::scope(|scope| {
+        for key in 0..THREADS {
+            let port = &port;
+            scope.spawn(move || {
+                for _ in 0..TIMES {
+                    let together = [0, 1, 2].map(|place| Entry::new(key, place, 0));
+                    port.post_all(&together).expect("an open port");
+                }
+            });
+        }
+    });
+    for _ in 0..THREADS * TIMES {
+        let first = port.dequeue_one(None)?;
+        assert_eq!(first.transferred, 0);
+        let key = first.completion_key;
+        expect_packets(&port, &[Entry::new(key, 1, 0), Entry::new(key, 2, 0)]);
+    }
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn e6_a_thread_can_post_to_itself(backend: Backend) -> io::Result<()> {
+    // Even with packets in hand, and the only place.
+    let port = port_with(backend, 1)?;
+    port.post(POSTED[0])?;
+    for _ in 0..100 {
+        let entry = port.dequeue_one(None)?;
+        port.post(entry)?;
+    }
+    expect_packets(&port, &POSTED[..1]);
+    Ok(())
+}
+
+fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let pairs = Kind::all()
+            .map(Kind::pair)
+            .collect::<io::Result<Vec<_>>>()?;
+        let last = pairs.len();
+        let gone = Pair::unix()?;
+        port.register(Registration::enable(
+            &gone.ours,
+            last,
+            EventFilter::IN,
+            trigger,
+        ))??;
+        let mut batch: Vec<_> = pairs
+            .iter()
+            .enumerate()
+            .map(|(key, pair)| Registration::enable(&pair.ours, key, EventFilter::IN, trigger))
+            .collect();
+        port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
+        for pair in &pairs {
+            pair.send()?;
+        }
+        port.register(Registration::remove(&gone.ours))??;
+        port.post(Entry::new(last + 1, 0, 0))?;
+
+        let mut wanted: Vec<_> = (0..last).map(|key| (key, Events::IN)).collect();
+        wanted.push((last, Events::REMOVE));
+        wanted.push((last + 1, Events::empty()));
+        let mut found = collect(&port, wanted.len());
+        found.dedup();
+        if trigger != LEVEL {
+            assert_eq!(found, wanted);
+            expect_nothing(&port);
+        } else {
+            // Those that are reported again may come before the others.
+            while found.len() < wanted.len() {
+                found.extend(collect(&port, 1));
+                found.sort_by_key(|&(key, _)| key);
+                found.dedup();
+            }
+            assert_eq!(found, wanted);
+        }
+        for pair in &pairs {
+            port.register(Registration::remove(&pair.ours))??;
+        }
+        drain_port(&port);
+    }
+    Ok(())
+}

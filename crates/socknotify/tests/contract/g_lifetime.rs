@@ -1,0 +1,1302 @@
+//! G. Lifetime: sockets and ports that are closed, numbers that are used again.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::gettid;
+use socket2::Socket;
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+    Trigger,
+};
+
+use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
+use crate::support::{
+    CloseAtEnd, Kind, PATIENCE, Pair, asleep, drain_port, expect, expect_nothing, expect_quiet,
+    expect_removed, port, port_with, take_number, to_lonely_number, wait_for_waiting, wait_until,
+};
+
+for_every_backend! {
+    g1_the_peer_sees_the_close_at_once,
+    g1_the_peer_sees_the_close_at_once_while_threads_wait,
+    g1_a_registered_listener_that_is_closed_takes_no_connection,
+    g1_no_remove_comes_for_a_socket_that_was_closed,
+    g1_a_socket_closed_after_remove_was_accepted_still_has_its_remove,
+    g2_a_new_socket_has_nothing_of_the_old_one,
+    g2_a_new_socket_can_be_registered_with_any_key,
+    g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one,
+    g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one,
+    g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one,
+    g2_a_new_socket_of_another_kind,
+    g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key,
+    g3_a_duplicate_gives_no_false_notification_and_no_busy_loop,
+    g3_a_duplicate_lives_on_while_its_number_is_used_again,
+    g3_many_duplicates_do_not_disturb_those_that_are_registered,
+    g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with,
+    g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with,
+    g3_closing_the_duplicate_changes_nothing,
+    g4_closing_releases_all_threads_that_wait,
+    g4_closing_releases_threads_that_wait_for_a_place,
+    g4_after_closing_every_call_says_so,
+    g4_sockets_can_be_registered_elsewhere_at_once,
+    g4_dropping_the_port_closes_it,
+    g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in,
+    g4_closing_while_threads_come_and_go,
+    g5_what_the_key_stands_for_may_go_after_the_remove_notification,
+    g6_whatever_order_things_take,
+}
+
+const KEY: usize = 61;
+const OTHER_KEY: usize = 62;
+const IN: (usize, Events) = (KEY, Events::IN);
+
+/// How far a registration has come when its socket is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Enabled, and nothing has happened.
+    Armed,
+    /// A condition holds, and nobody has looked.
+    Ready,
+    /// A condition holds, and the port was told to do something else since.
+    Queued,
+    /// A notification was delivered.
+    Delivered,
+    Disabled,
+}
+
+const STAGES: [Stage; 5] = [
+    Stage::Armed,
+    Stage::Ready,
+    Stage::Queued,
+    Stage::Delivered,
+    Stage::Disabled,
+];
+
+/// Registers a socket under [`KEY`] and brings it to a stage. A posted packet that helped is left.
+fn bring_to(stage: Stage, port: &CompletionPort, pair: &Pair, trigger: Trigger) -> io::Result<()> {
+    port.register(Registration::enable(
+        &pair.ours,
+        KEY,
+        EventFilter::IN,
+        trigger,
+    ))??;
+    match stage {
+        Stage::Armed => {}
+        Stage::Ready => pair.send()?,
+        Stage::Queued => {
+            pair.send()?;
+            port.post(Entry::default())?;
+        }
+        Stage::Delivered => {
+            pair.send()?;
+            expect(port, &[IN]);
+            // Else the peer is told that it was not read.
+            pair.drain()?;
+        }
+        Stage::Disabled => port.register(Registration::disable(&pair.ours))??,
+    }
+    Ok(())
+}
+
+/// What is allowed to come for a socket that was closed at this stage, and nothing after it.
+#[track_caller]
+fn expect_leftovers(port: &CompletionPort, stage: Stage, trigger: Trigger) {
+    let mut found = drain_port(port);
+    found.retain(|&found| found != (0, Events::empty()));
+    let at_most = match stage {
+        Stage::Ready | Stage::Queued => 1,
+        Stage::Delivered if trigger == LEVEL => 1,
+        _ => 0,
+    };
+    assert!(found.len() <= at_most, "{stage:?}, {trigger:?}: {found:?}");
+    assert!(found.iter().all(|&found| found == IN), "{found:?}");
+}
+
+/// The peer is told that this side is closed, without delay.
+#[track_caller]
+fn expect_end(mut peer: &Socket) {
+    match peer.read(&mut [0; 8]) {
+        Ok(0) => {}
+        // Closed with data that was not read.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        result => panic!("the peer still waits: {result:?}"),
+    }
+}
+
+fn g1_the_peer_sees_the_close_at_once(backend: Backend) -> io::Result<()> {
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            for stage in STAGES {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                bring_to(stage, &port, &pair, trigger)?;
+                drop(pair.ours);
+                expect_end(&pair.theirs);
+                expect_leftovers(&port, stage, trigger);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io::Result<()> {
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let port = port_with(backend, 2)?;
+            thread::scope(|scope| -> io::Result<()> {
+                let _close = CloseAtEnd(&port, &[]);
+                let (tell, told) = channel();
+                for _ in 0..4 {
+                    let (tell, port) = (tell.clone(), &port);
+                    scope.spawn(move || {
+                        tell.send(gettid()).expect("someone listens");
+                        assert_eq!(port.dequeue_one(None), Err(Error::Closed));
+                    });
+                }
+                wait_for_waiting(&port, 4);
+                told.iter().take(4).for_each(asleep);
+                let pair = kind.pair()?;
+                port.register(Registration::enable(
+                    &pair.ours,
+                    KEY,
+                    EventFilter::IN,
+                    trigger,
+                ))??;
+                drop(pair.ours);
+                expect_end(&pair.theirs);
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn g1_a_registered_listener_that_is_closed_takes_no_connection(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::tcp() {
+        for trigger in EVERY {
+            let listener = kind.listener()?;
+            let enable = Registration::enable(&listener.socket, KEY, EventFilter::IN, trigger);
+            port.register(enable)??;
+            let address = listener.address.clone();
+            drop(listener);
+            let client = Socket::new(address.domain(), socket2::Type::STREAM, None)?;
+            let refused = client.connect(&address).expect_err("nobody listens");
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+fn g1_no_remove_comes_for_a_socket_that_was_closed(backend: Backend) -> io::Result<()> {
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            for stage in STAGES {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                bring_to(stage, &port, &pair, trigger)?;
+                drop(pair.ours);
+                expect_leftovers(&port, stage, trigger);
+                // Not later either.
+                let other = Pair::unix()?;
+                port.register(Registration::enable(
+                    &other.ours,
+                    1,
+                    EventFilter::IN,
+                    trigger,
+                ))??;
+                other.send()?;
+                expect(&port, &[(1, Events::IN)]);
+                other.drain()?;
+                drain_port(&port);
+                expect_removed(&port, &other.ours, 1)?;
+                drop(pair.theirs);
+                expect_nothing(&port);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Open in the contract: a removal that was accepted is notified, even if the socket is closed, and
+/// its number taken, before the notification is dequeued. The one who asked waits for it.
+fn g1_a_socket_closed_after_remove_was_accepted_still_has_its_remove(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        for stage in STAGES {
+            for number_is_used_again in [false, true] {
+                let port = port(backend)?;
+                let pair = Pair::unix()?;
+                bring_to(stage, &port, &pair, trigger)?;
+                port.register(Registration::remove(&pair.ours))??;
+                let other = Pair::unix()?;
+                let mut kept = None;
+                if number_is_used_again {
+                    let new = take_number(pair.ours, other.ours)?;
+                    let enable = Registration::enable(&new, OTHER_KEY, EventFilter::IN, ONCE);
+                    port.register(enable)??;
+                    kept = Some(new);
+                } else {
+                    drop(pair.ours);
+                }
+                let found = drain_port(&port);
+                let removals = found
+                    .iter()
+                    .filter(|(_, events)| events.contains(Events::REMOVE));
+                assert_eq!(removals.count(), 1, "{stage:?}: {found:?}");
+                let last = found.iter().rfind(|(key, _)| *key == KEY);
+                assert!(last.expect("one").1.contains(Events::REMOVE), "{found:?}");
+                expect_nothing(&port);
+                if let Some(new) = kept {
+                    (&other.theirs).write_all(b"x")?;
+                    expect(&port, &[(OTHER_KEY, Events::IN)]);
+                    expect_removed(&port, &new, OTHER_KEY)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A pair whose end on our side has taken the number of another socket, which is closed by that.
+fn in_place_of(old: Pair, new: Pair) -> io::Result<Pair> {
+    let ours = take_number(old.ours, new.ours)?;
+    Ok(Pair {
+        ours,
+        theirs: new.theirs,
+    })
+}
+
+fn g2_a_new_socket_has_nothing_of_the_old_one(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        for stage in STAGES {
+            let (port, elsewhere) = (port(backend)?, port(backend)?);
+            let old = Pair::unix()?;
+            bring_to(stage, &port, &old, trigger)?;
+            let new = in_place_of(old, Pair::unix()?)?;
+            expect_leftovers(&port, stage, trigger);
+            // Neither notifications,
+            new.send()?;
+            expect_nothing(&port);
+            new.drain()?;
+            // nor a registration,
+            for entry in [
+                Registration::disable(&new.ours),
+                Registration::remove(&new.ours),
+            ] {
+                let result = port.register(entry)?;
+                assert_eq!(
+                    result,
+                    Err(RegistrationError::NotFound),
+                    "{stage:?}, {trigger:?}"
+                );
+            }
+            // nor a port.
+            let enable = Registration::enable(&new.ours, OTHER_KEY, EventFilter::IN, trigger);
+            elsewhere.register(enable)??;
+            new.send()?;
+            expect(&elsewhere, &[(OTHER_KEY, Events::IN)]);
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+fn g2_a_new_socket_can_be_registered_with_any_key(backend: Backend) -> io::Result<()> {
+    for old_trigger in EVERY {
+        for new_trigger in EVERY {
+            for stage in STAGES {
+                for key in [KEY, OTHER_KEY] {
+                    let port = port(backend)?;
+                    let old = Pair::unix()?;
+                    bring_to(stage, &port, &old, old_trigger)?;
+                    let new = in_place_of(old, Pair::unix()?)?;
+                    let enable =
+                        || Registration::enable(&new.ours, key, EventFilter::IN, new_trigger);
+                    port.register(enable())??;
+                    if stage == Stage::Queued {
+                        expect(&port, &[(0, Events::empty())]);
+                    }
+                    expect_nothing(&port);
+                    assert_eq!(port.snapshot().registrations, 1);
+                    for _ in 0..3 {
+                        new.send()?;
+                        expect(&port, &[(key, Events::IN)]);
+                        new.drain()?;
+                        drain_port(&port);
+                        port.register(enable())??;
+                        expect_nothing(&port);
+                    }
+                    expect_removed(&port, &new.ours, key)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What was queued for the old socket may still come, under the old key. Under the same key nobody
+/// could tell that it is not the new one's, and so it must not.
+fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        for stage in [Stage::Ready, Stage::Queued] {
+            for key in [KEY, OTHER_KEY] {
+                let port = port(backend)?;
+                let old = Pair::unix()?;
+                bring_to(stage, &port, &old, trigger)?;
+                let new = in_place_of(old, Pair::unix()?)?;
+                port.register(Registration::enable(&new.ours, key, EventFilter::ALL, EDGE))??;
+                let found = drain_port(&port);
+                let posted = (0, Events::empty());
+                let wanted =
+                    |found: &(usize, Events)| *found == posted || key == OTHER_KEY && *found == IN;
+                assert!(
+                    found.iter().all(wanted),
+                    "{trigger:?}, {stage:?}: {found:?}"
+                );
+                assert!(found.len() <= 2, "{found:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What was queued may still come out, as it was: the old socket was readable, and never hung up.
+fn g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let old = Pair::unix()?;
+        let filter = EventFilter::IN | EventFilter::HANGUP;
+        port.register(Registration::enable(&old.ours, KEY, filter, trigger))??;
+        old.send()?;
+        port.post(Entry::default())?;
+        let new = in_place_of(old, Pair::unix()?)?;
+        drop(new.theirs);
+        let found = drain_port(&port);
+        let wanted = |&(key, events): &(usize, Events)| {
+            (key, events) == IN || (key, events) == (0, Events::empty())
+        };
+        assert!(found.iter().all(wanted), "{trigger:?}: {found:?}");
+    }
+    Ok(())
+}
+
+fn g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one(
+    backend: Backend,
+) -> io::Result<()> {
+    for key in [KEY, OTHER_KEY] {
+        let port = port(backend)?;
+        let old = Pair::unix()?;
+        port.register(Registration::enable(&old.ours, KEY, EventFilter::IN, ONCE))??;
+        port.register(Registration::remove(&old.ours))??;
+        let new = in_place_of(old, Pair::unix()?)?;
+        new.send()?;
+        port.register(Registration::enable(&new.ours, key, EventFilter::IN, ONCE))??;
+        expect(&port, &[(KEY, Events::REMOVE), (key, Events::IN)]);
+        // The old one's last notification has not ended the new one.
+        expect_removed(&port, &new.ours, key)?;
+    }
+    Ok(())
+}
+
+/// What a socket is told depends on its kind, and its kind is not the old one's.
+fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for old_kind in Kind::all() {
+        for new_kind in Kind::all() {
+            let old = old_kind.pair()?;
+            port.register(Registration::enable(
+                &old.ours,
+                KEY,
+                EventFilter::HANGUP,
+                ONCE,
+            ))??;
+            let new = in_place_of(old, new_kind.pair()?)?;
+            port.register(Registration::enable(
+                &new.ours,
+                KEY,
+                EventFilter::HANGUP,
+                ONCE,
+            ))??;
+            let _ = new.ours.shutdown(std::net::Shutdown::Both);
+            drop(new.theirs);
+            if new_kind.is_stream() {
+                expect(&port, &[(KEY, Events::HANGUP)]);
+            } else {
+                expect_nothing(&port);
+            }
+            expect_removed(&port, &new.ours, KEY)?;
+        }
+    }
+    Ok(())
+}
+
+fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = 100_000;
+    let port = port_with(backend, 1)?;
+    let mut rng = fastrand::Rng::with_seed(2);
+    let mut used: HashMap<i32, usize> = HashMap::new();
+    let mut used_again = 0;
+    for round in 1..=ROUNDS {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        if used.insert(ours.as_raw_fd(), round).is_some() {
+            used_again += 1;
+        }
+        let trigger = EVERY[rng.usize(..4)];
+        let ready_before = rng.bool();
+        if ready_before {
+            (&theirs).write_all(b"x")?;
+        }
+        // Sometimes the key of the socket before.
+        let key = round - rng.usize(..2);
+        port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))??;
+        if !ready_before && rng.bool() {
+            (&theirs).write_all(b"x")?;
+        }
+        let told = if rng.bool() {
+            port.dequeue_one(Some(Duration::ZERO))
+        } else {
+            Err(Error::TimedOut)
+        };
+        match told {
+            Ok(entry) => {
+                assert!(entry.completion_key == key, "round {round}: {entry:?}");
+                assert_eq!(entry.events(), Events::IN);
+                // There must be something to read.
+                let mut buffer = [0; 2];
+                assert_eq!((&ours).read(&mut buffer)?, 1, "round {round}");
+            }
+            Err(error) => assert_eq!(error, Error::TimedOut),
+        }
+        // Closed, all of them, without REMOVE.
+        drop((ours, theirs));
+        // What is left comes out under its own key, or not at all.
+        if rng.u32(..4) == 0 {
+            for (found, events) in drain_port(&port) {
+                assert_eq!((found, events), (key, Events::IN), "round {round}");
+            }
+        }
+    }
+    assert!(used_again > ROUNDS / 2, "numbers are not used again here");
+    Ok(())
+}
+
+/// A socket that is closed while a duplicate of it lives.
+struct Duplicated {
+    /// Keeps the socket alive.
+    duplicate: Socket,
+    theirs: Socket,
+}
+
+/// Registers a socket, and closes it after it was duplicated.
+fn duplicated(
+    port: &CompletionPort,
+    kind: Kind,
+    trigger: Trigger,
+    filter: EventFilter,
+) -> io::Result<Duplicated> {
+    let pair = kind.pair()?;
+    let ours = to_lonely_number(pair.ours)?;
+    port.register(Registration::enable(&ours, KEY, filter, trigger))??;
+    let duplicate = ours.try_clone()?;
+    Ok(Duplicated {
+        duplicate,
+        theirs: pair.theirs,
+    })
+}
+
+fn g3_a_duplicate_gives_no_false_notification_and_no_busy_loop(backend: Backend) -> io::Result<()> {
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            for filter in [EventFilter::IN, EventFilter::ALL] {
+                let port = port(backend)?;
+                let old = duplicated(&port, kind, trigger, filter)?;
+                // Writable all the time, from now on readable, and at last at its end.
+                for _ in 0..20 {
+                    old.theirs.send(b"x")?;
+                }
+                expect_quiet(&port);
+                for _ in 0..200 {
+                    expect_nothing(&port);
+                }
+                assert_eq!(
+                    port.snapshot().registrations,
+                    0,
+                    "{kind}, {trigger:?}, {filter:?}"
+                );
+                drop(old.theirs);
+                expect_nothing(&port);
+                drop(old.duplicate);
+                expect_nothing(&port);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What happens to the duplicate is neither told under the old key, nor under that of the socket that
+/// has the number now.
+fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        for key in [None, Some(KEY), Some(OTHER_KEY)] {
+            let port = port(backend)?;
+            let old = Pair::unix()?;
+            port.register(Registration::enable(
+                &old.ours,
+                KEY,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            let duplicate = old.ours.try_clone()?;
+            let new = Pair::unix()?;
+            let new = Pair {
+                ours: take_number(old.ours, new.ours)?,
+                theirs: new.theirs,
+            };
+            if let Some(key) = key {
+                port.register(Registration::enable(
+                    &new.ours,
+                    key,
+                    EventFilter::IN,
+                    trigger,
+                ))??;
+            }
+            (&old.theirs).write_all(b"for the duplicate")?;
+            expect_quiet(&port);
+            for _ in 0..100 {
+                expect_nothing(&port);
+            }
+            // The new one is told of what is its own.
+            new.send()?;
+            if let Some(key) = key {
+                expect(&port, &[(key, Events::IN)]);
+                new.drain()?;
+                drain_port(&port);
+                expect_removed(&port, &new.ours, key)?;
+            }
+            expect_quiet(&port);
+            drop(duplicate);
+        }
+    }
+    Ok(())
+}
+
+fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = 100;
+    let port = port(backend)?;
+    let good = Pair::unix()?;
+    port.register(Registration::enable(
+        &good.ours,
+        OTHER_KEY,
+        EventFilter::IN,
+        ONCE,
+    ))??;
+    let mut kept = Vec::new();
+    for round in 0..ROUNDS {
+        let old = duplicated(&port, Kind::UnixStream, EVERY[round % 4], EventFilter::ALL)?;
+        (&old.theirs).write_all(b"x")?;
+        kept.push(old);
+        expect_nothing(&port);
+        good.send()?;
+        expect(&port, &[(OTHER_KEY, Events::IN)]);
+        good.drain()?;
+        let enable = Registration::enable(&good.ours, OTHER_KEY, EventFilter::IN, ONCE);
+        port.register(enable)??;
+    }
+    expect_quiet(&port);
+    Ok(())
+}
+
+/// Has the port find out about a duplicate whose number is closed.
+#[track_caller]
+fn have_it_deal_with_a_duplicate(port: &CompletionPort) -> io::Result<Duplicated> {
+    let old = duplicated(port, Kind::UnixStream, LEVEL, EventFilter::IN)?;
+    (&old.theirs).write_all(b"x")?;
+    Ok(old)
+}
+
+fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let pairs = (0..10)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    let enable = |key: usize, filter, trigger| {
+        port.register(Registration::enable(&pairs[key].ours, key, filter, trigger))
+    };
+    let filter = EventFilter::IN | EventFilter::HANGUP;
+    // Armed,
+    enable(0, filter, ONCE)??;
+    enable(1, filter, EDGE)??;
+    enable(2, filter, EDGE_ONCE)??;
+    enable(3, filter, LEVEL)??;
+    // fired, with the condition still there,
+    for (key, trigger) in [(4, ONCE), (5, EDGE), (6, EDGE_ONCE)] {
+        enable(key, filter, trigger)??;
+        pairs[key].send()?;
+        expect(&port, &[(key, Events::IN)]);
+    }
+    // disabled, with a condition that holds,
+    enable(7, filter, LEVEL)??;
+    port.register(Registration::disable(&pairs[7].ours))??;
+    pairs[7].send()?;
+    // with a condition that held at ENABLE and is no edge,
+    pairs[8].send()?;
+    enable(8, EventFilter::ALL, EDGE)??;
+    enable(9, EventFilter::OUT, EDGE_ONCE)??;
+
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        kept.push(have_it_deal_with_a_duplicate(&port)?);
+        expect_quiet(&port);
+        for _ in 0..50 {
+            expect_nothing(&port);
+        }
+    }
+    // All is as it was: those that are armed are,
+    for (key, pair) in pairs.iter().enumerate().take(4) {
+        pair.send()?;
+        expect(&port, &[(key, Events::IN)]);
+        pair.drain()?;
+        assert!(drain_port(&port).len() <= usize::from(key == 3));
+    }
+    // and those that are not are not, until they are enabled.
+    for key in [4, 6, 7] {
+        pairs[key].send()?;
+        expect_nothing(&port);
+        enable(key, filter, ONCE)??;
+        expect(&port, &[(key, Events::IN)]);
+    }
+    for key in [5, 8] {
+        pairs[key].drain()?;
+        pairs[key].send()?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert_eq!(entry.completion_key, key);
+        assert!(entry.events().contains(Events::IN));
+    }
+    for (key, pair) in pairs.iter().enumerate() {
+        expect_removed(&port, &pair.ours, key)?;
+    }
+    Ok(())
+}
+
+fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
+    backend: Backend,
+) -> io::Result<()> {
+    const THREADS: usize = 6;
+    for places in [1, 2, 16] {
+        let port = port_with(backend, places)?;
+        let pair = Pair::unix()?;
+        port.register(Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE))??;
+        let handled = AtomicUsize::new(0);
+        thread::scope(|scope| -> io::Result<()> {
+            let close = CloseAtEnd(&port, &[]);
+            let serve = || {
+                loop {
+                    match port.dequeue_one(None) {
+                        Err(error) => return error,
+                        Ok(entry) => {
+                            assert_eq!((entry.completion_key, entry.events()), (0, Events::IN))
+                        }
+                    }
+                    // There must be something to read, once for each notification.
+                    assert_eq!(pair.drain().expect("the peer is there"), 1);
+                    handled.fetch_add(1, Ordering::SeqCst);
+                    let enable = Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE);
+                    match port.register(enable) {
+                        Ok(result) => assert_eq!(result, Ok(())),
+                        Err(error) => return error,
+                    }
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(serve)).collect();
+            let mut kept = Vec::new();
+            for round in 0..30 {
+                wait_for_waiting(&port, THREADS);
+                kept.push(have_it_deal_with_a_duplicate(&port)?);
+                assert_eq!((&pair.theirs).write(b"x")?, 1);
+                wait_until("the socket is served", || {
+                    handled.load(Ordering::SeqCst) == round + 1
+                });
+            }
+            wait_for_waiting(&port, THREADS);
+            drop(close);
+            for thread in threads {
+                assert_eq!(thread.join().expect("no panic"), Error::Closed);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn g3_closing_the_duplicate_changes_nothing(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            // Whether it was made before or after.
+            let before = pair.ours.try_clone()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            let after = pair.ours.try_clone()?;
+            drop((before, after));
+            expect_nothing(&port);
+            pair.send()?;
+            expect(&port, &[IN]);
+            pair.drain()?;
+            drain_port(&port);
+            expect_removed(&port, &pair.ours, KEY)?;
+        }
+    }
+    Ok(())
+}
+
+fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()> {
+    const THREADS: usize = 12;
+    for places in [1, 2, 3, 32] {
+        for timeout in [None, Some(PATIENCE), Some(Duration::MAX)] {
+            let port = port_with(backend, places)?;
+            let pair = Pair::unix()?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                LEVEL,
+            ))??;
+            thread::scope(|scope| {
+                let (tell, told) = channel();
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|_| {
+                        let (tell, port) = (tell.clone(), &port);
+                        scope.spawn(move || {
+                            tell.send(gettid()).expect("someone listens");
+                            port.dequeue_one(timeout)
+                        })
+                    })
+                    .collect();
+                wait_for_waiting(&port, THREADS);
+                told.iter().take(THREADS).for_each(asleep);
+                port.close();
+                for thread in threads {
+                    assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
+                }
+            });
+            assert_eq!(port.snapshot().waiting, 0);
+        }
+    }
+    Ok(())
+}
+
+fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[Entry::default(); 5])?;
+    port.dequeue_one(None)?;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..5)
+            .map(|_| scope.spawn(|| port.dequeue_one(None)))
+            .collect();
+        wait_for_waiting(&port, 5);
+        // Packets that were not dequeued are lost.
+        port.close();
+        for thread in threads {
+            assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
+        }
+    });
+    assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::Closed));
+    Ok(())
+}
+
+fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(
+        &pair.ours,
+        KEY,
+        EventFilter::IN,
+        LEVEL,
+    ))??;
+    port.post(Entry::default())?;
+    pair.send()?;
+    for _ in 0..2 {
+        port.close();
+        let mut entries = [Entry::default(); 2];
+        for timeout in [
+            None,
+            Some(Duration::ZERO),
+            Some(PATIENCE),
+            Some(Duration::MAX),
+        ] {
+            assert_eq!(port.dequeue_one(timeout), Err(Error::Closed));
+            assert_eq!(port.dequeue(&mut entries, timeout), Err(Error::Closed));
+            let mut batch = [Registration::remove(&pair.ours)];
+            let result = port.process(&mut batch, &mut entries, timeout);
+            assert_eq!(result, Err(Error::Closed));
+            assert_eq!(result.map_err(Error::code), Err(735));
+        }
+        assert_eq!(port.post(Entry::default()), Err(Error::Closed));
+        assert_eq!(port.post_all(&[Entry::default(); 3]), Err(Error::Closed));
+        for entry in [
+            Registration::new(&pair.ours),
+            Registration::enable(&pair.ours, KEY, EventFilter::IN, LEVEL),
+            Registration::disable(&pair.ours),
+            Registration::remove(&pair.ours),
+        ] {
+            assert_eq!(port.register(entry), Err(Error::Closed));
+        }
+        assert_eq!(port.blocking(|| 7), 7);
+        let snapshot = port.snapshot();
+        assert_eq!((snapshot.registrations, snapshot.queued), (0, 0));
+    }
+    // The port's end is no business of the socket.
+    pair.drain()?;
+    pair.send()?;
+    Ok(())
+}
+
+fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Result<()> {
+    let pairs = Kind::all()
+        .map(Kind::pair)
+        .collect::<io::Result<Vec<_>>>()?;
+    for trigger in EVERY {
+        for pair in &pairs {
+            let first = port_with(backend, 2)?;
+            first.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            thread::scope(|scope| -> io::Result<()> {
+                for _ in 0..4 {
+                    scope.spawn(|| assert_eq!(first.dequeue_one(None), Err(Error::Closed)));
+                }
+                wait_for_waiting(&first, 4);
+                first.close();
+                // While its threads are on their way out.
+                let second = port(backend)?;
+                let enable = Registration::enable(&pair.ours, OTHER_KEY, EventFilter::IN, trigger);
+                second.register(enable)??;
+                pair.send()?;
+                expect(&second, &[(OTHER_KEY, Events::IN)]);
+                pair.drain()?;
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
+    let pair = Pair::unix()?;
+    for trigger in EVERY {
+        for _ in 0..50 {
+            let port = port(backend)?;
+            port.register(Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            pair.send()?;
+            expect_or_not(&port, trigger);
+            port.post(Entry::default())?;
+            drop(port);
+            pair.drain()?;
+        }
+    }
+    // Shared ports go with their last owner, on whatever thread.
+    let port = Arc::new(port(backend)?);
+    port.register(Registration::enable(
+        &pair.ours,
+        KEY,
+        EventFilter::IN,
+        LEVEL,
+    ))??;
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.dequeue_one(Some(Duration::from_millis(5))))
+        })
+        .collect();
+    drop(port);
+    for thread in threads {
+        assert_eq!(thread.join().expect("no panic"), Err(Error::TimedOut));
+    }
+    let again = crate::support::port(backend)?;
+    again.register(Registration::enable(
+        &pair.ours,
+        OTHER_KEY,
+        EventFilter::IN,
+        LEVEL,
+    ))??;
+    Ok(())
+}
+
+/// Takes the notification that a write has brought about.
+#[track_caller]
+fn expect_or_not(port: &CompletionPort, trigger: Trigger) {
+    expect(port, &[IN]);
+    if trigger != LEVEL {
+        expect_nothing(port);
+    }
+}
+
+fn g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in(backend: Backend) -> io::Result<()> {
+    for _ in 0..20 {
+        let first = port_with(backend, 1)?;
+        first.post(Entry::default())?;
+        first.dequeue_one(None)?;
+        drop(first);
+        let second = port_with(backend, 1)?;
+        second.post(Entry::default())?;
+        second.dequeue_one(None)?;
+        assert_eq!(second.snapshot().running, 1);
+        // A thread that ends while it holds a place in a port that is gone.
+        let ended = thread::spawn(move || -> Result<(), Error> {
+            second.post(Entry::default())?;
+            second
+                .dequeue_one(Some(PATIENCE))
+                .map(drop)
+                .or_else(|error| {
+                    // The only place is held by the thread that made the port.
+                    if error == Error::TimedOut {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                })
+        });
+        drop(ended);
+    }
+    Ok(())
+}
+
+/// Threads register, post and dequeue all the time, while the port is closed under them.
+fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
+    const THREADS: usize = 8;
+    for round in 0..60 {
+        let port = port_with(backend, 1 + round % 3)?;
+        let next = crate::support::port(backend)?;
+        let started = AtomicUsize::new(0);
+        let pairs = (0..THREADS)
+            .map(|_| Pair::unix())
+            .collect::<io::Result<Vec<_>>>()?;
+        let work = |me: usize| -> Result<(), Error> {
+            let mut entries = [Entry::default(); 3];
+            loop {
+                let enable = Registration::enable(&pairs[me].ours, me, EventFilter::OUT, LEVEL);
+                let _ = port.register(enable)?;
+                port.post(Entry::default())?;
+                match port.dequeue(&mut entries, Some(Duration::from_millis(1))) {
+                    Ok(_) | Err(Error::TimedOut) => {}
+                    Err(error) => return Err(error),
+                }
+                let _ = port.register(Registration::remove(&pairs[me].ours))?;
+                port.blocking(thread::yield_now);
+                started.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        thread::scope(|scope| -> io::Result<()> {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|me| scope.spawn(move || work(me)))
+                .collect();
+            wait_until("they are at it", || {
+                started.load(Ordering::SeqCst) >= THREADS
+            });
+            port.close();
+            // None of them can get a socket back into the old port.
+            for (key, pair) in pairs.iter().enumerate() {
+                next.register(Registration::enable(
+                    &pair.ours,
+                    key,
+                    EventFilter::OUT,
+                    ONCE,
+                ))??;
+            }
+            for thread in threads {
+                assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
+            }
+            assert_eq!(crate::support::collect(&next, THREADS).len(), THREADS);
+            Ok(())
+        })?;
+        let snapshot = port.snapshot();
+        assert_eq!(
+            (snapshot.registrations, snapshot.queued, snapshot.waiting),
+            (0, 0, 0)
+        );
+    }
+    Ok(())
+}
+
+/// Connections are freed when their REMOVE notification was dequeued, which the thread that has them
+/// to itself asks for. Nobody may come upon one that is freed.
+fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
+    backend: Backend,
+) -> io::Result<()> {
+    const ROUNDS: usize = 40;
+    const CONNECTIONS: usize = 50;
+    let port = port_with(backend, 4)?;
+    // By key. A connection that was freed leaves nothing behind.
+    let connections: Vec<Mutex<Option<Socket>>> = (0..ROUNDS * CONNECTIONS)
+        .map(|_| Mutex::new(None))
+        .collect();
+    let freed = AtomicUsize::new(0);
+    let serve = || -> Result<(), Error> {
+        loop {
+            let entry = port.dequeue_one(Some(PATIENCE))?;
+            let key = entry.completion_key;
+            let mut slot = connections[key].try_lock().expect("nobody else has it");
+            if entry.events().contains(Events::REMOVE) {
+                slot.take().expect("it is freed once");
+                freed.fetch_add(1, Ordering::SeqCst);
+                continue;
+            }
+            let connection = slot.take().expect("it is not freed yet");
+            drop(slot);
+            let end = matches!((&connection).read(&mut [0; 16]), Ok(0));
+            // It has to be back before another thread can be told of it.
+            let mut slot = connections[key].try_lock().expect("nobody else has it");
+            let connection = slot.insert(connection);
+            let entry = if end {
+                Registration::remove(connection)
+            } else {
+                Registration::enable(connection, key, EventFilter::IN, ONCE)
+            };
+            // The notification may come on another thread before this call returns.
+            let socket = connection.as_raw_fd();
+            let (operation, filter, trigger) = (entry.operation, entry.event_filter, entry.trigger);
+            drop(slot);
+            // SAFETY: the socket is closed by the REMOVE notification at the earliest, and that is
+            // asked for here, or not at all before this thread has enabled it.
+            let mut entry = unsafe { Registration::from_raw(socket) };
+            entry.completion_key = key;
+            entry.operation = operation;
+            entry.event_filter = filter;
+            entry.trigger = trigger;
+            assert_eq!(port.register(entry)?, Ok(()));
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let close = CloseAtEnd(&port, &[]);
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(serve)).collect();
+        for round in 0..ROUNDS {
+            let mut peers = Vec::new();
+            for number in 0..CONNECTIONS {
+                let key = round * CONNECTIONS + number;
+                let (ours, theirs) =
+                    Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+                let socket = ours.as_raw_fd();
+                *connections[key].lock().expect("no panic") = Some(ours);
+                // SAFETY: nobody closes it before it is registered.
+                let mut entry = unsafe { Registration::from_raw(socket) };
+                entry.completion_key = key;
+                entry.operation = socknotify::Operation::ENABLE;
+                entry.event_filter = EventFilter::IN;
+                entry.trigger = ONCE;
+                port.register(entry)??;
+                (&theirs).write_all(b"some bytes")?;
+                peers.push(theirs);
+            }
+            drop(peers);
+            wait_until("all connections of the round are freed", || {
+                freed.load(Ordering::SeqCst) == (round + 1) * CONNECTIONS
+            });
+            let snapshot = port.snapshot();
+            assert_eq!((snapshot.registrations, snapshot.queued), (0, 0));
+        }
+        drop(close);
+        for thread in threads {
+            assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
+        }
+        Ok(())
+    })
+}
+
+/// One place in the random test: a socket under a key that only this registration ever has.
+#[derive(Default)]
+struct Random {
+    pair: Option<Pair>,
+    key: usize,
+    duplicates: Vec<Socket>,
+}
+
+/// Random threads do random things to a few sockets. No crash, no wrong key, and nothing after the
+/// end of a registration.
+fn g6_whatever_order_things_take(backend: Backend) -> io::Result<()> {
+    for seed in 0..6 {
+        random_threads(backend, seed)?;
+    }
+    Ok(())
+}
+
+fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
+    const THREADS: usize = 8;
+    const SLOTS: usize = 12;
+    const STEPS: usize = 1500;
+    const KEYS: usize = 1 << 16;
+    let port = port_with(backend, 1 + seed as usize % 4)?;
+    let slots: Vec<Mutex<Random>> = (0..SLOTS).map(|_| Mutex::default()).collect();
+    let keys = AtomicUsize::new(1);
+    // A clock that tells what was before what: when the registration with this key was over.
+    let clock = AtomicUsize::new(1);
+    let now = || clock.fetch_add(1, Ordering::SeqCst);
+    let over: Vec<AtomicUsize> = (0..KEYS).map(|_| AtomicUsize::new(0)).collect();
+    let accepted: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
+
+    let check = |began: usize, entry: &Entry| {
+        let (key, events) = (entry.completion_key, entry.events());
+        assert!(
+            key < keys.load(Ordering::SeqCst),
+            "a key that nobody gave: {entry:?}"
+        );
+        if key == 0 {
+            assert_eq!(*entry, Entry::default());
+            return;
+        }
+        assert_eq!(entry.overlapped, 0);
+        assert!(!events.is_empty(), "{entry:?}");
+        let end = over[key].load(Ordering::SeqCst);
+        assert!(
+            end == 0 || end > began,
+            "seed {seed}: after the end: {entry:?}"
+        );
+        if events.contains(Events::REMOVE) {
+            assert!(
+                accepted[key].load(Ordering::SeqCst),
+                "nobody has removed {key}"
+            );
+            let before = over[key].swap(now(), Ordering::SeqCst);
+            assert_eq!(before, 0, "seed {seed}: removed twice: {entry:?}");
+        }
+    };
+    let work = |me: u64| -> io::Result<()> {
+        let mut rng = fastrand::Rng::with_seed(seed << 32 | me);
+        let mut entries = [Entry::default(); 4];
+        for _ in 0..STEPS {
+            if rng.bool() {
+                let room = rng.usize(1..=4);
+                let timeout = Duration::from_micros(rng.u64(..3) * 50);
+                let began = now();
+                match port.dequeue(&mut entries[..room], Some(timeout)) {
+                    Ok(found) => found.iter().for_each(|entry| check(began, entry)),
+                    Err(error) => assert_eq!(error, Error::TimedOut),
+                }
+                continue;
+            }
+            let mut slot = slots[rng.usize(..SLOTS)].lock().expect("no panic");
+            let Random {
+                pair,
+                key,
+                duplicates,
+            } = &mut *slot;
+            let trigger = EVERY[rng.usize(..4)];
+            let filter = EventFilter::from_bits_retain(rng.u16(..8));
+            match (pair.as_ref(), rng.u32(..12)) {
+                (None, _) => {
+                    // The number is, most likely, one that was closed a moment ago.
+                    let new = Pair::unix()?;
+                    *key = keys.fetch_add(1, Ordering::SeqCst);
+                    port.register(Registration::enable(&new.ours, *key, filter, trigger))??;
+                    *pair = Some(new);
+                }
+                (Some(pair), 0 | 1) => {
+                    let enable = Registration::enable(&pair.ours, *key, filter, trigger);
+                    port.register(enable)??;
+                }
+                (Some(pair), 2 | 3) => {
+                    // Unless it was shut down.
+                    let _ = (&pair.theirs).write(b"x");
+                }
+                (Some(pair), 4) => drop(drain(&pair.ours)),
+                (Some(pair), 5) => {
+                    port.register(Registration::disable(&pair.ours))??;
+                }
+                (Some(pair), 6) => {
+                    accepted[*key].store(true, Ordering::SeqCst);
+                    port.register(Registration::remove(&pair.ours))??;
+                    // The socket lives on, or goes before its last notification has come.
+                    if rng.bool() {
+                        duplicates.push(pair.ours.try_clone()?);
+                    }
+                    slot.pair = None;
+                }
+                (Some(pair), 7) => {
+                    if duplicates.len() < 4 {
+                        duplicates.push(pair.ours.try_clone()?);
+                    }
+                }
+                (Some(pair), 8) => {
+                    let other = Registration::enable(&pair.ours, *key + 1, filter, trigger);
+                    assert_eq!(port.register(other)?, Err(RegistrationError::OtherKey));
+                }
+                (Some(_), 9) => *pair = None,
+                (Some(pair), 10) => {
+                    let _ = pair.theirs.shutdown(std::net::Shutdown::Write);
+                }
+                (Some(_), _) => {
+                    duplicates.clear();
+                    port.post(Entry::default())?;
+                }
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let threads: Vec<_> = (0..THREADS as u64)
+            .map(|me| scope.spawn(move || work(me)))
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic")?;
+        }
+        Ok(())
+    })?;
+
+    // In the end everything can be taken back.
+    for slot in &slots {
+        let mut slot = slot.lock().expect("no panic");
+        slot.duplicates.clear();
+        if let Some(pair) = slot.pair.take() {
+            accepted[slot.key].store(true, Ordering::SeqCst);
+            port.register(Registration::remove(&pair.ours))??;
+        }
+    }
+    let mut entries = [Entry::default(); 4];
+    loop {
+        let began = now();
+        match port.dequeue(&mut entries, Some(Duration::ZERO)) {
+            Ok(found) => found.iter().for_each(|entry| check(began, entry)),
+            Err(Error::TimedOut) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for (key, accepted) in accepted.iter().enumerate() {
+        let over = over[key].load(Ordering::SeqCst) != 0;
+        assert_eq!(
+            over,
+            accepted.load(Ordering::SeqCst),
+            "seed {seed}, key {key}"
+        );
+    }
+    assert_eq!(port.snapshot().queued, 0);
+    Ok(())
+}
+
+fn drain(mut socket: &Socket) -> usize {
+    socket.read(&mut [0; 64]).unwrap_or(0)
+}

@@ -1,0 +1,22 @@
+//! The contract, clause by clause, for every backend that this machine has.
+//!
+//! A test carries the number of its clause. Each is a function of a backend, and becomes one test for
+//! each of them. Where the contract leaves something open, a comment says so, and the test holds what
+//! users would expect.
+
+#[path = "../support/mod.rs"]
+#[macro_use]
+mod support;
+
+mod a_association;
+mod b_operations;
+mod c_triggers;
+mod d_conditions;
+mod e_dequeuing;
+mod f_threads;
+mod g_lifetime;
+
+#[test]
+fn at_least_one_backend_works_here() {
+    assert_ne!(support::backends().count(), 0);
+}

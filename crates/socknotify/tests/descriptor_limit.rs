@@ -1,0 +1,222 @@
+//! No descriptor is left: what works all the same, and what says so.
+//!
+//! A program of its own, with one test for each backend after the other, because the limit is the
+//! whole process's.
+
+mod support;
+
+use std::fs::File;
+use std::io;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration};
+
+use support::trigger::{EVERY, LEVEL, ONCE};
+use support::{
+    GLANCE, Kind, Pair, backends, collect, descriptors, drain_port, expect, expect_nothing,
+    expect_quiet, port, port_with,
+};
+
+/// Tests that use up descriptors must not do so at the same time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Takes all descriptors that there are, until it goes.
+struct Exhausted {
+    taken: Vec<File>,
+    limit: Rlimit,
+}
+
+impl Exhausted {
+    fn new() -> io::Result<Exhausted> {
+        let limit = getrlimit(Resource::Nofile);
+        let highest = descriptors()? as u64 + 200;
+        let mut taken = Vec::new();
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(highest),
+                ..limit
+            },
+        )?;
+        loop {
+            match File::open("/dev/null") {
+                Ok(file) => taken.push(file),
+                Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+                    return Ok(Exhausted { taken, limit });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Lets go of this many.
+    fn free(&mut self, count: usize) {
+        self.taken.truncate(self.taken.len() - count);
+    }
+}
+
+impl Drop for Exhausted {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.limit).expect("the limit was allowed before");
+    }
+}
+
+/// Registering takes no descriptor, nor does anything else on a port that exists.
+#[test]
+fn a_batch_is_applied_although_no_descriptor_is_left() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        for trigger in EVERY {
+            let port = port(backend)?;
+            let pairs = (0..100)
+                .map(|_| Pair::unix())
+                .collect::<io::Result<Vec<_>>>()?;
+            let mut batch: Vec<_> = pairs
+                .iter()
+                .enumerate()
+                .map(|(key, pair)| Registration::enable(&pair.ours, key, EventFilter::IN, trigger))
+                .collect();
+            let exhausted = Exhausted::new()?;
+            port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
+            let results = batch.iter().map(Registration::result);
+            assert_eq!(results.filter(Result::is_ok).count(), pairs.len());
+            for pair in &pairs {
+                assert_eq!(pair.theirs.send(b"x")?, 1);
+            }
+            let wanted: Vec<_> = (0..pairs.len()).map(|key| (key, Events::IN)).collect();
+            let mut found = Vec::new();
+            while found.len() < wanted.len() {
+                found.extend(collect(&port, 1));
+                found.sort_unstable_by_key(|&(key, _)| key);
+                found.dedup();
+            }
+            assert_eq!(found, wanted);
+            // Another thread needs none either, and its result does not matter.
+            thread::scope(|scope| {
+                scope.spawn(|| port.dequeue_one(Some(GLANCE)).is_ok());
+            });
+            for pair in &pairs {
+                port.register(Registration::remove(&pair.ours))??;
+            }
+            let removed = drain_port(&port);
+            let removed = removed
+                .iter()
+                .filter(|(_, events)| events.contains(Events::REMOVE));
+            assert_eq!(removed.count(), pairs.len());
+            drop(exhausted);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_that_cannot_be_made_says_so() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        // Make what is made once for the whole process before that.
+        drop(port(backend)?);
+        let mut exhausted = Exhausted::new()?;
+        // However far it gets with those that are left.
+        for free in 0.. {
+            let before = exhausted.taken.len();
+            match port_with(backend, 1) {
+                Ok(port) => {
+                    port.post(Entry::default())?;
+                    assert_ne!(free, 0, "a port without a descriptor");
+                    break;
+                }
+                Err(error) => {
+                    let error = error.downcast::<Error>().expect("the port's own error");
+                    assert_eq!(error, Error::TooManyOpenFiles);
+                    assert_eq!(error.code(), 4);
+                    assert_eq!(backend.probe(), Err(Error::TooManyOpenFiles));
+                    let made = CompletionPort::builder().backend(backend).build();
+                    assert_eq!(made.err(), Some(Error::TooManyOpenFiles));
+                }
+            }
+            // It has kept none of them.
+            for _ in 0..free {
+                exhausted.taken.push(File::open("/dev/null")?);
+            }
+            assert_eq!(exhausted.taken.len(), before + free);
+            exhausted.free(free + 1);
+            assert!(free < 16, "a port takes more than {free} descriptors");
+        }
+        drop(exhausted);
+        drop(port(backend)?);
+    }
+    Ok(())
+}
+
+/// A socket that was closed while a duplicate of it lives may take a port some effort. It must not
+/// depend on descriptors that are not there (G3).
+#[test]
+fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        for trigger in [LEVEL, ONCE] {
+            let port = port(backend)?;
+            let (pair, other) = (Kind::UnixStream.pair()?, Pair::unix()?);
+            port.register(Registration::enable(&other.ours, 2, EventFilter::IN, ONCE))??;
+            port.register(Registration::enable(
+                &pair.ours,
+                1,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            let duplicate = pair.ours.try_clone()?;
+            let exhausted = Exhausted::new()?;
+            drop(pair.ours);
+            assert_eq!(pair.theirs.send(b"x")?, 1);
+            for _ in 0..100 {
+                expect_nothing(&port);
+            }
+            expect_quiet(&port);
+            other.send()?;
+            expect(&port, &[(2, Events::IN)]);
+            drop((duplicate, exhausted));
+        }
+    }
+    Ok(())
+}
+
+/// Ports give back what they have taken.
+#[test]
+fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        drop(port(backend)?);
+        let before = descriptors()?;
+        for round in 0..200 {
+            let port = port_with(backend, 2)?;
+            let pair = Pair::unix()?;
+            let key = round % 2;
+            port.register(Registration::enable(
+                &pair.ours,
+                key,
+                EventFilter::IN,
+                LEVEL,
+            ))??;
+            pair.send()?;
+            thread::scope(|scope| {
+                scope.spawn(|| while port.dequeue_one(None).is_ok() {});
+                if round % 3 == 0 {
+                    let duplicate = pair.ours.try_clone();
+                    drop(pair.ours);
+                    thread::yield_now();
+                    drop(duplicate);
+                }
+                port.close();
+            });
+            if round % 2 == 0 {
+                port.close();
+            }
+        }
+        assert_eq!(descriptors()?, before);
+    }
+    Ok(())
+}

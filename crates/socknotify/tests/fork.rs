@@ -1,0 +1,332 @@
+//! Forked children: one that uses its parent's port, and one that keeps its parent's sockets open (G3).
+//!
+//! A program of its own, because all of its descriptors are inherited.
+//!
+//! A child of a process with threads may do next to nothing. Here it calls the port under test, which
+//! has to refuse without taking a lock, and beside that only what is safe in a signal handler. Whatever
+//! else it would do, it is killed by its alarm.
+
+#[macro_use]
+mod support;
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
+
+use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
+use support::{
+    CloseAtEnd, Kind, Pair, expect, expect_nothing, expect_quiet, port, port_with, take_number,
+    to_lonely_number,
+};
+
+for_every_backend! {
+    a_child_is_told_that_the_port_is_not_its_own,
+    a_child_is_told_so_while_other_threads_use_the_port,
+    a_child_that_closes_and_drops_what_it_inherited_does_no_harm,
+    g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop,
+    g3_an_inherited_socket_lives_on_while_its_number_is_used_again,
+    g3_registrations_go_on_while_a_child_has_inherited_all_sockets,
+}
+
+/// A child process. It is killed and waited for at the latest when this goes.
+struct Child(Option<Pid>);
+
+impl Child {
+    /// Forks, and has the child do `work`, whose result is its exit status.
+    fn fork(work: impl FnOnce() -> u8) -> io::Result<Child> {
+        // SAFETY: the child calls only what is safe in a signal handler, and the port, whose calls in
+        // a forked child are what is tested.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // SAFETY: a number goes in, and the default action is to kill.
+                unsafe { libc::alarm(60) };
+                let status = work();
+                // SAFETY: it ends the child, and runs no destructor of what is the parent's.
+                unsafe { libc::_exit(status.into()) }
+            }
+            child => Ok(Child(Pid::from_raw(child))),
+        }
+    }
+
+    /// Forks a child that does nothing, and keeps what it has inherited.
+    fn idle() -> io::Result<Child> {
+        Child::fork(|| {
+            loop {
+                // SAFETY: it waits for a signal, and the one that comes kills it.
+                unsafe { libc::pause() };
+            }
+        })
+    }
+
+    /// The exit status, when it has come to its end by itself.
+    fn status(mut self) -> Option<i32> {
+        let child = self.0.take()?;
+        let (_, status) = waitpid(Some(child), WaitOptions::empty()).ok()??;
+        status.exit_status()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(child) = self.0.take() {
+            let _ = kill_process(child, Signal::KILL);
+            let _ = waitpid(Some(child), WaitOptions::empty());
+        }
+    }
+}
+
+/// Makes every call there is. 0 if each of them was refused, else the number of the first that was not.
+fn call_everything(port: &CompletionPort, pair: &Pair) -> u8 {
+    const REFUSED: Error = Error::OtherProcess;
+    let mut entries = [Entry::default(); 2];
+    for timeout in [Some(Duration::ZERO), Some(Duration::from_secs(1)), None] {
+        if port.dequeue(&mut entries, timeout) != Err(REFUSED) {
+            return 1;
+        }
+        if port.dequeue_one(timeout) != Err(REFUSED) {
+            return 2;
+        }
+        let mut batch = [Registration::enable(&pair.ours, 1, EventFilter::ALL, ONCE)];
+        if port.process(&mut batch, &mut entries, timeout) != Err(REFUSED) {
+            return 3;
+        }
+    }
+    if port.post(Entry::default()) != Err(REFUSED) || port.post_all(&entries) != Err(REFUSED) {
+        return 4;
+    }
+    for entry in [
+        Registration::new(&pair.ours),
+        Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE),
+        Registration::disable(&pair.ours),
+        Registration::remove(&pair.ours),
+    ] {
+        if port.register(entry) != Err(REFUSED) {
+            return 5;
+        }
+    }
+    if port.blocking(|| 7) != 7 {
+        return 6;
+    }
+    port.close();
+    if port.post(Entry::default()) != Err(REFUSED) {
+        return 7;
+    }
+    0
+}
+
+fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    for trigger in EVERY {
+        port.register(Registration::enable(
+            &pair.ours,
+            1,
+            EventFilter::IN,
+            trigger,
+        ))??;
+        // Whether the thread that forks holds a place or not.
+        for holds_a_place in [false, true] {
+            if holds_a_place {
+                port.post(Entry::new(2, 0, 0))?;
+                port.dequeue_one(None)?;
+            }
+            let child = Child::fork(|| call_everything(&port, &pair))?;
+            assert_eq!(child.status(), Some(0));
+            assert_eq!(port.snapshot().running, usize::from(holds_a_place));
+        }
+        // To the parent nothing has happened.
+        expect_nothing(&port);
+        assert_eq!(port.snapshot().registrations, 1);
+        pair.send()?;
+        expect(&port, &[(1, Events::IN)]);
+        pair.drain()?;
+        port.post(Entry::new(2, 0, 0))?;
+        while port.dequeue_one(Some(Duration::ZERO))?.completion_key != 2 {}
+        // And give the place back.
+        expect_nothing(&port);
+    }
+    assert_eq!(Error::OtherProcess.code(), 6);
+    Ok(())
+}
+
+/// The child inherits locks in the state that other threads had them in at that moment.
+fn a_child_is_told_so_while_other_threads_use_the_port(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 2)?;
+    let pair = Pair::unix()?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port, &[]);
+        for key in 0..4 {
+            let (port, stop) = (&port, &stop);
+            scope.spawn(move || -> io::Result<()> {
+                let mine = Pair::unix()?;
+                while !stop.load(Ordering::Relaxed) {
+                    let enable = Registration::enable(&mine.ours, key, EventFilter::OUT, EDGE);
+                    port.register(enable)??;
+                    port.post(Entry::default())?;
+                    let _ = port.dequeue_one(Some(Duration::from_micros(100)));
+                    port.register(Registration::disable(&mine.ours))??;
+                }
+                Ok(())
+            });
+        }
+        for _ in 0..100 {
+            let child = Child::fork(|| call_everything(&port, &pair))?;
+            assert_eq!(child.status(), Some(0), "refused late, or never");
+        }
+        stop.store(true, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
+    backend: Backend,
+) -> io::Result<()> {
+    let mut port = Some(port(backend)?);
+    let mut pairs = Kind::all()
+        .map(Kind::pair)
+        .collect::<io::Result<Vec<_>>>()?;
+    for trigger in EVERY {
+        let shared = port.as_ref().expect("it is the child that drops it");
+        for (key, pair) in pairs.iter().enumerate() {
+            let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
+            shared.register(entry)??;
+        }
+        let child = Child::fork(|| {
+            for pair in &pairs {
+                // SAFETY: the child does not use it any more, and its destructors never run.
+                unsafe { libc::close(std::os::fd::AsRawFd::as_raw_fd(&pair.ours)) };
+            }
+            drop(port.take());
+            0
+        })?;
+        assert_eq!(child.status(), Some(0));
+        let shared = port.as_ref().expect("it is the child that drops it");
+        for (key, pair) in pairs.iter_mut().enumerate() {
+            pair.send()?;
+            expect(shared, &[(key, Events::IN)]);
+            pair.drain()?;
+            while shared.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+            support::expect_removed(shared, &pair.ours, key)?;
+        }
+    }
+    Ok(())
+}
+
+fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
+    backend: Backend,
+) -> io::Result<()> {
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            let port = port(backend)?;
+            let pair = kind.pair()?;
+            let ours = to_lonely_number(pair.ours)?;
+            port.register(Registration::enable(&ours, 1, EventFilter::ALL, trigger))??;
+            let _child = Child::idle()?;
+            drop(ours);
+            // Writable all the time, from now on readable, and at last at its end.
+            for _ in 0..20 {
+                pair.theirs.send(b"x")?;
+            }
+            expect_quiet(&port);
+            for _ in 0..100 {
+                expect_nothing(&port);
+            }
+            drop(pair.theirs);
+            expect_quiet(&port);
+            assert_eq!(port.snapshot().registrations, 0);
+        }
+    }
+    Ok(())
+}
+
+fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        for key in [1, 2] {
+            let port = port(backend)?;
+            let old = Pair::unix()?;
+            port.register(Registration::enable(&old.ours, 1, EventFilter::IN, trigger))??;
+            let _child = Child::idle()?;
+            let new = Pair::unix()?;
+            let new = Pair {
+                ours: take_number(old.ours, new.ours)?,
+                theirs: new.theirs,
+            };
+            port.register(Registration::enable(
+                &new.ours,
+                key,
+                EventFilter::IN,
+                trigger,
+            ))??;
+            (&old.theirs).write_all(b"for the child")?;
+            expect_quiet(&port);
+            for _ in 0..50 {
+                expect_nothing(&port);
+            }
+            new.send()?;
+            expect(&port, &[(key, Events::IN)]);
+            new.drain()?;
+            while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+            support::expect_removed(&port, &new.ours, key)?;
+        }
+    }
+    Ok(())
+}
+
+fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    for round in 0..10 {
+        let pairs = (0..20)
+            .map(|_| {
+                let Pair { ours, theirs } = Pair::unix()?;
+                let ours = to_lonely_number(ours)?;
+                Ok(Pair { ours, theirs })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        for (key, pair) in pairs.iter().enumerate() {
+            let trigger = EVERY[key % 4];
+            port.register(Registration::enable(
+                &pair.ours,
+                key,
+                EventFilter::IN,
+                trigger,
+            ))??;
+        }
+        let child = Child::idle()?;
+        for (key, pair) in pairs.iter().enumerate() {
+            // Some are closed here, and live on in the child.
+            if key % 5 == round % 5 {
+                continue;
+            }
+            pair.send()?;
+            expect(&port, &[(key, Events::IN)]);
+            pair.drain()?;
+            while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+        }
+        for (key, pair) in pairs.into_iter().enumerate() {
+            if key % 5 == round % 5 {
+                drop(pair.ours);
+                (&pair.theirs).write_all(b"x")?;
+            } else {
+                support::expect_removed(&port, &pair.ours, key)?;
+            }
+            expect_nothing(&port);
+        }
+        expect_quiet(&port);
+        drop(child);
+    }
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, LEVEL))??;
+    pair.send()?;
+    expect(&port, &[(7, Events::IN)]);
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! What a port keeps in memory: a small fixed record for each registration, and no buffer (A6).
+//!
+//! A program of its own, because it counts what every thread allocates.
+
+#[macro_use]
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use socknotify::{Backend, Entry, EventFilter, Events, Registration};
+
+use support::trigger::{EVERY, LEVEL, ONCE};
+use support::{Pair, drain_port, port, port_with, raise_limit};
+
+for_every_backend! {
+    a6_an_idle_registration_costs_a_small_fixed_record,
+    a6_traffic_does_not_make_a_registration_cost_more,
+    registering_again_and_dequeuing_allocates_nothing,
+    posting_and_dequeuing_allocates_nothing,
+}
+
+thread_local! {
+    /// How many bytes this thread has allocated and not freed, and how often it has allocated.
+    static HELD: Cell<(isize, usize)> = const { Cell::new((0, 0)) };
+}
+
+struct Counting;
+
+fn count(bytes: isize) {
+    // At the very end of a thread there is nothing left to count in.
+    let _ = HELD.try_with(|held| {
+        let (sum, times) = held.get();
+        held.set((sum + bytes, times + usize::from(bytes > 0)));
+    });
+}
+
+// SAFETY: it does what the system's allocator does, and counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller keeps to the same conditions.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller keeps to the same conditions.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn bytes() -> isize {
+    HELD.get().0
+}
+
+fn allocations() -> usize {
+    HELD.get().1
+}
+
+fn a6_an_idle_registration_costs_a_small_fixed_record(backend: Backend) -> io::Result<()> {
+    // A record of a few machine words, with room to grow into.
+    const ENOUGH: usize = 256;
+    // Other tests of this program need a few, too.
+    let count = 3000.min((raise_limit()? - 200) / 3);
+    let port = port(backend)?;
+    let pairs = (0..count)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    let before = bytes();
+    for (key, pair) in pairs.iter().enumerate() {
+        let trigger = EVERY[key % 4];
+        port.register(Registration::enable(
+            &pair.ours,
+            key,
+            EventFilter::IN,
+            trigger,
+        ))??;
+    }
+    // Every other number is the peer's. It has a part in what a table by numbers costs.
+    let each = (bytes() - before) as usize / count;
+    assert!(each <= ENOUGH * 2, "{each} bytes for each registration");
+    Ok(())
+}
+
+fn a6_traffic_does_not_make_a_registration_cost_more(backend: Backend) -> io::Result<()> {
+    const BYTES: usize = 1 << 16;
+    let port = port(backend)?;
+    let pairs = (0..50)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut entries = [Entry::default(); 64];
+    let mut buffer = vec![0; BYTES];
+    let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
+    let mut turn = || -> io::Result<()> {
+        for (key, pair) in pairs.iter().enumerate() {
+            port.register(enable(key))??;
+            (&pair.theirs).write_all(&[7; BYTES])?;
+        }
+        let mut left = pairs.len();
+        while left > 0 {
+            for entry in port.dequeue(&mut entries, Some(Duration::ZERO))? {
+                let pair = &pairs[entry.completion_key];
+                (&pair.ours).read_exact(&mut buffer)?;
+                left -= 1;
+            }
+        }
+        Ok(())
+    };
+    turn()?;
+    let before = bytes();
+    for _ in 0..5 {
+        turn()?;
+    }
+    assert!(bytes() <= before, "{} bytes more", bytes() - before);
+    // REMOVE gives everything back that is worth it, or keeps it for the next.
+    for pair in &pairs {
+        port.register(Registration::remove(&pair.ours))??;
+    }
+    drain_port(&port);
+    for _ in 0..5 {
+        for (key, pair) in pairs.iter().enumerate() {
+            port.register(enable(key))??;
+            port.register(Registration::remove(&pair.ours))??;
+        }
+        drain_port(&port);
+    }
+    assert!(bytes() <= before + 4096, "{} bytes more", bytes() - before);
+    Ok(())
+}
+
+/// The call that servers make over and over, with a buffer that is the caller's.
+fn registering_again_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
+    for trigger in [ONCE, LEVEL] {
+        let port = port_with(backend, 1)?;
+        let pairs = (0..8)
+            .map(|_| Pair::unix())
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut entries = [Entry::default(); 8];
+        let mut turn = |batch: &mut [Registration<'_>]| -> io::Result<()> {
+            for pair in &pairs {
+                (&pair.theirs).write_all(b"x")?;
+            }
+            let mut left = pairs.len();
+            let mut batch = batch;
+            while left > 0 {
+                for entry in port.process(batch, &mut entries, None)? {
+                    let byte = (&pairs[entry.completion_key].ours).read(&mut [0]);
+                    left -= usize::from(matches!(byte, Ok(1)));
+                }
+                batch = &mut [];
+            }
+            Ok(())
+        };
+        let mut batch: Vec<_> = pairs
+            .iter()
+            .enumerate()
+            .map(|(key, pair)| Registration::enable(&pair.ours, key, EventFilter::IN, trigger))
+            .collect();
+        port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
+        for _ in 0..20 {
+            turn(&mut batch)?;
+        }
+        let before = allocations();
+        for _ in 0..200 {
+            turn(&mut batch)?;
+        }
+        assert_eq!(allocations() - before, 0, "{trigger:?}");
+    }
+    Ok(())
+}
+
+fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::OUT, LEVEL))??;
+    let mut entries = [Entry::default(); 32];
+    let mut turn = || -> io::Result<()> {
+        port.post_all(&[Entry::new(2, 0, 0); 20])?;
+        let mut left = 20;
+        while left > 0 {
+            let found = port.dequeue(&mut entries, None)?;
+            left -= found
+                .iter()
+                .filter(|entry| entry.completion_key == 2)
+                .count();
+            assert!(
+                found
+                    .iter()
+                    .all(|entry| { entry.completion_key == 2 || entry.events() == Events::OUT })
+            );
+        }
+        Ok(())
+    };
+    for _ in 0..20 {
+        turn()?;
+    }
+    let before = allocations();
+    for _ in 0..200 {
+        turn()?;
+    }
+    assert_eq!(allocations() - before, 0);
+    Ok(())
+}

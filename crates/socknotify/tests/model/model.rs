@@ -1,0 +1,857 @@
+//! The contract as a model: for each registration, what has to come and what may come.
+//!
+//! Three sets of events say all that there is to know of the notification that a registration may
+//! have in the queue at a moment:
+//!
+//! - what is *due*: a notification has to come, and it has to show these;
+//! - what is *possible*: a notification may come if it shows one of these;
+//! - what may be *shown* in it besides.
+//!
+//! The first is smaller than the second for reasons that the contract names: a notification that is
+//! queued when its registration is disabled, or its socket closed, may or may not come out; so may one
+//! whose condition was over before it was dequeued; and an edge-triggered one may be repeated when more
+//! arrives. Which of several sockets came first, when nobody looked in between, is left open too.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use socknotify::{Entry, EventFilter, Events, Operation, RegistrationError, Trigger};
+
+use crate::conditions::Socket;
+
+/// How many descriptor numbers take part.
+pub(crate) const NUMBERS: usize = 4;
+
+/// How many ports.
+pub(crate) const PORTS: usize = 2;
+
+/// Where the port is known to go against the contract. Each of these lets the model pass over one
+/// fault, so that others are found, and is to be taken out together with it.
+pub(crate) mod known {
+    /// C5: an edge-triggered registration repeats a condition that went on holding when anything at
+    /// all happens to its socket: OUT at the end of the stream, OUT when the peer reads.
+    pub(crate) const EDGES_ARE_REPEATED: bool = true;
+
+    /// C3: what begins to hold while a level-triggered notification waits in the queue is not merged
+    /// into it, but comes with the next one.
+    pub(crate) const LEVELS_ARE_NOT_MERGED: bool = true;
+
+    /// C3, C5: what begins to hold while an edge-triggered notification waits in the queue is not merged
+    /// into it either. It comes later if the registration is persistent, and is lost if it is one-shot.
+    pub(crate) const EDGES_ARE_NOT_MERGED: bool = true;
+
+    /// G2, G3: a socket that was closed under its registered number, and lives on under another one,
+    /// goes on being notified when something else gets that number.
+    pub(crate) const CLOSED_SOCKETS_HAUNT: bool = true;
+
+    /// G2: when the port gets rid of a socket that it cannot reach any more, it takes whatever now has
+    /// the number of a closed socket for that one.
+    pub(crate) const STRANGERS_ARE_TAKEN_IN: bool = true;
+
+    /// C5, G3: when the port gets rid of a socket that it cannot reach any more, it repeats what holds
+    /// for edge-triggered registrations of other sockets.
+    pub(crate) const RIDDANCE_REPEATS_EDGES: bool = true;
+
+    /// E1: a queued notification of which nothing is wanted any more keeps its place, and the next one
+    /// gets it.
+    pub(crate) const VOID_PACKETS_KEEP_THEIR_PLACE: bool = true;
+
+    /// E1: a REMOVE goes before notifications of other sockets that were ready earlier, if nobody had
+    /// looked since.
+    pub(crate) const REMOVES_GO_FIRST: bool = true;
+
+    /// C5: an edge that came while a registration was enabled is lost when it is enabled once more
+    /// before anybody looked.
+    pub(crate) const EDGES_ARE_LOST_ON_ENABLE: bool = true;
+
+    /// A3, G2: when a number is used again, and a batch enables it twice with the key that it had
+    /// before, the second entry succeeds and is not applied, and the socket is never notified.
+    pub(crate) const TWICE_AFTER_REUSE_IS_LOST: bool = true;
+
+    /// C4, D4: a one-shot registration is forgotten by the system when it is enabled again in the same
+    /// batch as, and before, an edge-triggered one, and what its socket reports first is nothing wanted.
+    pub(crate) const FORGOTTEN_BESIDE_EDGES: bool = true;
+
+    /// E4: a call without waiting comes back with nothing if what the system reports first, as much as
+    /// there is room for, is nothing that anybody wants; even if there is more behind.
+    pub(crate) const LOOKS_ARE_SHORT: bool = true;
+}
+
+/// Keys from here on are those of posted packets.
+pub(crate) const POSTED: usize = 1 << 32;
+
+/// Names a socket for the length of a case. Descriptor numbers are used again, these are not.
+pub(crate) type SocketId = usize;
+
+/// Counts whatever happens in a case.
+type Time = usize;
+
+/// What went against the contract.
+pub(crate) type Verdict = Result<(), String>;
+
+/// What happens to a socket, beside the change of its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    Nothing,
+    /// There is more to receive than before.
+    Arrived,
+    /// Something about it has changed that is not to be received.
+    Stirred,
+}
+
+/// What a descriptor number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    Closed,
+    /// It is open, and no socket.
+    Other,
+    Socket(SocketId),
+}
+
+/// One entry of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) number: usize,
+    pub(crate) operation: Operation,
+    pub(crate) key: usize,
+    pub(crate) filter: EventFilter,
+    pub(crate) trigger: Trigger,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Enabled,
+    Disabled,
+    /// REMOVE was accepted, and its notification is still to come.
+    Removing,
+    /// The socket was closed.
+    Over,
+}
+
+#[derive(Clone, Debug)]
+struct Registration {
+    key: usize,
+    number: usize,
+    socket: SocketId,
+    /// The number still stands for the socket.
+    attached: bool,
+    filter: EventFilter,
+    trigger: Trigger,
+    state: State,
+    due: Events,
+    due_since: Time,
+    possible: Events,
+    possible_since: Time,
+    shown: Events,
+    /// What has been repeated since a notification became possible. It may come in one of its own.
+    repeated: Events,
+    /// What has become due since a notification became possible.
+    late: Events,
+    /// Nothing is wanted any more of a notification that may be queued.
+    has_void_packet: bool,
+    /// The conditions that held at the last look, for edges.
+    held: Events,
+    /// Keys of the registrations that were notified, of something later, while this one's notification
+    /// was due.
+    passed_by: Vec<usize>,
+}
+
+impl Registration {
+    fn new(key: usize, number: usize, socket: SocketId) -> Self {
+        Registration {
+            key,
+            number,
+            socket,
+            attached: true,
+            filter: EventFilter::NONE,
+            trigger: Trigger::empty(),
+            state: State::Disabled,
+            due: Events::empty(),
+            due_since: 0,
+            possible: Events::empty(),
+            possible_since: 0,
+            shown: Events::empty(),
+            repeated: Events::empty(),
+            late: Events::empty(),
+            has_void_packet: false,
+            held: Events::empty(),
+            passed_by: Vec::new(),
+        }
+    }
+
+    fn wanted(&self) -> Events {
+        Events::from_bits_truncate(self.filter.bits().into()) | Events::ERR
+    }
+
+    fn is_edge_triggered(&self) -> bool {
+        self.trigger.contains(Trigger::EDGE)
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.state, State::Enabled | State::Disabled)
+    }
+
+    fn set_due(&mut self, due: Events, now: Time) {
+        if self.due.is_empty() || !due.contains(self.due) {
+            self.due_since = now;
+            self.passed_by.clear();
+        }
+        self.due = due;
+    }
+
+    fn allow(&mut self, causes: Events, shown: Events, now: Time) {
+        if self.possible.is_empty() {
+            if !self.has_void_packet {
+                self.possible_since = now;
+            }
+            self.shown = Events::empty();
+        }
+        self.possible |= causes;
+        if !self.possible.is_empty() {
+            self.shown |= shown;
+        }
+    }
+
+    /// Nothing of this registration is in the queue any more.
+    fn forget_queued(&mut self) {
+        self.due = Events::empty();
+        self.possible = Events::empty();
+        self.shown = Events::empty();
+        self.repeated = Events::empty();
+        self.late = Events::empty();
+        self.has_void_packet = false;
+        self.passed_by.clear();
+    }
+
+    /// C4, C5: take note of the state of the socket.
+    fn look(&mut self, socket: &Socket, news: News, now: Time) {
+        if self.state != State::Enabled {
+            return;
+        }
+        let holds = socket.holds() & self.wanted();
+        let may_hold = socket.may_hold() & self.wanted();
+        let (due, had_possible) = (self.due, !self.possible.is_empty());
+        if self.is_edge_triggered() {
+            let rose = holds - self.held;
+            let mut repeated = Events::empty();
+            if news == News::Arrived {
+                repeated |= holds & Events::IN;
+            }
+            if news != News::Nothing && known::EDGES_ARE_REPEATED {
+                repeated |= may_hold;
+            }
+            if !self.possible.is_empty() {
+                self.repeated |= repeated;
+            }
+            self.set_due((self.due & holds) | rose, now);
+            self.allow((may_hold - self.held) | repeated, may_hold, now);
+            self.held = may_hold;
+        } else {
+            self.set_due(holds, now);
+            self.allow(may_hold, may_hold, now);
+        }
+        if had_possible {
+            self.late |= self.due - due;
+        }
+    }
+
+    /// A3: a new filter and a new trigger. What is queued keeps what is wanted still (D7).
+    fn enable(&mut self, request: &Request, socket: &Socket, now: Time) {
+        if known::EDGES_ARE_LOST_ON_ENABLE || !self.is_edge_triggered() {
+            // What held while it was level-triggered need not come of an edge (C5).
+            self.set_due(Events::empty(), now);
+        }
+        self.filter = request.filter;
+        self.trigger = request.trigger;
+        self.state = State::Enabled;
+        let wanted = self.wanted();
+        self.set_due(self.due & wanted, now);
+        if known::VOID_PACKETS_KEEP_THEIR_PLACE && !self.possible.is_empty() {
+            self.has_void_packet = !self.possible.intersects(wanted);
+        }
+        self.possible &= wanted;
+        self.shown &= wanted;
+        self.held = socket.may_hold() & wanted;
+        self.look(socket, News::Nothing, now);
+    }
+
+    /// B3: what is queued may still come out.
+    fn disable(&mut self) {
+        self.state = State::Disabled;
+        self.set_due(Events::empty(), 0);
+    }
+
+    /// B4: one last notification has to come, and what is queued may be merged into it.
+    fn remove(&mut self, now: Time) {
+        self.state = State::Removing;
+        self.set_due(Events::empty(), now);
+        self.set_due(Events::REMOVE, now);
+        self.allow(Events::REMOVE, Events::REMOVE, now);
+    }
+
+    /// G1: the number is closed.
+    fn close(&mut self) {
+        self.attached = false;
+        if self.is_live() {
+            self.state = State::Over;
+            self.set_due(Events::empty(), 0);
+        }
+    }
+
+    /// What holds may be said again.
+    fn excuse_repetition(&mut self, socket: Option<&Socket>) {
+        if let (State::Enabled, true, Some(socket)) = (self.state, self.is_edge_triggered(), socket)
+        {
+            let may_hold = socket.may_hold() & self.wanted();
+            self.allow(may_hold, may_hold, 0);
+            self.possible_since = 0;
+        }
+    }
+
+    /// A notification has come out.
+    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Verdict {
+        let late = |clause, what: &str| {
+            Err(format!(
+                "{clause}: {what}: {mask:?} came of {self:?}, socket {socket:?}"
+            ))
+        };
+        let last = mask.contains(Events::REMOVE);
+        if last && self.state != State::Removing {
+            return late("B4", "a REMOVE that nobody asked for");
+        }
+        if !self.shown.contains(mask) {
+            return late(
+                "C2, D1 to D7, G3",
+                "a condition that does not hold, or is not wanted",
+            );
+        }
+        if !self.possible.intersects(mask) {
+            return late("C2, C5, C6, G3", "a notification without a cause");
+        }
+        let due_now = match self.state {
+            // The queued notification of a registration that is being removed may come before.
+            State::Removing => Events::empty(),
+            _ if known::LEVELS_ARE_NOT_MERGED && !self.is_edge_triggered() => self.due - self.late,
+            _ if known::EDGES_ARE_NOT_MERGED && self.is_edge_triggered() => self.due - self.late,
+            _ => self.due,
+        };
+        if !mask.contains(due_now) {
+            return late("C3", "a condition that holds is not merged");
+        }
+        match self.state {
+            State::Removing if last => self.state = State::Over,
+            State::Removing => {
+                self.possible = Events::REMOVE;
+                self.possible_since = self.due_since;
+                self.shown = Events::REMOVE;
+                return Ok(());
+            }
+            State::Enabled if self.trigger.contains(Trigger::ONESHOT) => {
+                self.state = State::Disabled;
+            }
+            _ => {}
+        }
+        let repeated = self.repeated;
+        let missing = self.due - mask;
+        self.forget_queued();
+        match socket {
+            Some(socket) if !self.is_edge_triggered() => self.look(socket, News::Nothing, now),
+            Some(_) if self.state == State::Enabled => {
+                self.set_due(missing, now);
+                self.allow(repeated | missing, self.held, now);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A posted packet that has not come out.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    entry: Entry,
+    since: Time,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Port {
+    registrations: Vec<Registration>,
+    posted: VecDeque<Posted>,
+    /// Numbers that were closed while they were registered here. The port need not have noticed.
+    unnoticed: [bool; NUMBERS],
+    /// Some sockets cannot be reached any more.
+    has_lost_sockets: bool,
+}
+
+impl Port {
+    /// The registration of the socket that this number stands for.
+    fn attached(&mut self, number: usize) -> Option<&mut Registration> {
+        self.registrations
+            .iter_mut()
+            .find(|registration| registration.attached && registration.number == number)
+    }
+
+    /// The latest registration with this key.
+    fn with_key(&mut self, key: usize) -> Option<&mut Registration> {
+        self.registrations
+            .iter_mut()
+            .rfind(|registration| registration.key == key)
+    }
+
+    fn drop_those_that_are_over(&mut self) {
+        self.registrations
+            .retain(|it| it.state != State::Over || !it.possible.is_empty());
+    }
+}
+
+/// Two ports, some descriptor numbers, and the sockets behind them.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    now: Time,
+    sockets: BTreeMap<SocketId, Socket>,
+    numbers: [Number; NUMBERS],
+    ports: [Port; PORTS],
+    keys: usize,
+    /// The latest key that each number had, in each port.
+    latest_keys: [[usize; NUMBERS]; PORTS],
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        Model {
+            now: 0,
+            sockets: BTreeMap::new(),
+            numbers: [Number::Closed; NUMBERS],
+            ports: Default::default(),
+            keys: 0,
+            latest_keys: [[0; NUMBERS]; PORTS],
+        }
+    }
+
+    pub(crate) fn number(&self, number: usize) -> Number {
+        self.numbers[number]
+    }
+
+    pub(crate) fn socket(&self, id: SocketId) -> &Socket {
+        &self.sockets[&id]
+    }
+
+    /// A new socket.
+    pub(crate) fn create(&mut self, id: SocketId, socket: Socket) {
+        self.sockets.insert(id, socket);
+    }
+
+    /// A socket is gone.
+    pub(crate) fn destroy(&mut self, id: SocketId) {
+        self.sockets.remove(&id);
+    }
+
+    /// A number stands for something else from now on. That closes what it stood for, though the
+    /// socket may live on under another number.
+    pub(crate) fn assign(&mut self, number: usize, what: Number, lives_on: bool) {
+        self.numbers[number] = what;
+        for port in &mut self.ports {
+            if let Some(registration) = port.attached(number) {
+                registration.close();
+                port.has_lost_sockets |= lives_on;
+                port.unnoticed[number] = true;
+            }
+            port.drop_those_that_are_over();
+        }
+    }
+
+    /// Something happens to a socket.
+    pub(crate) fn change(&mut self, id: SocketId, news: News, event: impl FnOnce(&mut Socket)) {
+        let Some(socket) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        event(socket);
+        self.now += 1;
+        for port in &mut self.ports {
+            for registration in &mut port.registrations {
+                if registration.attached && registration.socket == id {
+                    registration.look(socket, news, self.now);
+                }
+            }
+        }
+    }
+
+    /// A key that no registration has had.
+    pub(crate) fn fresh_key(&mut self) -> usize {
+        self.keys += 1;
+        self.keys
+    }
+
+    /// The key of the registration of this number, if there is one.
+    pub(crate) fn key(&mut self, port: usize, number: usize) -> Option<usize> {
+        self.ports[port].attached(number).map(|it| it.key)
+    }
+
+    /// The key of the latest registration of this number, if nothing of that one can come any more.
+    pub(crate) fn former_key(&mut self, port: usize, number: usize) -> Option<usize> {
+        let key = self.latest_keys[port][number];
+        (key != 0 && self.ports[port].with_key(key).is_none()).then_some(key)
+    }
+
+    /// A2 to A5, B1 to B6, B10, C1: one entry of a batch.
+    pub(crate) fn apply(
+        &mut self,
+        port: usize,
+        request: &Request,
+    ) -> Result<(), RegistrationError> {
+        self.now += 1;
+        self.excuse(port);
+        let number = request.number;
+        match request.operation {
+            Operation::NONE => return Ok(()),
+            Operation::ENABLE => {
+                if !EventFilter::ALL.contains(request.filter) {
+                    return Err(RegistrationError::InvalidFilter);
+                }
+                if !is_valid(request.trigger) {
+                    return Err(RegistrationError::InvalidTrigger);
+                }
+            }
+            Operation::DISABLE | Operation::REMOVE => {}
+            _ => return Err(RegistrationError::InvalidOperation),
+        }
+        let Number::Socket(id) = self.numbers[number] else {
+            return Err(RegistrationError::NotASocket);
+        };
+        let socket = &self.sockets[&id];
+        let elsewhere = self.is_registered_elsewhere(port, number);
+        let (now, port_number) = (self.now, port);
+        let port = &mut self.ports[port];
+        let Some(registration) = port.attached(number) else {
+            if request.operation != Operation::ENABLE {
+                return Err(RegistrationError::NotFound);
+            }
+            if elsewhere {
+                return Err(RegistrationError::OtherPort);
+            }
+            let mut registration = Registration::new(request.key, number, id);
+            registration.enable(request, socket, now);
+            port.registrations.push(registration);
+            port.unnoticed[number] = false;
+            self.latest_keys[port_number][number] = request.key;
+            return Ok(());
+        };
+        match (request.operation, registration.state) {
+            (Operation::ENABLE, State::Removing) => Err(RegistrationError::RemovePending),
+            (Operation::ENABLE, _) if registration.key != request.key => {
+                Err(RegistrationError::OtherKey)
+            }
+            (Operation::ENABLE, _) => {
+                registration.enable(request, socket, now);
+                Ok(())
+            }
+            (_, State::Removing) => Err(RegistrationError::NotFound),
+            (Operation::DISABLE, _) => {
+                registration.disable();
+                Ok(())
+            }
+            _ => {
+                registration.remove(now);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn post(&mut self, port: usize, entry: Entry) {
+        self.now += 1;
+        let since = self.now;
+        self.ports[port].posted.push_back(Posted { entry, since });
+    }
+
+    /// Whether a packet has to come.
+    pub(crate) fn is_due(&self, port: usize) -> bool {
+        let port = &self.ports[port];
+        !port.posted.is_empty() || port.registrations.iter().any(|it| !it.due.is_empty())
+    }
+
+    /// The notification of one registration, without regard to the order.
+    fn deliver(&mut self, port: usize, entry: &Entry) -> Verdict {
+        self.now += 1;
+        let Some(registration) = self.ports[port].with_key(entry.completion_key) else {
+            return Err(format!("G2, G6: no registration can have sent {entry:?}"));
+        };
+        if entry.overlapped != 0 || entry.events().bits() != entry.transferred {
+            return Err(format!("{entry:?} is no notification"));
+        }
+        let socket = self.sockets.get(&registration.socket);
+        registration.deliver(entry.events(), socket, self.now)
+    }
+
+    /// Notifications of one registration that came at the same time. Which was the first cannot be
+    /// seen; there has to be one that may have been.
+    fn deliver_in_some_order(&mut self, port: usize, entries: &[Entry]) -> Verdict {
+        let mut verdict = Ok(());
+        for (index, entry) in entries.iter().enumerate() {
+            let mut attempt = self.clone();
+            let others = [&entries[..index], &entries[index + 1..]].concat();
+            verdict = attempt.deliver(port, entry).and_then(|()| {
+                attempt.excuse(port);
+                attempt.deliver_in_some_order(port, &others)
+            });
+            if verdict.is_ok() {
+                *self = attempt;
+                break;
+            }
+        }
+        verdict
+    }
+
+    /// E1, E6: a posted packet.
+    fn deliver_posted(&mut self, port: usize, entry: &Entry) -> Result<Time, String> {
+        match self.ports[port].posted.pop_front() {
+            Some(posted) if posted.entry == *entry => Ok(posted.since),
+            other => Err(format!("E1, E6: {entry:?} came, not {other:?}")),
+        }
+    }
+
+    /// Before anything is said of packets that came, or of those that are queued.
+    fn excuse(&mut self, port: usize) {
+        if !known::RIDDANCE_REPEATS_EDGES || !self.ports[port].has_lost_sockets {
+            return;
+        }
+        for registration in &mut self.ports[port].registrations {
+            registration.excuse_repetition(self.sockets.get(&registration.socket));
+        }
+    }
+
+    /// Packets that one call gave, while no other was under way.
+    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Verdict {
+        self.excuse(port);
+        for (index, entry) in entries.iter().enumerate() {
+            let key = entry.completion_key;
+            if key >= POSTED {
+                let since = self.deliver_posted(port, entry)?;
+                self.expect_nothing_before(port, since)?;
+                continue;
+            }
+            if entries[..index].iter().any(|it| it.completion_key == key) {
+                return Err(format!("C3: {entry:?} came twice in one call"));
+            }
+            let registration = self.ports[port].with_key(key);
+            let since = registration.map_or(self.now, |it| it.possible_since);
+            self.expect_posted_later(port, since)?;
+            self.deliver(port, entry)?;
+            if entry.events().contains(Events::REMOVE) {
+                if !known::REMOVES_GO_FIRST {
+                    self.expect_nothing_before(port, since)?;
+                }
+                continue;
+            }
+            for other in &mut self.ports[port].registrations {
+                if other.due.is_empty() || other.due_since > since || other.key == key {
+                    continue;
+                }
+                // Two are those that were ready before anybody looked, and what was reported with them.
+                if other.passed_by.iter().filter(|&&it| it == key).count() == 2 {
+                    return Err(format!(
+                        "E1: {entry:?} came for the third time before {other:?}"
+                    ));
+                }
+                other.passed_by.push(key);
+            }
+        }
+        self.ports[port].drop_those_that_are_over();
+        Ok(())
+    }
+
+    /// E1: what was due before a posted packet came before it.
+    fn expect_nothing_before(&self, port: usize, since: Time) -> Verdict {
+        let mut registrations = self.ports[port].registrations.iter();
+        match registrations.find(|it| !it.due.is_empty() && it.due_since < since) {
+            Some(late) => Err(format!(
+                "E1: a packet posted at {since} came before {late:?}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// E1: what was posted before a notification was possible came before it.
+    fn expect_posted_later(&self, port: usize, since: Time) -> Verdict {
+        match self.ports[port].posted.front() {
+            Some(posted) if posted.since < since => Err(format!(
+                "E1: a notification of {since} came before {posted:?}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Packets that several calls gave, each made by a thread of its own, all at the same time.
+    pub(crate) fn dequeued_by_threads(
+        &mut self,
+        port: usize,
+        calls: &[Option<Vec<Entry>>],
+    ) -> Verdict {
+        self.excuse(port);
+        let timed_out = calls.iter().any(Option::is_none);
+        let packets: Vec<Entry> = calls.iter().flatten().flatten().copied().collect();
+        let dues = &mut self.ports[port]
+            .registrations
+            .iter()
+            .filter(|it| !it.due.is_empty());
+        let has_posted = !self.ports[port].posted.is_empty();
+        if packets.is_empty() && (has_posted || dues.count() > 0 && !known::LOOKS_ARE_SHORT) {
+            return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
+        }
+        let before = self.ports[port].clone();
+        for call in calls.iter().flatten() {
+            let posted: Vec<&Entry> = call
+                .iter()
+                .filter(|it| it.completion_key >= POSTED)
+                .collect();
+            let place = |entry: &&Entry| before.posted.iter().position(|it| it.entry == **entry);
+            if !posted.is_sorted_by_key(place) {
+                return Err(format!("E1: {posted:?} are out of order"));
+            }
+            let mut keys: Vec<usize> = call.iter().map(|it| it.completion_key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            if keys.len() < call.len() {
+                return Err(format!("C3: something came twice in {call:?}"));
+            }
+        }
+        let (mut posted, notifications): (Vec<Entry>, Vec<Entry>) =
+            packets.iter().partition(|it| it.completion_key >= POSTED);
+        posted.sort_by_key(|entry| before.posted.iter().position(|it| it.entry == *entry));
+        let mut latest = 0;
+        for entry in &posted {
+            latest = self.deliver_posted(port, entry)?;
+        }
+        if timed_out && !self.ports[port].posted.is_empty() {
+            return Err("E2: a call came back with nothing while packets waited".to_owned());
+        }
+        for registration in &before.registrations {
+            let of_this = |it: &&Entry| it.completion_key == registration.key;
+            let entries: Vec<Entry> = notifications.iter().filter(of_this).copied().collect();
+            self.deliver_in_some_order(port, &entries)?;
+        }
+        let is_known = |it: &&Entry| {
+            before
+                .registrations
+                .iter()
+                .any(|known| known.key == it.completion_key)
+        };
+        if let Some(stranger) = notifications.iter().find(|it| !is_known(it)) {
+            self.deliver(port, stranger)?;
+        }
+        let came = |key| notifications.iter().any(|it| it.completion_key == key);
+        for registration in &before.registrations {
+            if came(registration.key) {
+                self.expect_posted_later(port, registration.possible_since)?;
+            } else if !registration.due.is_empty() && registration.due_since < latest {
+                return Err(format!(
+                    "E1: a packet posted at {latest} came before {registration:?}"
+                ));
+            }
+        }
+        for registration in &mut self.ports[port].registrations {
+            registration.passed_by.clear();
+        }
+        self.ports[port].drop_those_that_are_over();
+        Ok(())
+    }
+
+    /// A call has found the queue empty.
+    pub(crate) fn timed_out(&mut self, port: usize) -> Verdict {
+        if self.is_due(port) {
+            return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
+        }
+        self.now += 1;
+        for registration in &mut self.ports[port].registrations {
+            registration.forget_queued();
+            let socket = self.sockets.get(&registration.socket);
+            if let Some(socket) = socket.filter(|_| !registration.is_edge_triggered()) {
+                registration.look(socket, News::Nothing, self.now);
+            }
+        }
+        self.ports[port].drop_those_that_are_over();
+        Ok(())
+    }
+
+    /// Numbers that are open, and that the port may take for what they were before.
+    pub(crate) fn haunted(&self, port: usize) -> Vec<usize> {
+        let port = &self.ports[port];
+        let is_haunted = |&number: &usize| {
+            port.has_lost_sockets
+                && port.unnoticed[number]
+                && self.numbers[number] != Number::Closed
+        };
+        (0..NUMBERS).filter(is_haunted).collect()
+    }
+
+    /// The port has noticed that what a number stood for was closed, if it is a socket now.
+    pub(crate) fn noticed(&mut self, port: usize, number: usize) {
+        if self.numbers[number] == Number::Other {
+            return;
+        }
+        let port = &mut self.ports[port];
+        let is_formerly = |it: &Registration| it.number == number && !it.attached;
+        port.registrations
+            .retain(|it| !is_formerly(it) || it.state != State::Over);
+        // What is being removed is kept until it was dequeued.
+        port.unnoticed[number] = port.registrations.iter().any(is_formerly);
+    }
+
+    /// The numbers that are registered here, and not being removed.
+    pub(crate) fn registered(&self, port: usize) -> Vec<usize> {
+        let registrations = self.ports[port].registrations.iter();
+        registrations
+            .filter(|it| it.attached && it.is_live())
+            .map(|it| it.number)
+            .collect()
+    }
+
+    /// Whether the number is registered with another port.
+    pub(crate) fn is_registered_elsewhere(&self, port: usize, number: usize) -> bool {
+        let is_attached =
+            |it: &Registration| it.attached && it.number == number && it.state != State::Over;
+        (0..PORTS)
+            .filter(|&other| other != port)
+            .any(|other| self.ports[other].registrations.iter().any(is_attached))
+    }
+
+    /// After a race the registration of a number is disabled, and nothing of it is queued; or there is
+    /// none.
+    pub(crate) fn set_disabled(&mut self, port: usize, number: usize, key: Option<usize>) {
+        self.ports[port]
+            .registrations
+            .retain(|it| !it.attached || it.number != number);
+        if let (Some(key), Number::Socket(socket)) = (key, self.numbers[number]) {
+            let registration = Registration::new(key, number, socket);
+            self.ports[port].registrations.push(registration);
+            self.ports[port].unnoticed[number] = false;
+            self.latest_keys[port][number] = key;
+        }
+    }
+
+    /// How many registrations the port may say that it has.
+    pub(crate) fn registrations(&self, port: usize) -> RangeInclusive<usize> {
+        let port = &self.ports[port];
+        let attached = port.registrations.iter().filter(|it| it.attached).count();
+        let unnoticed = port.unnoticed.iter().filter(|&&it| it).count();
+        attached..=attached + unnoticed
+    }
+
+    /// G4: a port is closed, and another takes its part.
+    pub(crate) fn replace_port(&mut self, port: usize) {
+        self.ports[port] = Port::default();
+        self.latest_keys[port] = [0; NUMBERS];
+    }
+}
+
+/// C1: which triggers there are.
+pub(crate) fn is_valid(trigger: Trigger) -> bool {
+    [
+        Trigger::LEVEL,
+        Trigger::EDGE,
+        Trigger::LEVEL | Trigger::PERSISTENT,
+        Trigger::EDGE | Trigger::PERSISTENT,
+        Trigger::LEVEL | Trigger::ONESHOT,
+        Trigger::EDGE | Trigger::ONESHOT,
+    ]
+    .contains(&trigger)
+}

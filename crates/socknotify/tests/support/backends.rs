@@ -1,0 +1,78 @@
+//! Every test once for each backend.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::{Backend, CompletionPort};
+
+/// How long one test may take before it is taken to hang.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Makes each function named, a `fn(Backend) -> io::Result<()>`, a test for every backend of this
+/// system, in a module with the backend's name.
+macro_rules! for_every_backend {
+    ($($test:ident),+ $(,)?) => {
+        #[cfg(target_os = "linux")]
+        mod epoll {
+            for_every_backend!(@run Epoll $($test)+);
+        }
+    };
+    (@run $backend:ident $($test:ident)+) => {
+        $(
+            #[test]
+            fn $test() -> std::io::Result<()> {
+                crate::support::run(socknotify::Backend::$backend, super::$test)
+            }
+        )+
+    };
+}
+
+/// The backends for which [`for_every_backend`] makes tests.
+const TESTED: &[Backend] = &[
+    #[cfg(target_os = "linux")]
+    Backend::Epoll,
+];
+
+/// The backends that work on this machine.
+pub(crate) fn backends() -> impl Iterator<Item = Backend> {
+    assert_eq!(TESTED, Backend::ALL, "a backend has no tests");
+    Backend::ALL
+        .iter()
+        .copied()
+        .filter(|backend| backend.probe().is_ok())
+}
+
+/// Runs a test, if its backend works here. One that hangs fails, and lets the others go on.
+pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::Result<()> {
+    if let Err(error) = backend.probe() {
+        eprintln!("skipped: {backend} does not work here: {error}");
+        return Ok(());
+    }
+    let (done, outcome) = channel();
+    let body = thread::spawn(move || {
+        let result = test(backend);
+        let _ = done.send(());
+        result
+    });
+    match outcome.recv_timeout(LIMIT) {
+        // It ended, or panicked, and so dropped its end of the channel.
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => match body.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        },
+        Err(RecvTimeoutError::Timeout) => panic!("hangs"),
+    }
+}
+
+/// A port with as many places as there are processors.
+pub(crate) fn port(backend: Backend) -> io::Result<CompletionPort> {
+    Ok(CompletionPort::builder().backend(backend).build()?)
+}
+
+/// A port with this many places.
+pub(crate) fn port_with(backend: Backend, places: usize) -> io::Result<CompletionPort> {
+    let builder = CompletionPort::builder().backend(backend);
+    Ok(builder.concurrency(places).build()?)
+}

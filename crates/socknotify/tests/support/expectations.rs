@@ -1,0 +1,92 @@
+//! What should come out of a port, and what should not.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::Socket;
+use socknotify::{CompletionPort, Entry, Error, Events, Registration};
+
+use super::{GLANCE, PATIENCE, thread_time};
+
+/// The packet of a socket notification.
+pub(crate) fn notification(key: usize, events: Events) -> Entry {
+    Entry::new(key, events.bits(), 0)
+}
+
+/// Dequeues one packet after the other, and compares them to these.
+#[track_caller]
+pub(crate) fn expect_packets(port: &CompletionPort, expected: &[Entry]) {
+    for (index, &wanted) in expected.iter().enumerate() {
+        match port.dequeue_one(Some(PATIENCE)) {
+            Ok(entry) => assert_eq!(
+                (entry, entry.events()),
+                (wanted, wanted.events()),
+                "packet {index} of {expected:?}"
+            ),
+            Err(error) => panic!("instead of packet {index} of {expected:?}: {error}"),
+        }
+    }
+}
+
+/// Dequeues one notification after the other, and compares them to these: key and events.
+#[track_caller]
+pub(crate) fn expect(port: &CompletionPort, expected: &[(usize, Events)]) {
+    let expected: Vec<Entry> = expected
+        .iter()
+        .map(|&(key, events)| notification(key, events))
+        .collect();
+    expect_packets(port, &expected);
+}
+
+/// Dequeues this many packets, and sorts them by key.
+#[track_caller]
+pub(crate) fn collect(port: &CompletionPort, count: usize) -> Vec<(usize, Events)> {
+    let mut found: Vec<_> = (0..count)
+        .map(|index| match port.dequeue_one(Some(PATIENCE)) {
+            Ok(entry) => (entry.completion_key, entry.events()),
+            Err(error) => panic!("instead of packet {index} of {count}: {error}"),
+        })
+        .collect();
+    found.sort_by_key(|&(key, events)| (key, events.bits()));
+    found
+}
+
+/// Nothing is there to be dequeued, now that what could bring it about has happened.
+#[track_caller]
+pub(crate) fn expect_nothing(port: &CompletionPort) {
+    let found = port.dequeue_one(Some(Duration::ZERO));
+    let events = found.map(|entry| entry.events());
+    assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
+}
+
+/// Nothing comes for a while, and this thread sleeps in the meantime.
+#[track_caller]
+pub(crate) fn expect_quiet(port: &CompletionPort) {
+    let before = thread_time();
+    let found = port.dequeue_one(Some(GLANCE * 2));
+    let spent = thread_time() - before;
+    let events = found.map(|entry| entry.events());
+    assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
+    assert!(
+        spent < GLANCE / 5,
+        "the wait for nothing took {spent:?} of a processor"
+    );
+}
+
+/// Removes a registration that has nothing to say any more, and sees it go.
+#[track_caller]
+pub(crate) fn expect_removed(port: &CompletionPort, socket: &Socket, key: usize) -> io::Result<()> {
+    port.register(Registration::remove(socket))??;
+    expect(port, &[(key, Events::REMOVE)]);
+    Ok(())
+}
+
+/// Dequeues whatever there is.
+pub(crate) fn drain_port(port: &CompletionPort) -> Vec<(usize, Events)> {
+    let mut found = Vec::new();
+    while let Ok(entry) = port.dequeue_one(Some(Duration::ZERO)) {
+        found.push((entry.completion_key, entry.events()));
+        assert!(found.len() < 100_000, "there is no end to it");
+    }
+    found
+}

@@ -1,0 +1,111 @@
+//! Threads that meet at known points.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::Pid;
+use rustix::time::{ClockId, clock_gettime};
+use socknotify::CompletionPort;
+
+use super::PATIENCE;
+
+/// Waits for something that other threads bring about.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_micros(20);
+    while !condition() {
+        assert!(Instant::now() < end, "this does not come about: {what}");
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
+    }
+}
+
+/// Waits until this many threads wait in the port.
+#[track_caller]
+pub(crate) fn wait_for_waiting(port: &CompletionPort, threads: usize) {
+    wait_until(&format!("{threads} threads wait"), || {
+        port.snapshot().waiting == threads
+    });
+}
+
+/// Waits until a thread of this process sleeps.
+///
+/// A thread that a port counts as waiting may be on its way into the kernel still.
+#[track_caller]
+pub(crate) fn asleep(thread: Pid) {
+    if cfg!(not(target_os = "linux")) {
+        // No other way to tell; without it the order of arrival may differ from what is assumed.
+        return thread::sleep(Duration::from_millis(50));
+    }
+    let path = format!("/proc/self/task/{thread}/stat");
+    wait_until("the thread sleeps", || {
+        let stat = std::fs::read_to_string(&path).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|state| state.starts_with('S'))
+    });
+}
+
+/// How often a thread of this process has gone to sleep. `None` where the system does not tell.
+pub(crate) fn voluntary_switches(thread: Pid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+/// The processor time that this thread has used.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a time since the thread began")
+}
+
+/// Closes a port when a test's scope ends, however it ends, so that no thread waits in it for ever.
+pub(crate) struct CloseAtEnd<'a>(pub(crate) &'a CompletionPort, pub(crate) &'a [&'a Gate]);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+        for gate in self.1 {
+            gate.open_for_all();
+        }
+    }
+}
+
+/// Lets threads pass one by one.
+#[derive(Default)]
+pub(crate) struct Gate {
+    passes: Mutex<usize>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets this many threads pass, now or later.
+    pub(crate) fn open(&self, threads: usize) {
+        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        *passes = passes.saturating_add(threads);
+        self.opened.notify_all();
+    }
+
+    pub(crate) fn open_for_all(&self) {
+        self.open(usize::MAX / 2);
+    }
+
+    /// Waits for leave to pass.
+    #[track_caller]
+    pub(crate) fn pass(&self) {
+        let passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut passes, waited) = self
+            .opened
+            .wait_timeout_while(passes, PATIENCE, |passes| *passes == 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!waited.timed_out(), "the gate stays shut");
+        *passes -= 1;
+    }
+}
