@@ -1,0 +1,98 @@
+//! How many file descriptors this process may have.
+
+use std::{fmt, io};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+
+/// The limits of this process. `None` stands for no limit.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Limits {
+    /// The limit in force.
+    pub(crate) soft: Option<u64>,
+    /// How far the process may raise it.
+    pub(crate) hard: Option<u64>,
+}
+
+impl Limits {
+    pub(crate) fn read() -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        Limits {
+            soft: limit.current,
+            hard: limit.maximum,
+        }
+    }
+}
+
+/// How many descriptors are open now, 0 where the system does not tell.
+pub(crate) fn in_use() -> u64 {
+    std::fs::read_dir("/dev/fd").map_or(0, |open| open.count() as u64)
+}
+
+/// Raises the soft limit to `needed`, if it is lower.
+pub(crate) fn provide(needed: u64) -> Result<(), Shortage> {
+    let limits = Limits::read();
+    if limits.soft.is_none_or(|soft| soft >= needed) {
+        return Ok(());
+    }
+    let shortage = Shortage { needed, limits };
+    if limits.hard.is_some_and(|hard| hard < needed) {
+        return Err(shortage);
+    }
+    let raised = Rlimit {
+        current: Some(needed),
+        maximum: limits.hard,
+    };
+    setrlimit(Resource::Nofile, raised).map_err(|_| shortage)
+}
+
+/// Whether `error` says that no descriptor is left, for this process or for the whole system.
+pub(crate) fn are_used_up(error: &io::Error) -> bool {
+    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// There are not enough descriptors.
+#[derive(Debug)]
+pub(crate) struct Shortage {
+    needed: u64,
+    limits: Limits,
+}
+
+impl Shortage {
+    /// For when descriptors ran out although the limit looked high enough.
+    pub(crate) fn now(needed: u64) -> Self {
+        Shortage {
+            needed,
+            limits: Limits::read(),
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shortage { needed, limits } = self;
+        write!(
+            f,
+            "{needed} file descriptors are needed, but the limit is {} (hard limit {}); \
+             raise the hard limit, or ask for fewer clients",
+            Limit(limits.soft),
+            Limit(limits.hard),
+        )
+    }
+}
+
+impl std::error::Error for Shortage {}
+
+/// A limit in words.
+pub(crate) struct Limit(pub(crate) Option<u64>);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(limit) => limit.fmt(f),
+            None => "unlimited".fmt(f),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `socknotify`: tries socket state notifications on this machine.
+#![forbid(unsafe_code)]
+
+mod descriptors;
+mod doctor;
+mod output;
+mod scenarios;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Try socket state notifications on this machine.
+///
+/// The exit code is 0 when all is well, 1 when something is not, and 2 when the command line is
+/// wrong.
+#[derive(Parser)]
+#[command(name = "socknotify", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the three published programs over loopback and check that every total adds up
+    Scenarios(scenarios::Arguments),
+    /// Tell what this system offers: backends, processors, descriptor limits
+    Doctor(doctor::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Scenarios(arguments) => scenarios::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("socknotify: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `socknotify scenarios`: the three published programs, rebuilt over loopback.
+//!
+//! A scenario is a server on a completion port and its clients, all in this process and all on real
+//! sockets. It counts what happens ([`tally`]); afterwards the totals are compared with what the
+//! [`plan`] promised ([`report`]), while a [`supervisor`] sees to it that nothing hangs.
+
+mod clients;
+mod connections;
+mod edge_triggered_udp;
+mod multi_threaded_tcp;
+mod plan;
+mod poll_replacement;
+mod problem;
+mod report;
+mod run;
+mod supervisor;
+mod tally;
+mod tcp;
+
+use std::error::Error;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use socknotify::Backend;
+
+use crate::{descriptors, output};
+use plan::Plan;
+use problem::Problem;
+use report::Report;
+use run::Run;
+use supervisor::{Display, Ending};
+
+/// Run the three published programs over loopback and check that every total adds up
+///
+/// Both the server and its clients run in this process, on real sockets. The exit code is 1 if
+/// anything is missing at the end: a byte, a REMOVE notification, a registration left behind.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Which of them to run
+    #[arg(value_enum, default_value_t = Selection::All)]
+    scenario: Selection,
+
+    /// Clients, each with a socket of its own; all of them are connected at the same time
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    clients: u32,
+
+    /// Sends of 4 bytes that each client makes
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+    sends: u32,
+
+    /// Server threads of multi-threaded-tcp; the other two have one
+    #[arg(long, value_name = "NUMBER", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    threads: u32,
+
+    /// How many threads the port lets run at once [default: the number of processors]
+    #[arg(long, value_name = "NUMBER")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    concurrency: Option<u32>,
+
+    /// What the port runs on [default: the best that works here]
+    #[arg(long, value_name = "NAME", value_parser = backend_names())]
+    backend: Option<Backend>,
+
+    /// Print one JSON object per scenario and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+fn backend_names() -> impl TypedValueParser<Value = Backend> {
+    PossibleValuesParser::new(Backend::ALL.iter().map(|backend| backend.name()))
+        .try_map(|name| name.parse::<Backend>())
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Selection {
+    /// One thread, level-triggered persistent registrations, plain dequeuing
+    PollReplacement,
+    /// One datagram socket, edge-triggered, drained on every notification
+    EdgeTriggeredUdp,
+    /// Many threads on one port, one-shot level-triggered registrations
+    MultiThreadedTcp,
+    /// All three, one after the other
+    All,
+}
+
+impl Selection {
+    fn scenarios(self) -> &'static [Scenario] {
+        match self {
+            Selection::PollReplacement => &[Scenario::PollReplacement],
+            Selection::EdgeTriggeredUdp => &[Scenario::EdgeTriggeredUdp],
+            Selection::MultiThreadedTcp => &[Scenario::MultiThreadedTcp],
+            Selection::All => &[
+                Scenario::PollReplacement,
+                Scenario::EdgeTriggeredUdp,
+                Scenario::MultiThreadedTcp,
+            ],
+        }
+    }
+}
+
+/// One of the published programs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scenario {
+    PollReplacement,
+    EdgeTriggeredUdp,
+    MultiThreadedTcp,
+}
+
+impl Scenario {
+    fn name(self) -> &'static str {
+        match self {
+            Scenario::PollReplacement => "poll-replacement",
+            Scenario::EdgeTriggeredUdp => "edge-triggered-udp",
+            Scenario::MultiThreadedTcp => "multi-threaded-tcp",
+        }
+    }
+
+    fn program(self) -> fn(&Run) -> Result<(), Problem> {
+        match self {
+            Scenario::PollReplacement => poll_replacement::run,
+            Scenario::EdgeTriggeredUdp => edge_triggered_udp::run,
+            Scenario::MultiThreadedTcp => multi_threaded_tcp::run,
+        }
+    }
+}
+
+/// Runs the selected scenarios and prints a report on each. True if all of them are in order.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
+    let open = descriptors::in_use();
+    let plans: Vec<Plan> = arguments
+        .scenario
+        .scenarios()
+        .iter()
+        .map(|&scenario| arguments.plan(scenario, open))
+        .collect();
+    // Before the first one starts: a limit that is too low should not show halfway through.
+    descriptors::provide(plans.iter().map(Plan::descriptors).max().unwrap_or(0))?;
+
+    let mut all_in_order = true;
+    for plan in plans {
+        let run = Arc::new(Run::prepare(plan)?);
+        let (ending, time) =
+            supervisor::supervise(&run, plan.scenario.program(), arguments.display());
+        let report = Report::make(&run, time);
+        output::line(report.text(arguments.json)?)?;
+        all_in_order &= report.is_in_order();
+        if ending == Ending::Abandoned {
+            // Its threads are still about and would disturb the next one.
+            break;
+        }
+    }
+    Ok(all_in_order)
+}
+
+impl Arguments {
+    fn plan(&self, scenario: Scenario, open_descriptors: u64) -> Plan {
+        Plan {
+            scenario,
+            clients: self.clients,
+            sends: self.sends,
+            threads: match scenario {
+                Scenario::MultiThreadedTcp => self.threads,
+                Scenario::PollReplacement | Scenario::EdgeTriggeredUdp => 1,
+            },
+            concurrency: self.concurrency,
+            backend: self.backend,
+            open_descriptors,
+        }
+    }
+
+    fn display(&self) -> Display {
+        if self.json || !io::stderr().is_terminal() {
+            Display::Nothing
+        } else {
+            Display::ProgressBar
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a scenario is going to do, and so what must have happened at its end.
+
+use socknotify::{Backend, CompletionPort};
+
+use super::Scenario;
+
+/// The length of one send, as in the published programs.
+pub(crate) const SEND_LENGTH: usize = 4;
+
+/// Descriptors for what is neither a client's nor open before the start: the listener, the port.
+const SPARE_DESCRIPTORS: u64 = 32;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) scenario: Scenario,
+    pub(crate) clients: u32,
+    pub(crate) sends: u32,
+    pub(crate) threads: u32,
+    pub(crate) concurrency: Option<u32>,
+    pub(crate) backend: Option<Backend>,
+    /// Those that were open before the first scenario.
+    pub(crate) open_descriptors: u64,
+}
+
+impl Plan {
+    pub(crate) fn make_port(&self) -> Result<CompletionPort, socknotify::Error> {
+        let builder = CompletionPort::builder()
+            .concurrency(self.concurrency.map_or(0, |places| places as usize));
+        match self.backend {
+            Some(backend) => builder.backend(backend).build(),
+            None => builder.build(),
+        }
+    }
+
+    /// The bytes that one client sends.
+    pub(crate) fn bytes_per_client(&self) -> u64 {
+        u64::from(self.sends) * SEND_LENGTH as u64
+    }
+
+    /// The bytes that all clients send.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.clients) * self.bytes_per_client()
+    }
+
+    /// The registrations that are removed, each with one notification: of a TCP server those of its
+    /// connections and its listener, of a UDP server that of its only socket.
+    pub(crate) fn removals(&self) -> u64 {
+        match self.scenario {
+            Scenario::PollReplacement | Scenario::MultiThreadedTcp => u64::from(self.clients) + 1,
+            Scenario::EdgeTriggeredUdp => 1,
+        }
+    }
+
+    /// The packets that the scenario posts itself.
+    pub(crate) fn posts(&self) -> u64 {
+        match self.scenario {
+            Scenario::PollReplacement => 0,
+            Scenario::EdgeTriggeredUdp => 1,
+            Scenario::MultiThreadedTcp => u64::from(self.threads),
+        }
+    }
+
+    /// The file descriptors that it takes, with both ends of each connection in this process.
+    pub(crate) fn descriptors(&self) -> u64 {
+        let per_client = match self.scenario {
+            Scenario::PollReplacement | Scenario::MultiThreadedTcp => 2,
+            Scenario::EdgeTriggeredUdp => 1,
+        };
+        self.open_descriptors + u64::from(self.clients) * per_client + SPARE_DESCRIPTORS
+    }
+
+    /// A plan for tests.
+    #[cfg(test)]
+    pub(crate) fn sample(scenario: Scenario, clients: u32) -> Self {
+        Plan {
+            scenario,
+            clients,
+            sends: 10,
+            threads: 1,
+            concurrency: Some(2),
+            backend: None,
+            open_descriptors: 5,
+        }
+    }
+}
