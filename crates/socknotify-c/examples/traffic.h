@@ -1,0 +1,74 @@
+/*
+ * What the examples need besides a port: sockets on loopback, clients, and a way to give up.
+ */
+#ifndef TRAFFIC_H
+#define TRAFFIC_H
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Longer than anything here takes. */
+#define PATIENCE_MS 30000
+
+#define MESSAGES 10
+#define MESSAGE_SIZE 4
+
+/* End the program if something that has to hold does not. */
+static inline void require(int holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "failed: %s\n", what);
+        exit(EXIT_FAILURE);
+    }
+}
+
+/* Bind to a free port of the loopback interface, and say which. */
+static inline struct sockaddr_in bind_to_loopback(int socket) {
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    require(bind(socket, (struct sockaddr *)&address, length) == 0, "bind");
+    require(getsockname(socket, (struct sockaddr *)&address, &length) == 0, "getsockname");
+    return address;
+}
+
+/* What a client is to do: send so many messages to this address, and leave. */
+struct client {
+    struct sockaddr_in server;
+    int socket_type;
+    pthread_t thread;
+};
+
+static inline void *run_client(void *context) {
+    const struct client *client = (const struct client *)context;
+    const char message[MESSAGE_SIZE] = {'p', 'i', 'n', 'g'};
+    int fd = socket(AF_INET, client->socket_type, 0);
+    require(fd >= 0, "a client's socket");
+    require(connect(fd, (const struct sockaddr *)&client->server, sizeof client->server) == 0,
+            "connect");
+    for (int sent = 0; sent < MESSAGES; sent += 1) {
+        require(send(fd, message, sizeof message, 0) == (ssize_t)sizeof message, "send");
+    }
+    close(fd);
+    return NULL;
+}
+
+static inline void start_client(struct client *client, struct sockaddr_in server, int socket_type) {
+    client->server = server;
+    client->socket_type = socket_type;
+    require(pthread_create(&client->thread, NULL, run_client, client) == 0, "a client's thread");
+}
+
+static inline void join_client(struct client *client) {
+    require(pthread_join(client->thread, NULL) == 0, "join");
+}
+
+#endif /* TRAFFIC_H */

@@ -1,0 +1,335 @@
+/*
+ * socknotify.h - socket state notifications on a completion port
+ *
+ * A port is a queue of packets, with threads that take from it. Sockets are registered with it, and
+ * packets come out when they become ready; programs post packets of their own. The interface is that
+ * of Windows (ProcessSocketNotifications), brought to systems that have nothing of the kind.
+ *
+ * There are two spellings. The sn_ names below are always there. With
+ *
+ *     #define SOCKNOTIFY_WIN32_NAMES
+ *     #include <socknotify.h>
+ *
+ * the names of the Windows headers are there as well, for programs that use them already. Structures
+ * and masks are the same in both. docs/PORTING.md says what is the same and what differs.
+ *
+ * Rules for all functions:
+ *
+ *   - Any thread may call any of them at any time, also while another closes the port.
+ *   - Each returns an error code, SN_SUCCESS or another of the SN_ codes, except where it says
+ *     otherwise. What fails with anything but SN_TIMEOUT has done nothing.
+ *   - A port that was closed, or that never was one, is SN_INVALID_HANDLE. Its value is checked, not
+ *     followed.
+ *   - A null pointer, where there has to be something, is SN_INVALID_PARAMETER. Arrays need not be
+ *     aligned, and may overlap; where they do, what is written later stays: first the registrations'
+ *     results, then the entries, then the count.
+ *   - A port belongs to the process that made it. In a forked child it is SN_INVALID_HANDLE, except
+ *     that it can be closed there, which does not disturb the parent.
+ *   - None may be called from a signal handler.
+ *
+ * This header is C99 and C++11. Link with -lsocknotify.
+ */
+#ifndef SOCKNOTIFY_H
+#define SOCKNOTIFY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- What goes in and what comes out -------------------------------------------------------- */
+
+/* A completion port. Never null, and never -1. */
+typedef void *sn_port;
+
+/* A socket: its descriptor. Wide enough for -1 to become the largest value, which is no socket. */
+typedef uintptr_t sn_socket;
+
+/* One socket, and what to do with it: SOCK_NOTIFY_REGISTRATION. */
+typedef struct sn_registration {
+    sn_socket socket;
+    void *completionKey;         /* comes back in each notification; fixed until REMOVE has come out */
+    uint16_t eventFilter;        /* SOCK_NOTIFY_REGISTER_EVENT_*: what to notify */
+    uint8_t operation;           /* SOCK_NOTIFY_OP_*: one of them at most */
+    uint8_t triggerFlags;        /* SOCK_NOTIFY_TRIGGER_*: when to notify, and how often */
+    uint32_t registrationResult; /* out: SN_SUCCESS, or why this entry was not applied */
+} sn_registration;
+
+/* A block of the caller's own that is posted with a packet: OVERLAPPED. It is never looked into. */
+typedef struct sn_overlapped {
+    uintptr_t Internal;
+    uintptr_t InternalHigh;
+    uint32_t Offset;
+    uint32_t OffsetHigh;
+    void *hEvent;
+} sn_overlapped;
+
+/* One packet: OVERLAPPED_ENTRY. Whether a socket or a post has sent it, the key must tell. */
+typedef struct sn_entry {
+    uintptr_t lpCompletionKey;           /* the key of the registration, or as posted */
+    sn_overlapped *lpOverlapped;         /* null, or as posted */
+    uintptr_t Internal;                  /* 0 */
+    uint32_t dwNumberOfBytesTransferred; /* SOCK_NOTIFY_EVENT_*, or as posted */
+} sn_entry;
+
+#ifndef SOCK_NOTIFY_REGISTER_EVENT_NONE
+
+/* What to notify. Errors and the removal are notified in any case. */
+#define SOCK_NOTIFY_REGISTER_EVENT_NONE 0x00
+#define SOCK_NOTIFY_REGISTER_EVENT_IN 0x01     /* a receive, or an accept, would not block */
+#define SOCK_NOTIFY_REGISTER_EVENT_OUT 0x02    /* a send would not block, or a connect succeeded */
+#define SOCK_NOTIFY_REGISTER_EVENT_HANGUP 0x04 /* the peer has ended or reset the stream */
+#define SOCK_NOTIFY_REGISTER_EVENTS_ALL 0x07
+
+/* What was notified. */
+#define SOCK_NOTIFY_EVENT_IN SOCK_NOTIFY_REGISTER_EVENT_IN
+#define SOCK_NOTIFY_EVENT_OUT SOCK_NOTIFY_REGISTER_EVENT_OUT
+#define SOCK_NOTIFY_EVENT_HANGUP SOCK_NOTIFY_REGISTER_EVENT_HANGUP
+#define SOCK_NOTIFY_EVENT_ERR 0x40    /* the socket has an error: the next receive says which */
+#define SOCK_NOTIFY_EVENT_REMOVE 0x80 /* the last one: what belongs to the key may be freed */
+#define SOCK_NOTIFY_EVENTS_ALL 0xC7
+
+/* What to do with a registration. */
+#define SOCK_NOTIFY_OP_NONE 0x00
+#define SOCK_NOTIFY_OP_ENABLE 0x01  /* register, or overwrite filter and trigger, and enable */
+#define SOCK_NOTIFY_OP_DISABLE 0x02 /* no new notifications until enabled again */
+#define SOCK_NOTIFY_OP_REMOVE 0x04  /* end it; a last notification follows */
+
+/* When to notify: exactly one of LEVEL and EDGE, and ONESHOT or PERSISTENT (if neither is given). */
+#define SOCK_NOTIFY_TRIGGER_ONESHOT 0x01 /* dequeuing a notification disables the registration */
+#define SOCK_NOTIFY_TRIGGER_PERSISTENT 0x02
+#define SOCK_NOTIFY_TRIGGER_LEVEL 0x04 /* whenever it holds */
+#define SOCK_NOTIFY_TRIGGER_EDGE 0x08  /* when it begins to hold */
+#define SOCK_NOTIFY_TRIGGER_ALL 0x0F
+
+#endif /* SOCK_NOTIFY_REGISTER_EVENT_NONE */
+
+/* The time-out, in milliseconds, that never comes. */
+#define SN_INFINITE 0xFFFFFFFF
+
+/* Error codes, with the values that they have on Windows. */
+#define SN_SUCCESS 0
+#define SN_TOO_MANY_OPEN_FILES 4    /* no descriptor is left for a new port */
+#define SN_INVALID_HANDLE 6         /* not an open port of this process */
+#define SN_NOT_ENOUGH_MEMORY 8
+#define SN_GEN_FAILURE 31           /* the system refused for a reason of its own */
+#define SN_NOT_SUPPORTED 50
+#define SN_INVALID_PARAMETER 87     /* the call's: the arguments contradict each other; an entry's: */
+                                    /* its masks do, or its key is not that of the registration, */
+                                    /* which is another port's or is being removed */
+#define SN_TIMEOUT 258              /* no packet came in time; the registrations were applied */
+#define SN_ABANDONED_WAIT 735       /* the port was closed during the call */
+#define SN_NOT_FOUND 1168           /* an entry's: its socket is not registered with this port */
+#define SN_INTERNAL_ERROR 1359      /* a fault of this library */
+#define SN_NO_SYSTEM_RESOURCES 1450 /* a limit of the system is reached */
+#define SN_NOT_A_SOCKET 10038       /* an entry's: not an open socket */
+
+/* ---- What to call --------------------------------------------------------------------------- */
+
+/*
+ * Make a port, of which at most `concurrency` threads run with packets in hand; 0 stands for the
+ * number of processors. When it fails, *port becomes null.
+ */
+uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
+
+/*
+ * Close a port. Threads that wait in it return with SN_ABANDONED_WAIT. Its registrations end without
+ * a notification, and its packets are lost. The sockets stay open.
+ */
+uint32_t sn_close_port(sn_port port);
+
+/*
+ * Apply registrations, in order, then dequeue packets.
+ *
+ * Each registration gets its own registrationResult; one that fails does not stop the others. What
+ * they make ready can come out of this same call. Results are written with SN_SUCCESS and with
+ * SN_TIMEOUT. With everything else, nothing was applied (with SN_ABANDONED_WAIT, it is gone with the
+ * port).
+ *
+ * Then at least one packet is waited for, timeout_ms at most, and as many as are there (up to
+ * entry_count, and up to 65536) are written to `entries`, and their number to *received. A call that
+ * fails sets *received to 0.
+ *
+ * With registration_count 0, `registrations` must be null: that is a plain dequeue. With entry_count
+ * 0, `entries` and `received` must be null and timeout_ms 0: that only registers. All else that does
+ * not fit together is SN_INVALID_PARAMETER.
+ */
+uint32_t sn_process(sn_port port,
+                    uint32_t registration_count,
+                    sn_registration *registrations,
+                    uint32_t timeout_ms,
+                    uint32_t entry_count,
+                    sn_entry *entries,
+                    uint32_t *received);
+
+/* Dequeue packets, as sn_process does. */
+uint32_t sn_dequeue(sn_port port,
+                    sn_entry *entries,
+                    uint32_t entry_count,
+                    uint32_t *received,
+                    uint32_t timeout_ms);
+
+/* Dequeue one packet. When that fails, *overlapped becomes null and the other two stay as they are. */
+uint32_t sn_dequeue_one(sn_port port,
+                        uint32_t *transferred,
+                        uintptr_t *completion_key,
+                        sn_overlapped **overlapped,
+                        uint32_t timeout_ms);
+
+/* Queue a packet, which comes out unchanged. `overlapped` may be anything. */
+uint32_t sn_post(sn_port port,
+                 uint32_t transferred,
+                 uintptr_t completion_key,
+                 sn_overlapped *overlapped);
+
+/*
+ * Run work(context), and let another thread take packets meanwhile in place of this one.
+ *
+ * For work that blocks with a packet in hand: on Windows the kernel sees a thread block, here it has
+ * to be told. `work` must return to its caller: no longjmp, no exception, no end of the thread.
+ */
+uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
+
+/*
+ * The last error of this thread. The sn_ functions leave it alone; those with Win32 names set it when
+ * they fail, and so may code that stands in for other parts of Windows.
+ */
+uint32_t sn_last_error(void);
+void sn_set_last_error(uint32_t error);
+
+/* ---- The Win32 spelling --------------------------------------------------------------------- */
+
+#if defined(SOCKNOTIFY_WIN32_NAMES) && !defined(_WIN32)
+
+typedef uint8_t UINT8;
+typedef uint16_t UINT16;
+typedef uint32_t UINT32;
+typedef uint32_t DWORD; /* 32 bits, as on Windows, whatever a `long` has */
+typedef uint32_t ULONG;
+typedef uintptr_t ULONG_PTR;
+typedef int BOOL;
+typedef void *PVOID;
+typedef sn_port HANDLE;
+typedef sn_socket SOCKET;
+typedef sn_registration SOCK_NOTIFY_REGISTRATION;
+typedef sn_overlapped OVERLAPPED, *LPOVERLAPPED;
+typedef sn_entry OVERLAPPED_ENTRY, *LPOVERLAPPED_ENTRY;
+
+#ifndef TRUE
+#define TRUE 1
+#endif
+#ifndef FALSE
+#define FALSE 0
+#endif
+#define INFINITE SN_INFINITE
+#define INVALID_HANDLE_VALUE ((HANDLE)(intptr_t)-1)
+#define INVALID_SOCKET (~(SOCKET)0)
+
+#define ERROR_SUCCESS 0L
+#define ERROR_TOO_MANY_OPEN_FILES 4L
+#define ERROR_INVALID_HANDLE 6L
+#define ERROR_NOT_ENOUGH_MEMORY 8L
+#define ERROR_GEN_FAILURE 31L
+#define ERROR_NOT_SUPPORTED 50L
+#define ERROR_INVALID_PARAMETER 87L
+#define WAIT_TIMEOUT 258L
+#define ERROR_ABANDONED_WAIT_0 735L
+#define ERROR_NOT_FOUND 1168L
+#define ERROR_INTERNAL_ERROR 1359L
+#define ERROR_NO_SYSTEM_RESOURCES 1450L
+#define WSAENOTSOCK 10038L
+
+/* The last error of this thread. */
+static inline DWORD GetLastError(void) {
+    return sn_last_error();
+}
+
+/* What a function with a BOOL for a result returns. */
+static inline BOOL sn_bool_outcome(uint32_t error) {
+    if (error == SN_SUCCESS) {
+        return TRUE;
+    }
+    sn_set_last_error(error);
+    return FALSE;
+}
+
+/*
+ * Make a port: with INVALID_HANDLE_VALUE and NULL, and whatever key. Anything else fails, with NULL:
+ * ERROR_NOT_SUPPORTED for a file, ERROR_INVALID_PARAMETER for a port without a file.
+ */
+static inline HANDLE CreateIoCompletionPort(HANDLE file,
+                                            HANDLE existing_port,
+                                            ULONG_PTR completion_key,
+                                            DWORD concurrency) {
+    HANDLE port = NULL;
+    uint32_t error;
+    (void)completion_key;
+    if (file != INVALID_HANDLE_VALUE) {
+        error = SN_NOT_SUPPORTED;
+    } else if (existing_port != NULL) {
+        error = SN_INVALID_PARAMETER;
+    } else {
+        error = sn_create_port(concurrency, &port);
+    }
+    (void)sn_bool_outcome(error);
+    return port;
+}
+
+/* Close a port. Any other handle fails, with ERROR_INVALID_HANDLE. */
+static inline BOOL CloseHandle(HANDLE port) {
+    return sn_bool_outcome(sn_close_port(port));
+}
+
+/* Returns the error code, and leaves the last error alone. */
+static inline DWORD ProcessSocketNotifications(HANDLE port,
+                                               UINT32 registration_count,
+                                               SOCK_NOTIFY_REGISTRATION *registrations,
+                                               UINT32 timeout_ms,
+                                               ULONG entry_count,
+                                               OVERLAPPED_ENTRY *entries,
+                                               UINT32 *received) {
+    return sn_process(port, registration_count, registrations, timeout_ms, entry_count, entries,
+                      received);
+}
+
+/* The event mask of a socket notification. */
+static inline UINT32 SocketNotificationRetrieveEvents(const OVERLAPPED_ENTRY *notification) {
+    return notification != NULL ? notification->dwNumberOfBytesTransferred : 0;
+}
+
+/* `alertable` is accepted, and makes no difference. */
+static inline BOOL GetQueuedCompletionStatusEx(HANDLE port,
+                                               OVERLAPPED_ENTRY *entries,
+                                               ULONG entry_count,
+                                               ULONG *received,
+                                               DWORD timeout_ms,
+                                               BOOL alertable) {
+    (void)alertable;
+    return sn_bool_outcome(sn_dequeue(port, entries, entry_count, received, timeout_ms));
+}
+
+static inline BOOL GetQueuedCompletionStatus(HANDLE port,
+                                             DWORD *transferred,
+                                             ULONG_PTR *completion_key,
+                                             OVERLAPPED **overlapped,
+                                             DWORD timeout_ms) {
+    return sn_bool_outcome(
+        sn_dequeue_one(port, transferred, completion_key, overlapped, timeout_ms));
+}
+
+static inline BOOL PostQueuedCompletionStatus(HANDLE port,
+                                              DWORD transferred,
+                                              ULONG_PTR completion_key,
+                                              OVERLAPPED *overlapped) {
+    return sn_bool_outcome(sn_post(port, transferred, completion_key, overlapped));
+}
+
+#endif /* SOCKNOTIFY_WIN32_NAMES */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* SOCKNOTIFY_H */

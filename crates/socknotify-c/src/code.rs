@@ -1,0 +1,28 @@
+//! Win32 error codes, with the values of the Windows headers.
+
+use socknotify::RegistrationError;
+
+/// What a function returns, or an entry gets as its result.
+pub type Code = u32;
+
+/// `ERROR_SUCCESS`
+pub const SUCCESS: Code = 0;
+/// `ERROR_INVALID_HANDLE`
+pub const INVALID_HANDLE: Code = 6;
+/// `ERROR_NOT_ENOUGH_MEMORY`
+pub const NOT_ENOUGH_MEMORY: Code = 8;
+/// `ERROR_INVALID_PARAMETER`
+pub const INVALID_PARAMETER: Code = 87;
+/// `WAIT_TIMEOUT`
+pub const TIMEOUT: Code = 258;
+/// `ERROR_ABANDONED_WAIT_0`
+pub const ABANDONED_WAIT: Code = 735;
+/// `ERROR_INTERNAL_ERROR`
+pub const INTERNAL_ERROR: Code = 1359;
+/// `ERROR_NO_SYSTEM_RESOURCES`
+pub const NO_SYSTEM_RESOURCES: Code = 1450;
+
+/// The code for an entry's own outcome.
+pub(crate) fn of_registration(result: Result<(), RegistrationError>) -> Code {
+    result.map_or_else(RegistrationError::code, |()| SUCCESS)
+}

@@ -1,0 +1,285 @@
+//! The C interface: `libsocknotify`.
+//!
+//! The functions are documented for their callers in `include/socknotify.h`; what is said here is for
+//! whoever works on them. Each does the same four things: check the arguments, find the port that a
+//! handle stands for (`handles.rs`), copy between the caller's memory and the library's
+//! ([`caller`]), and turn an outcome into a Win32 code ([`code`]).
+//!
+//! The library never holds a reference to the caller's memory. It reads and writes through raw
+//! pointers, one value at a time and whatever the alignment; so arrays may be misaligned and may
+//! overlap.
+
+pub mod caller;
+pub mod code;
+mod handles;
+mod scratch;
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use socknotify::{CompletionPort, Entry, Error};
+
+use self::caller::{CallerArray, OverlappedEntry, SockNotifyRegistration};
+use self::code::Code;
+use self::handles::{Handle, Pin, Table};
+use self::scratch::Scratch;
+
+/// Every port of this process.
+static PORTS: Table<CompletionPort> = Table::new();
+
+/// More packets than this are not dequeued at once, whatever the caller's room.
+const MOST_ENTRIES: usize = 1 << 16;
+
+/// The time-out that never comes: `INFINITE`.
+const INFINITE: u32 = u32::MAX;
+
+/// Run the body of an exported function. A panic ends here.
+fn entry_point(body: impl FnOnce() -> Result<(), Code>) -> u32 {
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+        // Dropping it could panic again.
+        std::mem::forget(payload);
+        Err(code::INTERNAL_ERROR)
+    });
+    outcome.err().unwrap_or(code::SUCCESS)
+}
+
+/// The port that a handle stands for. It stays in being while the result does, also when another
+/// thread closes it.
+fn port(handle: *mut c_void) -> Result<Pin<'static, CompletionPort>, Code> {
+    let handle = Handle::from_number(handle.addr()).ok_or(code::INVALID_HANDLE)?;
+    PORTS.pin(handle).ok_or(code::INVALID_HANDLE)
+}
+
+fn timeout(milliseconds: u32) -> Option<Duration> {
+    (milliseconds != INFINITE).then(|| Duration::from_millis(milliseconds.into()))
+}
+
+/// `CreateIoCompletionPort`, as far as it makes a port.
+///
+/// # Safety
+///
+/// `created` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_create_port(concurrency: u32, created: *mut *mut c_void) -> u32 {
+    entry_point(|| {
+        let created = NonNull::new(created).ok_or(code::INVALID_PARAMETER)?;
+        let made = CompletionPort::with_concurrency(concurrency as usize)
+            .map_err(Error::code)
+            .and_then(|port| PORTS.insert(port).ok_or(code::NO_SYSTEM_RESOURCES));
+        let handle = made.map_or(ptr::null_mut(), |handle| {
+            ptr::without_provenance_mut(handle.number())
+        });
+        // SAFETY: it is not null, and the caller vouches for the rest.
+        unsafe { created.write_unaligned(handle) };
+        made.map(drop)
+    })
+}
+
+/// `CloseHandle`, for a port.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_close_port(port: *mut c_void) -> u32 {
+    entry_point(|| {
+        let handle = Handle::from_number(port.addr()).ok_or(code::INVALID_HANDLE)?;
+        let port = PORTS.remove(handle).ok_or(code::INVALID_HANDLE)?;
+        port.close();
+        Ok(())
+    })
+}
+
+/// `ProcessSocketNotifications`.
+///
+/// # Safety
+///
+/// Each pointer is null, or valid for as many elements as the count beside it says; `received` for
+/// one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_process(
+    port: *mut c_void,
+    registration_count: u32,
+    registrations: *mut SockNotifyRegistration,
+    timeout_ms: u32,
+    entry_count: u32,
+    entries: *mut OverlappedEntry,
+    received: *mut u32,
+) -> u32 {
+    entry_point(|| {
+        // SAFETY: the caller vouches for the pointers and the counts beside them.
+        let arrays = unsafe {
+            CallerArray::new(registrations, registration_count)
+                .and_then(|first| Ok((first, CallerArray::new(entries, entry_count)?)))
+        };
+        let taken = arrays.and_then(|(registrations, entries)| {
+            if received.is_null() != entries.is_empty() || (entries.is_empty() && timeout_ms != 0) {
+                return Err(code::INVALID_PARAMETER);
+            }
+            process(port, registrations, timeout_ms, entries)
+        });
+        if let Some(received) = NonNull::new(received) {
+            // SAFETY: it is not null, and the caller vouches for the rest.
+            unsafe { received.write_unaligned(taken.unwrap_or(0)) };
+        }
+        taken.map(drop)
+    })
+}
+
+/// `GetQueuedCompletionStatusEx`.
+///
+/// # Safety
+///
+/// As for [`sn_process`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_dequeue(
+    port: *mut c_void,
+    entries: *mut OverlappedEntry,
+    entry_count: u32,
+    received: *mut u32,
+    timeout_ms: u32,
+) -> u32 {
+    // A plain dequeue without room is as wrong as one with room and no memory for it.
+    let entry_count = if entries.is_null() { 1 } else { entry_count };
+    let none = ptr::null_mut();
+    // SAFETY: this function asks of its caller what that one asks of this.
+    unsafe { sn_process(port, 0, none, timeout_ms, entry_count, entries, received) }
+}
+
+/// `GetQueuedCompletionStatus`.
+///
+/// # Safety
+///
+/// Each pointer is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_dequeue_one(
+    port: *mut c_void,
+    transferred: *mut u32,
+    completion_key: *mut usize,
+    overlapped: *mut *mut c_void,
+    timeout_ms: u32,
+) -> u32 {
+    entry_point(|| {
+        if let Some(overlapped) = NonNull::new(overlapped) {
+            // SAFETY: it is not null, and the caller vouches for the rest.
+            unsafe { overlapped.write_unaligned(ptr::null_mut()) };
+        }
+        if transferred.is_null() || completion_key.is_null() || overlapped.is_null() {
+            return Err(code::INVALID_PARAMETER);
+        }
+        let packet = self::port(port)?.dequeue_one(timeout(timeout_ms));
+        let packet = packet.map_err(Error::code)?;
+        // SAFETY: none is null, and the caller vouches for the rest.
+        unsafe {
+            transferred.write_unaligned(packet.transferred);
+            completion_key.write_unaligned(packet.completion_key);
+            overlapped.write_unaligned(ptr::with_exposed_provenance_mut(packet.overlapped));
+        }
+        Ok(())
+    })
+}
+
+/// `PostQueuedCompletionStatus`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_post(
+    port: *mut c_void,
+    transferred: u32,
+    completion_key: usize,
+    overlapped: *mut c_void,
+) -> u32 {
+    entry_point(|| {
+        let entry = Entry::new(completion_key, transferred, overlapped.expose_provenance());
+        self::port(port)?.post(entry).map_err(Error::code)
+    })
+}
+
+/// Run `work` as one that may block, with the thread's place lent to another.
+///
+/// # Safety
+///
+/// `work` is null or a function that may be called with `context`, and that returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_blocking(
+    port: *mut c_void,
+    work: Option<unsafe extern "C" fn(*mut c_void)>,
+    context: *mut c_void,
+) -> u32 {
+    entry_point(|| {
+        let work = work.ok_or(code::INVALID_PARAMETER)?;
+        // SAFETY: the caller vouches for it.
+        self::port(port)?.blocking(|| unsafe { work(context) });
+        Ok(())
+    })
+}
+
+thread_local! {
+    static LAST_ERROR: Cell<u32> = const { Cell::new(code::SUCCESS) };
+}
+
+/// `GetLastError`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_last_error() -> u32 {
+    LAST_ERROR.get()
+}
+
+/// `SetLastError`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_set_last_error(error: u32) {
+    LAST_ERROR.set(error);
+}
+
+/// Apply and dequeue. Returns how many entries were written.
+fn process(
+    handle: *mut c_void,
+    registrations: CallerArray<SockNotifyRegistration>,
+    timeout_ms: u32,
+    entries: CallerArray<OverlappedEntry>,
+) -> Result<u32, Code> {
+    let port = port(handle)?;
+    Scratch::with(|scratch| {
+        let (batch, room) = scratch.prepare(registrations, entries.len().min(MOST_ENTRIES))?;
+        let taken = port.process(batch, room, timeout(timeout_ms));
+        // With any other error nothing was applied, or all of it went with the port.
+        if matches!(taken, Ok(_) | Err(Error::TimedOut)) {
+            for (index, registration) in batch.iter().enumerate() {
+                registrations.set_result(index, code::of_registration(registration.result()));
+            }
+        }
+        let taken = taken.map_err(Error::code)?;
+        for (index, entry) in taken.iter().enumerate() {
+            entries.write(index, OverlappedEntry::from(*entry));
+        }
+        Ok(taken.len() as u32)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_code() {
+        assert_eq!(entry_point(|| panic!("on purpose")), code::INTERNAL_ERROR);
+    }
+
+    #[test]
+    fn a_panic_whose_payload_panics_when_dropped_becomes_an_error_code() {
+        struct Spiteful;
+        impl Drop for Spiteful {
+            fn drop(&mut self) {
+                panic!("again");
+            }
+        }
+        let code = entry_point(|| std::panic::panic_any(Spiteful));
+        assert_eq!(code, code::INTERNAL_ERROR);
+    }
+
+    #[test]
+    fn only_the_largest_number_is_for_ever() {
+        assert_eq!(timeout(0), Some(Duration::ZERO));
+        assert_eq!(
+            timeout(INFINITE - 1),
+            Some(Duration::from_millis(4_294_967_294))
+        );
+        assert_eq!(timeout(INFINITE), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! The header by itself.
+
+use std::fs;
+use std::path::Path;
+
+use crate::install::{Language, Link, SOURCES, compile, prefix, run, scratch, with_library};
+
+fn compiles_alone(language: Language, extension: &str) {
+    for (name, define) in [("plain", ""), ("win32", "#define SOCKNOTIFY_WIN32_NAMES\n")] {
+        let source = scratch(&format!("alone-{name}.{extension}"));
+        // Twice: it does not mind.
+        let include = "#include <socknotify.h>\n".repeat(2);
+        fs::write(&source, format!("{define}{include}")).expect("a source file");
+        let object = source.with_extension(format!("{extension}.o"));
+        run(language
+            .compiler()
+            .arg("-c")
+            .arg(source)
+            .arg("-o")
+            .arg(object));
+    }
+}
+
+#[test]
+fn the_header_compiles_alone_as_c99() {
+    compiles_alone(Language::C99, "c");
+}
+
+#[test]
+fn the_header_compiles_alone_as_cpp11() {
+    compiles_alone(Language::Cpp11, "cpp");
+}
+
+#[test]
+fn types_and_constants_are_those_of_the_windows_headers() {
+    let source = Path::new(SOURCES).join("layout.c");
+    let program = compile(&source, Language::C11, Link::Shared, "run");
+    run(&mut with_library(&program));
+}
+
+#[test]
+fn the_header_declares_exactly_what_is_exported() {
+    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
+    let mut declared: Vec<_> = header
+        .lines()
+        .filter_map(|line| {
+            let rest = line
+                .strip_prefix("uint32_t ")
+                .or(line.strip_prefix("void "))?;
+            rest.split_once('(').map(|(name, _)| name)
+        })
+        .collect();
+    declared.sort_unstable();
+    let exported: Vec<_> = include_str!("../../symbols.txt").lines().collect();
+    assert_eq!(declared, exported);
+}

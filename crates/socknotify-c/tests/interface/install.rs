@@ -1,0 +1,133 @@
+//! The library, installed by the Makefile; and the system's compilers and tools.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+pub(crate) const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
+pub(crate) const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface");
+pub(crate) const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+
+/// Where programs and whatever else the tests make goes.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// The prefix under which the library is installed.
+pub(crate) fn prefix() -> &'static Path {
+    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
+        let prefix = scratch("installed");
+        // What an earlier version has installed must not be found.
+        let _ = std::fs::remove_dir_all(&prefix);
+        run(make("install").arg(format!("PREFIX={}", prefix.display())));
+        prefix
+    });
+    &PREFIX
+}
+
+/// `make`, in the package, with the compiler and the build that these tests have.
+pub(crate) fn make(goal: &str) -> Command {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    let target = target.expect("a directory for tests is in the one for builds");
+    let mut make = Command::new("make");
+    make.arg("-C")
+        .arg(PACKAGE)
+        .arg(goal)
+        .arg(format!("CARGO={}", env!("CARGO")))
+        .arg(format!("TARGET_DIR={}", target.display()))
+        .arg(format!(
+            "PROFILE={}",
+            if cfg!(debug_assertions) {
+                "dev"
+            } else {
+                "release"
+            }
+        ))
+        .env_remove("CARGO_BUILD_TARGET")
+        .env_remove("MAKEFLAGS");
+    make
+}
+
+/// Run a command that has to succeed. Returns what it prints.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// Whether a tool is there. Says so if it is not: what needs it is not tested then.
+pub(crate) fn has(tool: &str) -> bool {
+    let has = Command::new(tool).arg("--version").output().is_ok();
+    if !has {
+        eprintln!("skipped: there is no {tool}");
+    }
+    has
+}
+
+/// A language that the header is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Language {
+    C99,
+    /// For the test programs: static assertions and atomics.
+    C11,
+    Cpp11,
+}
+
+impl Language {
+    /// The compiler, with every warning that the header promises to be clean of.
+    pub(crate) fn compiler(self) -> Command {
+        let (variable, default, standard) = match self {
+            Language::C99 => ("CC", "cc", "-std=c99"),
+            Language::C11 => ("CC", "cc", "-std=c11"),
+            Language::Cpp11 => ("CXX", "c++", "-std=c++11"),
+        };
+        let mut compiler = Command::new(std::env::var_os(variable).unwrap_or(default.into()));
+        compiler.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g"]);
+        if !matches!(self, Language::Cpp11) {
+            // The system's headers hide what is not the language's own.
+            compiler.arg("-D_DEFAULT_SOURCE");
+        }
+        compiler.arg("-I").arg(prefix().join("include"));
+        compiler
+    }
+}
+
+/// Which of the two libraries a program is linked with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Link {
+    Shared,
+    Static,
+}
+
+/// Compile a program of one file, and return where it is. Nobody else may have the same purpose in
+/// mind for it: a program that runs cannot be overwritten.
+pub(crate) fn compile(source: &Path, language: Language, link: Link, purpose: &str) -> PathBuf {
+    let name = source.file_stem().expect("a file").to_string_lossy();
+    let program = scratch(&format!("{name}-{link:?}-{purpose}").to_lowercase());
+    let library = prefix().join("lib");
+    let mut compiler = language.compiler();
+    compiler.arg(source).arg("-o").arg(&program);
+    match link {
+        Link::Shared => compiler.arg("-L").arg(&library).arg("-lsocknotify"),
+        Link::Static => compiler
+            .arg(library.join("libsocknotify.a"))
+            .args(["-lgcc_s", "-ldl", "-lm"]),
+    };
+    run(compiler.arg("-lpthread"));
+    program
+}
+
+/// A command that finds the installed library when it runs.
+pub(crate) fn with_library(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", prefix().join("lib"));
+    command
+}
