@@ -23,13 +23,14 @@ const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 /// A poller that watches sockets which become readable when a test says so.
 struct Model {
     kernel: Mutex<Kernel>,
-    ready: Condvar,
 }
 
 #[derive(Default)]
 struct Kernel {
     sockets: [Socket; 2],
     woken: bool,
+    /// Threads that wait, oldest first.
+    waiters: Vec<Arc<Condvar>>,
 }
 
 #[derive(Default)]
@@ -48,6 +49,15 @@ impl Socket {
 impl Kernel {
     fn is_due(&self) -> bool {
         self.woken || self.sockets.iter().any(Socket::is_due)
+    }
+
+    /// Wake the newest waiter, if there is something for it.
+    fn call(&mut self) {
+        if self.is_due() {
+            if let Some(newest) = self.waiters.pop() {
+                newest.notify_one();
+            }
+        }
     }
 }
 
@@ -75,7 +85,6 @@ impl Model {
     fn new() -> Self {
         Model {
             kernel: Mutex::new(Kernel::default()),
-            ready: Condvar::new(),
         }
     }
 
@@ -84,8 +93,9 @@ impl Model {
     }
 
     fn become_readable(&self, socket: u32) {
-        self.kernel().sockets[socket as usize].readable = true;
-        self.ready.notify_one();
+        let mut kernel = self.kernel();
+        kernel.sockets[socket as usize].readable = true;
+        kernel.call();
     }
 }
 
@@ -113,11 +123,7 @@ impl Poller for Model {
         }
         socket.watch = Some(*watch);
         socket.armed = true;
-        let due = socket.is_due();
-        drop(kernel);
-        if due {
-            self.ready.notify_one();
-        }
+        kernel.call();
         Ok(())
     }
 
@@ -137,7 +143,9 @@ impl Poller for Model {
     fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
         let mut kernel = self.kernel();
         while !kernel.is_due() && timeout != Some(Duration::ZERO) {
-            kernel = self.ready.wait(kernel).unwrap();
+            let chair = Arc::new(Condvar::new());
+            kernel.waiters.push(Arc::clone(&chair));
+            kernel = chair.wait(kernel).unwrap();
         }
         buffer.woken = std::mem::take(&mut kernel.woken);
         buffer.reports.clear();
@@ -158,9 +166,7 @@ impl Poller for Model {
             });
         }
         // As a kernel does: what is left is the next waiter's.
-        if kernel.is_due() {
-            self.ready.notify_one();
-        }
+        kernel.call();
     }
 
     fn check(&self, _buffer: &mut Buffer, _is_good: impl Fn(u32) -> bool) {}
@@ -181,8 +187,9 @@ impl Poller for Model {
     }
 
     fn wake(&self) {
-        self.kernel().woken = true;
-        self.ready.notify_one();
+        let mut kernel = self.kernel();
+        kernel.woken = true;
+        kernel.call();
     }
 
     fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<Token> {
@@ -339,7 +346,7 @@ fn f5_a_socket_and_a_post_are_not_lost_with_two_places() {
 
 #[test]
 fn f5_three_threads_two_places_three_posts() {
-    explore(2, || {
+    explore(3, || {
         let port = port(2);
         let running = Running::new(2);
         let consumers: Vec<_> = (0..3)
@@ -355,6 +362,39 @@ fn f5_three_threads_two_places_three_posts() {
         for consumer in consumers {
             consumer.join().unwrap();
         }
+    });
+}
+
+#[test]
+fn f5_three_threads_serve_two_sockets_over_and_over() {
+    explore(3, || {
+        let port = port(2);
+        let running = Running::new(2);
+        for socket in 0..2 {
+            assert_eq!(apply(&port, enable(socket, ONESHOT)), Ok(()));
+        }
+        let serve = {
+            let (port, running) = (Arc::clone(&port), Arc::clone(&running));
+            move || {
+                let mut batch = [raw(0)];
+                for _ in 0..2 {
+                    let mut entries = [Entry::default()];
+                    assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+                    assert_eq!(batch[0].result(), Ok(()));
+                    running.with_packet(|| ());
+                    // It stays readable, so that there is always something for somebody.
+                    batch = [enable(entries[0].completion_key as i32 - 10, ONESHOT)];
+                }
+                assert_eq!(port.process(&mut batch, &mut [], None), Ok(0));
+            }
+        };
+        let others: Vec<_> = (0..2).map(|_| thread::spawn(serve.clone())).collect();
+        two_sockets(&port);
+        serve();
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(port.snapshot().waiting, 0);
     });
 }
 

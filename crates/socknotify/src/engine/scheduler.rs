@@ -132,8 +132,7 @@ impl Scheduler {
 
     /// Whether a thread that came later sits in the poller.
     pub(super) fn is_newer_polling(&self, arrival: Arrival) -> bool {
-        let newest = self.polling.last();
-        newest.is_some_and(|newest| newest.arrival > arrival)
+        self.newest_polling() > Some(arrival)
     }
 
     pub(super) fn enter_poller(&mut self, arrival: Arrival) {
@@ -191,14 +190,11 @@ impl Scheduler {
     pub(super) fn release(&mut self, packets: usize) -> Wake {
         let on_the_way = self.on_the_way();
         if packets > on_the_way && self.running + on_the_way < self.places {
-            let newest_polling = self.polling.last().map(|polling| polling.arrival);
-            let newest_parked = self.parked.last().map(|parked| parked.arrival);
-            if newest_parked > newest_polling {
+            if self.newest_parked() > self.newest_polling() {
                 return self.release_parked();
             }
-            if newest_polling.is_some() && !self.poller_woken {
-                self.poller_woken = true;
-                return Wake::Poller;
+            if self.is_anyone_polling() && !self.poller_woken {
+                return self.wake_poller();
             }
         }
         if self.running + self.polling.len() + self.released.len() < self.places {
@@ -207,7 +203,10 @@ impl Scheduler {
         Wake::Nobody
     }
 
-    /// Who goes first: the thread that is back from the poller, or a newer one that waits.
+    /// Who goes first: the thread that is awake, or a newer one that waits.
+    ///
+    /// A packet is only ever handed on towards the newest thread of all. Were it handed on to just any
+    /// newer one, two threads could hand it back and forth past a third.
     pub(super) fn precedence(
         &mut self,
         arrival: Arrival,
@@ -221,14 +220,30 @@ impl Scheduler {
         if packets <= self.released.iter().filter(newer).count() {
             return Precedence::Newer(Wake::Nobody);
         }
-        match self.parked.last() {
-            Some(newest) if newest.arrival > arrival => Precedence::Newer(self.release_parked()),
-            _ if !was_ahead => Precedence::Own,
-            _ if self.poller_woken => Precedence::NewerPolling(Wake::Nobody),
-            _ => {
-                self.poller_woken = true;
-                Precedence::NewerPolling(Wake::Poller)
-            }
+        let newest = self.newest_polling().max(Some(arrival));
+        if self.newest_parked() > newest {
+            return Precedence::Newer(self.release_parked());
+        }
+        // Where it was not woken ahead of them, the newer ones are on their way with packets as well.
+        if newest == Some(arrival) || !was_ahead {
+            return Precedence::Own;
+        }
+        Precedence::NewerPolling(self.wake_poller())
+    }
+
+    fn newest_polling(&self) -> Option<Arrival> {
+        self.polling.last().map(|newest| newest.arrival)
+    }
+
+    fn newest_parked(&self) -> Option<Arrival> {
+        self.parked.last().map(|newest| newest.arrival)
+    }
+
+    /// Wake the newest thread in the poller, unless one is being woken.
+    fn wake_poller(&mut self) -> Wake {
+        match std::mem::replace(&mut self.poller_woken, true) {
+            false => Wake::Poller,
+            true => Wake::Nobody,
         }
     }
 
@@ -253,5 +268,24 @@ impl Scheduler {
             .iter()
             .map(|parked| Arc::clone(&parked.chair))
             .collect()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_handed_on_to_the_newest_thread_of_all() {
+        let mut scheduler = Scheduler::new(2);
+        let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
+        scheduler.enter_poller(newest);
+        let _chair = scheduler.park(parked);
+        // It comes last to the poller, and so is woken first.
+        scheduler.enter_poller(oldest);
+        let was_ahead = scheduler.leave_poller(oldest, false);
+        assert!(was_ahead);
+        let precedence = scheduler.precedence(oldest, was_ahead, 1);
+        assert!(matches!(precedence, Precedence::NewerPolling(Wake::Poller)));
     }
 }

@@ -56,6 +56,7 @@ for_every_backend! {
     f5_no_packet_is_left_behind_by_threads_that_time_out,
     f5_no_packet_is_left_behind_by_threads_that_block_or_end,
     f5_no_ready_socket_is_left_behind,
+    f5_no_request_waits_among_many_threads,
 }
 
 const PACKET: Entry = Entry::new(51, 0, 0);
@@ -1268,4 +1269,60 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Far more threads than places, which hand packets to the newest of them.
+fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
+    const THREADS: usize = 64;
+    const SOCKETS: usize = 100;
+    const ROUNDS: usize = 200;
+    let port = port_with(backend, 2)?;
+    let pairs = (0..SOCKETS)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
+    let serve = || -> Result<(), Error> {
+        let mut entries = [Entry::default(); 3];
+        let mut batch = Vec::with_capacity(entries.len());
+        loop {
+            let found = match port.process(&mut batch, &mut entries, None) {
+                Err(Error::Closed) => return Ok(()),
+                result => result?,
+            };
+            assert!(batch.iter().all(|entry| entry.result().is_ok()));
+            batch.clear();
+            for entry in found {
+                let mut socket = &pairs[entry.completion_key].ours;
+                let mut byte = [0];
+                assert_eq!(socket.read(&mut byte).expect("a byte"), 1);
+                socket.write_all(&byte).expect("the peer reads");
+                batch.push(enable(entry.completion_key));
+            }
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let close = CloseAtEnd(&port, &[]);
+        for (key, pair) in pairs.iter().enumerate() {
+            pair.theirs.set_nonblocking(false)?;
+            pair.theirs.set_read_timeout(Some(PATIENCE))?;
+            port.register(enable(key))??;
+        }
+        let servers: Vec<_> = (0..THREADS).map(|_| scope.spawn(serve)).collect();
+        for round in 0..ROUNDS {
+            // Now all at once, now a few.
+            for group in pairs.chunks(if round % 2 == 0 { SOCKETS } else { 7 }) {
+                for pair in group {
+                    (&pair.theirs).write_all(b"x")?;
+                }
+                for pair in group {
+                    (&pair.theirs).read_exact(&mut [0])?;
+                }
+            }
+        }
+        drop(close);
+        for server in servers {
+            assert_eq!(server.join().expect("no panic"), Ok(()));
+        }
+        Ok(())
+    })
 }
