@@ -16,6 +16,9 @@ const WORTH_PROBING: usize = if cfg!(loom) { 1 } else { 4 };
 /// stand for the registered socket any more, and a look does not.
 const PROBES_IN_A_ROW: u8 = 16;
 
+/// How often to try for the report of what holds already, before it may pass for an edge.
+const SETTLING_TRIES: usize = 8;
+
 impl<P: Poller> Engine<P> {
     /// Apply a batch in order, each entry with its own result.
     ///
@@ -35,6 +38,7 @@ impl<P: Poller> Engine<P> {
                 Err(error) => Err(error),
             };
         }
+        self.settle(core);
     }
 
     /// Apply one entry that was checked, with the lock held throughout.
@@ -83,28 +87,11 @@ impl<P: Poller> Engine<P> {
         match slot.state {
             State::Vacant => self.enable_new(core, socket, registration),
             State::Enabled | State::Disabled if same_key && slot.watched.is_some() => {
-                if slot.is_edge_with(registration) {
-                    // Nothing changes for the poller, and telling it again would blur its edges.
-                    return match self.is_same_socket(socket)? {
-                        true => {
-                            slot.enable(registration.event_filter, registration.trigger);
-                            Ok(())
-                        }
-                        false => self.enable_new(core, socket, registration),
-                    };
+                if slot.stays_edge_with(registration) {
+                    return self.enable_edges_again(core, socket, registration);
                 }
-                // It may have had an edge that is yet to be reported, by its old filter. That is fetched
-                // after the look: so an edge that the look has missed does not pass for what held.
-                let mut seen = None;
-                if slot.state == State::Enabled && slot.watched == Some(Mode::Edge) {
-                    seen = Some(self.poller.state(&slot.watch(socket, Mode::Edge)));
-                    self.fetch(core);
-                }
-                let Some(slot) = core.table.slot(socket).filter(|slot| slot.is_live()) else {
-                    return self.enable_new(core, socket, registration);
-                };
                 slot.enable(registration.event_filter, registration.trigger);
-                match self.watch(core, socket, seen) {
+                match self.watch(core, socket) {
                     // The socket that was registered is closed, and this is another.
                     Err(WatchError::Unknown) => self.enable_new(core, socket, registration),
                     Err(WatchError::Refused(error)) => Err(error),
@@ -122,7 +109,7 @@ impl<P: Poller> Engine<P> {
                     return Err(RegistrationError::OtherKey);
                 }
                 slot.enable(registration.event_filter, registration.trigger);
-                self.watch(core, socket, None).map_err(refusal)
+                self.watch(core, socket).map_err(refusal)
             }
         }
     }
@@ -141,61 +128,138 @@ impl<P: Poller> Engine<P> {
         core.table
             .insert(socket, registration.completion_key, identity.kind)
             .enable(registration.event_filter, registration.trigger);
-        self.watch(core, socket, None).map_err(|error| {
+        self.watch(core, socket).map_err(|error| {
             self.forget(core, socket);
             refusal(error)
         })
     }
 
-    /// Have the poller watch an enabled registration, from the state that it is in now, or was `seen` in
-    /// a moment ago. What holds already is no edge.
-    fn watch(
+    /// Enable an edge-triggered registration that is enabled. Its edges go on: none is lost.
+    fn enable_edges_again(
         &self,
         core: &mut Core<P::Buffer>,
         socket: u32,
-        seen: Option<Events>,
-    ) -> Result<(), WatchError> {
+        registration: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        if !self.is_same_socket(socket)? {
+            return self.enable_new(core, socket, registration);
+        }
+        let Some(slot) = core.table.slot(socket) else {
+            return self.enable_new(core, socket, registration);
+        };
+        let filter = registration.event_filter;
+        // What is wanted before and after.
+        let lasting = Watch {
+            filter: slot.filter & filter,
+            ..slot.watch(socket, Mode::Edge)
+        };
+        if slot.filter == filter {
+            slot.enable(filter, registration.trigger);
+            return Ok(());
+        }
+        // The poller takes the change for a beginning, and reports what holds. So what it has seen
+        // before is fetched; and of what it reports then, that is an edge which has risen meanwhile.
+        self.poller.observe(&lasting);
+        self.fetch(core);
+        let watched = match core.table.get(lasting.token) {
+            Some(slot) if slot.is_live() => {
+                slot.enable(filter, registration.trigger);
+                self.watch(core, socket)
+            }
+            _ => Err(WatchError::Unknown),
+        };
+        if let Some(slot) = core.table.get(lasting.token) {
+            slot.going_on = lasting.filter.wanted();
+        }
+        self.settle(core);
+        if self.poller.has_risen(&lasting) {
+            self.look_at(core, &lasting);
+        }
+        match watched {
+            Err(WatchError::Unknown) => self.enable_new(core, socket, registration),
+            Err(WatchError::Refused(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Have the poller watch an enabled registration.
+    fn watch(&self, core: &mut Core<P::Buffer>, socket: u32) -> Result<(), WatchError> {
         let Some(slot) = core.table.slot(socket) else {
             return Err(WatchError::Unknown);
         };
         let mode = slot.mode();
         let again = slot.watched.is_some();
         let watch = slot.watch_anew(socket, mode);
-        // A condition that holds already is no edge. Pollers report it all the same.
-        slot.held = match mode {
-            Mode::Edge => seen.unwrap_or_else(|| self.poller.state(&watch)) & slot.wanted(),
-            _ => Events::empty(),
-        };
-        let holds = !slot.held.is_empty();
-        if let Err(error) = self.poller.watch(&watch, again) {
+        slot.going_on = Events::empty();
+        slot.settling = mode == Mode::Edge;
+        if slot.settling {
+            core.settling.push(watch.token);
+        }
+        self.poller.watch(&watch, again).inspect_err(|_| {
             slot.state = State::Disabled;
             slot.watched = None;
-            return Err(error);
-        }
-        if holds {
-            self.settle(core, &watch);
-        }
-        Ok(())
+        })
     }
 
-    /// Take from the poller what it reports of a registration that was enabled just now, and whose
-    /// condition held before: it is no edge.
-    fn settle(&self, core: &mut Core<P::Buffer>, watch: &Watch) {
-        if let Some(slot) = core.table.get(watch.token) {
-            slot.settling = true;
+    /// Let edges begin for the registrations that were enabled just now: take what the poller reports
+    /// of them, which holds already and so is no edge.
+    ///
+    /// Another thread may have been given it. Then the poller is told anew, so that it reports once
+    /// more, and that thread comes with a report of an earlier turn.
+    fn settle(&self, core: &mut Core<P::Buffer>) {
+        for _ in 0..SETTLING_TRIES {
+            if core.settling.is_empty() {
+                return;
+            }
+            self.fetch(core);
+            if !core.may_be_in_hand() {
+                break;
+            }
+            for watch in self.holding(core) {
+                // If it is gone, it will be found out when it is used again.
+                let _ = self.poller.watch(&watch, true);
+            }
         }
-        self.fetch(core);
-        let snatched = core.scheduler.is_anyone_polling()
-            && self.poller.state(watch).intersects(watch.filter.wanted());
-        let Some(slot) = core.table.get(watch.token) else {
-            return;
-        };
-        // It holds still, and did not come: then a thread in the poller has it in hand.
-        if std::mem::take(&mut slot.settling) && snatched {
-            core.settled = core.settled.wrapping_add(1);
-            slot.settled = core.settled;
-            slot.in_hand = slot.in_hand.saturating_add(1);
+        let Core {
+            settling, table, ..
+        } = core;
+        for token in settling.drain(..) {
+            if let Some(slot) = table.get(token) {
+                slot.settling = false;
+            }
         }
+    }
+
+    /// Of the registrations that were enabled just now, keep those that hold a condition which the
+    /// poller has not reported to this thread, and say what it is to be told anew.
+    fn holding(&self, core: &mut Core<P::Buffer>) -> Vec<Watch> {
+        let Core {
+            settling,
+            table,
+            buffers,
+            ..
+        } = core;
+        let mut buffer = buffers.pop().unwrap_or_default();
+        buffer.clear();
+        settling.retain(|&token| table.get(token).is_some_and(|slot| slot.settling));
+        let watches = settling.iter().filter_map(|&token| {
+            let slot = table.get(token)?;
+            slot.settling = false;
+            (slot.state == State::Enabled && slot.watched == Some(Mode::Edge))
+                .then(|| slot.watch(token.socket, Mode::Edge))
+        });
+        self.poller.probe(&mut buffer, watches);
+        settling.clear();
+        let mut again = Vec::with_capacity(buffer.reports().len());
+        for report in buffer.reports() {
+            if let Some(slot) = table.get(report.token) {
+                slot.settling = true;
+                settling.push(report.token);
+                again.push(slot.watch_anew(report.token.socket, Mode::Edge));
+            }
+        }
+        buffers.push(buffer);
+        again
     }
 
     /// Have the poller stop watching a registration that is to be disabled or removed.
@@ -255,7 +319,7 @@ impl<P: Poller> Engine<P> {
             return self.lock();
         }
         let mut buffer = core.buffers.pop().unwrap_or_default();
-        let settled = core.settled;
+        core.fetching += 1;
         drop(core);
         self.poller.wait(&mut buffer, BATCH, Some(Duration::ZERO));
         self.poller.check(&mut buffer, |_| false);
@@ -278,8 +342,9 @@ impl<P: Poller> Engine<P> {
         }
         self.rearm_owed(batch);
         let mut core = self.lock();
+        core.fetching -= 1;
         if !core.closed {
-            self.take_reports(&mut core, &buffer, settled);
+            self.take_reports(&mut core, &buffer);
         }
         core.buffers.push(buffer);
         core

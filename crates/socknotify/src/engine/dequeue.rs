@@ -172,17 +172,18 @@ impl<P: Poller> Engine<P> {
         room: usize,
         deadline: Deadline,
     ) -> (Guard<'a, P>, bool) {
-        let time = match deadline.remaining() {
-            time if core.dormant.is_empty() => time,
+        let looks = !core.dormant.is_empty();
+        core.looking += usize::from(looks);
+        let timeout = match deadline.remaining() {
+            timeout if !looks => timeout,
             None => Some(DORMANT_LOOK),
-            Some(time) => Some(time.min(DORMANT_LOOK)),
+            Some(timeout) => Some(timeout.min(DORMANT_LOOK)),
         };
         core.scheduler.enter_poller(arrival);
-        let settled = core.settled;
         let mut buffer = core.buffers.pop().unwrap_or_default();
         drop(core);
         self.rearm_owed(registrations);
-        self.poller.wait(&mut buffer, room.min(BATCH), time);
+        self.poller.wait(&mut buffer, room.min(BATCH), timeout);
         let borrowed = &registrations[..registrations.len().min(WORTH_SEARCHING)];
         self.poller.check(&mut buffer, |socket| {
             borrowed
@@ -190,9 +191,10 @@ impl<P: Poller> Engine<P> {
                 .any(|registration| u32::try_from(registration.raw_socket()) == Ok(socket))
         });
         let mut core = self.lock();
+        core.looking -= usize::from(looks);
         let was_ahead = core.scheduler.leave_poller(arrival, buffer.woken());
         if !core.closed {
-            self.take_reports(&mut core, &buffer, settled);
+            self.take_reports(&mut core, &buffer);
         }
         core.buffers.push(buffer);
         (core, was_ahead)

@@ -40,8 +40,8 @@ use self::sync::{Mutex, MutexGuard};
 use self::table::Table;
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Snapshot};
 
-/// Generations are counted in 24 bits, so that a poller can keep more beside one.
-pub(crate) const GENERATION_MASK: u32 = (1 << 24) - 1;
+/// Generations are counted in 23 bits, so that a poller can keep more beside one.
+pub(crate) const GENERATION_MASK: u32 = (1 << 23) - 1;
 
 /// Turns are counted in 5 bits.
 pub(crate) const TURN_MASK: u8 = (1 << 5) - 1;
@@ -120,8 +120,8 @@ pub(crate) struct Report {
     pub(crate) events: Events,
     /// What is known of the number that the token names.
     pub(crate) standing: Standing,
-    /// It was watched in a mode that goes on reporting.
-    pub(crate) lasting: bool,
+    /// How it was watched.
+    pub(crate) mode: Mode,
     /// No report may come when this socket connects.
     pub(crate) dormant: bool,
 }
@@ -167,9 +167,6 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Stop watching.
     fn unwatch(&self, socket: u32) -> Result<(), WatchError>;
 
-    /// The conditions that hold at this moment.
-    fn state(&self, watch: &Watch) -> Events;
-
     /// Wait for reports, or a wake-up, or until the time is over (`None`: never), or for no reason.
     /// At most `room` reports, with their [`standing`](Report::standing) yet to be found out.
     fn wait(&self, buffer: &mut Self::Buffer, room: usize, timeout: Option<Duration>);
@@ -180,6 +177,13 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Add a report to the buffer for each of these whose conditions hold at this moment, in order.
     /// They are not watched now. Where that is dearer than watching them, it may add none.
     fn probe(&self, buffer: &mut Self::Buffer, watches: impl Iterator<Item = Watch>);
+
+    /// Note from here on whether a condition of this socket begins to hold, beside whatever else is
+    /// watched. One socket at a time.
+    fn observe(&self, watch: &Watch);
+
+    /// Whether one has begun to hold since `observe`, or may have; and observe no longer.
+    fn has_risen(&self, watch: &Watch) -> bool;
 
     /// Wake the newest waiting thread, or else the next one to wait.
     fn wake(&self);
@@ -222,22 +226,32 @@ struct Core<B> {
     queue: Queue,
     scheduler: Scheduler,
     zombies: Zombies,
-    /// How often a thread in the poller had a report in hand that is no edge.
-    settled: u32,
+    /// Edge-triggered registrations that this batch has enabled.
+    settling: Vec<Token>,
+    /// Threads that take reports without waiting, and do not have the lock.
+    fetching: usize,
     /// Registrations whose sockets may become ready without a report.
     dormant: Vec<Token>,
+    /// Threads in the poller that come back to look at those.
+    looking: usize,
     /// Buffers that no thread waits with.
     buffers: Vec<B>,
     closed: bool,
 }
 
 impl<B> Core<B> {
+    /// Whether a thread without the lock may have been given a report.
+    fn may_be_in_hand(&self) -> bool {
+        self.fetching > 0 || self.scheduler.is_anyone_polling()
+    }
+
     /// Whom to wake after a change.
     fn release(&mut self) -> Wake {
         if self.closed {
             return Wake::Nobody;
         }
-        self.scheduler.release(self.queue.len())
+        let is_unseen = !self.dormant.is_empty() && self.looking == 0;
+        self.scheduler.release(self.queue.len(), is_unseen)
     }
 }
 
@@ -254,8 +268,10 @@ impl<P: Poller> Engine<P> {
                 queue: Queue::default(),
                 scheduler: Scheduler::new(places),
                 zombies: Zombies::default(),
-                settled: 0,
+                settling: Vec::new(),
+                fetching: 0,
                 dormant: Vec::new(),
+                looking: 0,
                 buffers: Vec::new(),
                 closed: false,
             }),

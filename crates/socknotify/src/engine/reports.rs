@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::table::State;
-use super::{Core, Engine, Mode, Poller, Report, ReportBuffer, Standing, Token};
+use super::{Core, Engine, Mode, Poller, Report, ReportBuffer, Standing, Token, Watch};
 
 /// How many reports a thread takes from the poller at once, at the most.
 pub(super) const BATCH: usize = 256;
@@ -62,7 +62,7 @@ impl<P: Poller> Engine<P> {
     fn fetch_into(&self, core: &mut Core<P::Buffer>, buffer: &mut P::Buffer) -> usize {
         self.poller.wait(buffer, BATCH, Some(Duration::ZERO));
         self.poller.check(buffer, |_| false);
-        self.take_reports(core, buffer, core.settled);
+        self.take_reports(core, buffer);
         // A wake-up is meant for a thread that waits; pass it on.
         if buffer.woken() {
             self.poller.wake();
@@ -110,6 +110,19 @@ impl<P: Poller> Engine<P> {
         core.buffers.push(buffer);
     }
 
+    /// Notify what holds now of the conditions that are watched for.
+    pub(super) fn look_at(&self, core: &mut Core<P::Buffer>, watch: &Watch) {
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        self.poller.probe(&mut buffer, std::iter::once(*watch));
+        let live = core.table.get(watch.token).filter(|slot| slot.is_live());
+        if let (Some(report), Some(_)) = (buffer.reports().first(), live) {
+            let events = report.events & watch.filter.wanted();
+            core.queue.notify(&mut core.table, watch.token, events);
+        }
+        core.buffers.push(buffer);
+    }
+
     /// Look at the sockets that may have become ready without a report. True if one has.
     pub(super) fn look_at_dormant(&self, core: &mut Core<P::Buffer>) -> bool {
         if core.dormant.is_empty() {
@@ -140,36 +153,24 @@ impl<P: Poller> Engine<P> {
         any
     }
 
-    /// Turn reports into notifications. `settled` is what that counter was when the thread went into
-    /// the poller.
-    pub(super) fn take_reports(
-        &self,
-        core: &mut Core<P::Buffer>,
-        buffer: &P::Buffer,
-        settled: u32,
-    ) {
+    /// Turn reports into notifications.
+    pub(super) fn take_reports(&self, core: &mut Core<P::Buffer>, buffer: &P::Buffer) {
         for report in buffer.reports() {
-            if let Some(slot) = core.table.get(report.token) {
-                if slot.mode() != Mode::Edge && slot.turn != report.turn {
-                    continue;
-                }
-                let is_new = !slot.held.contains(report.events & slot.wanted());
-                if std::mem::take(&mut slot.settling) && !is_new {
-                    continue;
-                }
-                if slot.in_hand > 0 {
-                    // The counters may wrap around.
-                    if slot.settled.wrapping_sub(settled) as i32 > 0 {
-                        slot.in_hand -= 1;
-                        if !is_new {
-                            continue;
-                        }
-                    } else {
-                        slot.in_hand = 0;
-                    }
-                }
+            let Some(slot) = core.table.get(report.token) else {
+                self.take_report(core, report);
+                continue;
+            };
+            if report.dormant && !slot.dormant {
+                slot.dormant = true;
+                core.dormant.push(report.token);
             }
-            self.take_report(core, report);
+            if let Some(events) = slot.news(report) {
+                self.take_report(core, &Report { events, ..*report });
+            } else if report.turn != slot.turn && report.mode != Mode::Edge {
+                // A thread that armed the registration can have come late with its word to the
+                // poller, after that of another one.
+                self.watch_anew(core, report.token.socket);
+            }
         }
     }
 
@@ -187,10 +188,6 @@ impl<P: Poller> Engine<P> {
         if is_another {
             self.forget(core, socket);
             return self.meet_zombie(core, report);
-        }
-        if report.dormant && !slot.dormant {
-            slot.dormant = true;
-            core.dormant.push(report.token);
         }
         if slot.state != State::Enabled {
             return;
@@ -214,9 +211,9 @@ impl<P: Poller> Engine<P> {
         core.queue.notify(&mut core.table, report.token, events);
     }
 
-    /// A single report came under an old token, and now the poller keeps silent. If there is a new
-    /// registration of that number, the report may have been meant for it: a thread that armed the
-    /// old one can have come late with its word to the poller.
+    /// A report came under an old token or an old turn. It may have been meant for what is registered
+    /// under that number now: a thread that armed the old one can have come late with its word to the
+    /// poller, which now keeps silent, or goes on under the old name.
     fn watch_anew(&self, core: &mut Core<P::Buffer>, socket: u32) {
         if let Some(slot) = core.table.slot(socket) {
             if slot.state == State::Enabled {
@@ -229,7 +226,7 @@ impl<P: Poller> Engine<P> {
 
     /// Something is reported for a registration that is over.
     fn meet_zombie(&self, core: &mut Core<P::Buffer>, report: &Report) {
-        if !report.lasting {
+        if report.mode == Mode::Once {
             return self.watch_anew(core, report.token.socket);
         }
         let patience = PATIENCE + core.scheduler.places();

@@ -186,8 +186,9 @@ impl Scheduler {
         self.chairs.push(chair);
     }
 
-    /// Release a thread, if one of the two rules asks for it.
-    pub(super) fn release(&mut self, packets: usize) -> Wake {
+    /// Release a thread, if one of the two rules asks for it, or the threads in the poller have to
+    /// learn of something (`is_unseen`).
+    pub(super) fn release(&mut self, packets: usize, is_unseen: bool) -> Wake {
         let on_the_way = self.on_the_way();
         if packets > on_the_way && self.running + on_the_way < self.places {
             if self.newest_parked() > self.newest_polling() {
@@ -197,10 +198,14 @@ impl Scheduler {
                 return self.wake_poller();
             }
         }
-        if self.running + self.polling.len() + self.released.len() < self.places {
+        let awake = self.running + self.polling.len() + self.released.len();
+        if awake < self.places && !self.parked.is_empty() {
             return self.release_parked();
         }
-        Wake::Nobody
+        match is_unseen && self.is_anyone_polling() {
+            true => self.wake_poller(),
+            false => Wake::Nobody,
+        }
     }
 
     /// Who goes first: the thread that is awake, or a newer one that waits.

@@ -1,7 +1,7 @@
 //! The registrations of a port: one slot for each descriptor number, and what state it is in.
 
 use super::pages::Pages;
-use super::{GENERATION_MASK, Kind, Mode, TURN_MASK, Token, Watch};
+use super::{GENERATION_MASK, Kind, Mode, Report, TURN_MASK, Token, Watch};
 use crate::{EventFilter, Events, Registration, Trigger};
 
 /// Where a registration is in its life.
@@ -31,17 +31,13 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     /// How the poller watches the socket, if it does.
     pub(super) watched: Option<Mode>,
-    /// What held when the registration was enabled, and so is no edge.
-    pub(super) held: Events,
-    /// The poller is about to report it all the same.
-    pub(super) settling: bool,
-    /// How many such reports threads have in hand that went into the poller before `settled`.
-    pub(super) in_hand: u8,
-    /// A state of the port's counter of that name.
-    pub(super) settled: u32,
-    /// How often the poller was told to watch. What it reports of an earlier turn is out of date. Edges
-    /// are never out of date, and an edge-triggered registration has one turn.
+    /// How often the poller was told to watch. What it reports of an earlier turn is out of date,
+    /// unless it is an edge.
     pub(super) turn: u8,
+    /// The poller was told of it, and is about to report what holds. That is no edge.
+    pub(super) settling: bool,
+    /// The conditions whose edges count if they were seen in an earlier turn.
+    pub(super) going_on: Events,
     /// Whether it is among those that may become ready without a report.
     pub(super) dormant: bool,
     /// How often it was armed again since the poller was last bound to be asked.
@@ -78,13 +74,24 @@ impl Slot {
         }
     }
 
-    /// Whether it is enabled and edge-triggered, and to be so still, with the same filter.
-    pub(super) fn is_edge_with(&self, registration: &Registration<'_>) -> bool {
+    /// Whether it is enabled and edge-triggered, and to be so still.
+    pub(super) fn stays_edge_with(&self, registration: &Registration<'_>) -> bool {
         self.state == State::Enabled
             && self.mode() == Mode::Edge
             && self.watched == Some(Mode::Edge)
             && registration.trigger.contains(Trigger::EDGE)
-            && registration.event_filter == self.filter
+    }
+
+    /// What a report of this registration says that counts.
+    pub(super) fn news(&mut self, report: &Report) -> Option<Events> {
+        if report.turn == self.turn {
+            let is_edge = !std::mem::take(&mut self.settling);
+            return is_edge.then_some(report.events);
+        }
+        match self.mode() {
+            Mode::Edge => Some(report.events & self.going_on).filter(|events| !events.is_empty()),
+            Mode::Once | Mode::Level => None,
+        }
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -111,9 +118,7 @@ impl Slot {
 
     /// What the poller is to be told from now on.
     pub(super) fn watch_anew(&mut self, socket: u32, mode: Mode) -> Watch {
-        if self.mode() != Mode::Edge {
-            self.turn = self.turn.wrapping_add(1) & TURN_MASK;
-        }
+        self.turn = self.turn.wrapping_add(1) & TURN_MASK;
         self.watched = Some(mode);
         self.watch(socket, mode)
     }

@@ -10,7 +10,7 @@
 //! other number, here or in a forked child, stands for the same file. So one `poll` over each batch
 //! of reports asks whether the numbers are still open.
 
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -28,13 +28,17 @@ use crate::{Error, EventFilter, Events, RegistrationError};
 
 /// What the kernel gives back with a report: a token, and what the report has to be read by.
 ///
-/// 32 bits of socket, 24 of generation, 5 of turn, two of the kind of socket, and this flag.
-const LASTING: u64 = 1 << 63;
+/// 32 bits of socket, 23 of generation, 5 of turn, two of the kind of socket, and two of the mode.
+const GENERATION_SHIFT: u32 = 32;
+const TURN_SHIFT: u32 = 55;
+const KIND_SHIFT: u32 = 60;
+const MODE_SHIFT: u32 = 62;
 
-const KIND_SHIFT: u32 = 61;
-const TURN_SHIFT: u32 = 56;
+/// Kinds and modes by their bits.
+const KINDS: [Kind; 3] = [Kind::Stream, Kind::LocalStream, Kind::Datagram];
+const MODES: [Mode; 3] = [Mode::Once, Mode::Level, Mode::Edge];
 
-/// The data of the wake-up. No socket has this number.
+/// The data of the wake-up. No mode has these bits.
 const WAKE: u64 = u64::MAX;
 
 /// An `epoll` set and the means to wake its waiters.
@@ -86,28 +90,15 @@ impl Poller for Epoll {
     }
 
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
-        let fd = descriptor(watch.token.socket);
-        let (data, flags) = (epoll::EventData::new_u64(data(watch)), flags(watch));
-        let done = if again {
-            epoll::modify(&self.set, fd, data, flags)
-        } else {
-            match epoll::add(&self.set, fd, data, flags) {
-                Err(Errno::EXIST) => epoll::modify(&self.set, fd, data, flags),
-                done => done,
-            }
+        let done = match again {
+            true => modify(&self.set, watch),
+            false => add(&self.set, watch),
         };
         done.map_err(watch_error)
     }
 
     fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
         epoll::delete(&self.set, descriptor(socket)).map_err(watch_error)
-    }
-
-    fn state(&self, watch: &Watch) -> Events {
-        let fd = descriptor(watch.token.socket);
-        let mut numbers = [PollFd::from_borrowed_fd(fd, STATE)];
-        let _ = poll(&mut numbers, Some(&Timespec::default()));
-        state(&numbers[0], watch.kind)
     }
 
     fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
@@ -169,11 +160,31 @@ impl Poller for Epoll {
                     kind: watch.kind,
                     events,
                     standing: Standing::Good,
-                    lasting: false,
+                    mode: Mode::Once,
                     dormant: false,
                 });
             }
         }
+    }
+
+    fn observe(&self, watch: &Watch) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.is_none() {
+            *spare = empty_set().ok();
+        }
+        if let Some(set) = &*spare {
+            let _ = add(set, watch);
+            take_one(set);
+        }
+    }
+
+    fn has_risen(&self, watch: &Watch) -> bool {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.as_ref().is_none_or(|set| {
+            let risen = take_one(set);
+            // Where it could not be observed, nothing is known.
+            epoll::delete(set, descriptor(watch.token.socket)).is_err() || risen
+        })
     }
 
     fn wake(&self) {
@@ -191,9 +202,7 @@ impl Poller for Epoll {
         }
         let mut lost = Vec::new();
         let mut add = |watch: &Watch| {
-            let data = epoll::EventData::new_u64(data(watch));
-            let socket = descriptor(watch.token.socket);
-            if epoll::add(&new, socket, data, flags(watch)).is_err() {
+            if add(&new, watch).is_err() {
                 lost.push(watch.token);
             }
         };
@@ -226,6 +235,28 @@ fn empty_set() -> rustix::io::Result<OwnedFd> {
     epoll::create(epoll::CreateFlags::CLOEXEC)
 }
 
+/// Take one report, if there is one.
+fn take_one(set: &OwnedFd) -> bool {
+    let mut events = [MaybeUninit::<epoll::Event>::uninit()];
+    epoll::wait(set, &mut events, Some(&Timespec::default()))
+        .is_ok_and(|(seen, _)| !seen.is_empty())
+}
+
+/// Watch a socket that is in a set.
+fn modify(set: &OwnedFd, watch: &Watch) -> rustix::io::Result<()> {
+    let data = epoll::EventData::new_u64(data(watch));
+    epoll::modify(set, descriptor(watch.token.socket), data, flags(watch))
+}
+
+/// Watch a socket that is not, or should not be, in a set.
+fn add(set: &OwnedFd, watch: &Watch) -> rustix::io::Result<()> {
+    let data = epoll::EventData::new_u64(data(watch));
+    match epoll::add(set, descriptor(watch.token.socket), data, flags(watch)) {
+        Err(Errno::EXIST) => modify(set, watch),
+        done => done,
+    }
+}
+
 /// Have the bell wake those who wait on a set, one for each time that it rings.
 fn add_bell(set: &OwnedFd, bell: &OwnedFd) -> rustix::io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -242,26 +273,11 @@ fn descriptor(socket: u32) -> BorrowedFd<'static> {
 /// What the kernel is to give back with reports of this watch.
 fn data(watch: &Watch) -> u64 {
     let Token { socket, generation } = watch.token;
-    let mut data = u64::from(socket) | u64::from(generation) << 32;
-    data |= u64::from(watch.turn) << TURN_SHIFT;
-    data |= match watch.kind {
-        Kind::Stream => 0,
-        Kind::LocalStream => 1,
-        Kind::Datagram => 2,
-    } << KIND_SHIFT;
-    if watch.mode != Mode::Once {
-        data |= LASTING;
-    }
-    data
-}
-
-/// What kind of socket the data was made for.
-fn kind(data: u64) -> Kind {
-    match data >> KIND_SHIFT & 3 {
-        0 => Kind::Stream,
-        1 => Kind::LocalStream,
-        _ => Kind::Datagram,
-    }
+    u64::from(socket)
+        | u64::from(generation) << GENERATION_SHIFT
+        | u64::from(watch.turn) << TURN_SHIFT
+        | (watch.kind as u64) << KIND_SHIFT
+        | (watch.mode as u64) << MODE_SHIFT
 }
 
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
@@ -404,17 +420,18 @@ impl Buffer {
                 self.woken = true;
                 continue;
             }
-            let (flags, kind) = (event.flags, kind(data));
+            let flags = event.flags;
+            let kind = KINDS[(data >> KIND_SHIFT & 3) as usize % KINDS.len()];
             self.reports.push(Report {
                 token: Token {
                     socket: data as u32,
-                    generation: (data >> 32) as u32 & GENERATION_MASK,
+                    generation: (data >> GENERATION_SHIFT) as u32 & GENERATION_MASK,
                 },
                 turn: (data >> TURN_SHIFT) as u8 & TURN_MASK,
                 kind,
                 events: conditions(flags, kind),
                 standing: Standing::Good,
-                lasting: data & LASTING != 0,
+                mode: MODES[(data >> MODE_SHIFT) as usize % MODES.len()],
                 // When a Unix socket connects, the kernel wakes nobody.
                 dormant: kind == Kind::LocalStream && is_unconnected(flags, kind),
             });

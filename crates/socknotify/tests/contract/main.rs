@@ -8,6 +8,8 @@
 #[macro_use]
 mod support;
 
+mod document;
+
 mod a_association;
 mod b_operations;
 mod c_triggers;
