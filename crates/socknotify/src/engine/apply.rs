@@ -253,9 +253,9 @@ impl<P: Poller> Engine<P> {
         let mut again = Vec::with_capacity(buffer.reports().len());
         for report in buffer.reports() {
             if let Some(slot) = table.get(report.token) {
-                slot.settling = true;
                 settling.push(report.token);
                 again.push(slot.watch_anew(report.token.socket, Mode::Edge));
+                slot.settling = true;
             }
         }
         buffers.push(buffer);

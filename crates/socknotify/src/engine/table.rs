@@ -120,6 +120,7 @@ impl Slot {
     pub(super) fn watch_anew(&mut self, socket: u32, mode: Mode) -> Watch {
         self.turn = self.turn.wrapping_add(1) & TURN_MASK;
         self.watched = Some(mode);
+        self.settling = false;
         self.watch(socket, mode)
     }
 }

@@ -51,7 +51,7 @@ fn runner(cases: u64, seed: u64) -> TestRunner {
 
 #[test]
 fn the_port_does_what_the_model_says() {
-    let count = setting("SOCKNOTIFY_MODEL_CASES", 2_000);
+    let count = setting("SOCKNOTIFY_MODEL_CASES", 5_000);
     let seed = setting("SOCKNOTIFY_MODEL_SEED", 1);
     let steps = setting("SOCKNOTIFY_MODEL_STEPS", 40) as usize;
     for &backend in Backend::ALL {
