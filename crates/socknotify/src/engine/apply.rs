@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use super::reports::BATCH;
 use super::table::State;
-use super::{
-    Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Token, Watch, WatchError, ownership,
-};
+use super::{Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Watch, WatchError, ownership};
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
 /// How many sockets have to be armed again together for a look at all of them to be worth while.
@@ -161,14 +159,14 @@ impl<P: Poller> Engine<P> {
         // before is fetched; and of what it reports then, that is an edge which has risen meanwhile.
         self.poller.observe(&lasting);
         self.fetch(core);
-        let watched = match core.table.get(lasting.token) {
+        let watched = match core.table.of_turn(socket, lasting.turn) {
             Some(slot) if slot.is_live() => {
                 slot.enable(filter, registration.trigger);
                 self.watch(core, socket)
             }
             _ => Err(WatchError::Unknown),
         };
-        if let Some(slot) = core.table.get(lasting.token) {
+        if let Some(slot) = core.table.of_turn(socket, lasting.turn) {
             slot.going_on = lasting.filter.wanted();
         }
         self.settle(core);
@@ -193,7 +191,7 @@ impl<P: Poller> Engine<P> {
         slot.going_on = Events::empty();
         slot.settling = mode == Mode::Edge;
         if slot.settling {
-            core.settling.push(watch.token);
+            core.settling.push(slot.token(socket));
         }
         self.poller.watch(&watch, again).inspect_err(|_| {
             slot.state = State::Disabled;
@@ -252,9 +250,9 @@ impl<P: Poller> Engine<P> {
         settling.clear();
         let mut again = Vec::with_capacity(buffer.reports().len());
         for report in buffer.reports() {
-            if let Some(slot) = table.get(report.token) {
-                settling.push(report.token);
-                again.push(slot.watch_anew(report.token.socket, Mode::Edge));
+            if let Some(slot) = table.of_turn(report.socket, report.turn) {
+                settling.push(slot.token(report.socket));
+                again.push(slot.watch_anew(report.socket, Mode::Edge));
                 slot.settling = true;
             }
         }
@@ -333,10 +331,10 @@ impl<P: Poller> Engine<P> {
 
         let mut ready = buffer.reports()[reported..].iter().peekable();
         for registration in batch.iter_mut().filter(|entry| may_probe(entry)) {
-            let token = registration.owed.map(|owed| owed.watch.token);
-            let found = ready.next_if(|report| Some(report.token) == token);
+            let socket = registration.owed.map(|owed| owed.watch.socket);
+            let found = ready.next_if(|report| Some(report.socket) == socket);
             // The number may have become a socket of another port, which the poller would tell.
-            if found.is_some_and(|report| ownership::is_owner(report.token.socket, self.id)) {
+            if found.is_some_and(|report| ownership::is_owner(report.socket, self.id)) {
                 registration.owed = None;
             }
         }
@@ -396,8 +394,9 @@ impl<P: Poller> Engine<P> {
         if core.closed {
             return Ok(());
         }
-        let Token { socket, .. } = watch.token;
-        let live = core.table.get(watch.token).filter(|slot| slot.is_live());
+        let Watch { socket, turn, .. } = watch;
+        let live = core.table.of_turn(socket, turn);
+        let live = live.filter(|slot| slot.is_live());
         match (error, live) {
             (WatchError::Refused(error), Some(slot)) => {
                 slot.state = State::Disabled;

@@ -9,7 +9,7 @@ use super::queue::Dequeued;
 use super::reports::{BATCH, DORMANT_LOOK};
 use super::scheduler::{Arrival, Precedence, Wake};
 use super::{Core, Engine, Guard, Poller, ReportBuffer, is_any_owed, ownership};
-use crate::{Entry, Error, Registration};
+use crate::{Entry, Error, Operation, Registration};
 
 /// When a wait ends.
 #[derive(Clone, Copy, Debug)]
@@ -184,11 +184,14 @@ impl<P: Poller> Engine<P> {
         drop(core);
         self.rearm_owed(registrations);
         self.poller.wait(&mut buffer, room.min(BATCH), timeout);
-        let borrowed = &registrations[..registrations.len().min(WORTH_SEARCHING)];
+        // What was armed just now, and is borrowed still, was shown to be open.
+        let armed = &registrations[..registrations.len().min(WORTH_SEARCHING)];
         self.poller.check(&mut buffer, |socket| {
-            borrowed
-                .iter()
-                .any(|registration| u32::try_from(registration.raw_socket()) == Ok(socket))
+            armed.iter().any(|registration| {
+                registration.operation == Operation::ENABLE
+                    && registration.result.is_ok()
+                    && u32::try_from(registration.raw_socket()) == Ok(socket)
+            })
         });
         let mut core = self.lock();
         core.looking -= usize::from(looks);

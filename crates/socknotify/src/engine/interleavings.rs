@@ -14,7 +14,7 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
 use super::{
-    Engine, Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Token, Watch, WatchError,
+    Engine, Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Watch, WatchError,
 };
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger};
 
@@ -128,7 +128,7 @@ impl Poller for Model {
 
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
         let mut kernel = self.kernel();
-        let socket = &mut kernel.sockets[watch.token.socket as usize];
+        let socket = &mut kernel.sockets[watch.socket as usize];
         if again && socket.watch.is_none() {
             return Err(WatchError::Unknown);
         }
@@ -160,7 +160,7 @@ impl Poller for Model {
             }
             socket.armed = watch.mode == Mode::Level;
             buffer.reports.push(Report {
-                token: watch.token,
+                socket: watch.socket,
                 turn: watch.turn,
                 kind: watch.kind,
                 events: Events::IN,
@@ -177,9 +177,9 @@ impl Poller for Model {
 
     fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch>) {
         let kernel = self.kernel();
-        for watch in watches.filter(|watch| kernel.sockets[watch.token.socket as usize].readable) {
+        for watch in watches.filter(|watch| kernel.sockets[watch.socket as usize].readable) {
             buffer.reports.push(Report {
-                token: watch.token,
+                socket: watch.socket,
                 turn: watch.turn,
                 kind: watch.kind,
                 events: Events::IN,
@@ -191,11 +191,11 @@ impl Poller for Model {
     }
 
     fn observe(&self, watch: &Watch) {
-        self.kernel().sockets[watch.token.socket as usize].risen = false;
+        self.kernel().sockets[watch.socket as usize].risen = false;
     }
 
     fn has_risen(&self, watch: &Watch) -> bool {
-        self.kernel().sockets[watch.token.socket as usize].risen
+        self.kernel().sockets[watch.socket as usize].risen
     }
 
     fn wake(&self) {
@@ -204,7 +204,7 @@ impl Poller for Model {
         kernel.call();
     }
 
-    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<Token> {
+    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<u32> {
         Vec::new()
     }
 }

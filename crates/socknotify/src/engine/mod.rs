@@ -37,23 +37,11 @@ use self::queue::Queue;
 use self::reports::Zombies;
 use self::scheduler::{Scheduler, Wake};
 use self::sync::{Mutex, MutexGuard};
-use self::table::Table;
+use self::table::{Table, Token};
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Snapshot};
 
-/// Generations are counted in 23 bits, so that a poller can keep more beside one.
-pub(crate) const GENERATION_MASK: u32 = (1 << 23) - 1;
-
-/// Turns are counted in 5 bits.
-pub(crate) const TURN_MASK: u8 = (1 << 5) - 1;
-
-/// Names one registration for the whole life of its port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Token {
-    /// The number of the socket.
-    pub(crate) socket: u32,
-    /// Which of the registrations that this number has had; within [`GENERATION_MASK`].
-    pub(crate) generation: u32,
-}
+/// Turns are counted in 28 bits, so that a poller can keep a number and more beside one.
+pub(crate) const TURN_MASK: u32 = (1 << 28) - 1;
 
 /// What kind of socket it is, as far as the conditions differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,9 +79,11 @@ pub(crate) enum Mode {
 /// What a poller is to watch for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
-    pub(crate) token: Token,
-    /// Which of the times that the poller was told to watch; within [`TURN_MASK`].
-    pub(crate) turn: u8,
+    /// The number of the socket.
+    pub(crate) socket: u32,
+    /// Which of the times that the poller was told to watch under this number, for this registration
+    /// and all before it; within [`TURN_MASK`].
+    pub(crate) turn: u32,
     pub(crate) kind: Kind,
     /// The conditions. Errors are watched for in any case.
     pub(crate) filter: EventFilter,
@@ -111,14 +101,14 @@ pub(crate) struct Owed {
 /// What a poller saw.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    /// The token it was told to watch under, and the turn.
-    pub(crate) token: Token,
-    pub(crate) turn: u8,
+    /// The number and the turn that it was told to watch under.
+    pub(crate) socket: u32,
+    pub(crate) turn: u32,
     pub(crate) kind: Kind,
     /// The conditions that hold, wanted or not. May be empty, where what the system reports is none
     /// of the contract's conditions.
     pub(crate) events: Events,
-    /// What is known of the number that the token names.
+    /// What is known of the number.
     pub(crate) standing: Standing,
     /// How it was watched.
     pub(crate) mode: Mode,
@@ -189,11 +179,11 @@ pub(crate) trait Poller: Send + Sync + 'static {
     fn wake(&self);
 
     /// Watch these, and whatever was watched besides no longer. For sockets that cannot be reached by
-    /// their number any more. Returns those that could not be watched.
+    /// their number any more. Returns the numbers of those that could not be watched.
     ///
     /// What holds already is no edge. So that none is lost, `fetch` is called when edges are seen by
     /// the old watch and by the new one, to take what the old one has.
-    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<Token>;
+    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<u32>;
 }
 
 /// Where a poller leaves its reports.

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Token;
-use super::table::{State, Table};
+use super::table::{State, Table, Token};
 use crate::{Entry, Events, Trigger};
 
 /// Something that waits to be dequeued.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::table::State;
-use super::{Core, Engine, Mode, Poller, Report, ReportBuffer, Standing, Token, Watch};
+use super::{Core, Engine, Mode, Poller, Report, ReportBuffer, Standing, Watch};
 
 /// How many reports a thread takes from the poller at once, at the most.
 pub(super) const BATCH: usize = 256;
@@ -16,27 +16,30 @@ const PATIENCE: usize = 8;
 /// How often registrations are looked at whose sockets may become ready without a report.
 pub(super) const DORMANT_LOOK: Duration = Duration::from_millis(10);
 
+/// The number and the turn that something is reported under.
+type Name = (u32, u32);
+
 /// Registrations that are over, and whose sockets the poller goes on reporting.
 ///
 /// That is what becomes of a socket that was closed under its registered number and lives on under
 /// another one, or in a child process: the poller cannot be told to let go of it.
 #[derive(Debug, Default)]
 pub(super) struct Zombies {
-    reports: HashMap<Token, usize>,
+    reports: HashMap<Name, usize>,
     /// Something is being done about them.
     in_hand: bool,
 }
 
 impl Zombies {
     /// Note a report of a registration that is over. True when it is one too many.
-    fn seen(&mut self, token: Token, patience: usize) -> bool {
+    fn seen(&mut self, name: Name, patience: usize) -> bool {
         if self.in_hand {
             return false;
         }
         if self.reports.len() >= BATCH {
             self.reports.clear();
         }
-        let count = self.reports.entry(token).or_default();
+        let count = self.reports.entry(name).or_default();
         *count += 1;
         *count >= patience
     }
@@ -99,7 +102,7 @@ impl<P: Poller> Engine<P> {
         for &report in buffer.reports() {
             // A look goes by the number alone. So what is new has to be of the same socket.
             let standing = Standing::Doubtful;
-            let slot = core.table.get(report.token);
+            let slot = core.table.of_turn(report.socket, report.turn);
             if slot.is_some_and(|slot| !slot.pending.contains(report.events & slot.wanted())) {
                 self.take_report(core, &Report { standing, ..report });
             }
@@ -115,10 +118,14 @@ impl<P: Poller> Engine<P> {
         let mut buffer = core.buffers.pop().unwrap_or_default();
         buffer.clear();
         self.poller.probe(&mut buffer, std::iter::once(*watch));
-        let live = core.table.get(watch.token).filter(|slot| slot.is_live());
-        if let (Some(report), Some(_)) = (buffer.reports().first(), live) {
+        let live = core
+            .table
+            .of_turn(watch.socket, watch.turn)
+            .filter(|slot| slot.is_live());
+        if let (Some(report), Some(slot)) = (buffer.reports().first(), live) {
+            let token = slot.token(watch.socket);
             let events = report.events & watch.filter.wanted();
-            core.queue.notify(&mut core.table, watch.token, events);
+            core.queue.notify(&mut core.table, token, events);
         }
         core.buffers.push(buffer);
     }
@@ -137,12 +144,12 @@ impl<P: Poller> Engine<P> {
             .filter_map(|&token| Some(table.get(token)?.watch(token.socket, Mode::Once)));
         self.poller.probe(&mut buffer, watches);
         let awake = buffer.reports();
-        dormant.retain(|&token| awake.iter().all(|report| report.token != token));
         for report in awake {
-            if let Some(slot) = table.get(report.token) {
+            if let Some(slot) = table.of_turn(report.socket, report.turn) {
                 slot.dormant = false;
             }
         }
+        dormant.retain(|&token| table.get(token).is_some_and(|slot| slot.dormant));
         let any = !awake.is_empty();
         for &report in awake {
             // A look goes by the number alone.
@@ -156,27 +163,30 @@ impl<P: Poller> Engine<P> {
     /// Turn reports into notifications.
     pub(super) fn take_reports(&self, core: &mut Core<P::Buffer>, buffer: &P::Buffer) {
         for report in buffer.reports() {
-            let Some(slot) = core.table.get(report.token) else {
+            let Some(slot) = core.table.of_turn(report.socket, report.turn) else {
                 self.take_report(core, report);
                 continue;
             };
             if report.dormant && !slot.dormant {
                 slot.dormant = true;
-                core.dormant.push(report.token);
+                core.dormant.push(slot.token(report.socket));
             }
             if let Some(events) = slot.news(report) {
                 self.take_report(core, &Report { events, ..*report });
             } else if report.turn != slot.turn && report.mode != Mode::Edge {
                 // A thread that armed the registration can have come late with its word to the
                 // poller, after that of another one.
-                self.watch_anew(core, report.token.socket);
+                self.watch_anew(core, report.socket);
             }
         }
     }
 
     fn take_report(&self, core: &mut Core<P::Buffer>, report: &Report) {
-        let socket = report.token.socket;
-        let live = core.table.get(report.token).filter(|slot| slot.is_live());
+        let socket = report.socket;
+        let live = core
+            .table
+            .of_turn(report.socket, report.turn)
+            .filter(|slot| slot.is_live());
         let Some(slot) = live else {
             return self.meet_zombie(core, report);
         };
@@ -208,7 +218,8 @@ impl<P: Poller> Engine<P> {
                 .poller
                 .watch(&slot.watch_anew(socket, Mode::Level), true);
         }
-        core.queue.notify(&mut core.table, report.token, events);
+        let token = slot.token(socket);
+        core.queue.notify(&mut core.table, token, events);
     }
 
     /// A report came under an old token or an old turn. It may have been meant for what is registered
@@ -227,10 +238,10 @@ impl<P: Poller> Engine<P> {
     /// Something is reported for a registration that is over.
     fn meet_zombie(&self, core: &mut Core<P::Buffer>, report: &Report) {
         if report.mode == Mode::Once {
-            return self.watch_anew(core, report.token.socket);
+            return self.watch_anew(core, report.socket);
         }
         let patience = PATIENCE + core.scheduler.places();
-        if !core.zombies.seen(report.token, patience) {
+        if !core.zombies.seen((report.socket, report.turn), patience) {
             return;
         }
         core.zombies.in_hand = true;
@@ -248,8 +259,8 @@ impl<P: Poller> Engine<P> {
         }
         // What the old one reports from here on of earlier turns, the new one reports too.
         let mut fetch_edges = || self.fetch(core);
-        for token in self.poller.rebuild(&watches, &mut fetch_edges) {
-            self.forget(core, token.socket);
+        for socket in self.poller.rebuild(&watches, &mut fetch_edges) {
+            self.forget(core, socket);
         }
         core.zombies = Zombies::default();
     }
@@ -261,15 +272,12 @@ mod tests {
 
     #[test]
     fn a_zombie_is_found_out_among_others() {
-        let token = |socket| Token {
-            socket,
-            generation: 0,
-        };
+        let name = |socket| (socket, 0);
         let mut zombies = Zombies::default();
         for _ in 1..PATIENCE {
-            assert!(!zombies.seen(token(1), PATIENCE));
-            assert!(!zombies.seen(token(2), PATIENCE));
+            assert!(!zombies.seen(name(1), PATIENCE));
+            assert!(!zombies.seen(name(2), PATIENCE));
         }
-        assert!(zombies.seen(token(1), PATIENCE));
+        assert!(zombies.seen(name(1), PATIENCE));
     }
 }

@@ -1,7 +1,7 @@
 //! The registrations of a port: one slot for each descriptor number, and what state it is in.
 
 use super::pages::Pages;
-use super::{GENERATION_MASK, Kind, Mode, Report, TURN_MASK, Token, Watch};
+use super::{Kind, Mode, Report, TURN_MASK, Watch};
 use crate::{EventFilter, Events, Registration, Trigger};
 
 /// Where a registration is in its life.
@@ -18,13 +18,21 @@ pub(super) enum State {
     Removing,
 }
 
+/// Names one registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Token {
+    /// The number of the socket.
+    pub(super) socket: u32,
+    /// The turn that the registration began with.
+    first_turn: u32,
+}
+
 /// What the port knows of one descriptor number.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) key: usize,
-    /// Counts the registrations that this slot has had, so that word of an earlier one is known as
-    /// such.
-    generation: u32,
+    /// What `turn` was when the registration began, so that word of an earlier one is known as such.
+    first_turn: u32,
     pub(super) filter: EventFilter,
     pub(super) trigger: Trigger,
     pub(super) state: State,
@@ -33,7 +41,7 @@ pub(super) struct Slot {
     pub(super) watched: Option<Mode>,
     /// How often the poller was told to watch. What it reports of an earlier turn is out of date,
     /// unless it is an edge.
-    pub(super) turn: u8,
+    pub(super) turn: u32,
     /// The poller was told of it, and is about to report what holds. That is no edge.
     pub(super) settling: bool,
     /// The conditions whose edges count if they were seen in an earlier turn.
@@ -94,6 +102,12 @@ impl Slot {
         }
     }
 
+    /// Whether this is a turn of the registration that there is now.
+    fn has_had(&self, turn: u32) -> bool {
+        let age = |turn: u32| self.turn.wrapping_sub(turn) & TURN_MASK;
+        age(turn) <= age(self.first_turn)
+    }
+
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Enabled | State::Disabled)
     }
@@ -101,14 +115,14 @@ impl Slot {
     pub(super) fn token(&self, socket: u32) -> Token {
         Token {
             socket,
-            generation: self.generation,
+            first_turn: self.first_turn,
         }
     }
 
     /// What the poller was told last, or is to be told again.
     pub(super) fn watch(&self, socket: u32, mode: Mode) -> Watch {
         Watch {
-            token: self.token(socket),
+            socket,
             turn: self.turn,
             kind: self.kind,
             filter: self.filter,
@@ -118,11 +132,15 @@ impl Slot {
 
     /// What the poller is to be told from now on.
     pub(super) fn watch_anew(&mut self, socket: u32, mode: Mode) -> Watch {
-        self.turn = self.turn.wrapping_add(1) & TURN_MASK;
+        self.turn = next_turn(self.turn);
         self.watched = Some(mode);
         self.settling = false;
         self.watch(socket, mode)
     }
+}
+
+fn next_turn(turn: u32) -> u32 {
+    turn.wrapping_add(1) & TURN_MASK
 }
 
 /// All registrations of a port.
@@ -154,7 +172,14 @@ impl Table {
     pub(super) fn get(&mut self, token: Token) -> Option<&mut Slot> {
         self.slots
             .get_mut(token.socket)
-            .filter(|slot| slot.generation == token.generation && slot.state != State::Vacant)
+            .filter(|slot| slot.first_turn == token.first_turn && slot.state != State::Vacant)
+    }
+
+    /// The slot of the registration that a poller was told to watch in this turn, unless it is over.
+    pub(super) fn of_turn(&mut self, socket: u32, turn: u32) -> Option<&mut Slot> {
+        self.slots
+            .get_mut(socket)
+            .filter(|slot| slot.state != State::Vacant && slot.has_had(turn))
     }
 
     /// Begin a registration in a vacant slot.
@@ -165,7 +190,8 @@ impl Table {
         *slot = Slot {
             key,
             kind,
-            generation: slot.generation.wrapping_add(1) & GENERATION_MASK,
+            first_turn: next_turn(slot.turn),
+            turn: next_turn(slot.turn),
             state: State::Disabled,
             ..Slot::default()
         };

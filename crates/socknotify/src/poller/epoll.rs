@@ -21,16 +21,14 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::fork::Process;
 use crate::engine::{
-    GENERATION_MASK, Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, TURN_MASK,
-    Token, Watch, WatchError,
+    Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, TURN_MASK, Watch, WatchError,
 };
 use crate::{Error, EventFilter, Events, RegistrationError};
 
-/// What the kernel gives back with a report: a token, and what the report has to be read by.
+/// What the kernel gives back with a report: whose it is, and what it has to be read by.
 ///
-/// 32 bits of socket, 23 of generation, 5 of turn, two of the kind of socket, and two of the mode.
-const GENERATION_SHIFT: u32 = 32;
-const TURN_SHIFT: u32 = 55;
+/// 32 bits of socket, 28 of turn, two of the kind of socket, and two of the mode.
+const TURN_SHIFT: u32 = 32;
 const KIND_SHIFT: u32 = 60;
 const MODE_SHIFT: u32 = 62;
 
@@ -122,9 +120,9 @@ impl Poller for Epoll {
             reports, numbers, ..
         } = buffer;
         numbers.clear();
-        let doubted = |report: &&mut Report| !is_good(report.token.socket);
+        let doubted = |report: &&mut Report| !is_good(report.socket);
         for report in reports.iter_mut().filter(doubted) {
-            let fd = descriptor(report.token.socket);
+            let fd = descriptor(report.socket);
             numbers.push(PollFd::from_borrowed_fd(fd, STATE));
         }
         if numbers.is_empty() || poll(numbers, Some(&Timespec::default())).is_err() {
@@ -143,9 +141,12 @@ impl Poller for Epoll {
         buffer.probes.clear();
         buffer.probes.extend(watches);
         buffer.numbers.clear();
-        buffer.numbers.extend(buffer.probes.iter().map(|watch| {
-            PollFd::from_borrowed_fd(descriptor(watch.token.socket), poll_flags(watch))
-        }));
+        buffer.numbers.extend(
+            buffer
+                .probes
+                .iter()
+                .map(|watch| PollFd::from_borrowed_fd(descriptor(watch.socket), poll_flags(watch))),
+        );
         if buffer.numbers.is_empty()
             || poll(&mut buffer.numbers, Some(&Timespec::default())).is_err()
         {
@@ -155,7 +156,7 @@ impl Poller for Epoll {
             let events = state(number, watch.kind);
             if events.intersects(watch.filter.wanted()) {
                 buffer.reports.push(Report {
-                    token: watch.token,
+                    socket: watch.socket,
                     turn: watch.turn,
                     kind: watch.kind,
                     events,
@@ -183,7 +184,7 @@ impl Poller for Epoll {
         spare.as_ref().is_none_or(|set| {
             let risen = take_one(set);
             // Where it could not be observed, nothing is known.
-            epoll::delete(set, descriptor(watch.token.socket)).is_err() || risen
+            epoll::delete(set, descriptor(watch.socket)).is_err() || risen
         })
     }
 
@@ -192,7 +193,7 @@ impl Poller for Epoll {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<Token> {
+    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<u32> {
         let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(new) = kept.take().or_else(|| empty_set().ok()) else {
             return Vec::new();
@@ -203,7 +204,7 @@ impl Poller for Epoll {
         let mut lost = Vec::new();
         let mut add = |watch: &Watch| {
             if add(&new, watch).is_err() {
-                lost.push(watch.token);
+                lost.push(watch.socket);
             }
         };
         let (edges, others): (Vec<_>, Vec<_>) =
@@ -245,13 +246,13 @@ fn take_one(set: &OwnedFd) -> bool {
 /// Watch a socket that is in a set.
 fn modify(set: &OwnedFd, watch: &Watch) -> rustix::io::Result<()> {
     let data = epoll::EventData::new_u64(data(watch));
-    epoll::modify(set, descriptor(watch.token.socket), data, flags(watch))
+    epoll::modify(set, descriptor(watch.socket), data, flags(watch))
 }
 
 /// Watch a socket that is not, or should not be, in a set.
 fn add(set: &OwnedFd, watch: &Watch) -> rustix::io::Result<()> {
     let data = epoll::EventData::new_u64(data(watch));
-    match epoll::add(set, descriptor(watch.token.socket), data, flags(watch)) {
+    match epoll::add(set, descriptor(watch.socket), data, flags(watch)) {
         Err(Errno::EXIST) => modify(set, watch),
         done => done,
     }
@@ -272,9 +273,7 @@ fn descriptor(socket: u32) -> BorrowedFd<'static> {
 
 /// What the kernel is to give back with reports of this watch.
 fn data(watch: &Watch) -> u64 {
-    let Token { socket, generation } = watch.token;
-    u64::from(socket)
-        | u64::from(generation) << GENERATION_SHIFT
+    u64::from(watch.socket)
         | u64::from(watch.turn) << TURN_SHIFT
         | (watch.kind as u64) << KIND_SHIFT
         | (watch.mode as u64) << MODE_SHIFT
@@ -423,11 +422,8 @@ impl Buffer {
             let flags = event.flags;
             let kind = KINDS[(data >> KIND_SHIFT & 3) as usize % KINDS.len()];
             self.reports.push(Report {
-                token: Token {
-                    socket: data as u32,
-                    generation: (data >> GENERATION_SHIFT) as u32 & GENERATION_MASK,
-                },
-                turn: (data >> TURN_SHIFT) as u8 & TURN_MASK,
+                socket: data as u32,
+                turn: (data >> TURN_SHIFT) as u32 & TURN_MASK,
                 kind,
                 events: conditions(flags, kind),
                 standing: Standing::Good,
