@@ -76,6 +76,7 @@ mod backend;
 mod engine;
 mod entry;
 mod error;
+pub mod owned;
 mod poller;
 mod port;
 mod registration;

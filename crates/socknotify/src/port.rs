@@ -1,6 +1,7 @@
 //! [`CompletionPort`]: the faithful layer, one method for each call of the published interface.
 
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -246,6 +247,11 @@ impl CompletionPort {
         self.choice.reason
     }
 
+    /// The engine, for the layer that owns connections.
+    pub(crate) fn engine(&self) -> &Engine<Epoll> {
+        &self.engine
+    }
+
     /// The number of places: how many threads may run with packets in hand.
     pub fn concurrency(&self) -> usize {
         self.engine.concurrency()
@@ -254,6 +260,16 @@ impl CompletionPort {
     /// What the port looks like at this moment, for diagnosis and for tests.
     pub fn snapshot(&self) -> Snapshot {
         self.engine.snapshot()
+    }
+}
+
+/// The port can be watched itself, by another loop: it is readable when a dequeue would return
+/// something. It may be so for no reason, too.
+///
+/// Then no thread should wait in it; dequeue with a timeout of zero.
+impl AsFd for CompletionPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.engine.expose().as_fd()
     }
 }
 

@@ -164,6 +164,8 @@ pub struct Registration<'socket> {
     pub(crate) result: Result<(), RegistrationError>,
     /// What the engine still has to say to the system for this entry.
     pub(crate) owed: Option<Owed>,
+    /// The port owns the socket, which was adopted: the number stands for nothing else.
+    pub(crate) owned: bool,
     borrowed: PhantomData<BorrowedFd<'socket>>,
 }
 
@@ -233,6 +235,18 @@ impl<'socket> Registration<'socket> {
         Self::of(socket)
     }
 
+    /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
+    pub(crate) fn arm(socket: RawFd, completion_key: usize, event_filter: EventFilter) -> Self {
+        Registration {
+            completion_key,
+            event_filter,
+            operation: Operation::ENABLE,
+            trigger: Trigger::ONESHOT.union(Trigger::LEVEL),
+            owned: true,
+            ..Self::of(socket)
+        }
+    }
+
     fn of(socket: RawFd) -> Self {
         Registration {
             completion_key: 0,
@@ -242,6 +256,7 @@ impl<'socket> Registration<'socket> {
             socket,
             result: Ok(()),
             owed: None,
+            owned: false,
             borrowed: PhantomData,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::reports::BATCH;
 use super::table::State;
 use super::{Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Watch, WatchError, ownership};
-use crate::{Events, Operation, Registration, RegistrationError, Trigger};
+use crate::{Entry, Events, Operation, Registration, RegistrationError, Trigger};
 
 /// How many sockets have to be armed again together for a look at all of them to be worth while.
 const WORTH_PROBING: usize = if cfg!(loom) { 1 } else { 4 };
@@ -28,7 +28,7 @@ impl<P: Poller> Engine<P> {
             let registration = &mut rest[0];
             registration.owed = None;
             registration.result = match registration.check() {
-                Ok(()) if rearm(core, registration) => Ok(()),
+                Ok(()) if interrupt(core, registration) || rearm(core, registration) => Ok(()),
                 Ok(()) => {
                     self.rearm_owed_of(core, before, registration.raw_socket());
                     self.apply_one(core, registration)
@@ -97,7 +97,7 @@ impl<P: Poller> Engine<P> {
                 }
             }
             state => {
-                if !self.is_same_socket(socket)? {
+                if !registration.owned && !self.is_same_socket(socket)? {
                     return self.enable_new(core, socket, registration);
                 }
                 if state == State::Removing {
@@ -397,6 +397,17 @@ impl<P: Poller> Engine<P> {
         let Watch { socket, turn, .. } = watch;
         let live = core.table.of_turn(socket, turn);
         let live = live.filter(|slot| slot.is_live());
+        if registration.owned {
+            // Who has the connection now may have closed it, and the number may be another's.
+            return match live.filter(|slot| slot.state == State::Enabled) {
+                Some(slot) => {
+                    slot.state = State::Disabled;
+                    slot.watched = None;
+                    Err(refusal(error))
+                }
+                None => Ok(()),
+            };
+        }
         match (error, live) {
             (WatchError::Refused(error), Some(slot)) => {
                 slot.state = State::Disabled;
@@ -408,6 +419,22 @@ impl<P: Poller> Engine<P> {
             (_, None) => self.enable(core, socket, registration),
         }
     }
+}
+
+/// Queue the packet that was asked for instead of arming. False if none was.
+fn interrupt<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
+    if !registration.owned {
+        return false;
+    }
+    let slot = u32::try_from(registration.raw_socket())
+        .ok()
+        .and_then(|socket| core.table.slot(socket));
+    let reason = slot.map_or(0, |slot| std::mem::take(&mut slot.interruption));
+    if reason != 0 {
+        let entry = Entry::new(registration.completion_key, reason, 0);
+        core.queue.post(&[entry]);
+    }
+    reason != 0
 }
 
 /// Enable a level-triggered registration that the poller watches already, and note that its word to

@@ -82,6 +82,10 @@ impl ReportBuffer for Buffer {
     fn woken(&self) -> bool {
         self.woken
     }
+
+    fn alarmed(&self) -> bool {
+        false
+    }
 }
 
 impl Model {
@@ -202,6 +206,10 @@ impl Poller for Model {
         let mut kernel = self.kernel();
         kernel.woken = true;
         kernel.call();
+    }
+
+    fn set_alarm(&self, _delay: Duration) -> Result<(), Error> {
+        Ok(())
     }
 
     fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<u32> {

@@ -14,6 +14,7 @@
 //! One lock guards table, queue and scheduler. It is not held while a thread waits, nor during the
 //! system call that arms a one-shot registration again.
 
+mod adopted;
 mod apply;
 mod dequeue;
 mod ownership;
@@ -178,6 +179,9 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Wake the newest waiting thread, or else the next one to wait.
     fn wake(&self);
 
+    /// Wake one thread when this time is over, and say so in its buffer. The latest time counts.
+    fn set_alarm(&self, delay: Duration) -> Result<(), Error>;
+
     /// Watch these, and whatever was watched besides no longer. For sockets that cannot be reached by
     /// their number any more. Returns the numbers of those that could not be watched.
     ///
@@ -196,6 +200,9 @@ pub(crate) trait ReportBuffer: Default + Send {
 
     /// Whether the latest wait was ended by [`Poller::wake`].
     fn woken(&self) -> bool;
+
+    /// Whether the time of the alarm was over.
+    fn alarmed(&self) -> bool;
 }
 
 fn is_any_owed(batch: &[Registration<'_>]) -> bool {
@@ -226,6 +233,10 @@ struct Core<B> {
     looking: usize,
     /// Buffers that no thread waits with.
     buffers: Vec<B>,
+    /// The packet to queue when the poller's alarm goes off.
+    alarm: Entry,
+    /// Somebody watches the poller itself.
+    exposed: bool,
     closed: bool,
 }
 
@@ -239,6 +250,9 @@ impl<B> Core<B> {
     fn release(&mut self) -> Wake {
         if self.closed {
             return Wake::Nobody;
+        }
+        if self.exposed && self.queue.len() > 0 && self.scheduler.waiting() == 0 {
+            return self.scheduler.wake_poller();
         }
         let is_unseen = !self.dormant.is_empty() && self.looking == 0;
         self.scheduler.release(self.queue.len(), is_unseen)
@@ -263,6 +277,8 @@ impl<P: Poller> Engine<P> {
                 dormant: Vec::new(),
                 looking: 0,
                 buffers: Vec::new(),
+                alarm: Entry::default(),
+                exposed: false,
                 closed: false,
             }),
         }

@@ -162,6 +162,10 @@ impl<P: Poller> Engine<P> {
 
     /// Turn reports into notifications.
     pub(super) fn take_reports(&self, core: &mut Core<P::Buffer>, buffer: &P::Buffer) {
+        if buffer.alarmed() {
+            let alarm = core.alarm;
+            core.queue.post(&[alarm]);
+        }
         for report in buffer.reports() {
             let Some(slot) = core.table.of_turn(report.socket, report.turn) else {
                 self.take_report(core, report);

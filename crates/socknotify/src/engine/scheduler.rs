@@ -245,7 +245,7 @@ impl Scheduler {
     }
 
     /// Wake the newest thread in the poller, unless one is being woken.
-    fn wake_poller(&mut self) -> Wake {
+    pub(super) fn wake_poller(&mut self) -> Wake {
         match std::mem::replace(&mut self.poller_woken, true) {
             false => Wake::Poller,
             true => Wake::Nobody,

@@ -46,6 +46,8 @@ pub(super) struct Slot {
     pub(super) settling: bool,
     /// The conditions whose edges count if they were seen in an earlier turn.
     pub(super) going_on: Events,
+    /// A packet with this value comes instead, when it is armed the next time. 0 for none.
+    pub(super) interruption: u32,
     /// Whether it is among those that may become ready without a report.
     pub(super) dormant: bool,
     /// How often it was armed again since the poller was last bound to be asked.

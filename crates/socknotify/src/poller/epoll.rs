@@ -11,13 +11,16 @@
 //! of reports asks whether the numbers are still open.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::{DupFlags, Errno};
 use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use super::fork::Process;
 use crate::engine::{
@@ -39,11 +42,16 @@ const MODES: [Mode; 3] = [Mode::Once, Mode::Level, Mode::Edge];
 /// The data of the wake-up. No mode has these bits.
 const WAKE: u64 = u64::MAX;
 
+/// The data of the alarm.
+const ALARM: u64 = u64::MAX - 1;
+
 /// An `epoll` set and the means to wake its waiters.
 #[derive(Debug)]
 pub(crate) struct Epoll {
     set: OwnedFd,
     bell: OwnedFd,
+    /// A timer, once there is something to time.
+    alarm: OnceLock<OwnedFd>,
     /// An empty set, for a rebuild at a time when no descriptor is left.
     spare: Mutex<Option<OwnedFd>>,
     process: Process,
@@ -54,13 +62,20 @@ impl Epoll {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(call_error)?;
         let set = empty_set().map_err(call_error)?;
-        add_bell(&set, &bell).map_err(call_error)?;
+        add_ringing(&set, &bell, WAKE).map_err(call_error)?;
         Ok(Epoll {
             set,
             bell,
+            alarm: OnceLock::new(),
             spare: Mutex::new(Some(empty_set().map_err(call_error)?)),
             process: Process::this(),
         })
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
     }
 }
 
@@ -193,12 +208,35 @@ impl Poller for Epoll {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
+    fn set_alarm(&self, delay: Duration) -> Result<(), Error> {
+        if self.alarm.get().is_none() {
+            // One thread at a time does this: it has the engine's lock.
+            let alarm = timer().map_err(call_error)?;
+            add_ringing(&self.set, &alarm, ALARM).map_err(call_error)?;
+            let _ = self.alarm.set(alarm);
+        }
+        let Some(alarm) = self.alarm.get() else {
+            return Ok(());
+        };
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            // Zero would unset it.
+            it_value: timespec(delay.max(Duration::from_nanos(1))),
+        };
+        timerfd_settime(alarm, TimerfdTimerFlags::empty(), &once)
+            .map(drop)
+            .map_err(call_error)
+    }
+
     fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<u32> {
         let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(new) = kept.take().or_else(|| empty_set().ok()) else {
             return Vec::new();
         };
-        if add_bell(&new, &self.bell).is_err() {
+        let alarm = self.alarm.get();
+        if add_ringing(&new, &self.bell, WAKE).is_err()
+            || alarm.is_some_and(|alarm| add_ringing(&new, alarm, ALARM).is_err())
+        {
             return Vec::new();
         }
         let mut lost = Vec::new();
@@ -258,10 +296,16 @@ fn add(set: &OwnedFd, watch: &Watch) -> rustix::io::Result<()> {
     }
 }
 
-/// Have the bell wake those who wait on a set, one for each time that it rings.
-fn add_bell(set: &OwnedFd, bell: &OwnedFd) -> rustix::io::Result<()> {
+/// Have a bell or a timer wake those who wait on a set, one for each time that it rings.
+fn add_ringing(set: &OwnedFd, bell: &OwnedFd, data: u64) -> rustix::io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(set, bell, epoll::EventData::new_u64(WAKE), flags)
+    epoll::add(set, bell, epoll::EventData::new_u64(data), flags)
+}
+
+/// A timer that is not set.
+fn timer() -> rustix::io::Result<OwnedFd> {
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    timerfd_create(TimerfdClockId::Monotonic, flags)
 }
 
 /// The descriptor that a number stands for.
@@ -403,6 +447,7 @@ pub(crate) struct Buffer {
     /// Sockets for `poll`.
     numbers: Vec<PollFd<'static>>,
     woken: bool,
+    alarmed: bool,
 }
 
 // SAFETY: an event may hold a pointer, which is why it is not `Send` by itself. Here it never does.
@@ -412,11 +457,16 @@ impl Buffer {
     /// Make reports out of events.
     fn read(&mut self) {
         self.woken = false;
+        self.alarmed = false;
         self.reports.clear();
         for event in &self.events {
             let data = event.data.u64();
             if data == WAKE {
                 self.woken = true;
+                continue;
+            }
+            if data == ALARM {
+                self.alarmed = true;
                 continue;
             }
             let flags = event.flags;
@@ -446,5 +496,9 @@ impl ReportBuffer for Buffer {
 
     fn woken(&self) -> bool {
         self.woken
+    }
+
+    fn alarmed(&self) -> bool {
+        self.alarmed
     }
 }

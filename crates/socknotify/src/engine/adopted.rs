@@ -1,0 +1,89 @@
+//! Registrations of sockets that the port's user has given to the port: see [`crate::owned`].
+//!
+//! Between its notification and the time that it is armed again such a registration is disabled, and
+//! whoever was notified has the socket. Nobody else may arm it, and nobody closes it while it is armed.
+
+use std::time::Duration;
+
+use super::table::State;
+use super::{Engine, Poller, ownership};
+use crate::{Entry, Error, Events, RegistrationError};
+
+impl<P: Poller> Engine<P> {
+    /// Register a socket under this key, disabled.
+    pub(crate) fn adopt(
+        &self,
+        socket: u32,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        let mut core = self.enter()?;
+        Ok(self.poller.identify(socket).and_then(|identity| {
+            let is_known = core.table.slot(socket).is_some_and(|slot| slot.is_live())
+                && ownership::owns(socket, self.id, identity.id);
+            if is_known {
+                return Err(RegistrationError::OtherKey);
+            }
+            self.forget(&mut core, socket);
+            ownership::claim(socket, self.id, identity.id)?;
+            core.table.insert(socket, key, identity.kind);
+            Ok(())
+        }))
+    }
+
+    /// End the registration of a socket that is not armed, without a notification. The poller need not
+    /// be told if the socket is closed next.
+    pub(crate) fn release(&self, socket: u32, key: usize, stays_open: bool) {
+        let Ok(mut core) = self.enter() else { return };
+        let live = core.table.slot(socket).filter(|slot| slot.is_live());
+        let Some(slot) = live.filter(|slot| slot.key == key) else {
+            return;
+        };
+        if stays_open && slot.watched.is_some() {
+            let _ = self.poller.unwatch(socket);
+        }
+        self.forget(&mut core, socket);
+    }
+
+    /// Disarm a registration, if it is armed and nobody is being notified, and queue a packet with this
+    /// value instead. True if that was done. If not, and `insist`, the packet comes in place of the
+    /// next arming.
+    pub(crate) fn interrupt(&self, socket: u32, key: usize, reason: u32, insist: bool) -> bool {
+        let Ok(mut core) = self.enter() else {
+            return false;
+        };
+        let live = core.table.slot(socket).filter(|slot| slot.is_live());
+        let Some(slot) = live.filter(|slot| slot.key == key) else {
+            return false;
+        };
+        if slot.state != State::Enabled {
+            if insist {
+                slot.interruption = reason;
+            }
+            return false;
+        }
+        slot.state = State::Disabled;
+        slot.pending = Events::empty();
+        core.queue.post(&[Entry::new(key, reason, 0)]);
+        self.leave(core);
+        true
+    }
+
+    /// Queue this packet when the time is over. The latest time counts.
+    pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
+        let mut core = self.enter()?;
+        core.alarm = entry;
+        self.poller.set_alarm(delay)
+    }
+
+    /// The poller, to be watched itself: it wakes whoever watches it when there is something to
+    /// dequeue and nobody waits.
+    pub(crate) fn expose(&self) -> &P {
+        if let Ok(mut core) = self.enter() {
+            if !core.exposed {
+                core.exposed = true;
+                self.leave(core);
+            }
+        }
+        &self.poller
+    }
+}

@@ -1,0 +1,128 @@
+//! Connections that the port owns: lifetime rules in types.
+//!
+//! The completion port of the [crate root](crate) hands out keys, and leaves it to the caller what they
+//! stand for, who may touch it, and when it may go. Here the port holds the connections themselves:
+//!
+//! - [`Port::adopt`] gives a connection its place in the port, as a [`Held`] one. What you hold is
+//!   yours: `&mut`, without a lock.
+//! - [`Worker::arm`] moves it into the port. Nobody can touch it there.
+//! - A notification moves it out again, to exactly one thread: [`Event::Ready`].
+//! - What you hold and drop is deregistered and closed.
+//!
+//! There is no unsafe code for the caller, no lock around a connection, no use after free, and no
+//! REMOVE to wait for.
+//!
+//! One call, [`Worker::process`], arms all that this thread has handed back and waits for the next
+//! events, as [`CompletionPort::process`](crate::CompletionPort::process) does.
+//!
+//! # An echo server
+//!
+//! ```
+//! use std::io::{self, Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//! use std::time::Duration;
+//! use socknotify::EventFilter;
+//! use socknotify::owned::{Event, Interest, Port, Worker};
+//!
+//! /// Answer what is there. False at the end of the stream.
+//! fn echo(connection: &mut TcpStream) -> io::Result<bool> {
+//!     let mut buffer = [0; 1024];
+//!     let length = connection.read(&mut buffer)?;
+//!     connection.write_all(&buffer[..length])?;
+//!     Ok(length > 0)
+//! }
+//!
+//! fn serve(mut worker: Worker<TcpStream>) -> io::Result<()> {
+//!     // Until the port is closed.
+//!     while worker.process(None).is_ok() {
+//!         while let Some(event) = worker.take() {
+//!             match event {
+//!                 Event::Ready(mut connection, _) => {
+//!                     if echo(&mut connection)? {
+//!                         let idle = Duration::from_secs(60);
+//!                         worker.arm(connection, Interest::IN.within(idle));
+//!                     }
+//!                     // Otherwise it is dropped here, and so closed.
+//!                 }
+//!                 // Whatever comes out and is not armed again is closed: here, an idle one.
+//!                 _ => {}
+//!             }
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//!
+//! # fn main() -> io::Result<()> {
+//! let port = Port::<TcpStream>::new()?;
+//! let threads: Vec<_> = (0..2)
+//!     .map(|_| port.worker(64))
+//!     .map(|worker| std::thread::spawn(move || serve(worker)))
+//!     .collect();
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let mut client = TcpStream::connect(listener.local_addr()?)?;
+//! let (connection, _) = listener.accept()?;
+//! port.arm(port.adopt(connection)?, EventFilter::IN)?;
+//!
+//! client.write_all(b"ping")?;
+//! let mut answer = [0; 4];
+//! client.read_exact(&mut answer)?;
+//! assert_eq!(&answer, b"ping");
+//!
+//! // What is armed comes back.
+//! assert_eq!(port.close().len(), 1);
+//! for thread in threads {
+//!     thread.join().expect("no panic")?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What the types forbid
+//!
+//! Touching a connection that is armed, or arming it twice:
+//!
+//! ```compile_fail,E0382
+//! # use socknotify::{EventFilter, owned::{Held, Worker}};
+//! # fn f(mut worker: Worker<std::net::TcpStream>, connection: Held<std::net::TcpStream>) {
+//! worker.arm(connection, EventFilter::IN);
+//! connection.peer_addr();
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0382
+//! # use socknotify::{EventFilter, owned::{Held, Worker}};
+//! # fn f(mut worker: Worker<std::net::TcpStream>, connection: Held<std::net::TcpStream>) {
+//! worker.arm(connection, EventFilter::IN);
+//! worker.arm(connection, EventFilter::OUT);
+//! # }
+//! ```
+//!
+//! Keeping a reference into it while it is armed:
+//!
+//! ```compile_fail,E0505
+//! # use socknotify::{EventFilter, owned::{Held, Worker}};
+//! # struct Vec2 { socket: std::net::TcpStream, buffer: Vec<u8> }
+//! # impl std::os::fd::AsFd for Vec2 {
+//! #     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> { self.socket.as_fd() }
+//! # }
+//! # fn g(mut worker: Worker<Vec2>, connection: Held<Vec2>) {
+//! let buffer = &connection.buffer;
+//! worker.arm(connection, EventFilter::IN);
+//! println!("{}", buffer.len());
+//! # }
+//! ```
+
+mod held;
+mod incoming;
+mod interest;
+mod port;
+mod slots;
+mod wheel;
+mod worker;
+
+pub use held::{AdoptError, Held, Id};
+pub use incoming::Incoming;
+pub use interest::Interest;
+pub use port::{Port, SendError, SharedTrigger};
+pub use worker::{Event, Worker};

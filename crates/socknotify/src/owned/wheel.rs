@@ -1,0 +1,233 @@
+//! Deadlines: a hierarchical timing wheel. To set, move or take back one costs the same, however many
+//! there are.
+//!
+//! Time is counted in ticks. Level 0 has a slot for each of the next 64 ticks, level 1 one for each of
+//! the next 64 times 64, and so on. As time passes, what is in a slot of a higher level moves down.
+
+const BITS: u32 = 6;
+const SLOTS: usize = 1 << BITS;
+const LEVELS: usize = 6;
+
+/// How far the wheel reaches, in ticks: with ticks of a millisecond, two years. What lies beyond is
+/// looked at again then.
+const REACH: u64 = (SLOTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
+
+const NONE: u32 = u32::MAX;
+
+/// An element of a doubly linked list, one for each slot; lists are linked by index.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    at: u64,
+    /// Which list this is in, if any.
+    list: Option<u16>,
+    next: u32,
+    previous: u32,
+}
+
+const UNLINKED: Link = Link {
+    at: 0,
+    list: None,
+    next: NONE,
+    previous: NONE,
+};
+
+/// Times for indices. An index has one time at the most.
+#[derive(Debug)]
+pub(super) struct Wheel {
+    now: u64,
+    links: Vec<Link>,
+    heads: [u32; SLOTS * LEVELS],
+    /// Which lists of a level are not empty.
+    occupied: [u64; LEVELS],
+}
+
+impl Wheel {
+    pub(super) const fn new() -> Self {
+        Wheel {
+            now: 0,
+            links: Vec::new(),
+            heads: [NONE; SLOTS * LEVELS],
+            occupied: [0; LEVELS],
+        }
+    }
+
+    /// Set the time of an index, in place of the one it may have. A time that is over comes next.
+    pub(super) fn set(&mut self, index: u32, at: u64) {
+        self.unset(index);
+        let position = index as usize;
+        if self.links.len() <= position {
+            self.links.resize(position + 1, UNLINKED);
+        }
+        self.link(index, at.max(self.now + 1));
+    }
+
+    /// Take back the time of an index.
+    pub(super) fn unset(&mut self, index: u32) {
+        let Some(&link) = self.links.get(index as usize) else {
+            return;
+        };
+        let Some(list) = link.list else { return };
+        match link.previous {
+            NONE => self.heads[usize::from(list)] = link.next,
+            previous => self.links[previous as usize].next = link.next,
+        }
+        if link.next != NONE {
+            self.links[link.next as usize].previous = link.previous;
+        }
+        if self.heads[usize::from(list)] == NONE {
+            self.occupied[usize::from(list) / SLOTS] &= !(1 << (usize::from(list) % SLOTS));
+        }
+        self.links[index as usize] = UNLINKED;
+    }
+
+    fn link(&mut self, index: u32, at: u64) {
+        let (level, slot) = self.place(at);
+        let list = level * SLOTS + slot;
+        let next = self.heads[list];
+        if next != NONE {
+            self.links[next as usize].previous = index;
+        }
+        self.links[index as usize] = Link {
+            at,
+            list: Some(list as u16),
+            next,
+            previous: NONE,
+        };
+        self.heads[list] = index;
+        self.occupied[level] |= 1 << slot;
+    }
+
+    /// The list for a time that is not over.
+    fn place(&self, at: u64) -> (usize, usize) {
+        let at = at.min(self.now + REACH);
+        // The highest bit in which it differs from now tells the level. The highest level goes round.
+        let differs = (at ^ self.now) | 1;
+        let level = ((63 - differs.leading_zeros()) / BITS).min(LEVELS as u32 - 1);
+        (level as usize, (at >> (level * BITS)) as usize % SLOTS)
+    }
+
+    /// When there is something to do: at the next time, or before it.
+    pub(super) fn next(&self) -> Option<u64> {
+        let mut earliest: Option<u64> = None;
+        for (level, &occupied) in self.occupied.iter().enumerate() {
+            if occupied == 0 {
+                continue;
+            }
+            let shift = level as u32 * BITS;
+            let position = (self.now >> shift) as u32 % SLOTS as u32;
+            // The first one that is not empty, from the one after now on.
+            let ahead = occupied.rotate_right(position + 1).trailing_zeros() + 1;
+            let at = ((self.now >> shift) + u64::from(ahead)) << shift;
+            earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
+        }
+        earliest
+    }
+
+    /// Let time pass, and say which indices' times are over.
+    pub(super) fn advance(&mut self, now: u64, mut is_over: impl FnMut(u32)) {
+        while let Some(next) = self.next().filter(|&next| next <= now) {
+            self.now = next;
+            for level in (0..LEVELS).rev() {
+                let shift = level as u32 * BITS;
+                if next & ((1 << shift) - 1) != 0 {
+                    continue;
+                }
+                let list = level * SLOTS + (next >> shift) as usize % SLOTS;
+                let mut index = std::mem::replace(&mut self.heads[list], NONE);
+                self.occupied[level] &= !(1 << (list % SLOTS));
+                while index != NONE {
+                    let Link { at, next, .. } = self.links[index as usize];
+                    self.links[index as usize] = UNLINKED;
+                    match at <= self.now {
+                        true => is_over(index),
+                        false => self.link(index, at),
+                    }
+                    index = next;
+                }
+            }
+        }
+        self.now = self.now.max(now);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u32, u64),
+        Unset(u32),
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Times of every size, and those around the ends of levels.
+        let time = prop_oneof![
+            0..70_u64,
+            (0..40_u32).prop_map(|bits| 1 << bits),
+            (1..40_u32).prop_map(|bits| (1 << bits) - 1),
+            0..20_000_u64,
+        ];
+        prop_oneof![
+            4 => (0..12_u32, time.clone()).prop_map(|(index, at)| Step::Set(index, at)),
+            1 => (0..12_u32).prop_map(Step::Unset),
+            3 => time.prop_map(Step::Pass),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 4000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn every_time_comes_once_and_none_early_or_late(
+            steps in proptest::collection::vec(step(), 1..60)
+        ) {
+            let mut wheel = Wheel::new();
+            let mut model = BTreeMap::new();
+            let mut now = 0;
+            for step in steps {
+                match step {
+                    Step::Set(index, after) => {
+                        wheel.set(index, now + after);
+                        model.insert(index, (now + after).max(now + 1));
+                    }
+                    Step::Unset(index) => {
+                        wheel.unset(index);
+                        model.remove(&index);
+                    }
+                    Step::Pass(time) => {
+                        now += time;
+                        let mut over = Vec::new();
+                        wheel.advance(now, |index| over.push(index));
+                        over.sort_unstable();
+                        let mut expected: Vec<_> = model
+                            .iter()
+                            .filter(|&(_, &at)| at <= now)
+                            .map(|(&index, _)| index)
+                            .collect();
+                        expected.sort_unstable();
+                        prop_assert_eq!(&over, &expected);
+                        model.retain(|_, at| *at > now);
+                    }
+                }
+                let earliest = model.values().min().copied();
+                match (wheel.next(), earliest) {
+                    (None, None) => {}
+                    (Some(next), Some(earliest)) => {
+                        prop_assert!(now < next && next <= earliest, "{} {}", next, earliest);
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+        }
+    }
+}
