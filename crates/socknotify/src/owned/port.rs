@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -43,6 +44,8 @@ pub(super) struct Shared<T, M> {
     deadlines: Mutex<Deadlines>,
     /// When time was 0.
     start: Instant,
+    /// Nothing is put into a slot any more.
+    closed: AtomicBool,
 }
 
 struct Deadlines {
@@ -83,6 +86,8 @@ impl<T: AsFd, M> Port<T, M> {
         let socket = connection.as_fd().as_raw_fd();
         let home = &self.shared.home;
         let id = home.acquire();
+        // It is made before the port can be closed, and so is swept when it is.
+        self.shared.slots.get(id.index);
         // A descriptor that is borrowed is not negative.
         let adopted = home.port.engine().adopt(socket as u32, id.index as usize);
         let error = match adopted {
@@ -109,15 +114,18 @@ impl<T: AsFd, M> Port<T, M> {
     ///
     /// If the connection belongs to another port.
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) -> io::Result<()> {
-        let registration = self.shared.put(connection, interest.into());
-        let index = registration.completion_key as u32;
-        let result = match self.shared.home.port.register(registration) {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => io::Error::from(error),
-            Err(error) => io::Error::from(error),
+        let Some(registration) = self.shared.put(connection, interest.into()) else {
+            return Err(Error::Closed.into());
         };
-        drop(self.shared.take_back(index));
-        Err(result)
+        let index = registration.completion_key as u32;
+        self.shared
+            .home
+            .port
+            .register(registration)?
+            .map_err(|error| {
+                drop(self.shared.take_back(index));
+                error.into()
+            })
     }
 
     /// Serve one socket by many threads at once: register it for good, level- or edge-triggered.
@@ -244,6 +252,7 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
                     over: Vec::new(),
                 }),
                 start: Instant::now(),
+                closed: AtomicBool::new(false),
             }),
         }
     }
@@ -314,8 +323,13 @@ pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Put a connection where its notification will find it, and say how to arm it.
-    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Registration<'static> {
+    /// Put a connection where its notification will find it, and say how to arm it. If the port is
+    /// closed, so is the connection.
+    pub(super) fn put(
+        &self,
+        connection: Held<T>,
+        interest: Interest,
+    ) -> Option<Registration<'static>> {
         assert!(
             connection.is_of(&self.home),
             "a connection is armed in the port that adopted it"
@@ -323,14 +337,23 @@ impl<T, M> Shared<T, M> {
         let node = connection.into_node();
         let (socket, index) = (node.socket, node.id.index);
         let slot = self.slots.get(index);
-        *slot.content() = Some(Content::Connection(node));
+        let mut content = slot.content();
+        // Whoever closes the port says so first, and then sweeps every slot.
+        if self.closed.load(Ordering::SeqCst) {
+            drop(content);
+            drop(Held::from_node(node));
+            return None;
+        }
+        *content = Some(Content::Connection(node));
+        drop(content);
         if let Some(deadline) = interest.deadline {
             let at = self.ticks_until(deadline);
             if slot.set_deadline(at) {
                 self.schedule(index, at);
             }
         }
-        Registration::arm(socket, index as usize, interest.filter)
+        let key = index as usize;
+        Some(Registration::arm(socket, key, interest.filter))
     }
 
     /// Take back a connection that could not be armed, unless it has come out meanwhile.
@@ -412,6 +435,7 @@ impl<T, M> Shared<T, M> {
     }
 
     fn close(&self) -> Vec<T> {
+        self.closed.store(true, Ordering::SeqCst);
         self.home.port.close();
         lock(&self.messages).clear();
         let contents = self.slots.iter().filter_map(|slot| slot.take());

@@ -144,7 +144,9 @@ impl<T: AsFd, M> Worker<T, M> {
         self.put_all();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
-        self.check_all(outcome.map(drop))
+        let outcome = outcome.map(drop);
+        self.take_back_refused();
+        outcome
     }
 
     /// The same, and take what is there, or comes in time.
@@ -153,32 +155,27 @@ impl<T: AsFd, M> Worker<T, M> {
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut self.entries, timeout);
         let outcome = outcome.map(|found| (self.taken, self.count) = (0, found.len()));
-        self.check_all(outcome)?;
+        self.take_back_refused();
+        outcome?;
         self.see_to_the_time();
         Ok(())
     }
 
     fn put_all(&mut self) {
         for (connection, interest) in self.armed.drain(..) {
-            let registration = self.shared.put(connection, interest);
-            self.registrations.push(registration);
+            self.registrations
+                .extend(self.shared.put(connection, interest));
         }
     }
 
-    /// Take back what could not be armed.
-    fn check_all(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
-        let is_lost = matches!(outcome, Err(Error::Closed | Error::OtherProcess));
+    /// Take back what the system would not watch.
+    fn take_back_refused(&mut self) {
         for registration in self.registrations.drain(..) {
-            let index = registration.completion_key as u32;
-            match registration.result() {
-                _ if is_lost => drop(self.shared.take_back(index)),
-                Ok(()) => {}
-                Err(error) => self
-                    .refused
-                    .extend(self.shared.take_back(index).map(|it| (it, error))),
+            if let Err(error) = registration.result() {
+                let connection = self.shared.take_back(registration.completion_key as u32);
+                self.refused.extend(connection.map(|it| (it, error)));
             }
         }
-        outcome
     }
 
     /// Deadlines are the port's own affair.

@@ -1,0 +1,222 @@
+//! Deadlines.
+
+use std::io::{self, Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify::owned::{Event, Interest};
+use socknotify::{Backend, Error, EventFilter};
+
+use crate::support::PATIENCE;
+use crate::{connect, next, nothing, owning_port, ready};
+
+for_every_backend! {
+    a_deadline_passes_and_never_early,
+    what_comes_in_time_ends_the_deadline,
+    a_deadline_that_has_passed_is_over_at_once,
+    deadlines_come_in_their_order,
+    a_deadline_can_move_to_earlier_and_to_later,
+    a_thread_that_waits_already_learns_of_a_deadline,
+    a_deadline_too_far_away_is_none,
+    a_timeout_of_the_call_is_its_own,
+    thousands_of_deadlines_come_once_each,
+}
+
+const SHORT: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_secs(3600);
+
+fn a_deadline_passes_and_never_early(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    let id = connection.id();
+    let mut connection = Some(connection);
+    for time in [1, 2, 5, 17, 63, 64, 65, 130] {
+        let begin = Instant::now();
+        let time = Duration::from_millis(time);
+        worker.arm(
+            connection.take().expect("it came back"),
+            Interest::IN.until(begin + time),
+        );
+        match next(&mut worker) {
+            Event::TimedOut(it) => {
+                assert!(begin.elapsed() >= time, "{:?}", begin.elapsed());
+                assert_eq!(it.id(), id);
+                connection = Some(it);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn what_comes_in_time_ends_the_deadline(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    let begin = Instant::now();
+    worker.arm(connection, Interest::IN.until(begin + SHORT));
+    peer.write_all(b"x")?;
+    let connection = match next(&mut worker) {
+        Event::Ready(connection, _) => connection,
+        // The machine was too slow for this.
+        Event::TimedOut(_) => return Ok(()),
+        other => panic!("{other:?}"),
+    };
+    // Held, it has none.
+    assert_eq!(worker.process(Some(2 * SHORT)), Err(Error::TimedOut));
+    assert_eq!((&connection.socket).read(&mut [0; 8])?, 1);
+    // Armed without one, it has none.
+    worker.arm(connection, EventFilter::IN);
+    assert_eq!(worker.process(Some(2 * SHORT)), Err(Error::TimedOut));
+    Ok(())
+}
+
+fn a_deadline_that_has_passed_is_over_at_once(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    worker.arm(connection, Interest::IN.until(Instant::now()));
+    let Event::TimedOut(connection) = next(&mut worker) else {
+        panic!("not timed out");
+    };
+    worker.arm(connection, Interest::NOTHING.within(Duration::ZERO));
+    assert!(matches!(next(&mut worker), Event::TimedOut(_)));
+    Ok(())
+}
+
+fn deadlines_come_in_their_order(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(1);
+    let begin = Instant::now();
+    let mut peers = Vec::new();
+    let mut expected = Vec::new();
+    for time in [50, 10, 90, 30, 70] {
+        let (connection, peer) = connect(&port)?;
+        let time = Duration::from_millis(time);
+        expected.push((time, connection.id()));
+        worker.arm(connection, Interest::IN.until(begin + time));
+        peers.push(peer);
+    }
+    expected.sort();
+    let mut came = Vec::new();
+    for &(time, _) in &expected {
+        let Event::TimedOut(connection) = next(&mut worker) else {
+            panic!("not timed out");
+        };
+        assert!(begin.elapsed() >= time);
+        came.push(connection.id());
+    }
+    // Those that pass in the same moment come in any order; these are far apart, unless the machine
+    // stood still.
+    if begin.elapsed() < Duration::from_millis(100) {
+        let expected: Vec<_> = expected.into_iter().map(|(_, id)| id).collect();
+        assert_eq!(came, expected);
+    }
+    Ok(())
+}
+
+fn a_deadline_can_move_to_earlier_and_to_later(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    worker.arm(connection, Interest::IN.within(LONG));
+    peer.write_all(b"x")?;
+    let connection = ready(next(&mut worker));
+    assert_eq!((&connection.socket).read(&mut [0; 8])?, 1);
+    let begin = Instant::now();
+    worker.arm(connection, Interest::IN.until(begin + SHORT));
+    let Event::TimedOut(connection) = next(&mut worker) else {
+        panic!("not timed out");
+    };
+    assert!(begin.elapsed() >= SHORT);
+    // Pushed back again and again, as an idle time is.
+    let mut connection = Some(connection);
+    let begin = Instant::now();
+    while begin.elapsed() < 4 * SHORT {
+        let it = connection.take().expect("it came back");
+        worker.arm(it, Interest::IN.within(LONG));
+        peer.write_all(b"x")?;
+        let it = ready(next(&mut worker));
+        assert_eq!((&it.socket).read(&mut [0; 8])?, 1);
+        connection = Some(it);
+    }
+    Ok(())
+}
+
+fn a_thread_that_waits_already_learns_of_a_deadline(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let waiting = thread::spawn(move || {
+        let came = matches!(next(&mut worker), Event::TimedOut(_));
+        (came, worker)
+    });
+    let (connection, _peer) = connect(&port)?;
+    crate::support::wait_until("a thread waits", || port.snapshot().waiting == 1);
+    port.arm(connection, Interest::IN.within(SHORT))?;
+    assert!(waiting.join().expect("no panic").0);
+    Ok(())
+}
+
+fn a_deadline_too_far_away_is_none(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    worker.arm(connection, Interest::IN.within(Duration::MAX));
+    nothing(&mut worker);
+    let (other, _other_peer) = connect(&port)?;
+    // Some centuries.
+    worker.arm(
+        other,
+        Interest::IN.within(Duration::from_secs(10_000_000_000)),
+    );
+    nothing(&mut worker);
+    peer.write_all(b"x")?;
+    drop(ready(next(&mut worker)));
+    Ok(())
+}
+
+fn a_timeout_of_the_call_is_its_own(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    worker.arm(connection, Interest::IN.within(LONG));
+    let begin = Instant::now();
+    assert_eq!(worker.process(Some(SHORT)), Err(Error::TimedOut));
+    assert!(begin.elapsed() >= SHORT);
+    Ok(())
+}
+
+fn thousands_of_deadlines_come_once_each(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 400;
+    const TURNS: usize = 5;
+    let port = owning_port(backend, 2)?;
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut worker = port.worker(16);
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (connection, peer) = connect(&port)?;
+        let time = Duration::from_micros(rng.u64(..30_000));
+        worker.arm(connection, Interest::IN.within(time));
+        peers.push(peer);
+    }
+    let mut timed_out = 0;
+    while timed_out < CONNECTIONS * TURNS {
+        worker.process(Some(PATIENCE))?;
+        while let Some(event) = worker.take() {
+            let Event::TimedOut(mut connection) = event else {
+                panic!("{event:?}");
+            };
+            timed_out += 1;
+            connection.served += 1;
+            if connection.served < TURNS {
+                let time = Duration::from_micros(rng.u64(..30_000));
+                worker.arm(connection, Interest::IN.within(time));
+            }
+        }
+    }
+    nothing(&mut worker);
+    assert_eq!(port.snapshot().registrations, 0);
+    Ok(())
+}

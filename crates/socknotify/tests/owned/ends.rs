@@ -1,0 +1,285 @@
+//! Cancelling, dropping, closing.
+
+use std::io::{self, Read, Write};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::owned::{Event, Interest};
+use socknotify::{Backend, Error, EventFilter};
+
+use crate::support::{PATIENCE, descriptors, wait_until};
+use crate::{TestWorker, connect, next, nothing, owning_port, ready};
+
+for_every_backend! {
+    what_is_dropped_is_closed_and_forgotten,
+    an_armed_connection_is_cancelled_by_another_thread,
+    a_held_connection_is_cancelled_when_it_is_armed,
+    an_adopted_connection_is_cancelled_when_it_is_armed,
+    a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again,
+    cancelling_again_changes_nothing,
+    what_is_closed_cannot_be_cancelled,
+    cancelling_at_any_moment_loses_nothing,
+    closing_hands_back_what_is_armed,
+    closing_releases_threads_and_leaves_them_what_they_hold,
+    after_closing_every_call_says_so,
+    dropping_the_port_closes_what_is_armed,
+}
+
+fn what_is_dropped_is_closed_and_forgotten(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    for armed in [false, true] {
+        let (connection, mut peer) = connect(&port)?;
+        let connection = match armed {
+            false => connection,
+            true => {
+                worker.arm(connection, EventFilter::OUT);
+                ready(next(&mut worker))
+            }
+        };
+        assert_eq!(port.snapshot().registrations, 1);
+        drop(connection);
+        assert_eq!(port.snapshot().registrations, 0);
+        assert_eq!(peer.read(&mut [0])?, 0);
+    }
+    nothing(&mut worker);
+    Ok(())
+}
+
+#[track_caller]
+fn cancelled(worker: &mut TestWorker) -> socknotify::owned::Held<crate::Connection> {
+    match next(worker) {
+        Event::Cancelled(connection) => connection,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn an_armed_connection_is_cancelled_by_another_thread(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    let id = connection.id();
+    port.arm(connection, EventFilter::IN)?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| cancelled(&mut worker));
+        wait_until("it waits", || port.snapshot().waiting == 1);
+        assert!(port.cancel(id));
+        let connection = waiting.join().expect("no panic");
+        assert_eq!(connection.id(), id);
+        port.arm(connection, EventFilter::IN)
+    })?;
+    // It is as good as before.
+    peer.write_all(b"x")?;
+    drop(ready(next(&mut worker)));
+    Ok(())
+}
+
+fn a_held_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    worker.arm(connection, EventFilter::IN);
+    let connection = ready(next(&mut worker));
+    assert!(port.cancel(connection.id()));
+    nothing(&mut worker);
+    worker.arm(connection, EventFilter::IN);
+    let connection = cancelled(&mut worker);
+    worker.arm(connection, EventFilter::IN);
+    drop(ready(next(&mut worker)));
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn an_adopted_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    assert!(port.cancel(connection.id()));
+    worker.arm(connection, Interest::IN.within(Duration::from_secs(3600)));
+    drop(cancelled(&mut worker));
+    Ok(())
+}
+
+fn a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let [mut first, mut second] = [port.worker(4), port.worker(4)];
+    let (connection, mut peer) = connect(&port)?;
+    let id = connection.id();
+    peer.write_all(b"x")?;
+    first.arm(connection, EventFilter::IN);
+    // It is dequeued, and in nobody's hand yet.
+    first.process(Some(PATIENCE))?;
+    assert!(port.cancel(id));
+    nothing(&mut second);
+    let connection = ready(first.take().expect("an event"));
+    second.arm(connection, EventFilter::IN);
+    assert_eq!(cancelled(&mut second).id(), id);
+    Ok(())
+}
+
+fn cancelling_again_changes_nothing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    let id = connection.id();
+    assert!(port.cancel(id));
+    assert!(port.cancel(id));
+    worker.arm(connection, EventFilter::IN);
+    let connection = cancelled(&mut worker);
+    worker.arm(connection, EventFilter::IN);
+    nothing(&mut worker);
+    assert!(port.cancel(id));
+    drop(cancelled(&mut worker));
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn what_is_closed_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (connection, _peer) = connect(&port)?;
+    let id = connection.id();
+    drop(connection);
+    assert!(!port.cancel(id));
+    let (connection, _peer) = connect(&port)?;
+    assert!(!port.cancel(id), "the next one has the index");
+    let mut worker = port.worker(1);
+    worker.arm(connection, EventFilter::IN);
+    nothing(&mut worker);
+    Ok(())
+}
+
+/// Several threads serve, deadlines pass, and others cancel, all at once. Each cancellation of a living
+/// connection brings it out, and in the end all are there.
+fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 20;
+    const CANCELS: usize = 4000;
+    let port = owning_port(backend, 2)?;
+    let mut ids = Vec::new();
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (connection, peer) = connect(&port)?;
+        ids.push(connection.id());
+        peers.push(peer);
+        port.arm(connection, EventFilter::IN)?;
+    }
+    thread::scope(|scope| {
+        for seed in 0..6 {
+            let mut worker = port.worker(3);
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        let connection = match event {
+                            Event::Ready(it, _) => {
+                                let _ = (&it.socket).read(&mut [0; 64]);
+                                it
+                            }
+                            Event::TimedOut(it) | Event::Cancelled(it) => it,
+                            other => panic!("{other:?}"),
+                        };
+                        let time = Duration::from_micros(rng.u64(..3000));
+                        worker.arm(connection, Interest::IN.within(time));
+                    }
+                }
+            });
+        }
+        let mut rng = fastrand::Rng::with_seed(99);
+        for _ in 0..CANCELS {
+            let index = rng.usize(..CONNECTIONS);
+            assert!(port.cancel(ids[index]));
+            let _ = (&peers[rng.usize(..CONNECTIONS)]).write(b"x");
+            if rng.u8(..16) == 0 {
+                thread::yield_now();
+            }
+        }
+        // None is stuck: each comes out within its time, over and over.
+        thread::sleep(Duration::from_millis(20));
+        wait_until("nobody holds one", || {
+            let snapshot = port.snapshot();
+            snapshot.registrations == CONNECTIONS && snapshot.running == 0
+        });
+        let _ = port.close();
+    });
+    Ok(())
+}
+
+fn closing_hands_back_what_is_armed(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let (connection, peer) = connect(&port)?;
+        port.arm(connection, Interest::IN.within(PATIENCE))?;
+        peers.push(peer);
+    }
+    let (held, _peer) = connect(&port)?;
+    let connections = port.close();
+    assert_eq!(connections.len(), 3);
+    for (connection, mut peer) in connections.iter().zip(&peers) {
+        (&connection.socket).write_all(b"x")?;
+        peer.read_exact(&mut [0])?;
+    }
+    assert_eq!(port.close().len(), 0);
+    worker.arm(held, EventFilter::IN);
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    Ok(())
+}
+
+fn closing_releases_threads_and_leaves_them_what_they_hold(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (connection, mut peer) = connect(&port)?;
+    port.arm(connection, EventFilter::OUT)?;
+    let mut worker = port.worker(4);
+    let held = ready(next(&mut worker));
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4)
+            .map(|_| port.worker(2))
+            .map(|mut worker| scope.spawn(move || worker.process(None)))
+            .collect();
+        wait_until("they wait", || port.snapshot().waiting == 4);
+        assert_eq!(port.close().len(), 0);
+        for thread in waiting {
+            assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
+        }
+    });
+    (&held.socket).write_all(b"x")?;
+    peer.read_exact(&mut [0])?;
+    drop(held);
+    assert_eq!(peer.read(&mut [0])?, 0);
+    Ok(())
+}
+
+fn after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (held, mut peer) = connect(&port)?;
+    let id = held.id();
+    port.close();
+    assert!(port.send(1).is_err());
+    assert!(port.arm(held, EventFilter::IN).is_err());
+    assert_eq!(peer.read(&mut [0])?, 0, "it is closed");
+    assert!(!port.cancel(id));
+    let pair = crate::support::Pair::unix()?;
+    let connection = crate::Connection {
+        socket: pair.ours,
+        served: 0,
+    };
+    let error = port.adopt(connection).expect_err("it is closed");
+    assert_eq!(error.into_connection().served, 0);
+    Ok(())
+}
+
+fn dropping_the_port_closes_what_is_armed(backend: Backend) -> io::Result<()> {
+    // Its descriptors go with it, whoever has a worker still.
+    let port = owning_port(backend, 2)?;
+    let (connection, mut peer) = connect(&port)?;
+    let worker = port.worker(2);
+    port.arm(connection, EventFilter::IN)?;
+    drop(port);
+    assert_eq!(peer.read(&mut [0])?, 0);
+    drop(worker);
+    assert_ne!(descriptors()?, 0);
+    Ok(())
+}

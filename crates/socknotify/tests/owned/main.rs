@@ -1,0 +1,73 @@
+//! Connections that the port owns, on every backend that this machine has.
+
+#[path = "../support/mod.rs"]
+#[macro_use]
+mod support;
+
+mod deadlines;
+mod ends;
+mod moves;
+mod others;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use socket2::Socket;
+use socknotify::owned::{Event, Held, Port, Worker};
+use socknotify::{Backend, Error};
+
+use support::{PATIENCE, Pair, port_with};
+
+/// A connection that counts how often it was served.
+#[derive(Debug)]
+struct Connection {
+    socket: Socket,
+    served: usize,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+type TestPort = Port<Connection, u64>;
+type TestWorker = Worker<Connection, u64>;
+
+fn owning_port(backend: Backend, places: usize) -> io::Result<TestPort> {
+    Ok(Port::from(port_with(backend, places)?))
+}
+
+/// A connection that the port has adopted, and its peer.
+fn connect(port: &TestPort) -> io::Result<(Held<Connection>, Socket)> {
+    let Pair { ours, theirs } = Pair::unix()?;
+    theirs.set_nonblocking(false)?;
+    theirs.set_read_timeout(Some(PATIENCE))?;
+    let connection = Connection {
+        socket: ours,
+        served: 0,
+    };
+    Ok((port.adopt(connection)?, theirs))
+}
+
+/// The next event, which has to come.
+#[track_caller]
+fn next(worker: &mut TestWorker) -> Event<Connection, u64> {
+    worker.process(Some(PATIENCE)).expect("something comes");
+    worker.take().expect("an event")
+}
+
+/// Nothing is there.
+#[track_caller]
+fn nothing(worker: &mut TestWorker) {
+    let outcome = worker.process(Some(std::time::Duration::ZERO));
+    assert_eq!(outcome, Err(Error::TimedOut), "{:?}", worker.take());
+}
+
+#[track_caller]
+fn ready(event: Event<Connection, u64>) -> Held<Connection> {
+    match event {
+        Event::Ready(connection, _) => connection,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,328 @@
+//! Into the port and out of it.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::owned::{Event, Interest, Port};
+use socknotify::{Backend, EventFilter, Events, Registration, RegistrationError};
+
+use crate::support::trigger::ONCE;
+use crate::support::{PATIENCE, Pair, port, wait_until};
+use crate::{connect, next, nothing, owning_port, ready};
+
+for_every_backend! {
+    what_is_armed_comes_out_when_it_is_ready,
+    a_call_arms_and_takes_together,
+    events_that_were_not_taken_stay,
+    each_connection_is_one_threads_at_a_time,
+    the_events_are_those_that_were_asked_for,
+    an_armed_connection_can_wait_for_nothing,
+    what_was_taken_back_is_free,
+    what_is_no_socket_is_not_adopted,
+    a_connection_has_one_port,
+    an_id_is_never_given_again,
+    a_worker_that_goes_leaves_its_events_to_others,
+    a_panic_loses_the_connection_in_hand_and_no_other,
+    a_socket_that_the_system_refuses_comes_back,
+}
+
+fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    let id = connection.id();
+    worker.arm(connection, EventFilter::IN);
+    nothing(&mut worker);
+    for served in 0..100 {
+        peer.write_all(b"x")?;
+        let mut connection = ready(next(&mut worker));
+        assert_eq!((connection.id(), connection.served), (id, served));
+        connection.served += 1;
+        assert_eq!((&connection.socket).read(&mut [0; 8])?, 1);
+        worker.arm(connection, EventFilter::IN);
+    }
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(8);
+    let mut peers = Vec::new();
+    for _ in 0..8 {
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        worker.arm(connection, EventFilter::IN);
+        peers.push(peer);
+    }
+    for _ in 0..50 {
+        worker.process(Some(PATIENCE))?;
+        let mut count = 0;
+        while let Some(event) = worker.take() {
+            // It stays readable.
+            let connection = ready(event);
+            worker.arm(connection, EventFilter::IN);
+            count += 1;
+        }
+        assert_eq!(count, 8);
+    }
+    Ok(())
+}
+
+fn events_that_were_not_taken_stay(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(8);
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        port.arm(connection, EventFilter::IN)?;
+        peers.push(peer);
+    }
+    let first = ready(next(&mut worker));
+    worker.arm(first, EventFilter::IN);
+    // Two are there still, and the first one comes again after them.
+    for _ in 0..2 {
+        drop(ready(next(&mut worker)));
+    }
+    drop(ready(next(&mut worker)));
+    assert_eq!(port.snapshot().registrations, 0);
+    Ok(())
+}
+
+fn each_connection_is_one_threads_at_a_time(backend: Backend) -> io::Result<()> {
+    const THREADS: usize = 16;
+    const CONNECTIONS: usize = 40;
+    const ROUNDS: usize = 200;
+    let port = owning_port(backend, 2)?;
+    let served = AtomicUsize::new(0);
+    let mut peers = Vec::new();
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..THREADS {
+            let (mut worker, served) = (port.worker(3), &served);
+            scope.spawn(move || {
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        let mut connection = ready(event);
+                        let mut byte = [0];
+                        assert_eq!((&connection.socket).read(&mut byte).expect("a byte"), 1);
+                        // A count without a lock: nobody else has it.
+                        connection.served += 1;
+                        served.fetch_add(1, Ordering::Relaxed);
+                        (&connection.socket)
+                            .write_all(&byte)
+                            .expect("the peer reads");
+                        worker.arm(connection, Interest::IN.within(PATIENCE));
+                    }
+                }
+            });
+        }
+        for _ in 0..CONNECTIONS {
+            let (connection, peer) = connect(&port)?;
+            port.arm(connection, EventFilter::IN)?;
+            peers.push(peer);
+        }
+        for _ in 0..ROUNDS {
+            for mut peer in &peers {
+                peer.write_all(b"x")?;
+            }
+            for mut peer in &peers {
+                peer.read_exact(&mut [0])?;
+            }
+        }
+        // The last ones are armed a moment after their answer.
+        wait_until("all are armed", || port.snapshot().running == 0);
+        let connections = port.close();
+        assert_eq!(connections.len(), CONNECTIONS);
+        let counts = connections.iter().map(|connection| connection.served);
+        assert_eq!(counts.sum::<usize>(), CONNECTIONS * ROUNDS);
+        Ok(())
+    })?;
+    assert_eq!(served.into_inner(), CONNECTIONS * ROUNDS);
+    Ok(())
+}
+
+fn the_events_are_those_that_were_asked_for(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    let mut connection = Some(connection);
+    for (filter, expected) in [
+        (EventFilter::IN, Events::IN),
+        (EventFilter::OUT, Events::OUT),
+        (EventFilter::IN | EventFilter::OUT, Events::IN | Events::OUT),
+    ] {
+        worker.arm(connection.take().expect("it came back"), filter);
+        match next(&mut worker) {
+            Event::Ready(it, events) => {
+                assert_eq!(events, expected);
+                connection = Some(it);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    Ok(())
+}
+
+fn an_armed_connection_can_wait_for_nothing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    let id = connection.id();
+    peer.write_all(b"x")?;
+    worker.arm(connection, Interest::NOTHING);
+    nothing(&mut worker);
+    assert!(port.cancel(id));
+    assert!(matches!(next(&mut worker), Event::Cancelled(it) if it.id() == id));
+    Ok(())
+}
+
+fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let other = crate::support::port(backend)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    worker.arm(connection, EventFilter::IN);
+    let connection = ready(next(&mut worker)).into_inner();
+    assert_eq!(port.snapshot().registrations, 0);
+    other.register(Registration::enable(&connection, 7, EventFilter::IN, ONCE))??;
+    assert_eq!(other.dequeue_one(Some(PATIENCE))?.completion_key, 7);
+    other.register(Registration::remove(&connection))??;
+    assert_eq!(other.dequeue_one(Some(PATIENCE))?.events(), Events::REMOVE);
+    // And it may come back.
+    port.arm(port.adopt(connection)?, EventFilter::IN)?;
+    drop(ready(next(&mut worker)));
+    Ok(())
+}
+
+fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
+    let port = Port::<std::fs::File>::from(port(backend)?);
+    let file = std::fs::File::open("/dev/null")?;
+    let error = port.adopt(file).expect_err("a file");
+    assert!(error.to_string().contains("not adopt"), "{error}");
+    let file: std::fs::File = error.into_connection();
+    drop(file);
+    assert_eq!(port.snapshot().registrations, 0);
+    Ok(())
+}
+
+fn a_connection_has_one_port(backend: Backend) -> io::Result<()> {
+    let [first, second] = [owning_port(backend, 2)?, owning_port(backend, 2)?];
+    let (connection, _peer) = connect(&first)?;
+    // Another owner of the same descriptor, which only code outside of the types can make.
+    let plain = port(backend)?;
+    let taken = plain.register(Registration::enable(&*connection, 1, EventFilter::IN, ONCE))?;
+    assert_eq!(taken, Err(RegistrationError::OtherPort));
+    let connection = connection.into_inner();
+    let connection = second.adopt(connection)?;
+    let wrong = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        first.arm(connection, EventFilter::IN)
+    }));
+    assert!(wrong.is_err());
+    assert_eq!(second.snapshot().registrations, 0, "it was dropped");
+    Ok(())
+}
+
+fn an_id_is_never_given_again(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut ids = std::collections::HashSet::new();
+    for _ in 0..1000 {
+        let (connection, _peer) = connect(&port)?;
+        assert!(ids.insert(connection.id()));
+        drop(connection);
+    }
+    for id in ids {
+        assert!(!port.cancel(id));
+    }
+    Ok(())
+}
+
+fn a_worker_that_goes_leaves_its_events_to_others(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut first = port.worker(8);
+    let mut peers = Vec::new();
+    for _ in 0..4 {
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        port.arm(connection, EventFilter::IN)?;
+        peers.push(peer);
+    }
+    port.send(5).expect("it is open");
+    let again = ready(next(&mut first));
+    first.arm(again, EventFilter::IN);
+    drop(first);
+    let mut second = port.worker(8);
+    let (mut connections, mut messages) = (0, 0);
+    while connections + messages < 5 {
+        match next(&mut second) {
+            Event::Ready(..) => connections += 1,
+            Event::Message(5) => messages += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((connections, messages), (4, 1));
+    Ok(())
+}
+
+fn a_panic_loses_the_connection_in_hand_and_no_other(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut peers = Vec::new();
+    for _ in 0..4 {
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        port.arm(connection, EventFilter::IN)?;
+        peers.push(peer);
+    }
+    let mut worker = port.worker(8);
+    let thread = thread::spawn(move || {
+        let again = ready(next(&mut worker));
+        worker.arm(again, EventFilter::IN);
+        let _in_hand = ready(next(&mut worker));
+        panic!("on purpose");
+    });
+    assert!(thread.join().is_err());
+    let mut worker = port.worker(8);
+    for _ in 0..3 {
+        drop(ready(next(&mut worker)));
+    }
+    nothing(&mut worker);
+    assert_eq!(port.snapshot().registrations, 0);
+    // All of them are closed by now: one in the panic, three here.
+    for mut peer in peers {
+        let end = peer.read(&mut [0]);
+        assert!(
+            end.as_ref().is_ok_and(|&length| length == 0)
+                || end.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+        );
+    }
+    Ok(())
+}
+
+/// The socket behind the number was replaced, which only code outside of the types can do.
+fn a_socket_that_the_system_refuses_comes_back(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    worker.arm(connection, EventFilter::IN);
+    peer.write_all(b"x")?;
+    let mut connection = ready(next(&mut worker));
+    let other = Pair::unix()?.ours;
+    let old = std::mem::replace(&mut connection.socket, other);
+    drop(old);
+    let id = connection.id();
+    worker.arm(connection, EventFilter::IN);
+    worker.process(Some(Duration::ZERO))?;
+    match worker.take() {
+        Some(Event::Refused(it, error)) => {
+            assert_eq!((it.id(), error), (id, RegistrationError::NotASocket));
+        }
+        other => panic!("{other:?}"),
+    }
+    nothing(&mut worker);
+    assert_eq!(port.snapshot().registrations, 0);
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Messages, shared sockets, and a port that is watched by another loop.
+
+use std::io::{self, Write};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socknotify::owned::{Event, Port, SendError, SharedTrigger};
+use socknotify::{Backend, Error, EventFilter, Events};
+
+use crate::support::{PATIENCE, port, wait_until};
+use crate::{connect, next, nothing, owning_port, ready};
+
+for_every_backend! {
+    messages_come_in_order,
+    every_message_comes_to_one_thread,
+    a_message_keeps_its_turn_among_connections,
+    a_shared_socket_is_served_by_many_threads,
+    a_shared_socket_comes_back_last,
+    the_port_can_be_watched,
+    a_watched_port_stays_readable_while_something_is_left,
+}
+
+fn messages_come_in_order(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(3);
+    for message in 0..100 {
+        port.send(message).expect("it is open");
+    }
+    for expected in 0..100 {
+        assert!(matches!(next(&mut worker), Event::Message(it) if it == expected));
+    }
+    nothing(&mut worker);
+    port.close();
+    assert_eq!(port.send(7), Err(SendError(7)));
+    Ok(())
+}
+
+fn every_message_comes_to_one_thread(backend: Backend) -> io::Result<()> {
+    const MESSAGES: u64 = 3000;
+    let port = owning_port(backend, 2)?;
+    thread::scope(|scope| {
+        let takers: Vec<_> = (0..4)
+            .map(|_| port.worker(4))
+            .map(|mut worker| {
+                scope.spawn(move || {
+                    let mut sum = 0;
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            match event {
+                                Event::Message(it) => sum += it,
+                                other => panic!("{other:?}"),
+                            }
+                        }
+                    }
+                    sum
+                })
+            })
+            .collect();
+        thread::scope(|scope| {
+            for part in 0..3 {
+                let port = &port;
+                scope.spawn(move || {
+                    for message in (part..MESSAGES).step_by(3) {
+                        port.send(message).expect("it is open");
+                    }
+                });
+            }
+        });
+        wait_until("all are taken", || {
+            let snapshot = port.snapshot();
+            snapshot.queued == 0 && snapshot.running == 0
+        });
+        port.close();
+        let sums = takers.into_iter().map(|it| it.join().expect("no panic"));
+        assert_eq!(sums.sum::<u64>(), MESSAGES * (MESSAGES - 1) / 2);
+    });
+    Ok(())
+}
+
+fn a_message_keeps_its_turn_among_connections(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    port.arm(connection, EventFilter::IN)?;
+    peer.write_all(b"x")?;
+    port.send(1).expect("it is open");
+    drop(ready(next(&mut worker)));
+    assert!(matches!(next(&mut worker), Event::Message(1)));
+    Ok(())
+}
+
+fn a_shared_socket_is_served_by_many_threads(backend: Backend) -> io::Result<()> {
+    const DATAGRAMS: usize = 500;
+    for trigger in [SharedTrigger::Level, SharedTrigger::Edge] {
+        let port = Port::<UdpSocket>::from(port(backend)?);
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        port.share(Arc::new(socket), EventFilter::IN, trigger)?;
+        thread::scope(|scope| -> io::Result<()> {
+            for _ in 0..4 {
+                let mut worker = port.worker(2);
+                scope.spawn(move || {
+                    while worker.process(None).is_ok() {
+                        while let Some(Event::Shared(socket, events)) = worker.take() {
+                            assert!(events.contains(Events::IN));
+                            let mut buffer = [0; 16];
+                            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                                let sent = socket.send_to(&buffer[..length], from);
+                                assert_eq!(sent.expect("loopback"), length);
+                            }
+                        }
+                    }
+                });
+            }
+            let client = UdpSocket::bind("127.0.0.1:0")?;
+            client.set_read_timeout(Some(PATIENCE))?;
+            for number in 0..DATAGRAMS {
+                let message = number.to_le_bytes();
+                client.send_to(&message, address)?;
+                let mut answer = [0; 8];
+                client.recv(&mut answer)?;
+                assert_eq!(answer, message);
+            }
+            port.close();
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn a_shared_socket_comes_back_last(backend: Backend) -> io::Result<()> {
+    let port = Port::<UdpSocket>::from(port(backend)?);
+    let mut worker = port.worker(4);
+    let socket = Arc::new(UdpSocket::bind("127.0.0.1:0")?);
+    let shared = Arc::clone(&socket);
+    let id = port.share(shared, EventFilter::OUT, SharedTrigger::Level)?;
+    for _ in 0..3 {
+        worker.process(Some(PATIENCE))?;
+        assert!(matches!(worker.take(), Some(Event::Shared(_, Events::OUT))));
+    }
+    port.unshare(id)?;
+    loop {
+        worker.process(Some(PATIENCE))?;
+        match worker.take() {
+            Some(Event::Shared(..)) => {}
+            Some(Event::Returned(it)) => {
+                assert!(Arc::ptr_eq(&it, &socket));
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(port.unshare(id).is_err());
+    assert_eq!(worker.process(Some(Duration::ZERO)), Err(Error::TimedOut));
+    assert_eq!(Arc::strong_count(&socket), 1);
+    assert_eq!(port.snapshot().registrations, 0);
+    Ok(())
+}
+
+/// Whether a descriptor is readable, within some time.
+fn is_readable(descriptor: &impl AsFd, time: Duration) -> io::Result<bool> {
+    let mut watched = [PollFd::new(descriptor, PollFlags::IN)];
+    let time = Timespec::try_from(time).expect("not too long");
+    Ok(poll(&mut watched, Some(&time))? == 1)
+}
+
+fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    port.arm(connection, EventFilter::IN)?;
+    assert!(!is_readable(&port, Duration::ZERO)?);
+    for _ in 0..3 {
+        peer.write_all(b"x")?;
+        assert!(is_readable(&port, PATIENCE)?);
+        worker.process(Some(Duration::ZERO))?;
+        let connection = ready(worker.take().expect("an event"));
+        io::Read::read_exact(&mut &connection.socket, &mut [0])?;
+        worker.arm(connection, EventFilter::IN);
+        nothing(&mut worker);
+        assert!(!is_readable(&port, Duration::ZERO)?);
+        port.send(1).expect("it is open");
+        assert!(is_readable(&port, PATIENCE)?);
+        assert!(matches!(next(&mut worker), Event::Message(1)));
+        nothing(&mut worker);
+        assert!(!is_readable(&port, Duration::ZERO)?);
+    }
+    // A deadline, too.
+    let (connection, _peer) = connect(&port)?;
+    let soon = socknotify::owned::Interest::IN.within(Duration::from_millis(5));
+    port.arm(connection, soon)?;
+    assert!(is_readable(&port, PATIENCE)?);
+    assert!(matches!(next(&mut worker), Event::TimedOut(_)));
+    Ok(())
+}
+
+fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(1);
+    assert!(!is_readable(&port, Duration::ZERO)?);
+    for message in 0..5 {
+        port.send(message).expect("it is open");
+    }
+    for expected in 0..5 {
+        assert!(is_readable(&port, Duration::ZERO)?);
+        worker.process(Some(Duration::ZERO))?;
+        assert!(matches!(worker.take(), Some(Event::Message(it)) if it == expected));
+    }
+    nothing(&mut worker);
+    assert!(!is_readable(&port, Duration::ZERO)?);
+    Ok(())
+}
