@@ -7,18 +7,20 @@ mod support;
 
 use std::fs::File;
 use std::io;
+use std::net::TcpListener;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socknotify::owned::{Event, Incoming, Interest, Port};
 use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
 use support::trigger::{EVERY, LEVEL, ONCE};
 use support::{
-    GLANCE, Kind, Pair, backends, collect, descriptors, drain_port, expect, expect_nothing,
-    expect_quiet, port, port_with,
+    GLANCE, Kind, PATIENCE, Pair, backends, collect, descriptors, drain_port, expect,
+    expect_nothing, expect_quiet, port, port_with,
 };
 
 /// Tests that use up descriptors must not do so at the same time.
@@ -217,6 +219,49 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
             }
         }
         assert_eq!(descriptors()?, before);
+    }
+    Ok(())
+}
+
+/// A listener that cannot accept neither spins nor is lost.
+#[test]
+fn a_listener_rests_while_no_descriptor_is_left() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        let port = Port::<TcpListener>::from(port(backend)?);
+        let mut worker = port.worker(4);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let client = Kind::Tcp4.socket()?;
+        client.set_nonblocking(false)?;
+        worker.arm(port.adopt(listener)?, Interest::IN);
+        worker.process(Some(Duration::ZERO)).expect_err("nothing");
+        let mut exhausted = Exhausted::new()?;
+        client.connect(&address.into())?;
+
+        let (mut turns, mut accepted) = (0, 0);
+        while accepted == 0 {
+            worker.process(Some(PATIENCE))?;
+            let listener = match worker.take() {
+                Some(Event::Ready(listener, _)) => listener,
+                Some(Event::TimedOut(listener)) => {
+                    turns += 1;
+                    if turns == 3 {
+                        exhausted.free(10);
+                    }
+                    worker.arm(listener, Interest::IN);
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            };
+            let mut incoming = Incoming::new(&listener, 8);
+            accepted += incoming.by_ref().count();
+            assert_eq!(incoming.error().is_some(), accepted == 0);
+            let interest = incoming.interest();
+            worker.arm(listener, interest);
+        }
+        assert_eq!((turns, accepted), (3, 1));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
+use socknotify::owned::{Event, Interest, Port};
 use socknotify::{Backend, Entry, EventFilter, Events, Registration};
 
 use support::trigger::{EVERY, LEVEL, ONCE};
@@ -20,6 +21,7 @@ for_every_backend! {
     a6_traffic_does_not_make_a_registration_cost_more,
     registering_again_and_dequeuing_allocates_nothing,
     posting_and_dequeuing_allocates_nothing,
+    arming_and_taking_owned_connections_allocates_nothing,
 }
 
 thread_local! {
@@ -203,6 +205,46 @@ fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     let before = allocations();
     for _ in 0..200 {
         turn()?;
+    }
+    assert_eq!(allocations() - before, 0);
+    Ok(())
+}
+
+/// With deadlines that move, too.
+fn arming_and_taking_owned_connections_allocates_nothing(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 20;
+    let port = Port::<socket2::Socket, u64>::from(port(backend)?);
+    let mut worker = port.worker(8);
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let pair = Pair::unix()?;
+        pair.send()?;
+        worker.arm(port.adopt(pair.ours)?, EventFilter::IN);
+        peers.push(pair.theirs);
+    }
+    let mut turn = |time| -> io::Result<()> {
+        port.send(time)?;
+        worker.process(Some(Duration::from_secs(30)))?;
+        while let Some(event) = worker.take() {
+            match event {
+                // It stays readable.
+                Event::Ready(connection, Events::IN) => {
+                    let soon = Interest::IN.within(Duration::from_millis(time));
+                    worker.arm(connection, soon);
+                }
+                Event::TimedOut(connection) => worker.arm(connection, EventFilter::IN),
+                Event::Message(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok(())
+    };
+    for time in 0..200 {
+        turn(time % 7)?;
+    }
+    let before = allocations();
+    for time in 0..2000 {
+        turn(time % 7)?;
     }
     assert_eq!(allocations() - before, 0);
     Ok(())

@@ -555,6 +555,68 @@ fn b4_the_removal_is_the_last_notification() {
     });
 }
 
+const REASON: u32 = 1 << 30;
+
+/// Arm an adopted socket, and wait for what comes.
+fn arm(port: &Port) -> u32 {
+    let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
+    let mut entries = [Entry::default()];
+    assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+    assert_eq!((batch[0].result(), entries[0].completion_key), (Ok(()), 10));
+    entries[0].transferred
+}
+
+#[test]
+fn an_interruption_comes_however_it_meets_arming_and_readiness() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(port.adopt(0, 10), Ok(Ok(())));
+        let owner = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                // Ready first, perhaps; interrupted then.
+                let mut came = arm(&port);
+                if came == Events::IN.bits() {
+                    port.poller.drain(0);
+                    came = arm(&port);
+                }
+                assert_eq!(came, REASON);
+                port.release(0, 10, false);
+            })
+        };
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.poller.become_readable(0))
+        };
+        port.interrupt(0, 10, REASON, true);
+        owner.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(port.snapshot().registrations, 0);
+    });
+}
+
+#[test]
+fn two_interruptions_disarm_once() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(port.adopt(0, 10), Ok(Ok(())));
+        let owner = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || arm(&port))
+        };
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.interrupt(0, 10, 2 * REASON, false))
+        };
+        let first = port.interrupt(0, 10, REASON, true);
+        let second = other.join().unwrap();
+        assert!(!(first && second), "one of them has it");
+        let came = owner.join().unwrap();
+        assert!(came == REASON || second);
+        assert!(port.snapshot().queued <= 1, "void, if there is one");
+    });
+}
+
 #[test]
 fn g4_closing_releases_everyone() {
     explore(3, || {

@@ -12,7 +12,7 @@
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
@@ -50,8 +50,8 @@ const ALARM: u64 = u64::MAX - 1;
 pub(crate) struct Epoll {
     set: OwnedFd,
     bell: OwnedFd,
-    /// A timer, once there is something to time.
-    alarm: OnceLock<OwnedFd>,
+    /// A timer. It is there from the beginning: it is needed when no descriptor is left.
+    alarm: OwnedFd,
     /// An empty set, for a rebuild at a time when no descriptor is left.
     spare: Mutex<Option<OwnedFd>>,
     process: Process,
@@ -62,11 +62,13 @@ impl Epoll {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(call_error)?;
         let set = empty_set().map_err(call_error)?;
+        let alarm = timer().map_err(call_error)?;
         add_ringing(&set, &bell, WAKE).map_err(call_error)?;
+        add_ringing(&set, &alarm, ALARM).map_err(call_error)?;
         Ok(Epoll {
             set,
             bell,
-            alarm: OnceLock::new(),
+            alarm,
             spare: Mutex::new(Some(empty_set().map_err(call_error)?)),
             process: Process::this(),
         })
@@ -209,21 +211,12 @@ impl Poller for Epoll {
     }
 
     fn set_alarm(&self, delay: Duration) -> Result<(), Error> {
-        if self.alarm.get().is_none() {
-            // One thread at a time does this: it has the engine's lock.
-            let alarm = timer().map_err(call_error)?;
-            add_ringing(&self.set, &alarm, ALARM).map_err(call_error)?;
-            let _ = self.alarm.set(alarm);
-        }
-        let Some(alarm) = self.alarm.get() else {
-            return Ok(());
-        };
         let once = Itimerspec {
             it_interval: Timespec::default(),
             // Zero would unset it.
             it_value: timespec(delay.max(Duration::from_nanos(1))),
         };
-        timerfd_settime(alarm, TimerfdTimerFlags::empty(), &once)
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &once)
             .map(drop)
             .map_err(call_error)
     }
@@ -233,9 +226,8 @@ impl Poller for Epoll {
         let Some(new) = kept.take().or_else(|| empty_set().ok()) else {
             return Vec::new();
         };
-        let alarm = self.alarm.get();
         if add_ringing(&new, &self.bell, WAKE).is_err()
-            || alarm.is_some_and(|alarm| add_ringing(&new, alarm, ALARM).is_err())
+            || add_ringing(&new, &self.alarm, ALARM).is_err()
         {
             return Vec::new();
         }
