@@ -5,6 +5,7 @@
 
 mod echo;
 mod ready;
+mod ways;
 
 use std::io;
 

@@ -4,15 +4,14 @@
 //! what has to be armed. `net` is the cost with the writes and reads taken off, which are measured
 //! in the same round.
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-use socknotify::{CompletionPort, Entry, EventFilter, Registration, Trigger};
+use serde_json::json;
 
 use crate::median;
+use crate::ways::{Kind, NAMES, Pairs, Reads, Way, make};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -25,156 +24,58 @@ pub(crate) struct Options {
     /// Notifications in each measurement.
     #[arg(long, default_value_t = 200_000)]
     notifications: usize,
-    /// Measure this way alone, in one round; for profilers.
+    /// Few rounds and notifications, for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object for each implementation and number of sockets.
+    #[arg(long)]
+    json: bool,
+    /// Measure this implementation alone, in one round; for profilers.
     #[arg(long)]
     only: Option<String>,
+    /// Measure this kind of notification alone.
+    #[arg(long)]
+    kind: Option<String>,
 }
 
-/// A way to hear of ready sockets.
-trait Way {
-    fn name(&self) -> &'static str;
-    /// Take everything that is ready, read it, and see that the next turn is heard of too.
-    fn turn(&mut self, pairs: &[(UnixStream, UnixStream)]) -> io::Result<()>;
-}
-
-fn read_byte(mut socket: &UnixStream) -> io::Result<()> {
-    socket.read_exact(&mut [0])
-}
-
-/// The writes and reads alone.
-struct Baseline;
-
-impl Way for Baseline {
-    fn name(&self) -> &'static str {
-        "write and read"
+impl Options {
+    fn rounds(&self) -> usize {
+        match (self.only.is_some(), self.quick) {
+            (true, _) => 1,
+            (_, true) => self.rounds.min(3),
+            _ => self.rounds,
+        }
     }
 
-    fn turn(&mut self, pairs: &[(UnixStream, UnixStream)]) -> io::Result<()> {
-        pairs.iter().try_for_each(|(socket, _)| read_byte(socket))
+    fn notifications(&self) -> usize {
+        match self.quick {
+            true => self.notifications.min(20_000),
+            false => self.notifications,
+        }
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = Kind> {
+        let wanted = |kind: &Kind| self.kind.as_ref().is_none_or(|name| name == kind.name());
+        Kind::ALL.into_iter().filter(wanted)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let wanted = |name: &&str| self.only.as_ref().is_none_or(|only| only == name);
+        NAMES.into_iter().filter(wanted)
     }
 }
 
-struct Socknotify<'a> {
-    port: CompletionPort,
-    trigger: Trigger,
-    entries: Vec<Entry>,
-    again: Vec<Registration<'a>>,
-    pairs: &'a [(UnixStream, UnixStream)],
+/// What was measured of one implementation.
+struct Cost {
     name: &'static str,
-}
-
-impl<'a> Socknotify<'a> {
-    fn new(
-        pairs: &'a [(UnixStream, UnixStream)],
-        trigger: Trigger,
-        name: &'static str,
-    ) -> io::Result<Self> {
-        let port = CompletionPort::new()?;
-        for (key, (socket, _)) in pairs.iter().enumerate() {
-            port.register(Registration::enable(socket, key, EventFilter::IN, trigger))??;
-        }
-        Ok(Socknotify {
-            port,
-            trigger,
-            entries: vec![Entry::default(); pairs.len()],
-            again: Vec::with_capacity(pairs.len()),
-            pairs,
-            name,
-        })
-    }
-}
-
-impl Way for Socknotify<'_> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn turn(&mut self, _: &[(UnixStream, UnixStream)]) -> io::Result<()> {
-        let mut left = self.pairs.len();
-        while left > 0 {
-            let taken = self
-                .port
-                .process(&mut self.again, &mut self.entries, None)?;
-            self.again.clear();
-            left -= taken.len();
-            for entry in taken {
-                let key = entry.completion_key;
-                let socket = &self.pairs[key].0;
-                read_byte(socket)?;
-                if self.trigger.contains(Trigger::ONESHOT) {
-                    self.again.push(Registration::enable(
-                        socket,
-                        key,
-                        EventFilter::IN,
-                        self.trigger,
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-struct RawEpoll {
-    set: std::os::fd::OwnedFd,
-    flags: EventFlags,
-    events: Vec<epoll::Event>,
-    name: &'static str,
-}
-
-impl RawEpoll {
-    fn new(
-        pairs: &[(UnixStream, UnixStream)],
-        flags: EventFlags,
-        name: &'static str,
-    ) -> io::Result<Self> {
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = flags | EventFlags::IN;
-        for (key, (socket, _)) in pairs.iter().enumerate() {
-            epoll::add(&set, socket, EventData::new_u64(key as u64), flags)?;
-        }
-        Ok(RawEpoll {
-            set,
-            flags,
-            events: Vec::with_capacity(pairs.len()),
-            name,
-        })
-    }
-}
-
-impl Way for RawEpoll {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn turn(&mut self, pairs: &[(UnixStream, UnixStream)]) -> io::Result<()> {
-        let mut left = pairs.len();
-        while left > 0 {
-            self.events.clear();
-            left -= epoll::wait(
-                &self.set,
-                rustix::buffer::spare_capacity(&mut self.events),
-                None,
-            )?;
-            for event in &self.events {
-                let data = event.data;
-                let socket = &pairs[data.u64() as usize].0;
-                read_byte(socket)?;
-                if self.flags.contains(EventFlags::ONESHOT) {
-                    epoll::modify(&self.set, socket.as_fd(), data, self.flags)?;
-                }
-            }
-        }
-        Ok(())
-    }
+    /// Nanoseconds per notification, reads and writes among them: one for each round.
+    gross: Vec<f64>,
+    /// The same without them.
+    net: Vec<f64>,
 }
 
 /// Nanoseconds per notification.
-fn measure(
-    way: &mut dyn Way,
-    pairs: &[(UnixStream, UnixStream)],
-    notifications: usize,
-) -> io::Result<f64> {
+fn measure(way: &mut dyn Way, pairs: &Pairs, notifications: usize) -> io::Result<f64> {
     let turns = notifications.div_ceil(pairs.len());
     let mut time = Duration::ZERO;
     for turn in 0..turns + turns / 10 {
@@ -191,83 +92,74 @@ fn measure(
     Ok(time.as_nanos() as f64 / (turns * pairs.len()) as f64)
 }
 
+/// All implementations in turn, on the same sockets, and again in each round.
+fn compare(options: &Options, kind: Kind, pairs: &Pairs) -> io::Result<Vec<Cost>> {
+    let mut costs: Vec<Cost> = options
+        .names()
+        .map(|name| Cost {
+            name,
+            gross: Vec::new(),
+            net: Vec::new(),
+        })
+        .collect();
+    for _ in 0..options.rounds() {
+        let base = measure(&mut Reads, pairs, options.notifications())?;
+        for cost in &mut costs {
+            // It goes before the next one comes, and leaves the sockets as they were.
+            if let Some(mut way) = make(cost.name, kind, pairs)? {
+                let gross = measure(&mut *way, pairs, options.notifications())?;
+                cost.gross.push(gross);
+                cost.net.push(gross - base);
+            }
+        }
+    }
+    costs.retain(|cost| !cost.gross.is_empty());
+    Ok(costs)
+}
+
 pub(crate) fn run(options: &Options) -> io::Result<()> {
-    println!(
-        "ready: nanoseconds per notification, net of writes and reads; median of {} rounds",
-        options.rounds
-    );
-    let oneshot = Trigger::ONESHOT | Trigger::LEVEL;
-    for &batch in &options.batch {
-        let pairs = (0..batch)
-            .map(|_| UnixStream::pair())
-            .collect::<io::Result<Vec<_>>>()?;
-        let mut rates: Vec<(&str, Vec<f64>)> = Vec::new();
-        for _ in 0..options.rounds {
-            // Each way in turn, on the same sockets, and none of them left behind for the next.
-            let mut record = |way: &mut dyn Way| -> io::Result<()> {
-                if options.only.as_ref().is_some_and(|only| only != way.name()) {
-                    return Ok(());
-                }
-                let rate = measure(way, &pairs, options.notifications)?;
-                match rates.iter_mut().find(|(name, _)| *name == way.name()) {
-                    Some((_, rates)) => rates.push(rate),
-                    None => rates.push((way.name(), vec![rate])),
-                }
-                Ok(())
-            };
-            record(&mut Baseline)?;
-            record(&mut RawEpoll::new(
-                &pairs,
-                EventFlags::ONESHOT,
-                "raw epoll one-shot",
-            )?)?;
-            record(&mut Socknotify::new(
-                &pairs,
-                oneshot,
-                "socknotify one-shot",
-            )?)?;
-            record(&mut RawEpoll::new(
-                &pairs,
-                EventFlags::ET,
-                "raw epoll edge",
-            )?)?;
-            record(&mut Socknotify::new(
-                &pairs,
-                Trigger::EDGE,
-                "socknotify edge",
-            )?)?;
-            record(&mut RawEpoll::new(
-                &pairs,
-                EventFlags::empty(),
-                "raw epoll level",
-            )?)?;
-            record(&mut Socknotify::new(
-                &pairs,
-                Trigger::LEVEL,
-                "socknotify level",
-            )?)?;
-        }
-        let medians: Vec<(&str, f64)> = rates
-            .into_iter()
-            .map(|(name, rates)| (name, median(rates)))
-            .collect();
-        if options.only.is_some() {
-            println!("{batch} ready: {medians:?}");
-            continue;
-        }
-        let base = medians[0].1;
-        println!("{batch} ready:");
-        for pair in medians[1..].chunks(2) {
-            let [(raw_name, raw), (name, ours)] = pair else {
-                continue;
-            };
-            println!(
-                "  {raw_name:<20} {:>6.0}   {name:<20} {:>6.0}   ratio {:.2}",
-                raw - base,
-                ours - base,
-                (ours - base) / (raw - base)
-            );
+    if !options.json {
+        println!(
+            "ready: nanoseconds per notification; median of {} rounds",
+            options.rounds()
+        );
+    }
+    for kind in options.kinds() {
+        for &batch in &options.batch {
+            let pairs = (0..batch)
+                .map(|_| UnixStream::pair())
+                .collect::<io::Result<Vec<_>>>()?;
+            let costs = compare(options, kind, &pairs)?;
+            report(options, kind, batch, costs);
         }
     }
     Ok(())
+}
+
+fn report(options: &Options, kind: Kind, batch: usize, costs: Vec<Cost>) {
+    if !options.json {
+        println!("\n{}, {batch} ready:", kind.name());
+        println!("  {:<20} {:>8} {:>8} {:>7}", "", "gross", "net", "ratio");
+    }
+    let mut reference = None;
+    for Cost { name, gross, net } in costs {
+        let (gross, net) = (median(gross), median(net));
+        let ratio = net / *reference.get_or_insert(net);
+        match options.json {
+            true => println!(
+                "{}",
+                json!({
+                    "case": format!("ready {}", kind.name()),
+                    "impl": name,
+                    "batch": batch,
+                    "threads": 1,
+                    "connections": batch,
+                    "ns_per_notification": gross,
+                    "net_ns_per_notification": net,
+                    "ratio": ratio,
+                })
+            ),
+            false => println!("  {name:<20} {gross:>8.0} {net:>8.0} {ratio:>7.2}"),
+        }
+    }
 }
