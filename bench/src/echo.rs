@@ -5,17 +5,16 @@
 //! each connection again after its answer.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::client::{self, Exchange, MESSAGE};
 use crate::median;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socknotify::{CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
 
-const MESSAGE: usize = 64;
 const AT_ONCE: usize = 3;
 
 #[derive(clap::Args)]
@@ -34,13 +33,6 @@ pub(crate) struct Options {
     rounds: usize,
     /// Milliseconds of each measurement.
     #[arg(long, default_value_t = 1000)]
-    milliseconds: u64,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct ClientOptions {
-    address: SocketAddr,
-    connections: usize,
     milliseconds: u64,
 }
 
@@ -83,31 +75,15 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 /// Requests per second.
 fn measure(server: Server, threads: usize, work: u64, options: &Options) -> io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut client = Command::new(std::env::current_exe()?)
-        .arg("echo-client")
-        .arg(listener.local_addr()?.to_string())
-        .arg(options.connections.to_string())
-        .arg(options.milliseconds.to_string())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let connections: Vec<TcpStream> = (0..options.connections)
-        .map(|_| {
-            let (connection, _) = listener.accept()?;
-            connection.set_nonblocking(true)?;
-            connection.set_nodelay(true)?;
-            Ok(connection)
-        })
-        .collect::<io::Result<_>>()?;
+    let address = listener.local_addr()?;
+    let milliseconds = options.milliseconds;
+    let mut client = client::start(address, options.connections, milliseconds, Exchange::Echo)?;
+    let connections = client::accept(&listener, options.connections)?;
     match server {
         Server::Socknotify => serve_socknotify(&connections, threads, work, &mut client)?,
         Server::RawEpoll => serve_raw(&connections, threads, work, &mut client)?,
     }
-    let mut answer = String::new();
-    if let Some(mut output) = client.stdout.take() {
-        output.read_to_string(&mut answer)?;
-    }
-    client.wait()?;
-    answer.trim().parse().map_err(io::Error::other)
+    client::rate(client)
 }
 
 /// Answer one request, and compute for a while. False when the client is done.
@@ -231,56 +207,4 @@ fn serve_raw(
         }
         Ok(())
     })
-}
-
-/// Keep one message under way on each connection; print how many answers came in a second.
-pub(crate) fn client(options: &ClientOptions) -> io::Result<()> {
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut connections = Vec::with_capacity(options.connections);
-    for key in 0..options.connections {
-        let connection = TcpStream::connect(options.address)?;
-        connection.set_nodelay(true)?;
-        epoll::add(
-            &set,
-            &connection,
-            EventData::new_u64(key as u64),
-            EventFlags::IN,
-        )?;
-        connections.push(connection);
-    }
-    let message = [0x5a; MESSAGE];
-    for mut connection in &connections {
-        connection.write_all(&message)?;
-    }
-    let time = Duration::from_millis(options.milliseconds);
-    let warm_up = time / 5;
-    let begin = Instant::now();
-    let mut counted_from = None;
-    let mut answers = 0_u64;
-    let mut events = Vec::with_capacity(64);
-    let rate = loop {
-        events.clear();
-        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), None)?;
-        for event in &events {
-            let data = event.data;
-            let mut connection = &connections[data.u64() as usize];
-            let mut buffer = [0; MESSAGE];
-            connection.read_exact(&mut buffer)?;
-            connection.write_all(&message)?;
-            answers += 1;
-        }
-        let now = Instant::now();
-        match counted_from {
-            None if now - begin > warm_up => {
-                counted_from = Some(now);
-                answers = 0;
-            }
-            Some(start) if now - start > time => {
-                break answers as f64 / (now - start).as_secs_f64();
-            }
-            _ => {}
-        }
-    };
-    println!("{rate}");
-    Ok(())
 }

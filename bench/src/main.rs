@@ -3,7 +3,9 @@
 //! Every case runs all its implementations in turn, several rounds of them, and prints medians and
 //! ratios. Ratios within one run are what counts: absolute figures are the machine's.
 
+mod client;
 mod echo;
+mod http;
 mod ready;
 mod ways;
 
@@ -22,18 +24,21 @@ struct Arguments {
 enum Case {
     /// An echo server with many threads on one port, against raw epoll with as many threads.
     Echo(echo::Options),
-    /// What one notification costs, for each trigger, against raw epoll.
+    /// What one notification costs, of each kind, against raw system calls and the peers.
     Ready(ready::Options),
-    /// The other side of `echo`, in a process of its own.
+    /// An HTTP responder, against the same on tokio.
+    Http(http::Options),
+    /// The other side of a server, in a process of its own.
     #[command(hide = true)]
-    EchoClient(echo::ClientOptions),
+    Client(client::Options),
 }
 
 fn main() -> io::Result<()> {
     match Arguments::parse().case {
         Case::Echo(options) => echo::run(&options),
         Case::Ready(options) => ready::run(&options),
-        Case::EchoClient(options) => echo::client(&options),
+        Case::Http(options) => http::run(&options),
+        Case::Client(options) => client::run(&options),
     }
 }
 
