@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::table::State;
-use super::{Engine, Poller, ownership};
+use super::{Core, Engine, Poller, ownership};
 use crate::{Entry, Error, Events, RegistrationError};
 
 impl<P: Poller> Engine<P> {
@@ -44,18 +44,23 @@ impl<P: Poller> Engine<P> {
         self.forget(&mut core, socket);
     }
 
-    /// Disarm a registration, if it is armed and nobody is being notified, and queue a packet with this
-    /// value instead. True if that was done. If not, and `insist`, the packet comes in place of the
-    /// next arming.
+    /// Disarm a registration, if it is armed, and have its packet give this value. True if that was done.
+    ///
+    /// `insist`: the value takes the place of what a packet says that is in the queue already; and if
+    /// there is none, and the registration is not armed, it comes when it is armed the next time.
     pub(crate) fn interrupt(&self, socket: u32, key: usize, reason: u32, insist: bool) -> bool {
         let Ok(mut core) = self.enter() else {
             return false;
         };
-        let live = core.table.slot(socket).filter(|slot| slot.is_live());
+        let Core { table, queue, .. } = &mut *core;
+        let live = table.slot(socket).filter(|slot| slot.is_live());
         let Some(slot) = live.filter(|slot| slot.key == key) else {
             return false;
         };
-        if slot.state != State::Enabled {
+        if slot.queued && !insist {
+            return false;
+        }
+        if !slot.queued && slot.state != State::Enabled {
             if insist {
                 slot.interruption = reason;
             }
@@ -63,7 +68,8 @@ impl<P: Poller> Engine<P> {
         }
         slot.state = State::Disabled;
         slot.pending = Events::empty();
-        core.queue.post(&[Entry::new(key, reason, 0)]);
+        let token = slot.token(socket);
+        queue.notify(table, token, Events::from_bits_retain(reason));
         self.leave(core);
         true
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::reports::BATCH;
 use super::table::State;
 use super::{Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Watch, WatchError, ownership};
-use crate::{Entry, Events, Operation, Registration, RegistrationError, Trigger};
+use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
 /// How many sockets have to be armed again together for a look at all of them to be worth while.
 const WORTH_PROBING: usize = if cfg!(loom) { 1 } else { 4 };
@@ -426,13 +426,16 @@ fn interrupt<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
     if !registration.owned {
         return false;
     }
-    let slot = u32::try_from(registration.raw_socket())
-        .ok()
-        .and_then(|socket| core.table.slot(socket));
-    let reason = slot.map_or(0, |slot| std::mem::take(&mut slot.interruption));
+    // A socket that was adopted has a number that is not negative.
+    let socket = registration.raw_socket() as u32;
+    let Some(slot) = core.table.slot(socket) else {
+        return false;
+    };
+    let reason = std::mem::take(&mut slot.interruption);
+    let token = slot.token(socket);
     if reason != 0 {
-        let entry = Entry::new(registration.completion_key, reason, 0);
-        core.queue.post(&[entry]);
+        let reason = Events::from_bits_retain(reason);
+        core.queue.notify(&mut core.table, token, reason);
     }
     reason != 0
 }

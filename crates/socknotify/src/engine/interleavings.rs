@@ -596,7 +596,7 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
 }
 
 #[test]
-fn two_interruptions_disarm_once() {
+fn two_interruptions_are_one_packet() {
     explore(3, || {
         let port = port(2);
         assert_eq!(port.adopt(0, 10), Ok(Ok(())));
@@ -610,10 +610,10 @@ fn two_interruptions_disarm_once() {
         };
         let first = port.interrupt(0, 10, REASON, true);
         let second = other.join().unwrap();
-        assert!(!(first && second), "one of them has it");
         let came = owner.join().unwrap();
-        assert!(came == REASON || second);
-        assert!(port.snapshot().queued <= 1, "void, if there is one");
+        // The one that insists comes, unless the other was on its way out already.
+        assert!(came == REASON || (second && !first));
+        assert_eq!(port.snapshot().queued, 0);
     });
 }
 

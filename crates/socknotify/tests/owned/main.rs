@@ -6,6 +6,7 @@ mod support;
 
 mod deadlines;
 mod ends;
+mod model;
 mod moves;
 mod others;
 

@@ -1,0 +1,351 @@
+//! Random operations on an owning port, against a model of what may come out of it.
+//!
+//! One thread does one thing after the other. Each connection is held, armed or closed. What comes out
+//! has to be armed and to have a reason; and when nothing comes, no armed connection may have one.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use socket2::Socket;
+use socknotify::owned::{Event, Held, Id, Interest};
+use socknotify::{Backend, Error, EventFilter, Events};
+
+use crate::{Connection, TestPort, TestWorker, connect, owning_port};
+
+for_every_backend! {
+    the_owning_port_does_what_the_model_says,
+}
+
+const CONNECTIONS: usize = 4;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// Adopt a new connection in this place; what was held there is closed.
+    Adopt(usize),
+    Arm {
+        place: usize,
+        filter: u16,
+        /// A deadline that has passed, or none.
+        late: bool,
+        /// By the port at once, or by the worker with its next call.
+        at_once: bool,
+    },
+    Cancel(usize),
+    Drop(usize),
+    /// Take it out of the port and adopt it again.
+    Readopt(usize),
+    PeerSends(usize),
+    PeerCloses(usize),
+    Drain(usize),
+    Send,
+    Process,
+    /// Take one event that the latest call has left.
+    Take,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    use Operation::{Adopt, Arm, Cancel, Drain, Drop, PeerCloses, PeerSends, Process, Readopt};
+    let place = || 0..CONNECTIONS;
+    prop_oneof![
+        2 => place().prop_map(Adopt),
+        6 => (place(), 0..8_u16, any::<[bool; 3]>()).prop_map(|(place, filter, [a, b, c])| Arm {
+            place,
+            filter,
+            late: a && b,
+            at_once: c,
+        }),
+        3 => place().prop_map(Cancel),
+        1 => place().prop_map(Drop),
+        1 => place().prop_map(Readopt),
+        4 => place().prop_map(PeerSends),
+        1 => place().prop_map(PeerCloses),
+        3 => place().prop_map(Drain),
+        1 => Just(Operation::Send),
+        4 => Just(Process),
+        4 => Just(Operation::Take),
+    ]
+}
+
+/// Why a connection came out.
+enum Reason {
+    Ready(Events),
+    Cancelled,
+    TimedOut,
+}
+
+/// What a connection was armed with.
+#[derive(Clone, Copy, Debug)]
+struct Armed {
+    filter: EventFilter,
+    late: bool,
+}
+
+#[derive(Default)]
+struct Place {
+    held: Option<Held<Connection>>,
+    armed: Option<Armed>,
+    /// Somebody has asked for it to come out.
+    cancelled: bool,
+    /// The same, perhaps after it came out, and before it was taken: then it comes again.
+    cancelled_late: bool,
+    id: Option<Id>,
+    peer: Option<Socket>,
+    unread: usize,
+    ended: bool,
+}
+
+impl Place {
+    /// The conditions that hold.
+    fn events(&self) -> Events {
+        let mut events = Events::OUT;
+        events.set(Events::IN, self.unread > 0 || self.ended);
+        events.set(Events::HANGUP, self.ended);
+        events
+    }
+
+    fn is_ready(&self) -> bool {
+        self.armed
+            .is_some_and(|armed| !(self.events() & wanted(armed.filter)).is_empty())
+    }
+}
+
+fn wanted(filter: EventFilter) -> Events {
+    Events::from_bits_truncate(u32::from(filter.bits()))
+}
+
+struct World {
+    port: TestPort,
+    worker: TestWorker,
+    places: [Place; CONNECTIONS],
+    messages: usize,
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+impl World {
+    fn new(backend: Backend) -> io::Result<Self> {
+        let port = owning_port(backend, 2)?;
+        Ok(World {
+            worker: port.worker(3),
+            port,
+            places: Default::default(),
+            messages: 0,
+        })
+    }
+
+    fn apply(&mut self, operation: &Operation) -> Outcome {
+        match *operation {
+            Operation::Adopt(place) => {
+                if self.places[place].armed.is_none() {
+                    let (held, peer) = connect(&self.port)?;
+                    self.places[place] = Place {
+                        id: Some(held.id()),
+                        held: Some(held),
+                        peer: Some(peer),
+                        ..Place::default()
+                    };
+                }
+            }
+            Operation::Arm {
+                place,
+                filter,
+                late,
+                at_once,
+            } => self.arm(place, EventFilter::from_bits_retain(filter), late, at_once)?,
+            Operation::Cancel(place) => {
+                let place = &mut self.places[place];
+                let lives = place.held.is_some() || place.armed.is_some();
+                if let Some(id) = place.id {
+                    if self.port.cancel(id) != lives {
+                        return Err("a living connection can be cancelled, and no other".into());
+                    }
+                    place.cancelled_late |= lives && place.armed.is_some();
+                    place.cancelled |= lives;
+                }
+            }
+            Operation::Drop(place) => {
+                let place = &mut self.places[place];
+                if place.held.take().is_some() {
+                    place.cancelled = false;
+                    place.cancelled_late = false;
+                    if let Some(mut peer) = place.peer.take() {
+                        let told = peer.read(&mut [0]);
+                        let reset =
+                            |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+                        if !matches!(&told, Ok(0)) && !told.as_ref().is_err_and(reset) {
+                            return Err(format!("the peer is not told: {told:?}").into());
+                        }
+                    }
+                }
+            }
+            Operation::Readopt(place) => {
+                let place = &mut self.places[place];
+                if let Some(held) = place.held.take() {
+                    let held = self.port.adopt(held.into_inner())?;
+                    if place.id == Some(held.id()) {
+                        return Err("an id came twice".into());
+                    }
+                    place.id = Some(held.id());
+                    place.held = Some(held);
+                    place.cancelled = false;
+                    place.cancelled_late = false;
+                }
+            }
+            Operation::PeerSends(place) => {
+                let place = &mut self.places[place];
+                if let (Some(peer), false) = (&mut place.peer, place.ended) {
+                    place.unread += peer.write(b"x")?;
+                }
+            }
+            Operation::PeerCloses(place) => {
+                let place = &mut self.places[place];
+                if let Some(peer) = &place.peer {
+                    // One way only: what is there still has to be readable.
+                    peer.shutdown(std::net::Shutdown::Write)?;
+                    place.ended = true;
+                }
+            }
+            Operation::Drain(place) => {
+                let place = &mut self.places[place];
+                if let Some(held) = &place.held {
+                    while place.unread > 0 {
+                        place.unread -= (&held.socket).read(&mut [0; 64])?;
+                    }
+                }
+            }
+            Operation::Send => {
+                self.port.send(7)?;
+                self.messages += 1;
+            }
+            Operation::Process => return self.process(),
+            Operation::Take => return self.take().map(drop),
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self, place: usize, filter: EventFilter, late: bool, at_once: bool) -> Outcome {
+        let place = &mut self.places[place];
+        let Some(held) = place.held.take() else {
+            return Ok(());
+        };
+        place.armed = Some(Armed { filter, late });
+        let interest = match late {
+            true => Interest::from(filter).until(Instant::now()),
+            false => filter.into(),
+        };
+        match at_once {
+            true => self.port.arm(held, interest)?,
+            false => self.worker.arm(held, interest),
+        }
+        Ok(())
+    }
+
+    fn process(&mut self) -> Outcome {
+        match self.worker.process(Some(Duration::ZERO)) {
+            Ok(()) => Ok(()),
+            Err(Error::TimedOut) => {
+                // What has passed already comes with the next tick of the timer.
+                let due =
+                    |place: &&Place| place.armed.is_some() && (place.is_ready() || place.cancelled);
+                match self.places.iter().find(due) {
+                    Some(place) => Err(format!("{:?} is due, and nothing came", place.id).into()),
+                    None if self.messages > 0 => Err("a message is lost".into()),
+                    None => Ok(()),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// True if there was an event.
+    fn take(&mut self) -> Result<bool, Box<dyn std::error::Error>> {
+        let Some(event) = self.worker.take() else {
+            return Ok(false);
+        };
+        let shown = format!("{event:?}");
+        let (held, reason) = match event {
+            Event::Message(7) if self.messages > 0 => {
+                self.messages -= 1;
+                return Ok(true);
+            }
+            Event::Ready(held, events) => (held, Reason::Ready(events)),
+            Event::Cancelled(held) => (held, Reason::Cancelled),
+            Event::TimedOut(held) => (held, Reason::TimedOut),
+            _ => return Err(format!("{shown} cannot come").into()),
+        };
+        let place = self.place_of(&held)?;
+        let armed = place.armed.take().ok_or("it was not armed")?;
+        let is_right = match reason {
+            Reason::Ready(events) => {
+                let holds = place.events() & wanted(armed.filter);
+                !events.is_empty() && holds.contains(events)
+            }
+            Reason::Cancelled => {
+                let late = !place.cancelled && std::mem::take(&mut place.cancelled_late);
+                std::mem::take(&mut place.cancelled) || late
+            }
+            Reason::TimedOut => armed.late,
+        };
+        place.held = Some(held);
+        match is_right {
+            true => Ok(true),
+            false => Err(format!("{shown} has no reason").into()),
+        }
+    }
+
+    fn place_of(&mut self, held: &Held<Connection>) -> Result<&mut Place, String> {
+        let id = Some(held.id());
+        let place = self.places.iter_mut().find(|place| place.id == id);
+        place.ok_or_else(|| format!("nobody knows {held:?}"))
+    }
+
+    /// In the end everything comes out that has a reason to.
+    fn finish(mut self) -> Outcome {
+        for place in &mut self.places {
+            if let (Some(id), Some(_)) = (place.id, place.armed) {
+                self.port.cancel(id);
+                place.cancelled = true;
+            }
+        }
+        while self.places.iter().any(|place| place.armed.is_some()) || self.messages > 0 {
+            self.worker.process(Some(crate::PATIENCE))?;
+            while self.take()? {}
+        }
+        for place in &mut self.places {
+            place.held = None;
+        }
+        let registrations = self.port.snapshot().registrations;
+        match registrations {
+            0 => Ok(()),
+            _ => Err(format!("{registrations} registrations are left").into()),
+        }
+    }
+}
+
+fn the_owning_port_does_what_the_model_says(backend: Backend) -> io::Result<()> {
+    let cases = std::env::var("SOCKNOTIFY_MODEL_CASES").ok();
+    let config = Config {
+        cases: cases.and_then(|cases| cases.parse().ok()).unwrap_or(2000),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[3; 32]);
+    let steps = proptest::collection::vec(operation(), 1..60);
+    let outcome = TestRunner::new_with_rng(config, rng).run(&steps, |steps| {
+        let run = || -> Outcome {
+            let mut world = World::new(backend)?;
+            for (number, step) in steps.iter().enumerate() {
+                let outcome = world.apply(step);
+                outcome.map_err(|error| format!("step {number}, {step:?}: {error}"))?;
+            }
+            world.finish()
+        };
+        run().map_err(|error| TestCaseError::fail(error.to_string()))
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+    Ok(())
+}
