@@ -4,6 +4,7 @@
 //! ratios. Ratios within one run are what counts: absolute figures are the machine's.
 
 mod client;
+mod deadlines;
 mod echo;
 mod http;
 mod ready;
@@ -28,6 +29,8 @@ enum Case {
     Ready(ready::Options),
     /// An HTTP responder, against the same on tokio.
     Http(http::Options),
+    /// What a deadline costs, by how many there are.
+    Deadlines(deadlines::Options),
     /// The other side of a server, in a process of its own.
     #[command(hide = true)]
     Client(client::Options),
@@ -38,6 +41,7 @@ fn main() -> io::Result<()> {
         Case::Echo(options) => echo::run(&options),
         Case::Ready(options) => ready::run(&options),
         Case::Http(options) => http::run(&options),
+        Case::Deadlines(options) => deadlines::run(&options),
         Case::Client(options) => client::run(&options),
     }
 }

@@ -119,6 +119,8 @@ mod interest;
 mod port;
 mod slots;
 mod wheel;
+#[cfg(all(test, not(loom)))]
+mod wheel_tests;
 mod worker;
 
 pub use held::{AdoptError, Held, Id};
