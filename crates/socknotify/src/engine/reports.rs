@@ -75,10 +75,22 @@ impl<P: Poller> Engine<P> {
 
     /// What the system knew before a packet is queued comes out before it. Threads in the poller see
     /// to that themselves.
+    ///
+    /// Level-triggered sockets that wait in the queue are reported all the time. Where a whole batch of
+    /// reports is of those, this is enough, and does not go through all of them for each packet.
     pub(super) fn fetch_before_packet(&self, core: &mut Core<P::Buffer>) {
-        if core.table.len() > 0 && !core.scheduler.is_anyone_polling() {
-            self.fetch(core);
+        if core.table.len() == 0 || core.scheduler.is_anyone_polling() {
+            return;
         }
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        loop {
+            let queued = core.queue.len();
+            let count = self.fetch_into(core, &mut buffer);
+            if count < BATCH || core.queue.len() == queued {
+                break;
+            }
+        }
+        core.buffers.push(buffer);
     }
 
     /// Merge into the notifications that wait at the head of the queue what has become true since they
