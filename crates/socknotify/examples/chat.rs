@@ -1,0 +1,199 @@
+//! A chat server: what one client says, line by line, the others get to read.
+//!
+//! What it shows:
+//!
+//! - A connection is one thread's, without a lock; what others leave for it lies in an outbox.
+//! - Whoever puts something into an empty outbox cancels the connection's wait: it comes out to write.
+//! - A client that does not read fills its outbox up to a bound, and is dropped.
+//!
+//! Run it with `cargo run -p socknotify --example chat 127.0.0.1:7007`, and talk to it with
+//! `nc 127.0.0.1 7007`. It ends when its standard input does.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{env, thread};
+
+use socknotify::EventFilter;
+use socknotify::owned::{Event, Held, Id, Incoming, Interest, Port, Worker};
+
+const THREADS: usize = 4;
+const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
+/// The longest line, in bytes. Who says more at once is dropped.
+const LINE: usize = 16 * 1024;
+/// The most that waits for one client, in bytes.
+const OUTBOX: usize = 256 * 1024;
+
+enum Socket {
+    Listener(TcpListener),
+    Client(Client),
+}
+
+struct Client {
+    stream: TcpStream,
+    /// The beginning of a line.
+    line: Vec<u8>,
+    outbox: Arc<Mutex<Outbox>>,
+}
+
+/// What a client has yet to be sent. Everybody fills it; who holds the connection empties it.
+#[derive(Default)]
+struct Outbox {
+    bytes: VecDeque<u8>,
+    has_overflowed: bool,
+}
+
+struct Server {
+    port: Port<Socket>,
+    outboxes: Mutex<HashMap<Id, Arc<Mutex<Outbox>>>>,
+}
+
+fn main() -> io::Result<()> {
+    let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
+    listener.set_nonblocking(true)?;
+    println!("listening on {}", listener.local_addr()?);
+
+    let server = Server {
+        port: Port::new()?,
+        outboxes: Mutex::default(),
+    };
+    let listener = server.port.adopt(Socket::Listener(listener))?;
+    server.port.arm(listener, Interest::IN)?;
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| server.serve(server.port.worker(64)));
+        }
+        let ended = io::copy(&mut io::stdin(), &mut io::sink());
+        server.port.close();
+        ended.map(drop)
+    })
+}
+
+impl Server {
+    fn serve(&self, mut worker: Worker<Socket>) {
+        // Until the port is closed.
+        while worker.process(None).is_ok() {
+            while let Some(event) = worker.take() {
+                match event {
+                    // It is ready; somebody has put something into its outbox; it had its rest.
+                    Event::Ready(it, _) | Event::Cancelled(it) | Event::TimedOut(it) => {
+                        self.turn(&mut worker, it);
+                    }
+                    // What the system would not watch is dropped here, and so closed.
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Serve what has come out, and arm it again or let it go.
+    fn turn(&self, worker: &mut Worker<Socket>, mut socket: Held<Socket>) {
+        let id = socket.id();
+        match &mut *socket {
+            Socket::Listener(listener) => {
+                let mut incoming = Incoming::new(listener, 16);
+                for (stream, _) in &mut incoming {
+                    self.join(worker, stream);
+                }
+                let interest = incoming.interest();
+                worker.arm(socket, interest);
+            }
+            Socket::Client(client) => {
+                let heard = client.hear(|line| self.say(id, &format!("{id}: {line}")));
+                match heard.and_then(|()| client.write()) {
+                    Ok(filter) => worker.arm(socket, filter),
+                    Err(reason) => {
+                        lock(&self.outboxes).remove(&id);
+                        self.say(id, &format!("* {id} has gone: {reason}\n"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn join(&self, worker: &mut Worker<Socket>, stream: TcpStream) {
+        let outbox = Arc::<Mutex<Outbox>>::default();
+        let client = Client {
+            stream,
+            line: Vec::new(),
+            outbox: Arc::clone(&outbox),
+        };
+        // What is not adopted is closed.
+        if let Ok(client) = self.port.adopt(Socket::Client(client)) {
+            let id = client.id();
+            lock(&self.outboxes).insert(id, outbox);
+            self.say(id, &format!("* {id} has come\n"));
+            worker.arm(client, Interest::IN);
+        }
+    }
+
+    /// Put a line into everybody else's outbox.
+    fn say(&self, from: Id, line: &str) {
+        lock(&self.outboxes).retain(|&id, outbox| {
+            if id == from {
+                return true;
+            }
+            let mut outbox = lock(outbox);
+            let was_empty = outbox.bytes.is_empty();
+            outbox.has_overflowed |= outbox.bytes.len() + line.len() > OUTBOX;
+            if !outbox.has_overflowed {
+                outbox.bytes.extend(line.as_bytes());
+            }
+            // Wake who is not about to write anyway. Who was closed without a word (a panic) leaves here.
+            (!was_empty && !outbox.has_overflowed) || self.port.cancel(id)
+        });
+    }
+}
+
+impl Client {
+    /// Read once, so that the others get their turn, and say every line that is complete.
+    fn hear(&mut self, say: impl Fn(&str)) -> io::Result<()> {
+        let mut chunk = [0; 4096];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(length) => self.line.extend(&chunk[..length]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
+            say(&String::from_utf8_lossy(&self.line[..=end]));
+            self.line.drain(..=end);
+        }
+        match self.line.len() {
+            0..=LINE => Ok(()),
+            _ => Err(io::Error::other("its line is too long")),
+        }
+    }
+
+    /// Write what the socket takes. What to wait for next.
+    fn write(&mut self) -> io::Result<EventFilter> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.has_overflowed {
+            return Err(io::Error::other("it does not read"));
+        }
+        while !outbox.bytes.is_empty() {
+            match self.stream.write(outbox.bytes.as_slices().0) {
+                Ok(length) => drop(outbox.bytes.drain(..length)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(BOTH),
+                Err(error) => return Err(error),
+            }
+        }
+        // Whatever comes into the outbox from here on is followed by a cancellation.
+        Ok(EventFilter::IN)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Listener(listener) => listener.as_fd(),
+            Socket::Client(client) => client.stream.as_fd(),
+        }
+    }
+}
+
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,403 @@
+//! The examples that are servers, as processes of their own, and clients that talk to them.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+/// Longer than anything takes, and short enough to wait for when something is broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An example that runs until its standard input ends.
+struct Example {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Example {
+    fn start(name: &str, arguments: &[String]) -> io::Result<Self> {
+        let mut process = Command::new(binary(name)?)
+            .arg("127.0.0.1:0")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut line)?;
+        let address = line.trim_end().strip_prefix("listening on ");
+        let address = address.and_then(|address| address.parse().ok());
+        Ok(Example {
+            process,
+            address: address.unwrap_or_else(|| panic!("{name} says {line:?}")),
+        })
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.address)?;
+        be_patient(stream)
+    }
+
+    /// End its standard input, and so the program.
+    fn stop(mut self) -> io::Result<()> {
+        drop(self.process.stdin.take());
+        let status = self.process.wait()?;
+        assert!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+/// A test that fails leaves no process behind.
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The example's program lies beside this one's directory. Cargo builds it before the tests, unless
+/// it was asked for this test alone.
+fn binary(name: &str) -> io::Result<PathBuf> {
+    let this = env::current_exe()?;
+    let profile = this.ancestors().nth(2).expect("target/PROFILE/deps/THIS");
+    let path = profile.join("examples").join(name);
+    if !path.exists() {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.args(["build", "-p", "socknotify", "--example", name]);
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        if let Some(target) = profile.parent() {
+            cargo.arg("--target-dir").arg(target);
+        }
+        let status = cargo.status()?;
+        assert!(status.success(), "cargo build --example {name}: {status}");
+    }
+    Ok(path)
+}
+
+fn be_patient(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// A listener of the test's own, and its address as an argument.
+fn listen() -> io::Result<(TcpListener, String)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?.to_string();
+    Ok((listener, address))
+}
+
+#[track_caller]
+fn expect(mut stream: impl Read, expected: &[u8]) {
+    let mut found = vec![0; expected.len()];
+    stream.read_exact(&mut found).expect("it is sent");
+    assert_eq!(
+        found.escape_ascii().to_string(),
+        expected.escape_ascii().to_string()
+    );
+}
+
+#[track_caller]
+fn expect_end(mut stream: impl Read) {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the end is sent");
+    assert_eq!(rest.escape_ascii().to_string(), "");
+}
+
+fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    Ok(line)
+}
+
+/// More than the buffers of a connection hold.
+fn much() -> Vec<u8> {
+    (0..32 << 20)
+        .map(|number: u32| (number / 251) as u8)
+        .collect()
+}
+
+/// A client of the chat, and the name it has there, which the one before it is told.
+fn join(
+    server: &Example,
+    before: &mut BufReader<TcpStream>,
+) -> io::Result<(BufReader<TcpStream>, String)> {
+    let client = BufReader::new(server.connect()?);
+    let line = read_line(before)?;
+    let name = line
+        .strip_prefix("* ")
+        .and_then(|rest| rest.strip_suffix(" has come\n"));
+    Ok((
+        client,
+        name.unwrap_or_else(|| panic!("{line:?}")).to_owned(),
+    ))
+}
+
+#[test]
+fn chat_tells_the_others() -> io::Result<()> {
+    let server = Example::start("chat", &[])?;
+    let mut one = BufReader::new(server.connect()?);
+    let (mut two, second) = join(&server, &mut one)?;
+    let (mut three, third) = join(&server, &mut two)?;
+    assert_eq!(read_line(&mut one)?, format!("* {third} has come\n"));
+
+    // Two lines and a half.
+    two.get_mut().write_all(b"hello\nhow are you?\nwell")?;
+    for other in [&mut one, &mut three] {
+        assert_eq!(read_line(other)?, format!("{second}: hello\n"));
+        assert_eq!(read_line(other)?, format!("{second}: how are you?\n"));
+    }
+    two.get_mut().write_all(b", well\n")?;
+    for other in [&mut one, &mut three] {
+        assert_eq!(read_line(other)?, format!("{second}: well, well\n"));
+    }
+    three.get_mut().write_all(b"bye\n")?;
+    drop(three);
+    for other in [&mut one, &mut two] {
+        assert_eq!(read_line(other)?, format!("{third}: bye\n"));
+        assert!(read_line(other)?.starts_with(&format!("* {third} has gone")));
+    }
+    server.stop()?;
+    expect_end(one);
+    expect_end(two);
+    Ok(())
+}
+
+#[test]
+fn chat_drops_a_client_that_does_not_read() -> io::Result<()> {
+    let server = Example::start("chat", &[])?;
+    let mut one = BufReader::new(server.connect()?);
+    let (mut two, second) = join(&server, &mut one)?;
+    // It takes little, so that it need not be sent much.
+    let deaf = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    deaf.set_recv_buffer_size(4096)?;
+    deaf.connect(&server.address.into())?;
+    for other in [&mut one, &mut two] {
+        assert!(read_line(other)?.ends_with(" has come\n"));
+    }
+    let said = "x".repeat(8000);
+    loop {
+        two.get_mut().write_all(format!("{said}\n").as_bytes())?;
+        let line = read_line(&mut one)?;
+        if line.ends_with(" has gone: it does not read\n") {
+            break;
+        }
+        assert_eq!(line, format!("{second}: {said}\n"));
+    }
+    // The others go on.
+    assert!(read_line(&mut two)?.ends_with(" has gone: it does not read\n"));
+    one.get_mut().write_all(b"at last\n")?;
+    assert!(read_line(&mut two)?.ends_with(": at last\n"));
+    server.stop()
+}
+
+#[test]
+fn proxy_passes_on_both_directions_and_each_end() -> io::Result<()> {
+    let (listener, target) = listen()?;
+    let server = Example::start("proxy", &[target])?;
+    for client_is_first in [true, false] {
+        let client = server.connect()?;
+        let target = be_patient(listener.accept()?.0)?;
+        (&client).write_all(b"ping")?;
+        expect(&target, b"ping");
+        (&target).write_all(b"pong")?;
+        expect(&client, b"pong");
+        let (first, second) = match client_is_first {
+            true => (client, target),
+            false => (target, client),
+        };
+        // One side has said all, the other one has not.
+        first.shutdown(Shutdown::Write)?;
+        expect_end(&second);
+        (&second).write_all(b"one word more")?;
+        expect(&first, b"one word more");
+        second.shutdown(Shutdown::Write)?;
+        expect_end(&first);
+    }
+    server.stop()
+}
+
+#[test]
+fn proxy_holds_back_who_is_faster_than_the_other_side() -> io::Result<()> {
+    let (listener, target) = listen()?;
+    let server = Example::start("proxy", &[target])?;
+    let client = server.connect()?;
+    let target = be_patient(listener.accept()?.0)?;
+    thread::scope(|scope| {
+        // All four ends at once: nobody waits for somebody else to be done.
+        let ends = [(&client, &target), (&target, &client)];
+        for (mut from, mut to) in ends {
+            scope.spawn(move || {
+                from.write_all(&much()).expect("it is taken");
+                from.shutdown(Shutdown::Write).expect("it is open");
+            });
+            scope.spawn(move || {
+                let mut found = Vec::new();
+                to.read_to_end(&mut found).expect("it is passed on");
+                assert!(found == much(), "{} bytes", found.len());
+            });
+        }
+    });
+    server.stop()
+}
+
+#[test]
+fn proxy_closes_clients_of_a_dead_target() -> io::Result<()> {
+    // A port where nobody listens, and that nobody else is given meanwhile.
+    let dead = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    dead.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    let target = dead
+        .local_addr()?
+        .as_socket()
+        .expect("an address")
+        .to_string();
+    let server = Example::start("proxy", &[target])?;
+    for _ in 0..3 {
+        let end = server.connect()?.read(&mut [0; 1]);
+        assert!(matches!(end, Ok(0)) || is_reset(&end), "{end:?}");
+    }
+    server.stop()
+}
+
+#[test]
+fn proxy_closes_the_client_of_a_target_that_breaks_off() -> io::Result<()> {
+    let (listener, target) = listen()?;
+    let server = Example::start("proxy", &[target])?;
+    let mut client = server.connect()?;
+    let target = Socket::from(listener.accept()?.0);
+    target.set_linger(Some(Duration::ZERO))?;
+    drop(target);
+    let end = client.read(&mut [0; 1]);
+    assert!(matches!(end, Ok(0)) || is_reset(&end), "{end:?}");
+    server.stop()
+}
+
+fn is_reset(end: &io::Result<usize>) -> bool {
+    matches!(end, Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
+}
+
+/// What the server answers to a request for this path.
+fn answer(path: &str) -> String {
+    let body = format!("GET {path}\n");
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+#[test]
+fn http_keeps_connections_alive() -> io::Result<()> {
+    let server = Example::start("http", &[])?;
+    let mut client = server.connect()?;
+    for path in ["/one", "/two"] {
+        write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n")?;
+        expect(&client, answer(path).as_bytes());
+    }
+    // In two halves.
+    client.write_all(b"GET /three HT")?;
+    client.write_all(b"TP/1.1\r\n\r\n")?;
+    expect(&client, answer("/three").as_bytes());
+    client.write_all(b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")?;
+    expect(
+        &client,
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 7\r\n\r\n",
+    );
+    expect_end(&client);
+    server.stop()
+}
+
+#[test]
+fn http_answers_requests_that_come_one_behind_the_other() -> io::Result<()> {
+    const REQUESTS: usize = 100_000;
+    let server = Example::start("http", &[])?;
+    let client = server.connect()?;
+    thread::scope(|scope| {
+        // It sends on while answers come, and so does not wait for one.
+        scope.spawn(|| -> io::Result<()> {
+            let mut client = io::BufWriter::new(&client);
+            for number in 0..REQUESTS {
+                write!(client, "GET /{number} HTTP/1.1\r\n\r\n")?;
+            }
+            client.flush()?;
+            client.get_ref().shutdown(Shutdown::Write)
+        });
+        let mut answers = BufReader::new(&client);
+        for number in 0..REQUESTS {
+            expect(&mut answers, answer(&format!("/{number}")).as_bytes());
+        }
+        expect_end(&mut answers);
+    });
+    server.stop()
+}
+
+#[test]
+fn http_refuses_what_it_does_not_understand_and_ends_in_order() -> io::Result<()> {
+    let server = Example::start("http", &[])?;
+    let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(10_000));
+    let body = "POST / HTTP/1.1\r\nContent-Length: 70000\r\n\r\n".to_owned() + &"x".repeat(70_000);
+    for (request, status) in [
+        ("what?\r\n\r\n", "400 Bad Request"),
+        (&body, "413 Content Too Large"),
+        (&long, "431 Request Header Fields Too Large"),
+    ] {
+        let mut client = server.connect()?;
+        client.write_all(request.as_bytes())?;
+        let expected =
+            format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        expect(&client, expected.as_bytes());
+        expect_end(&client);
+    }
+    server.stop()
+}
+
+#[test]
+fn http_closes_an_idle_connection() -> io::Result<()> {
+    let server = Example::start("http", &[])?;
+    let mut client = server.connect()?;
+    client.write_all(b"GET / HT")?;
+    expect_end(&client);
+    server.stop()
+}
+
+#[test]
+fn tokio_echoes() -> io::Result<()> {
+    let server = Example::start("tokio", &[])?;
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            let client = server.connect().expect("it listens");
+            scope.spawn(move || {
+                for number in 0..200 {
+                    let message = number.to_string();
+                    (&client)
+                        .write_all(message.as_bytes())
+                        .expect("it is taken");
+                    expect(&client, message.as_bytes());
+                }
+                client.shutdown(Shutdown::Write).expect("it is open");
+                expect_end(&client);
+            });
+        }
+    });
+    server.stop()
+}
+
+#[test]
+fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
+    let server = Example::start("tokio", &[])?;
+    let client = server.connect()?;
+    thread::scope(|scope| {
+        scope.spawn(|| -> io::Result<()> {
+            (&client).write_all(&much())?;
+            client.shutdown(Shutdown::Write)
+        });
+        let mut found = Vec::new();
+        (&client).read_to_end(&mut found).expect("it comes back");
+        assert!(found == much(), "{} bytes", found.len());
+    });
+    server.stop()
+}
