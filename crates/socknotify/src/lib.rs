@@ -91,3 +91,8 @@ pub use registration::{EventFilter, Operation, Registration, Trigger};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The programs in the guide compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/GUIDE.md")]
+struct Guide;
