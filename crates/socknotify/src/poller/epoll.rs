@@ -54,6 +54,9 @@ pub(crate) struct Epoll {
     alarm: OwnedFd,
     /// An empty set, for a rebuild at a time when no descriptor is left.
     spare: Mutex<Option<OwnedFd>>,
+    /// What another loop watches, once one does: a set with nothing but this poller's set in it. It
+    /// stays the same file when that one is built anew.
+    window: OnceLock<OwnedFd>,
     process: Process,
 }
 
@@ -70,6 +73,7 @@ impl Epoll {
             bell,
             alarm,
             spare: Mutex::new(Some(empty_set().map_err(call_error)?)),
+            window: OnceLock::new(),
             process: Process::this(),
         })
     }
@@ -77,7 +81,15 @@ impl Epoll {
 
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.set.as_fd()
+        if self.window.get().is_none() {
+            // Under the lock of a rebuild, so that it shows the set that is.
+            let _lock = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Ok(window) = empty_set().and_then(|window| show(window, &self.set)) {
+                let _ = self.window.set(window);
+            }
+        }
+        // If no descriptor is left, the set itself has to do.
+        self.window.get().unwrap_or(&self.set).as_fd()
     }
 }
 
@@ -254,6 +266,9 @@ impl Poller for Epoll {
         // SAFETY: the number stays open throughout, and stays this poller's; it is not closed here.
         let mut set = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.set.as_raw_fd()) });
         let _ = rustix::io::dup3(&new, &mut set, DupFlags::CLOEXEC);
+        if let Some(window) = self.window.get() {
+            let _ = show(window, &self.set);
+        }
         // If a wake-up was under way, the new set has swallowed it.
         self.wake();
         drop(new);
@@ -264,6 +279,17 @@ impl Poller for Epoll {
 
 fn empty_set() -> rustix::io::Result<OwnedFd> {
     epoll::create(epoll::CreateFlags::CLOEXEC)
+}
+
+/// Have a window show this set.
+fn show<W: AsFd>(window: W, set: &OwnedFd) -> rustix::io::Result<W> {
+    epoll::add(
+        &window,
+        set,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )?;
+    Ok(window)
 }
 
 /// Take one report, if there is one.

@@ -1,0 +1,100 @@
+//! A port that is watched by another loop.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use socknotify::{CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
+
+/// Longer than anything takes, and short enough to wait for when something is broken.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
+
+fn dequeue(port: &CompletionPort) -> Result<usize, Error> {
+    let mut entries = [Entry::default(); 4];
+    let entries = port.dequeue(&mut entries, Some(Duration::ZERO))?;
+    Ok(entries[0].completion_key)
+}
+
+/// Whether the other loop is told of the port.
+fn is_told(outer: impl AsFd) -> io::Result<bool> {
+    let mut events = Vec::<epoll::Event>::with_capacity(4);
+    let spare = rustix::buffer::spare_capacity(&mut events);
+    Ok(epoll::wait(outer, spare, Some(&PATIENCE))? > 0)
+}
+
+#[test]
+fn another_loop_is_told_of_sockets_and_packets() -> io::Result<()> {
+    for flags in [
+        epoll::EventFlags::IN,
+        epoll::EventFlags::IN | epoll::EventFlags::ET,
+    ] {
+        let port = CompletionPort::new()?;
+        let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&outer, &port, epoll::EventData::new_u64(0), flags)?;
+        let (ours, mut theirs) = UnixStream::pair()?;
+        for _ in 0..10 {
+            let trigger = Trigger::ONESHOT | Trigger::LEVEL;
+            port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))??;
+            theirs.write_all(b"x")?;
+            assert!(is_told(&outer)?);
+            assert_eq!(dequeue(&port), Ok(1));
+            while dequeue(&port).is_ok() {}
+            io::Read::read(&mut &ours, &mut [0; 8])?;
+
+            port.post(Entry::new(2, 0, 0))?;
+            assert!(is_told(&outer)?);
+            assert_eq!(dequeue(&port), Ok(2));
+            while dequeue(&port).is_ok() {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn another_loop_is_told_when_the_set_was_built_anew() -> io::Result<()> {
+    for flags in [
+        epoll::EventFlags::IN,
+        epoll::EventFlags::IN | epoll::EventFlags::ET,
+    ] {
+        let port = CompletionPort::new()?;
+        let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&outer, &port, epoll::EventData::new_u64(0), flags)?;
+
+        // It is closed without REMOVE, lives on as a duplicate, and is reported over and over. What
+        // cannot be removed any more, the port gets rid of by building its set anew.
+        let (ours, mut theirs) = UnixStream::pair()?;
+        let _duplicate = ours.try_clone()?;
+        port.register(Registration::enable(
+            &ours,
+            1,
+            EventFilter::IN,
+            Trigger::LEVEL,
+        ))??;
+        drop(ours);
+        theirs.write_all(b"x")?;
+        for _ in 0..1000 {
+            let _ = dequeue(&port);
+        }
+
+        let (ours, mut theirs) = UnixStream::pair()?;
+        port.register(Registration::enable(
+            &ours,
+            2,
+            EventFilter::IN,
+            Trigger::LEVEL,
+        ))??;
+        // What it was told before.
+        let mut events = Vec::<epoll::Event>::with_capacity(4);
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(&outer, spare, Some(&Timespec::default()))?;
+        theirs.write_all(b"x")?;
+        assert!(is_told(&outer)?);
+        assert_eq!(dequeue(&port), Ok(2));
+    }
+    Ok(())
+}
