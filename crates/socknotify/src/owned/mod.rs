@@ -69,8 +69,8 @@
 //! client.read_exact(&mut answer)?;
 //! assert_eq!(&answer, b"ping");
 //!
-//! // What is armed comes back.
-//! assert_eq!(port.close().len(), 1);
+//! // The threads end. What is armed comes back: the connection, unless a thread still holds it.
+//! assert!(port.close().len() <= 1);
 //! for thread in threads {
 //!     thread.join().expect("no panic")?;
 //! }
