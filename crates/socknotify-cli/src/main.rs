@@ -1,6 +1,7 @@
 //! `socknotify`: tries socket state notifications on this machine.
 #![forbid(unsafe_code)]
 
+mod backends;
 mod descriptors;
 mod doctor;
 mod output;

@@ -22,10 +22,9 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use socknotify::Backend;
 
-use crate::{descriptors, output};
+use crate::{backends, descriptors, output};
 use plan::Plan;
 use problem::Problem;
 use report::Report;
@@ -63,17 +62,12 @@ pub(crate) struct Arguments {
     concurrency: Option<u32>,
 
     /// What the port runs on [default: the best that works here]
-    #[arg(long, value_name = "NAME", value_parser = backend_names())]
+    #[arg(long, value_name = "NAME", value_parser = backends::names())]
     backend: Option<Backend>,
 
     /// Print one JSON object per scenario and nothing else
     #[arg(long)]
     json: bool,
-}
-
-fn backend_names() -> impl TypedValueParser<Value = Backend> {
-    PossibleValuesParser::new(Backend::ALL.iter().map(|backend| backend.name()))
-        .try_map(|name| name.parse::<Backend>())
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
