@@ -46,6 +46,19 @@ pub(crate) fn provide(needed: u64) -> Result<(), Shortage> {
     setrlimit(Resource::Nofile, raised).map_err(|_| shortage)
 }
 
+/// Raises the soft limit as far as the process may.
+pub(crate) fn raise() {
+    let Limits { soft, hard } = Limits::read();
+    // Without a limit, or when it may not be raised, it stays as it is: the program runs all the same.
+    if let (Some(_), Some(hard)) = (soft, hard) {
+        let raised = Rlimit {
+            current: Some(hard),
+            maximum: Some(hard),
+        };
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}
+
 /// Whether `error` says that no descriptor is left, for this process or for the whole system.
 pub(crate) fn are_used_up(error: &io::Error) -> bool {
     [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]

@@ -6,6 +6,7 @@ mod descriptors;
 mod doctor;
 mod output;
 mod scenarios;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,8 @@ struct Arguments {
 enum Command {
     /// Run the three published programs over loopback and check that every total adds up
     Scenarios(scenarios::Arguments),
+    /// Serve TCP clients on one port and many threads: echo, discard or HTTP
+    Serve(serve::Arguments),
     /// Tell what this system offers: backends, processors, descriptor limits
     Doctor(doctor::Arguments),
 }
@@ -33,6 +36,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Scenarios(arguments) => scenarios::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match outcome {

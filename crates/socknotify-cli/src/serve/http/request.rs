@@ -1,0 +1,228 @@
+//! The head of a request.
+
+use httparse::{Header, Status};
+
+/// The largest head that is read.
+pub(super) const HEAD_LIMIT: usize = 16 * 1024;
+
+/// The most header lines that are read.
+const HEADERS: usize = 100;
+
+/// What matters of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) target: Target,
+    pub(super) body: u64,
+    /// The body comes when the server has asked for it.
+    pub(super) waits_to_continue: bool,
+    pub(super) is_version_1_0: bool,
+    /// Whether the connection is to be used again.
+    pub(super) persists: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    Get,
+    Head,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Hello,
+    Stats,
+}
+
+/// Why a request is not answered. The connection ends with it: nobody knows where the next one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    BadRequest,
+    HeadTooLarge,
+    LengthRequired,
+    NotImplemented,
+}
+
+/// The request at the beginning of these bytes, and how long its head is. `None` if it is not there in
+/// full.
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut parsed = httparse::Request::new(&mut headers);
+    match parsed.parse(bytes) {
+        Ok(Status::Complete(length)) if length <= HEAD_LIMIT => {
+            let request = understand(&parsed)?;
+            Ok(Some((request, length)))
+        }
+        Ok(Status::Partial) if bytes.len() < HEAD_LIMIT => Ok(None),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => Err(Refusal::HeadTooLarge),
+        Err(_) => Err(Refusal::BadRequest),
+    }
+}
+
+fn understand(parsed: &httparse::Request<'_, '_>) -> Result<Request, Refusal> {
+    let is_version_1_0 = parsed.version == Some(0);
+    let mut hosts = 0;
+    let mut length = None;
+    let mut coding = None;
+    let (mut close, mut keep_alive, mut waits_to_continue) = (false, false, false);
+    for header in parsed.headers.iter() {
+        if is_named(header, "host") {
+            hosts += 1;
+        } else if is_named(header, "content-length") {
+            let value = number(header.value).ok_or(Refusal::BadRequest)?;
+            // Two lengths that differ are a way to smuggle requests.
+            if length.replace(value).is_some_and(|before| before != value) {
+                return Err(Refusal::BadRequest);
+            }
+        } else if is_named(header, "transfer-encoding") {
+            coding = Some(header.value);
+        } else if is_named(header, "connection") {
+            close |= lists(header, "close");
+            keep_alive |= lists(header, "keep-alive");
+        } else if is_named(header, "expect") {
+            waits_to_continue |= lists(header, "100-continue");
+        }
+    }
+    match coding {
+        // So is a length beside a coding.
+        Some(_) if length.is_some() => return Err(Refusal::BadRequest),
+        Some(coding) if coding.eq_ignore_ascii_case(b"chunked") => {
+            return Err(Refusal::LengthRequired);
+        }
+        Some(_) => return Err(Refusal::NotImplemented),
+        None => {}
+    }
+    if hosts > 1 || (hosts == 0 && !is_version_1_0) {
+        return Err(Refusal::BadRequest);
+    }
+    Ok(Request {
+        method: match parsed.method {
+            Some("GET") => Method::Get,
+            Some("HEAD") => Method::Head,
+            _ => Method::Other,
+        },
+        target: match parsed.path.and_then(|path| path.split('?').next()) {
+            Some("/stats") => Target::Stats,
+            _ => Target::Hello,
+        },
+        body: length.unwrap_or(0),
+        waits_to_continue: waits_to_continue && !is_version_1_0,
+        is_version_1_0,
+        persists: !close && (keep_alive || !is_version_1_0),
+    })
+}
+
+fn is_named(header: &Header<'_>, name: &str) -> bool {
+    header.name.eq_ignore_ascii_case(name)
+}
+
+/// Whether a list, such as `keep-alive, Upgrade`, has this element.
+fn lists(header: &Header<'_>, element: &str) -> bool {
+    header
+        .value
+        .split(|&byte| byte == b',')
+        .any(|it| it.trim_ascii().eq_ignore_ascii_case(element.as_bytes()))
+}
+
+/// Digits, and nothing else.
+fn number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> Option<Refusal> {
+        parse(text.as_bytes()).err()
+    }
+
+    fn request(text: &str) -> Request {
+        match parse(text.as_bytes()) {
+            Ok(Some((request, length))) => {
+                assert_eq!(length, text.len());
+                request
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_is_there_when_its_last_byte_is() {
+        let text = "GET /a HTTP/1.1\r\nHost: b\r\n\r\n";
+        for length in 0..text.len() {
+            assert_eq!(parse(&text.as_bytes()[..length]), Ok(None));
+        }
+        assert!(request(text).persists);
+    }
+
+    #[test]
+    fn the_version_and_the_connection_header_tell_whether_it_goes_on() {
+        for (version, connection, persists) in [
+            ("1.1", "", true),
+            ("1.1", "Connection: close\r\n", false),
+            ("1.1", "Connection: te, CLOSE\r\n", false),
+            ("1.0", "", false),
+            ("1.0", "Connection: Keep-Alive\r\n", true),
+            ("1.0", "Connection: keep-alive, close\r\n", false),
+        ] {
+            let text = format!("GET / HTTP/{version}\r\nHost: a\r\n{connection}\r\n");
+            assert_eq!(request(&text).persists, persists, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_an_unmistakable_length_counts() {
+        let with = |headers: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n");
+        assert_eq!(request(&with("Content-Length: 12")).body, 12);
+        let twice = "Content-Length: 12\r\ncontent-length: 12";
+        assert_eq!(request(&with(twice)).body, 12);
+        for (headers, expected) in [
+            ("Content-Length: +1", Refusal::BadRequest),
+            ("Content-Length: -1", Refusal::BadRequest),
+            ("Content-Length:", Refusal::BadRequest),
+            ("Content-Length: 1, 1", Refusal::BadRequest),
+            ("Content-Length: 99999999999999999999", Refusal::BadRequest),
+            (
+                "Content-Length: 1\r\nContent-Length: 2",
+                Refusal::BadRequest,
+            ),
+            (
+                "Content-Length: 1\r\nTransfer-Encoding: chunked",
+                Refusal::BadRequest,
+            ),
+            ("Transfer-Encoding: chunked", Refusal::LengthRequired),
+            ("Transfer-Encoding: gzip", Refusal::NotImplemented),
+        ] {
+            assert_eq!(refusal(&with(headers)), Some(expected), "{headers}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for text in [
+            "\x16\x03\x01 hello",
+            "GET /\r\n\r\n",
+            "GET / HTTP/2.0\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+        ] {
+            assert_eq!(refusal(text), Some(Refusal::BadRequest), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_is_too_large_is_refused() {
+        let long = format!("GET / HTTP/1.1\r\nHost: {}", "a".repeat(HEAD_LIMIT));
+        assert_eq!(refusal(&long), Some(Refusal::HeadTooLarge));
+        assert_eq!(
+            refusal(&format!("{long}\r\n\r\n")),
+            Some(Refusal::HeadTooLarge)
+        );
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS + 1));
+        assert_eq!(refusal(&many), Some(Refusal::HeadTooLarge));
+    }
+}

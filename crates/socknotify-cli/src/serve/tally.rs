@@ -1,0 +1,174 @@
+//! What the server counts.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Why a client was let go that would have stayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It sent nothing for too long.
+    Idle,
+    /// Its request was not complete in time, or it did not take its answers in time.
+    Slow,
+    /// What it sent was no request that is understood here.
+    Garbage,
+    /// The head of its request was too large.
+    TooLarge,
+    /// The connection broke.
+    Reset,
+    /// The system would not watch it.
+    Refused,
+}
+
+/// Numbers that all threads count, or that one of them has counted for itself.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Counts {
+    pub(crate) accepted: u64,
+    pub(crate) shed: Shed,
+    pub(crate) requests: u64,
+    pub(crate) notifications: u64,
+    pub(crate) dequeues: u64,
+}
+
+/// Clients that were let go, by reason.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Shed {
+    idle: u64,
+    slow: u64,
+    garbage: u64,
+    too_large: u64,
+    reset: u64,
+    refused: u64,
+}
+
+impl Shed {
+    pub(crate) fn count(&mut self, reason: Reason) {
+        *match reason {
+            Reason::Idle => &mut self.idle,
+            Reason::Slow => &mut self.slow,
+            Reason::Garbage => &mut self.garbage,
+            Reason::TooLarge => &mut self.too_large,
+            Reason::Reset => &mut self.reset,
+            Reason::Refused => &mut self.refused,
+        } += 1;
+    }
+
+    fn total(&self) -> u64 {
+        self.idle + self.slow + self.garbage + self.too_large + self.reset + self.refused
+    }
+}
+
+impl Counts {
+    const NUMBERS: usize = 10;
+
+    fn numbers(&mut self) -> [&mut u64; Self::NUMBERS] {
+        let Shed {
+            idle,
+            slow,
+            garbage,
+            too_large,
+            reset,
+            refused,
+        } = &mut self.shed;
+        [
+            &mut self.accepted,
+            &mut self.requests,
+            &mut self.notifications,
+            &mut self.dequeues,
+            idle,
+            slow,
+            garbage,
+            too_large,
+            reset,
+            refused,
+        ]
+    }
+}
+
+/// The totals of all threads. A thread adds what it has counted once in a turn of its loop, so that
+/// threads do not contend for one number with each request.
+#[derive(Debug, Default)]
+pub(crate) struct Tally([AtomicU64; Counts::NUMBERS]);
+
+impl Tally {
+    /// Moves what a thread has counted into the totals.
+    pub(crate) fn collect(&self, counts: &mut Counts) {
+        for (total, number) in self.0.iter().zip(counts.numbers()) {
+            if *number > 0 {
+                total.fetch_add(std::mem::take(number), Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn totals(&self) -> Counts {
+        let mut counts = Counts::default();
+        for (total, number) in self.0.iter().zip(counts.numbers()) {
+            *number = total.load(Ordering::Relaxed);
+        }
+        counts
+    }
+}
+
+/// What the server tells of itself.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Figures {
+    /// Connections at this moment.
+    pub(crate) open: usize,
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts {
+            accepted,
+            shed,
+            requests,
+            notifications,
+            dequeues,
+        } = &self.counts;
+        writeln!(f, "connections    {accepted:>12}")?;
+        writeln!(f, "still open     {:>12}", self.open)?;
+        writeln!(f, "requests       {requests:>12}")?;
+        writeln!(f, "notifications  {notifications:>12}")?;
+        writeln!(f, "dequeues       {dequeues:>12}")?;
+        write!(f, "shed           {:>12}", shed.total())?;
+        let reasons = [
+            ("idle", shed.idle),
+            ("slow", shed.slow),
+            ("garbage", shed.garbage),
+            ("too large", shed.too_large),
+            ("reset", shed.reset),
+            ("refused", shed.refused),
+        ];
+        for (reason, count) in reasons.into_iter().filter(|&(_, count)| count > 0) {
+            write!(f, "\n  {reason:<12} {count:>12}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_count_adds_up() {
+        let tally = Tally::default();
+        for _ in 0..3 {
+            let mut counts = Counts {
+                accepted: 1,
+                requests: 2,
+                ..Counts::default()
+            };
+            counts.shed.count(Reason::TooLarge);
+            tally.collect(&mut counts);
+            tally.collect(&mut counts);
+        }
+        let totals = tally.totals();
+        assert_eq!((totals.accepted, totals.requests), (3, 6));
+        assert_eq!((totals.shed.too_large, totals.shed.total()), (3, 3));
+    }
+}
