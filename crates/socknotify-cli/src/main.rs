@@ -4,6 +4,7 @@
 mod backends;
 mod descriptors;
 mod doctor;
+mod load;
 mod output;
 mod scenarios;
 mod serve;
@@ -29,6 +30,8 @@ enum Command {
     Scenarios(scenarios::Arguments),
     /// Serve TCP clients on one port and many threads: echo, discard or HTTP
     Serve(serve::Arguments),
+    /// Make requests of a server, and tell how many it answers and how long that takes
+    Load(load::Arguments),
     /// Tell what this system offers: backends, processors, descriptor limits
     Doctor(doctor::Arguments),
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Scenarios(arguments) => scenarios::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match outcome {

@@ -1,0 +1,122 @@
+//! A client: one connection and its requests.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use socknotify::EventFilter;
+use socknotify::owned::Interest;
+
+use super::answers::{Answers, WrongAnswer};
+use super::drive::Plan;
+use super::score::Score;
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    answers: Answers,
+    /// Requests under way, those that were sent at once together: when, and how many.
+    sent: VecDeque<(Instant, usize)>,
+    /// What did not fit into the socket.
+    unsent: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn new(stream: TcpStream, plan: &Plan) -> Self {
+        Client {
+            stream,
+            answers: Answers::new(plan.mode),
+            sent: VecDeque::with_capacity(1),
+            unsent: Vec::new(),
+        }
+    }
+
+    /// Send so many requests.
+    pub(crate) fn send(&mut self, count: usize, plan: &Plan) -> io::Result<()> {
+        self.sent.push_back((Instant::now(), count));
+        match (count, self.unsent.is_empty()) {
+            // No copy for what is most usual.
+            (1, true) => self.write(&plan.request),
+            _ => {
+                let mut bytes = std::mem::take(&mut self.unsent);
+                bytes.extend_from_slice(&plan.request.repeat(count));
+                self.write(&bytes)
+            }
+        }
+    }
+
+    /// Take the answers that have come, and send as many requests.
+    pub(crate) fn turn(
+        &mut self,
+        room: &mut [u8],
+        score: &mut Score,
+        plan: &Plan,
+    ) -> io::Result<()> {
+        if !self.unsent.is_empty() {
+            let bytes = std::mem::take(&mut self.unsent);
+            self.write(&bytes)?;
+        }
+        let length = match (&self.stream).read(room) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => length,
+            Err(error) if is_for_later(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let now = Instant::now();
+        let answers = self
+            .answers
+            .count(&room[..length], &plan.request)
+            .map_err(io::Error::other)?;
+        let mut left = answers;
+        while left > 0 {
+            // More answers than requests are wrong, too.
+            let (sent, waiting) = self
+                .sent
+                .front_mut()
+                .ok_or_else(|| io::Error::other(WrongAnswer))?;
+            let count = left.min(*waiting);
+            score.answered(count, now.duration_since(*sent));
+            *waiting -= count;
+            left -= count;
+            if *waiting == 0 {
+                self.sent.pop_front();
+            }
+        }
+        match answers {
+            0 => Ok(()),
+            count => self.send(count, plan),
+        }
+    }
+
+    pub(crate) fn interest(&self) -> Interest {
+        match self.unsent.is_empty() {
+            true => Interest::IN,
+            false => (EventFilter::IN | EventFilter::OUT).into(),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sent = match (&self.stream).write(bytes) {
+            Ok(sent) => sent,
+            Err(error) if is_for_later(&error) => 0,
+            Err(error) => return Err(error),
+        };
+        self.unsent.extend_from_slice(&bytes[sent..]);
+        Ok(())
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

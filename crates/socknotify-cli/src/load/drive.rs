@@ -1,0 +1,146 @@
+//! The load itself: threads that send requests and take answers, for a time.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use socknotify::owned::{Event, Held, Port, Worker};
+
+use super::Mode;
+use super::client::Client;
+use super::score::Score;
+
+/// How many events a thread takes at once.
+const ROOM: usize = 64;
+
+/// The most that is received at once.
+const RECEIVE: usize = 64 * 1024;
+
+/// How often to look whether there is anybody left.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What is to be done.
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    pub(crate) request: Vec<u8>,
+    pub(crate) pipeline: usize,
+    pub(crate) threads: usize,
+    pub(crate) time: Duration,
+    pub(crate) is_shown: bool,
+}
+
+/// Drives all clients until the time is over, or none is left. Tells how long that was.
+pub(crate) fn drive(
+    port: &Port<Client>,
+    mut clients: Vec<Held<Client>>,
+    plan: &Plan,
+) -> io::Result<(Score, Duration)> {
+    let left = AtomicUsize::new(clients.len());
+    let share = clients.len().div_ceil(plan.threads);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(plan.threads);
+        for _ in 0..plan.threads {
+            let share = clients.split_off(clients.len().saturating_sub(share));
+            let driver = Driver {
+                worker: port.worker(ROOM),
+                score: Score::new(),
+                plan,
+                left: &left,
+            };
+            let thread = thread::Builder::new().spawn_scoped(scope, || driver.run(share));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    port.close();
+                    return Err(error);
+                }
+            }
+        }
+        wait(start, plan, &left);
+        let time = start.elapsed();
+        drop(port.close());
+        let mut total = Score::new();
+        for thread in threads {
+            let score = thread
+                .join()
+                .map_err(|_| io::Error::other("a thread panicked"))?;
+            total.add(&score?);
+        }
+        Ok((total, time))
+    })
+}
+
+/// Waits until the time is over, or nobody is left.
+fn wait(start: Instant, plan: &Plan, left: &AtomicUsize) {
+    let bar = match plan.is_shown {
+        false => ProgressBar::hidden(),
+        true => ProgressBar::new(plan.time.as_millis() as u64).with_style(
+            ProgressStyle::with_template("[{bar:30}] {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("=> "),
+        ),
+    };
+    while left.load(Ordering::Relaxed) > 0 {
+        let time = start.elapsed();
+        if time >= plan.time {
+            break;
+        }
+        bar.set_position(time.as_millis() as u64);
+        bar.set_message(format!("{} s", time.as_secs()));
+        thread::sleep(TICK.min(plan.time - time));
+    }
+    bar.finish_and_clear();
+}
+
+/// A thread's part.
+struct Driver<'a> {
+    worker: Worker<Client>,
+    score: Score,
+    plan: &'a Plan,
+    left: &'a AtomicUsize,
+}
+
+impl Driver<'_> {
+    fn run(mut self, clients: Vec<Held<Client>>) -> io::Result<Score> {
+        for mut client in clients {
+            let outcome = client.send(self.plan.pipeline, self.plan);
+            self.go_on(client, outcome);
+        }
+        let mut room = vec![0; RECEIVE];
+        loop {
+            match self.worker.process(None) {
+                Ok(()) => {}
+                // The time is over.
+                Err(socknotify::Error::Closed) => return Ok(self.score),
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(event) = self.worker.take() {
+                match event {
+                    Event::Ready(mut client, _) => {
+                        let outcome = client.turn(&mut room, &mut self.score, self.plan);
+                        self.go_on(client, outcome);
+                    }
+                    Event::Refused(client, error) => self.go_on(client, Err(error.into())),
+                    // There are no deadlines here, and nothing else.
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn go_on(&mut self, client: Held<Client>, outcome: io::Result<()>) {
+        match outcome {
+            Ok(()) => {
+                let interest = client.interest();
+                self.worker.arm(client, interest);
+            }
+            Err(_) => {
+                self.score.errors += 1;
+                self.left.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}

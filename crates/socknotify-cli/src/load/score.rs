@@ -1,0 +1,54 @@
+//! What was measured.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Latencies are kept in nanoseconds, to three digits, up to an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// What a thread has measured, or all of them.
+pub(crate) struct Score {
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) latencies: Histogram<u64>,
+}
+
+impl Score {
+    pub(crate) fn new() -> Self {
+        Score {
+            requests: 0,
+            errors: 0,
+            latencies: Histogram::new_with_bounds(1, LONGEST, 3)
+                .expect("the bounds are in order, and so are the digits"),
+        }
+    }
+
+    pub(crate) fn answered(&mut self, count: usize, after: Duration) {
+        let latency = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        self.requests += count as u64;
+        self.latencies
+            .saturating_record_n(latency.max(1), count as u64);
+    }
+
+    pub(crate) fn add(&mut self, other: &Score) {
+        self.requests += other.requests;
+        self.errors += other.errors;
+        // They have the same bounds, and so it cannot fail.
+        let _ = self.latencies.add(&other.latencies);
+    }
+
+    /// The latency in microseconds that so many percent of the requests did not exceed.
+    pub(crate) fn percentile(&self, percent: f64) -> f64 {
+        microseconds(self.latencies.value_at_percentile(percent))
+    }
+
+    pub(crate) fn longest(&self) -> f64 {
+        microseconds(self.latencies.max())
+    }
+}
+
+fn microseconds(nanoseconds: u64) -> f64 {
+    // One decimal: the histogram knows no more.
+    (nanoseconds as f64 / 100.0).round() / 10.0
+}
