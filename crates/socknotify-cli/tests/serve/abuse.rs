@@ -1,0 +1,157 @@
+//! Clients that do what no client should, thousands of them, and one that wants to be served.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use crate::clients::{GET, HttpClient, connect, stats};
+use crate::program::{Server, eventually};
+
+/// How many of each kind there should be.
+const CLIENTS: u64 = 1500;
+
+/// Those who never read need a thread each.
+const DEAF: usize = 20;
+
+/// The most memory that the server may take for all of them, in KiB.
+const MEMORY: u64 = 64 * 1024;
+
+/// As many as descriptors allow: those who send half a request all stay.
+fn clients() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // What cannot be raised has to do.
+    let _ = setrlimit(Resource::Nofile, raised);
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // Other tests of this process have descriptors, too.
+    CLIENTS.min(limit.saturating_sub(300)).max(50) as usize
+}
+
+/// Whatever has become of the connection, it is not left in peace.
+fn reset(stream: TcpStream) -> io::Result<()> {
+    SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO))
+}
+
+/// Connect, perhaps say something, and break off.
+fn hasty(address: SocketAddr, count: usize) -> io::Result<()> {
+    for index in 0..count {
+        let mut stream = connect(address)?;
+        let text = [&b""[..], GET.as_bytes(), b"GET / HT", b"\0\xff\r\n\r\n"];
+        stream.write_all(text[index % text.len()])?;
+        reset(stream)?;
+    }
+    Ok(())
+}
+
+/// Half a request, and then nothing.
+fn hesitant(address: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
+    (0..count)
+        .map(|_| {
+            let mut stream = connect(address)?;
+            stream.write_all(&GET.as_bytes()[..GET.len() / 2])?;
+            Ok(stream)
+        })
+        .collect()
+}
+
+/// Nonsense. It is told so.
+fn babbling(address: SocketAddr, count: usize) -> io::Result<()> {
+    for _ in 0..count {
+        let mut client = HttpClient::connect(address)?;
+        let answer = client.request("\x16\x03\x01\x02 \x7f\r\n\r\n")?;
+        assert_eq!(answer.status, 400);
+    }
+    Ok(())
+}
+
+/// Requests without end, and no answer is ever read.
+fn deaf(address: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_recv_buffer_size(4096)?;
+    socket.connect(&address.into())?;
+    let mut stream = TcpStream::from(socket);
+    let requests = GET.repeat(1000);
+    // Until the server has had enough.
+    while stream.write_all(requests.as_bytes()).is_ok() {}
+    Ok(())
+}
+
+/// One request after the other, on a connection that stays and on new ones, until the others are done.
+fn good(address: SocketAddr, is_over: &AtomicBool) -> io::Result<u64> {
+    let mut client = HttpClient::connect(address)?;
+    let mut count = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        for client in [&mut client, &mut HttpClient::connect(address)?] {
+            let answer = client.request(GET)?;
+            assert_eq!((answer.status, &*answer.body), (200, "Hello, world!\n"));
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+#[test]
+fn a_good_client_is_served_among_thousands_of_bad_ones() -> io::Result<()> {
+    let server = Server::start("http", &["--idle-timeout", "3"])?;
+    let address = server.address;
+    let count = clients();
+    eventually("the first client is gone", || {
+        Ok(stats(address)?["open"] == 1)
+    })?;
+    let before = server.descriptors()?;
+    let (memory, _) = server.memory()?;
+
+    let is_over = AtomicBool::new(false);
+    let answered = thread::scope(|scope| -> io::Result<u64> {
+        let good = scope.spawn(|| good(address, &is_over));
+        let bad = [
+            scope.spawn(move || hasty(address, count)),
+            scope.spawn(move || babbling(address, count)),
+        ];
+        let deaf: Vec<_> = (0..DEAF)
+            .map(|_| scope.spawn(move || deaf(address)))
+            .collect();
+        let hesitant = scope.spawn(move || hesitant(address, count));
+        let mut outcome = Ok(());
+        for thread in bad.into_iter().chain(deaf) {
+            outcome = outcome.and(thread.join().expect("no panic"));
+        }
+        let hesitant = hesitant.join().expect("no panic");
+        // They are still there. It is the server that has to let them go.
+        let slow = (count + DEAF) as u64;
+        let shed = eventually("slow clients are shed", || {
+            Ok(stats(address)?["shed"]["slow"].as_u64() >= Some(slow))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        let answered = good.join().expect("no panic");
+        drop(hesitant?);
+        outcome.and(shed).and(answered)
+    })?;
+    assert!(answered > 100, "{answered}");
+
+    let stats = stats(address)?;
+    assert_eq!(stats["shed"]["idle"], 0, "{stats}");
+    assert_eq!(stats["shed"]["refused"], 0, "{stats}");
+    assert!(stats["shed"]["reset"].as_u64() > Some(0), "{stats}");
+    assert!(
+        stats["shed"]["garbage"].as_u64() >= Some(count as u64),
+        "{stats}"
+    );
+    eventually("all descriptors are closed", || {
+        Ok(server.descriptors()? <= before)
+    })?;
+    let (after, most) = server.memory()?;
+    assert!(
+        after < memory + MEMORY && most < memory + MEMORY,
+        "{memory} {after} {most}"
+    );
+    server.stop()?;
+    Ok(())
+}

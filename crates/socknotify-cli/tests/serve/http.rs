@@ -1,0 +1,115 @@
+//! HTTP, as far as the server speaks it.
+
+use std::io;
+
+use crate::clients::{GET, HttpClient, stats};
+use crate::program::Server;
+
+#[test]
+fn a_connection_is_used_again_and_requests_may_follow_each_other() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    for _ in 0..3 {
+        let answer = client.request(GET)?;
+        assert_eq!((answer.status, &*answer.body), (200, "Hello, world!\n"));
+        assert!(answer.has("Content-Type: text/plain"), "{answer:?}");
+    }
+    // In one write, and the answers tell them apart.
+    let head = "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\nabc";
+    client.send(&format!("{GET}{head}{post}{GET}"))?;
+    assert_eq!(client.answer()?.body, "Hello, world!\n");
+    let answer = client.head()?;
+    assert!(answer.status == 200 && answer.has("Content-Length: 14"));
+    assert_eq!(client.answer()?.status, 405);
+    assert_eq!(client.answer()?.body, "Hello, world!\n");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn more_requests_than_answers_fit_are_all_answered() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    let mut sender = client.stream.get_ref().try_clone()?;
+    let count = 50_000;
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            let requests = GET.repeat(count);
+            io::Write::write_all(&mut sender, requests.as_bytes())
+        });
+        for _ in 0..count {
+            assert_eq!(client.answer()?.status, 200);
+        }
+        sending.join().expect("no panic")
+    })?;
+    let mut rest = GET.to_owned();
+    rest.insert_str(rest.len() - 2, "Connection: close\r\n");
+    assert!(client.request(&rest)?.has("Connection: close"));
+    assert!(client.is_at_end()?);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn the_old_version_closes_unless_it_is_asked_not_to() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    let answer = client.request("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")?;
+    assert!(answer.has("Connection: keep-alive"), "{answer:?}");
+    let answer = client.request("GET / HTTP/1.0\r\n\r\n")?;
+    assert!(answer.has("Connection: close"), "{answer:?}");
+    assert!(client.is_at_end()?);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn figures_are_json() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    client.request(GET)?;
+    let stats = stats(server.address)?;
+    assert_eq!(stats["open"], 2, "{stats}");
+    assert_eq!(stats["accepted"], 2, "{stats}");
+    assert_eq!(stats["requests"], 2, "{stats}");
+    assert_eq!(stats["shed"]["garbage"], 0, "{stats}");
+    for name in ["notifications", "dequeues"] {
+        assert!(stats[name].as_u64() > Some(0), "{stats}");
+    }
+    let head = client.request("HEAD /stats HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    // No body comes, and so there is less than the length says.
+    assert_eq!(
+        head.map_err(|error| error.kind()).err(),
+        Some(io::ErrorKind::UnexpectedEof)
+    );
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let large = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "a".repeat(17_000));
+    // Still sending when the refusal comes: it has to get there all the same.
+    let endless = format!("GET / HTTP/1.1\r\nHost: {}", "a".repeat(1_000_000));
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    for (text, status) in [
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        (&*large, 431),
+        (&*endless, 431),
+        (chunked, 411),
+    ] {
+        let mut client = HttpClient::connect(server.address)?;
+        let answer = client.request(text)?;
+        assert_eq!(answer.status, status);
+        assert!(answer.has("Connection: close"), "{answer:?}");
+        assert!(client.is_at_end()?);
+    }
+    let stats = stats(server.address)?;
+    assert_eq!(stats["shed"]["garbage"], 3, "{stats}");
+    assert_eq!(stats["shed"]["too_large"], 2, "{stats}");
+    server.stop()?;
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Clients that take their time.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use crate::clients::{GET, HttpClient, connect, is_closed, stats};
+use crate::program::{PATIENCE, Server};
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+#[test]
+fn an_idle_client_is_closed_in_time_and_not_before() -> io::Result<()> {
+    for mode in ["echo", "discard", "http"] {
+        let server = Server::start(mode, &["--idle-timeout", "1"])?;
+        let start = Instant::now();
+        let stream = connect(server.address)?;
+        assert!(is_closed(&stream)?);
+        let time = start.elapsed();
+        assert!((TIMEOUT..PATIENCE / 4).contains(&time), "{mode}: {time:?}");
+        let summary = server.stop()?;
+        assert!(summary.contains("idle"), "{summary}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_client_that_says_something_stays() -> io::Result<()> {
+    let server = Server::start("http", &["--idle-timeout", "1"])?;
+    let mut client = HttpClient::connect(server.address)?;
+    let start = Instant::now();
+    while start.elapsed() < 2 * TIMEOUT {
+        assert_eq!(client.request(GET)?.status, 200);
+    }
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_request_has_to_be_complete_in_time_however_it_trickles() -> io::Result<()> {
+    let server = Server::start("http", &["--idle-timeout", "1"])?;
+    let start = Instant::now();
+    let mut stream = connect(server.address)?;
+    stream.write_all(b"GET / HTTP/1.1\r\nA: ")?;
+    // The time between two bytes.
+    stream.set_read_timeout(Some(TIMEOUT / 20))?;
+    loop {
+        assert!(start.elapsed() < PATIENCE / 4, "it is still connected");
+        match stream.read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if stream.write_all(b"a").is_err() {
+                    break;
+                }
+            }
+            Ok(0) | Err(_) => break,
+            Ok(_) => panic!("half a request was answered"),
+        }
+    }
+    assert!(start.elapsed() >= TIMEOUT);
+    let stats = stats(server.address)?;
+    assert_eq!(stats["shed"]["slow"], 1, "{stats}");
+    server.stop()?;
+    Ok(())
+}
