@@ -155,10 +155,10 @@ impl Server {
                 // Its rest is over.
                 Connection::Listener(_) => self.accept(held, worker, desk),
             },
-            // The end has begun.
+            // The end has begun. A request that has come by now is still answered.
             Event::Cancelled(mut held) => match &mut *held {
                 Connection::Client(client) => {
-                    let next = client.wait(self);
+                    let next = client.turn(self, desk);
                     self.go_on(held, next, worker, desk);
                 }
                 Connection::Listener(_) => self.let_go(held),
