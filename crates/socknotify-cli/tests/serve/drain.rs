@@ -35,6 +35,29 @@ fn what_has_begun_is_finished_and_idle_clients_are_let_go() -> io::Result<()> {
 }
 
 #[test]
+fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        let mut client = HttpClient::connect(server.address)?;
+        client.request(GET)?;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        client.send(GET)?;
+    }
+    server.interrupt()?;
+    for client in &mut clients {
+        assert_eq!(client.answer()?.status, 200);
+        assert!(client.is_at_end()?);
+    }
+    let (status, summary) = server.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    assert!(summary.contains("requests                400"), "{summary}");
+    Ok(())
+}
+
+#[test]
 fn what_is_not_finished_in_time_is_cut_off() -> io::Result<()> {
     let server = Server::start("http", &[])?;
     let (_idle, mut busy) = two_clients(&server)?;
