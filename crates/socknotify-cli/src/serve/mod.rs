@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         }
         watch::until_the_end(&server, &signals, threads, io::stderr().is_terminal())
     });
-    output::line(server.summary())?;
+    output::line(server.figures())?;
     outcome?;
     Ok(true)
 }

@@ -1,6 +1,5 @@
 //! The server: one port, and the loop that each of its threads runs.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::OnceLock;
@@ -108,10 +107,6 @@ impl Server {
     /// The same, with what this thread has counted in its turn.
     pub(crate) fn figures_with(&self, counts: &mut Counts) -> Figures {
         self.tally.collect(counts);
-        self.figures()
-    }
-
-    pub(crate) fn summary(&self) -> impl fmt::Display + use<> {
         self.figures()
     }
 
