@@ -54,10 +54,14 @@ impl Server {
     }
 
     pub(crate) fn interrupt(&self) -> io::Result<()> {
+        self.signal(Signal::INT)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         let id = i32::try_from(self.process.id())
             .ok()
             .and_then(Pid::from_raw);
-        kill_process(id.expect("a process has a number"), Signal::INT)?;
+        kill_process(id.expect("a process has a number"), signal)?;
         Ok(())
     }
 
