@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::program::PATIENCE;
+use crate::program::{PATIENCE, eventually};
 
 pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -108,4 +108,14 @@ pub(crate) fn stats(address: SocketAddr) -> io::Result<Value> {
     let answer = client.request("GET /stats HTTP/1.1\r\nHost: a\r\n\r\n")?;
     assert!(answer.has("Content-Type: application/json"), "{answer:?}");
     Ok(serde_json::from_str(&answer.body)?)
+}
+
+/// Waits until it tells that so many clients were shed for this reason. A thread tells what it has counted after its turn.
+pub(crate) fn shed(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
+    eventually(reason, || {
+        let stats = stats(address)?;
+        let shed = stats["shed"][reason].as_u64();
+        assert!(shed <= Some(count), "{stats}");
+        Ok(shed == Some(count))
+    })
 }
