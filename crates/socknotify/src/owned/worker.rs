@@ -18,6 +18,9 @@ pub(super) const CANCELLED: u32 = 1 << 30;
 pub(super) const TIMED_OUT: u32 = 1 << 31;
 
 /// Something that a port has for one thread.
+///
+/// There may be more of them in time. An arm for all others drops what they carry, and so closes a
+/// connection of which a program does not know why it came out.
 #[derive(Debug)]
 #[must_use = "a connection that is not armed again is closed"]
 #[non_exhaustive]
