@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use self::sync::{AtomicU64, Ordering, UnsafeCell};
 
-#[cfg(not(loom))]
+#[cfg(not(interleavings))]
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,7 +38,7 @@ mod sync {
     }
 }
 
-#[cfg(loom)]
+#[cfg(interleavings)]
 mod sync {
     pub(super) use loom::cell::UnsafeCell;
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
@@ -256,7 +256,7 @@ impl<T> Drop for Pin<'_, T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(interleavings)))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -407,7 +407,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, interleavings))]
 mod interleavings {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicUsize, Ordering};

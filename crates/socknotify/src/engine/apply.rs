@@ -8,7 +8,7 @@ use super::{Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Watch, WatchE
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
 /// How many sockets have to be armed again together for a look at all of them to be worth while.
-const WORTH_PROBING: usize = if cfg!(loom) { 1 } else { 4 };
+const WORTH_PROBING: usize = if cfg!(interleavings) { 1 } else { 4 };
 
 /// One in so many times the poller is told to watch in any case. It finds out if the number does not
 /// stand for the registered socket any more, and a look does not.

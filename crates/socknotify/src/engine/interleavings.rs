@@ -1,7 +1,7 @@
 //! Every interleaving of a few threads in one port, on a poller that exists in memory only.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --release -p socknotify --lib interleavings
+//! RUSTFLAGS="--cfg interleavings" cargo test --release -p socknotify --lib interleavings
 //! ```
 //!
 //! A wake-up that is lost shows as a deadlock, which the checker reports.

@@ -26,7 +26,7 @@ mod scheduler;
 mod sync;
 mod table;
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, interleavings))]
 mod interleavings;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -276,7 +276,7 @@ impl Scheduler {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(interleavings)))]
 mod tests {
     use super::*;
 

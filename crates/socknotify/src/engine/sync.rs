@@ -1,10 +1,10 @@
 //! The locks of the engine, so that the model checker can stand in for them.
 
-#[cfg(loom)]
+#[cfg(interleavings)]
 pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
-#[cfg(loom)]
+#[cfg(interleavings)]
 pub(super) use loom::thread_local;
-#[cfg(not(loom))]
+#[cfg(not(interleavings))]
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
-#[cfg(not(loom))]
+#[cfg(not(interleavings))]
 pub(super) use std::thread_local;

@@ -119,7 +119,7 @@ mod interest;
 mod port;
 mod slots;
 mod wheel;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
 mod worker;
 
