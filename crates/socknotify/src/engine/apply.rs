@@ -89,12 +89,8 @@ impl<P: Poller> Engine<P> {
                     return self.enable_edges_again(core, socket, registration);
                 }
                 slot.enable(registration.event_filter, registration.trigger);
-                match self.watch(core, socket) {
-                    // The socket that was registered is closed, and this is another.
-                    Err(WatchError::Unknown) => self.enable_new(core, socket, registration),
-                    Err(WatchError::Refused(error)) => Err(error),
-                    Ok(()) => Ok(()),
-                }
+                let watched = self.watch(core, socket);
+                self.or_enable_new(core, socket, registration, watched)
             }
             state => {
                 if !registration.owned && !self.is_same_socket(socket)? {
@@ -146,15 +142,15 @@ impl<P: Poller> Engine<P> {
             return self.enable_new(core, socket, registration);
         };
         let filter = registration.event_filter;
+        if slot.filter == filter {
+            slot.enable(filter, registration.trigger);
+            return Ok(());
+        }
         // What is wanted before and after.
         let lasting = Watch {
             filter: slot.filter & filter,
             ..slot.watch(socket, Mode::Edge)
         };
-        if slot.filter == filter {
-            slot.enable(filter, registration.trigger);
-            return Ok(());
-        }
         // The poller takes the change for a beginning, and reports what holds. So what it has seen
         // before is fetched; and of what it reports then, that is an edge which has risen meanwhile.
         self.poller.observe(&lasting);
@@ -173,6 +169,18 @@ impl<P: Poller> Engine<P> {
         if self.poller.has_risen(&lasting) {
             self.look_at(core, &lasting);
         }
+        self.or_enable_new(core, socket, registration, watched)
+    }
+
+    /// The outcome of watching a socket that is registered already. If the poller does not know it, the
+    /// socket that was registered is closed, and this is another.
+    fn or_enable_new(
+        &self,
+        core: &mut Core<P::Buffer>,
+        socket: u32,
+        registration: &Registration<'_>,
+        watched: Result<(), WatchError>,
+    ) -> Result<(), RegistrationError> {
         match watched {
             Err(WatchError::Unknown) => self.enable_new(core, socket, registration),
             Err(WatchError::Refused(error)) => Err(error),

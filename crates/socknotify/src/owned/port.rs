@@ -90,16 +90,16 @@ impl<T: AsFd, M> Port<T, M> {
         self.shared.slots.get(id.index);
         // A descriptor that is borrowed is not negative.
         let adopted = home.port.engine().adopt(socket as u32, id.index as usize);
-        let error = match adopted {
-            Ok(Ok(())) => {
+        match either(adopted) {
+            Ok(()) => {
                 home.occupy(id, socket);
-                return Ok(Held::new(connection, home, id, socket));
+                Ok(Held::new(connection, home, id, socket))
             }
-            Ok(Err(error)) => io::Error::from(error),
-            Err(error) => io::Error::from(error),
-        };
-        home.give_back(id);
-        Err(AdoptError::new(connection, error))
+            Err(error) => {
+                home.give_back(id);
+                Err(AdoptError::new(connection, error))
+            }
+        }
     }
 
     /// Arm one connection at once. [`Worker::arm`] does so with the next call that waits, which is one
@@ -150,14 +150,12 @@ impl<T: AsFd, M> Port<T, M> {
         *slot.content() = Some(Content::Shared(Arc::clone(&socket)));
         let key = id.index as usize;
         let enable = Registration::enable(&*socket, key, filter, trigger.into());
-        let error = match home.port.register(enable) {
-            Ok(Ok(())) => return Ok(id),
-            Ok(Err(error)) => io::Error::from(error),
-            Err(error) => io::Error::from(error),
-        };
-        slot.take();
-        home.give_back(id);
-        Err(error)
+        either(home.port.register(enable))
+            .map(|()| id)
+            .inspect_err(|_| {
+                slot.take();
+                home.give_back(id);
+            })
     }
 
     /// Serve a shared socket no longer. When no thread can be notified of it any more, it comes out as
@@ -172,8 +170,7 @@ impl<T: AsFd, M> Port<T, M> {
             Some(Content::Shared(socket)) if home.is_current(id) => Arc::clone(socket),
             _ => return Err(RegistrationError::NotFound.into()),
         };
-        home.port.register(Registration::remove(&*socket))??;
-        Ok(())
+        either(home.port.register(Registration::remove(&*socket)))
     }
 
     /// Have a connection come out as [`Event::Cancelled`](super::Event::Cancelled): at once if it is
@@ -316,6 +313,11 @@ impl<M> From<SendError<M>> for io::Error {
     fn from(_: SendError<M>) -> Self {
         Error::Closed.into()
     }
+}
+
+/// One error for the call's and the entry's: here both have the same consequence.
+fn either(outcome: Result<Result<(), RegistrationError>, Error>) -> io::Result<()> {
+    Ok(outcome??)
 }
 
 pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
