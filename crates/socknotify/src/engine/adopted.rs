@@ -5,9 +5,53 @@
 
 use std::time::Duration;
 
+use super::apply::{owe, refusal};
 use super::table::State;
-use super::{Core, Engine, Poller, ownership};
-use crate::{Entry, Error, Events, RegistrationError};
+use super::{Core, Engine, Mode, Poller, ownership};
+use crate::{Entry, Error, Events, Registration, RegistrationError};
+
+/// How a socket is best watched: for good, or armed each time.
+///
+/// What arrives while a thread has the connection wakes another thread for nothing, if the socket is
+/// watched for good. Where that happens more often than every fourth time, as it does when a client
+/// does not wait for answers, the poller is told each time instead, for a while.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unrest {
+    score: u8,
+    /// How often it is to be armed before it is tried again to watch it for good.
+    turns_left: u8,
+}
+
+impl Unrest {
+    const DISTURBANCE: u8 = 4;
+    const TOO_MUCH: u8 = 16;
+    const TURNS: u8 = 64;
+
+    pub(super) fn mode(self) -> Mode {
+        match self.turns_left {
+            0 => Mode::Kept,
+            _ => Mode::Once,
+        }
+    }
+
+    /// It is armed.
+    pub(super) fn arm(&mut self) {
+        match self.turns_left {
+            0 => self.score = self.score.saturating_sub(1),
+            _ => self.turns_left -= 1,
+        }
+    }
+
+    /// It woke a thread for nothing.
+    pub(super) fn disturb(&mut self) {
+        self.score += Self::DISTURBANCE;
+        if self.score >= Self::TOO_MUCH {
+            // The next time, once is enough.
+            self.score = Self::TOO_MUCH - Self::DISTURBANCE;
+            self.turns_left = Self::TURNS;
+        }
+    }
+}
 
 impl<P: Poller> Engine<P> {
     /// Register a socket under this key, disabled.
@@ -25,9 +69,44 @@ impl<P: Poller> Engine<P> {
             }
             self.forget(&mut core, socket);
             ownership::claim(socket, self.id, identity.id)?;
-            core.table.insert(socket, key, identity.kind);
+            core.table.insert(socket, key, identity.kind).owned = Some(Unrest::default());
             Ok(())
         }))
+    }
+
+    /// Arm the registration of an adopted socket; or queue the packet that was asked for instead.
+    pub(super) fn arm(
+        &self,
+        core: &mut Core<P::Buffer>,
+        registration: &mut Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        // What was adopted has a number that is not negative.
+        let socket = registration.raw_socket() as u32;
+        let key = registration.completion_key;
+        let live = core.table.slot(socket).filter(|slot| slot.is_live());
+        let Some(slot) = live.filter(|slot| slot.key == key) else {
+            return Err(RegistrationError::NotASocket);
+        };
+        let reason = std::mem::take(&mut slot.interruption);
+        if reason != 0 {
+            let token = slot.token(socket);
+            let reason = Events::from_bits_retain(reason);
+            core.queue.notify(&mut core.table, token, reason);
+            return Ok(());
+        }
+        if let Some(unrest) = &mut slot.owned {
+            unrest.arm();
+        }
+        let is_silent = slot.watched == Some(Mode::Once);
+        let is_same = slot.watched.is_some() && slot.filter == registration.event_filter;
+        slot.enable(registration.event_filter, registration.trigger);
+        slot.armed = core.clock;
+        if is_same {
+            registration.owed = Some(owe(slot, socket, is_silent));
+            return Ok(());
+        }
+        // With the lock held: whoever has the connection next must not be overtaken.
+        self.watch(core, socket).map_err(refusal)
     }
 
     /// End the registration of a socket that is not armed, without a notification. The poller need not
@@ -91,5 +170,29 @@ impl<P: Poller> Engine<P> {
             }
         }
         &self.poller
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_disturbs_is_armed_each_time_for_a_while() {
+        let mut unrest = Unrest::default();
+        for _ in 0..100 {
+            // Now and then is in order.
+            unrest.disturb();
+            (0..4).for_each(|_| unrest.arm());
+            assert_eq!(unrest.mode(), Mode::Kept);
+        }
+        (0..4).for_each(|_| unrest.disturb());
+        for _ in 0..Unrest::TURNS {
+            assert_eq!(unrest.mode(), Mode::Once);
+            unrest.arm();
+        }
+        assert_eq!(unrest.mode(), Mode::Kept);
+        unrest.disturb();
+        assert_eq!(unrest.mode(), Mode::Once);
     }
 }

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use super::reports::BATCH;
-use super::table::State;
-use super::{Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Watch, WatchError, ownership};
+use super::table::{Slot, State};
+use super::{
+    Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Step, Watch, WatchError, is_any_owed,
+    ownership,
+};
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
 /// How many sockets have to be armed again together for a look at all of them to be worth while.
@@ -28,7 +31,8 @@ impl<P: Poller> Engine<P> {
             let registration = &mut rest[0];
             registration.owed = None;
             registration.result = match registration.check() {
-                Ok(()) if interrupt(core, registration) || rearm(core, registration) => Ok(()),
+                Ok(()) if registration.owned => self.arm(core, registration),
+                Ok(()) if rearm(core, registration) => Ok(()),
                 Ok(()) => {
                     self.rearm_owed_of(core, before, registration.raw_socket());
                     self.apply_one(core, registration)
@@ -93,7 +97,7 @@ impl<P: Poller> Engine<P> {
                 self.or_enable_new(core, socket, registration, watched)
             }
             state => {
-                if !registration.owned && !self.is_same_socket(socket)? {
+                if !self.is_same_socket(socket)? {
                     return self.enable_new(core, socket, registration);
                 }
                 if state == State::Removing {
@@ -189,7 +193,7 @@ impl<P: Poller> Engine<P> {
     }
 
     /// Have the poller watch an enabled registration.
-    fn watch(&self, core: &mut Core<P::Buffer>, socket: u32) -> Result<(), WatchError> {
+    pub(super) fn watch(&self, core: &mut Core<P::Buffer>, socket: u32) -> Result<(), WatchError> {
         let Some(slot) = core.table.slot(socket) else {
             return Err(WatchError::Unknown);
         };
@@ -314,54 +318,82 @@ impl<P: Poller> Engine<P> {
     /// When several sockets are armed again, chances are that some of them are ready. To find out takes
     /// one system call for all; those that are need not be watched, and their notifications go to the
     /// queue, behind those of the sockets that the poller has to report at this time.
+    ///
+    /// For sockets that are watched for good, this look is all there is to do. Under load the poller
+    /// is asked first, and has most of them to report.
     pub(super) fn pay<'a>(
         &'a self,
         mut core: Guard<'a, P>,
         batch: &mut [Registration<'_>],
     ) -> Guard<'a, P> {
-        if !is_worth_probing(batch) {
+        if !takes_a_look(batch) {
             drop(core);
             self.rearm_owed(batch);
             return self.lock();
         }
         let mut buffer = core.buffers.pop().unwrap_or_default();
         core.fetching += 1;
-        drop(core);
-        self.poller.wait(&mut buffer, BATCH, Some(Duration::ZERO));
-        self.poller.check(&mut buffer, |_| false);
-        if buffer.woken() {
-            self.poller.wake();
+        if core.busy || is_worth_probing(batch) {
+            let began = core.begin_look();
+            drop(core);
+            self.poller.wait(&mut buffer, BATCH, Some(Duration::ZERO));
+            self.poller.check(&mut buffer, |_| false);
+            if buffer.woken() {
+                self.poller.wake();
+            }
+            core = self.lock();
+            core.busy = !buffer.reports().is_empty();
+            if !core.closed {
+                self.take_reports(&mut core, &buffer, began);
+            }
+            drop_what_was_seen(&mut core, batch);
         }
-        let reported = buffer.reports().len();
-        let watches = batch.iter().filter(|entry| may_probe(entry));
-        let watches = watches.filter_map(|entry| entry.owed.map(|owed| owed.watch));
-        self.poller.probe(&mut buffer, watches);
+        let began = core.begin_look();
+        if is_any_owed(batch) {
+            drop(core);
+            buffer.clear();
+            self.look(&mut buffer, batch);
+            self.rearm_owed(batch);
+            core = self.lock();
+            core.busy |= !buffer.reports().is_empty();
+            if !core.closed {
+                self.take_reports(&mut core, &buffer, began);
+            }
+        }
+        core.fetching -= 1;
+        core.buffers.push(buffer);
+        core
+    }
 
-        let mut ready = buffer.reports()[reported..].iter().peekable();
-        for registration in batch.iter_mut().filter(|entry| may_probe(entry)) {
-            let socket = registration.owed.map(|owed| owed.watch.socket);
-            let found = ready.next_if(|report| Some(report.socket) == socket);
+    /// Look which of the sockets that are armed again are ready now. Nothing is owed for those.
+    fn look(&self, buffer: &mut P::Buffer, batch: &mut [Registration<'_>]) {
+        let looks = |owed: &Owed| owed.step != Step::Tell;
+        let watches = batch.iter().filter_map(|entry| entry.owed.filter(looks));
+        self.poller.probe(buffer, watches.map(|owed| owed.watch));
+        let mut ready = buffer.reports().iter().peekable();
+        for registration in batch.iter_mut() {
+            let Some(owed) = registration.owed.filter(looks) else {
+                continue;
+            };
+            let found = ready.next_if(|report| report.socket == owed.watch.socket);
             // The number may have become a socket of another port, which the poller would tell.
-            if found.is_some_and(|report| ownership::is_owner(report.socket, self.id)) {
+            let is_done = owed.step == Step::Look
+                || found.is_some_and(|report| ownership::is_owner(report.socket, self.id));
+            if is_done {
                 registration.owed = None;
             }
         }
-        self.rearm_owed(batch);
-        let mut core = self.lock();
-        core.fetching -= 1;
-        if !core.closed {
-            self.take_reports(&mut core, &buffer);
-        }
-        core.buffers.push(buffer);
-        core
     }
 
     /// Have the poller watch again what this batch owes it. Called without the lock.
     pub(super) fn rearm_owed(&self, batch: &mut [Registration<'_>]) {
         for registration in batch {
-            let Some(Owed { watch, .. }) = registration.owed.take() else {
+            let Some(Owed { watch, step }) = registration.owed.take() else {
                 continue;
             };
+            if step == Step::Look {
+                continue;
+            }
             if let Err(error) = self.poller.watch(&watch, true) {
                 let mut core = self.lock();
                 registration.result = self.rearm_failed(&mut core, registration, watch, error);
@@ -382,7 +414,8 @@ impl<P: Poller> Engine<P> {
             if registration.raw_socket() != socket {
                 continue;
             }
-            let Some(Owed { watch, .. }) = registration.owed.take() else {
+            let told = |owed: &mut Owed| owed.step != Step::Look;
+            let Some(Owed { watch, .. }) = registration.owed.take_if(told) else {
                 continue;
             };
             if let Err(error) = self.poller.watch(&watch, true) {
@@ -429,27 +462,8 @@ impl<P: Poller> Engine<P> {
     }
 }
 
-/// Queue the packet that was asked for instead of arming. False if none was.
-fn interrupt<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
-    if !registration.owned {
-        return false;
-    }
-    // A socket that was adopted has a number that is not negative.
-    let socket = registration.raw_socket() as u32;
-    let Some(slot) = core.table.slot(socket) else {
-        return false;
-    };
-    let reason = std::mem::take(&mut slot.interruption);
-    let token = slot.token(socket);
-    if reason != 0 {
-        let reason = Events::from_bits_retain(reason);
-        core.queue.notify(&mut core.table, token, reason);
-    }
-    reason != 0
-}
-
-/// Enable a level-triggered registration that the poller watches already, and note that its word to
-/// the poller is owed. False if the entry is anything else.
+/// Enable a level-triggered registration that the poller watches already, and note what is owed to
+/// the poller for it. False if the entry is anything else.
 fn rearm<B>(core: &mut Core<B>, registration: &mut Registration<'_>) -> bool {
     if registration.operation != Operation::ENABLE || !registration.trigger.contains(Trigger::LEVEL)
     {
@@ -464,29 +478,66 @@ fn rearm<B>(core: &mut Core<B>, registration: &mut Registration<'_>) -> bool {
     if !slot.is_live() || slot.watched.is_none() || slot.key != registration.completion_key {
         return false;
     }
-    let silent = slot.state == State::Disabled && slot.watched == Some(Mode::Once);
+    let is_silent = slot.state == State::Disabled && slot.watched == Some(Mode::Once);
     slot.enable(registration.event_filter, registration.trigger);
-    let mode = slot.mode();
-    slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
-    registration.owed = Some(Owed {
-        watch: slot.watch_anew(socket, mode),
-        may_probe: silent && mode == Mode::Once && slot.probes > 0,
-    });
+    registration.owed = Some(owe(slot, socket, is_silent));
     true
 }
 
-/// Whether enough sockets are armed again together for a look at all of them.
-pub(super) fn is_worth_probing(batch: &[Registration<'_>]) -> bool {
-    batch.len() >= WORTH_PROBING
-        && batch.iter().filter(|entry| may_probe(entry)).count() >= WORTH_PROBING
+/// What is owed to the poller for a registration that it watches, and that was enabled again.
+/// `is_silent`: it has reported nothing since the poller was silent about it.
+pub(super) fn owe(slot: &mut Slot, socket: u32, is_silent: bool) -> Owed {
+    let mode = slot.mode();
+    if (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept) {
+        let watch = slot.watch(socket, mode);
+        return Owed {
+            watch,
+            step: Step::Look,
+        };
+    }
+    slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
+    Owed {
+        watch: slot.watch_anew(socket, mode),
+        step: match mode {
+            Mode::Once if is_silent && slot.probes > 0 => Step::TellOrLook,
+            _ => Step::Tell,
+        },
+    }
 }
 
-fn may_probe(registration: &Registration<'_>) -> bool {
-    registration.owed.is_some_and(|owed| owed.may_probe)
+/// Of what is owed, drop the looks at sockets that turned out to be ready, or have come out already.
+fn drop_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>]) {
+    for registration in batch {
+        let Some(Owed { watch, step }) = registration.owed else {
+            continue;
+        };
+        let armed = core
+            .table
+            .of_turn(watch.socket, watch.turn)
+            .filter(|slot| slot.state == State::Enabled && !slot.queued);
+        if step == Step::Look && armed.is_none() {
+            registration.owed = None;
+        }
+    }
+}
+
+/// Whether there is anything to look at before waiting.
+pub(super) fn takes_a_look(batch: &[Registration<'_>]) -> bool {
+    let step = |entry: &Registration<'_>| entry.owed.map(|owed| owed.step);
+    batch.iter().any(|entry| step(entry) == Some(Step::Look)) || is_worth_probing(batch)
+}
+
+/// Whether enough sockets are armed again together for a look at all of them.
+fn is_worth_probing(batch: &[Registration<'_>]) -> bool {
+    let may_look = |entry: &&Registration<'_>| {
+        let owed = entry.owed;
+        owed.is_some_and(|owed| owed.step == Step::TellOrLook)
+    };
+    batch.len() >= WORTH_PROBING && batch.iter().filter(may_look).count() >= WORTH_PROBING
 }
 
 /// A socket that was there a moment ago, and that the poller does not find, was closed.
-fn refusal(error: WatchError) -> RegistrationError {
+pub(super) fn refusal(error: WatchError) -> RegistrationError {
     match error {
         WatchError::Unknown => RegistrationError::NotASocket,
         WatchError::Refused(error) => error,

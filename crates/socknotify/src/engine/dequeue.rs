@@ -3,10 +3,10 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::apply::is_worth_probing;
+use super::apply::takes_a_look;
 use super::place::{self, Places};
 use super::queue::Dequeued;
-use super::reports::{BATCH, DORMANT_LOOK};
+use super::reports::{BATCH, DORMANT_LOOK, note_disturbance};
 use super::scheduler::{Arrival, Precedence, Wake};
 use super::{Core, Engine, Guard, Poller, ReportBuffer, is_any_owed, ownership};
 use crate::{Entry, Error, Operation, Registration};
@@ -79,7 +79,7 @@ impl<P: Poller> Engine<P> {
             let mut aside = false;
             core = loop {
                 let parks = aside || !core.scheduler.has_place();
-                if owes && (parks || is_worth_probing(registrations)) {
+                if owes && (parks || takes_a_look(registrations)) {
                     owes = false;
                     break self.pay(core, registrations);
                 }
@@ -180,6 +180,7 @@ impl<P: Poller> Engine<P> {
             Some(timeout) => Some(timeout.min(DORMANT_LOOK)),
         };
         core.scheduler.enter_poller(arrival);
+        let began = core.begin_look();
         let mut buffer = core.buffers.pop().unwrap_or_default();
         drop(core);
         self.rearm_owed(registrations);
@@ -197,7 +198,10 @@ impl<P: Poller> Engine<P> {
         core.looking -= usize::from(looks);
         let was_ahead = core.scheduler.leave_poller(arrival, buffer.woken());
         if !core.closed {
-            self.take_reports(&mut core, &buffer);
+            self.take_reports(&mut core, &buffer, began);
+            if core.queue.len() == 0 {
+                note_disturbance(&mut core, &buffer);
+            }
         }
         core.buffers.push(buffer);
         (core, was_ahead)

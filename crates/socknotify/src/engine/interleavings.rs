@@ -106,12 +106,18 @@ impl Model {
         self.kernel().sockets[socket as usize].readable = false;
     }
 
+    fn is_readable(&self, socket: u32) -> bool {
+        self.kernel().sockets[socket as usize].readable
+    }
+
     fn become_readable(&self, socket: u32) {
         let mut kernel = self.kernel();
         let socket = &mut kernel.sockets[socket as usize];
         socket.readable = true;
         socket.risen = true;
-        socket.armed |= socket.watch.is_some_and(|watch| watch.mode == Mode::Edge);
+        socket.armed |= socket
+            .watch
+            .is_some_and(|watch| matches!(watch.mode, Mode::Edge | Mode::Kept));
         kernel.call();
     }
 }
@@ -188,7 +194,7 @@ impl Poller for Model {
                 kind: watch.kind,
                 events: Events::IN,
                 standing: Standing::Good,
-                mode: Mode::Once,
+                mode: watch.mode,
                 dormant: false,
             });
         }
@@ -592,6 +598,67 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
         owner.join().unwrap();
         other.join().unwrap();
         assert_eq!(port.snapshot().registrations, 0);
+    });
+}
+
+/// A socket that was adopted, was ready once, and is held by this thread now.
+fn adopted(port: &Port) {
+    assert_eq!(port.adopt(0, 10), Ok(Ok(())));
+    port.poller.become_readable(0);
+    assert_eq!(arm(port), Events::IN.bits());
+    port.poller.drain(0);
+}
+
+#[test]
+fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
+    explore(3, || {
+        let port = port(2);
+        adopted(&port);
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || dequeue(&port, None).unwrap().completion_key)
+        };
+        let peer = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                port.poller.become_readable(0);
+                assert!(port.post(&[Entry::new(99, 0, 0)]).is_ok());
+            })
+        };
+        let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
+        let mut entries = [Entry::default()];
+        assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+        let keys = [entries[0].completion_key, other.join().unwrap()];
+        assert!(keys == [10, 99] || keys == [99, 10]);
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
+    explore(3, || {
+        let port = port(2);
+        adopted(&port);
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                let entry = dequeue(&port, None).unwrap();
+                assert!(entry.completion_key == 99 || port.poller.is_readable(0));
+            })
+        };
+        let peer = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.poller.become_readable(0))
+        };
+        // Whoever has the connection reads it.
+        port.poller.drain(0);
+        assert_eq!(
+            apply(&port, Registration::arm(0, 10, EventFilter::IN)),
+            Ok(())
+        );
+        assert!(port.post(&[Entry::new(99, 0, 0)]).is_ok());
+        other.join().unwrap();
+        peer.join().unwrap();
     });
 }
 

@@ -75,6 +75,9 @@ pub(crate) enum Mode {
     /// Report when a condition begins to hold. One that holds already is reported at once; so is,
     /// possibly, one that held all the time.
     Edge,
+    /// The same, for a socket that the port owns, and that is not closed while it is watched. It is
+    /// watched for good; to arm it again, the engine [looks](Poller::probe).
+    Kept,
 }
 
 /// What a poller is to watch for.
@@ -91,12 +94,22 @@ pub(crate) struct Watch {
     pub(crate) mode: Mode,
 }
 
-/// What the poller has yet to be told for an entry that was applied.
+/// What is yet to be done in the poller for an entry that was applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     watch: Watch,
-    /// If the socket turns out to be ready now, a report of that is as good.
-    may_probe: bool,
+    step: Step,
+}
+
+/// How a registration is armed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The poller is told to watch.
+    Tell,
+    /// The same; but if the socket turns out to be ready now, a report of that is as good.
+    TellOrLook,
+    /// The poller watches already. What holds now was reported earlier, if at all, and takes a look.
+    Look,
 }
 
 /// What a poller saw.
@@ -223,6 +236,11 @@ struct Core<B> {
     queue: Queue,
     scheduler: Scheduler,
     zombies: Zombies,
+    /// Counts the times that something was armed, or that a thread began to look what is ready: so it
+    /// is known which came first.
+    clock: u64,
+    /// When a thread looked last without waiting, something was ready.
+    busy: bool,
     /// Edge-triggered registrations that this batch has enabled.
     settling: Vec<Token>,
     /// Threads that take reports without waiting, and do not have the lock.
@@ -241,6 +259,12 @@ struct Core<B> {
 }
 
 impl<B> Core<B> {
+    /// The time from which on what a thread sees is true of everything that was armed before.
+    fn begin_look(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
     /// Whether a thread without the lock may have been given a report.
     fn may_be_in_hand(&self) -> bool {
         self.fetching > 0 || self.scheduler.is_anyone_polling()
@@ -272,6 +296,8 @@ impl<P: Poller> Engine<P> {
                 queue: Queue::default(),
                 scheduler: Scheduler::new(places),
                 zombies: Zombies::default(),
+                clock: 0,
+                busy: false,
                 settling: Vec::new(),
                 fetching: 0,
                 dormant: Vec::new(),

@@ -63,9 +63,10 @@ impl<P: Poller> Engine<P> {
 
     /// Take one batch of reports, without waiting. Returns how many there were.
     fn fetch_into(&self, core: &mut Core<P::Buffer>, buffer: &mut P::Buffer) -> usize {
+        let began = core.begin_look();
         self.poller.wait(buffer, BATCH, Some(Duration::ZERO));
         self.poller.check(buffer, |_| false);
-        self.take_reports(core, buffer);
+        self.take_reports(core, buffer, began);
         // A wake-up is meant for a thread that waits; pass it on.
         if buffer.woken() {
             self.poller.wake();
@@ -172,8 +173,8 @@ impl<P: Poller> Engine<P> {
         any
     }
 
-    /// Turn reports into notifications.
-    pub(super) fn take_reports(&self, core: &mut Core<P::Buffer>, buffer: &P::Buffer) {
+    /// Turn reports into notifications. They are what a thread saw that began to look at this time.
+    pub(super) fn take_reports(&self, core: &mut Core<P::Buffer>, buffer: &P::Buffer, began: u64) {
         if buffer.alarmed() {
             let alarm = core.alarm;
             core.queue.post(&[alarm]);
@@ -187,9 +188,18 @@ impl<P: Poller> Engine<P> {
                 slot.dormant = true;
                 core.dormant.push(slot.token(report.socket));
             }
+            let is_current = report.turn == slot.turn;
+            if report.mode == Mode::Kept && is_current && slot.armed >= began {
+                // It was armed after that: what was seen may have been dealt with.
+                let watch = slot.watch(report.socket, Mode::Kept);
+                if slot.state == State::Enabled {
+                    self.look_at(core, &watch);
+                }
+                continue;
+            }
             if let Some(events) = slot.news(report) {
                 self.take_report(core, &Report { events, ..*report });
-            } else if report.turn != slot.turn && report.mode != Mode::Edge {
+            } else if !is_current && report.mode != Mode::Edge {
                 // A thread that armed the registration can have come late with its word to the
                 // poller, after that of another one.
                 self.watch_anew(core, report.socket);
@@ -222,7 +232,7 @@ impl<P: Poller> Engine<P> {
         if events.is_empty() {
             // Something that nobody asked for, and that would be reported over and over. Wait for it
             // to change. A socket that is gone will be found out when it is used again.
-            if slot.watched != Some(Mode::Edge) {
+            if !matches!(slot.watched, Some(Mode::Edge | Mode::Kept)) {
                 let _ = self
                     .poller
                     .watch(&slot.watch_anew(socket, Mode::Edge), true);
@@ -243,7 +253,7 @@ impl<P: Poller> Engine<P> {
     /// poller, which now keeps silent, or goes on under the old name.
     fn watch_anew(&self, core: &mut Core<P::Buffer>, socket: u32) {
         if let Some(slot) = core.table.slot(socket) {
-            if slot.state == State::Enabled {
+            if slot.state == State::Enabled || slot.watched == Some(Mode::Kept) {
                 if let Some(mode) = slot.watched {
                     let _ = self.poller.watch(&slot.watch(socket, mode), true);
                 }
@@ -279,6 +289,17 @@ impl<P: Poller> Engine<P> {
             self.forget(core, socket);
         }
         core.zombies = Zombies::default();
+    }
+}
+
+/// A thread was woken for nothing.
+pub(super) fn note_disturbance<B: ReportBuffer>(core: &mut Core<B>, buffer: &B) {
+    for report in buffer.reports() {
+        if let Some(slot) = core.table.of_turn(report.socket, report.turn) {
+            if let (Some(unrest), State::Disabled) = (&mut slot.owned, slot.state) {
+                unrest.disturb();
+            }
+        }
     }
 }
 

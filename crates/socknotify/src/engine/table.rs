@@ -1,5 +1,6 @@
 //! The registrations of a port: one slot for each descriptor number, and what state it is in.
 
+use super::adopted::Unrest;
 use super::pages::Pages;
 use super::{Kind, Mode, Report, TURN_MASK, Watch};
 use crate::{EventFilter, Events, Registration, Trigger};
@@ -56,6 +57,10 @@ pub(super) struct Slot {
     pub(super) queued: bool,
     /// What that packet will say.
     pub(super) pending: Events,
+    /// For a socket that the port owns.
+    pub(super) owned: Option<Unrest>,
+    /// When it was armed without a word to the poller, by the port's clock.
+    pub(super) armed: u64,
 }
 
 impl Slot {
@@ -75,7 +80,9 @@ impl Slot {
 
     /// How the poller has to watch the socket while nothing is known of its state.
     pub(super) fn mode(&self) -> Mode {
-        if self.trigger.contains(Trigger::EDGE) {
+        if let Some(unrest) = &self.owned {
+            unrest.mode()
+        } else if self.trigger.contains(Trigger::EDGE) {
             Mode::Edge
         } else if self.trigger.contains(Trigger::ONESHOT) {
             Mode::Once
@@ -100,7 +107,7 @@ impl Slot {
         }
         match self.mode() {
             Mode::Edge => Some(report.events & self.going_on).filter(|events| !events.is_empty()),
-            Mode::Once | Mode::Level => None,
+            Mode::Once | Mode::Level | Mode::Kept => None,
         }
     }
 

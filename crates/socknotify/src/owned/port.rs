@@ -331,13 +331,18 @@ impl<T, M> Shared<T, M> {
         &self,
         connection: Held<T>,
         interest: Interest,
-    ) -> Option<Registration<'static>> {
+    ) -> Option<Registration<'static>>
+    where
+        T: AsFd,
+    {
         assert!(
             connection.is_of(&self.home),
             "a connection is armed in the port that adopted it"
         );
+        // The engine knows if it is another one than was adopted.
+        let socket = connection.as_fd().as_raw_fd();
         let node = connection.into_node();
-        let (socket, index) = (node.socket, node.id.index);
+        let index = node.id.index;
         let slot = self.slots.get(index);
         let mut content = slot.content();
         // Whoever closes the port says so first, and then sweeps every slot.

@@ -3,6 +3,8 @@
 //! - A one-shot registration is `EPOLLONESHOT`: the kernel keeps silent while a thread works on the
 //!   socket, however much arrives. To arm it again takes one `epoll_ctl`, which at the same time
 //!   proves that the number still stands for the socket that was registered.
+//! - A socket that the port owns is in the set for good, with `EPOLLET`. The engine arms it again by a
+//!   look.
 //! - A persistent registration stays as it is, level-triggered or `EPOLLET`, at no system call each.
 //! - A wake-up is an `eventfd` in the same set, edge-triggered, so that it need not be read.
 //!
@@ -37,9 +39,9 @@ const MODE_SHIFT: u32 = 62;
 
 /// Kinds and modes by their bits.
 const KINDS: [Kind; 3] = [Kind::Stream, Kind::LocalStream, Kind::Datagram];
-const MODES: [Mode; 3] = [Mode::Once, Mode::Level, Mode::Edge];
+const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
 
-/// The data of the wake-up. No mode has these bits.
+/// The data of the wake-up. No kind has these bits.
 const WAKE: u64 = u64::MAX;
 
 /// The data of the alarm.
@@ -149,7 +151,8 @@ impl Poller for Epoll {
             reports, numbers, ..
         } = buffer;
         numbers.clear();
-        let doubted = |report: &&mut Report| !is_good(report.socket);
+        // Nobody closes a socket that is kept.
+        let doubted = |report: &&mut Report| report.mode != Mode::Kept && !is_good(report.socket);
         for report in reports.iter_mut().filter(doubted) {
             let fd = descriptor(report.socket);
             numbers.push(PollFd::from_borrowed_fd(fd, STATE));
@@ -190,7 +193,7 @@ impl Poller for Epoll {
                     kind: watch.kind,
                     events,
                     standing: Standing::Good,
-                    mode: Mode::Once,
+                    mode: watch.mode,
                     dormant: false,
                 });
             }
@@ -346,7 +349,7 @@ fn flags(watch: &Watch) -> epoll::EventFlags {
     let mut flags = match watch.mode {
         Mode::Once => epoll::EventFlags::ONESHOT,
         Mode::Level => epoll::EventFlags::empty(),
-        Mode::Edge => epoll::EventFlags::ET,
+        Mode::Edge | Mode::Kept => epoll::EventFlags::ET,
     };
     flags.set(
         epoll::EventFlags::IN,
