@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::apply::{owe, refusal};
+use super::apply::refusal;
 use super::table::State;
 use super::{Core, Engine, Mode, Poller, ownership};
 use crate::{Entry, Error, Events, Registration, RegistrationError};
@@ -74,11 +74,12 @@ impl<P: Poller> Engine<P> {
         }))
     }
 
-    /// Arm the registration of an adopted socket; or queue the packet that was asked for instead.
+    /// Arm the registration of an adopted socket for the first time or with another filter; or queue the
+    /// packet that was asked for instead.
     pub(super) fn arm(
         &self,
         core: &mut Core<P::Buffer>,
-        registration: &mut Registration<'_>,
+        registration: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
         // What was adopted has a number that is not negative.
         let socket = registration.raw_socket() as u32;
@@ -89,22 +90,12 @@ impl<P: Poller> Engine<P> {
         };
         let reason = std::mem::take(&mut slot.interruption);
         if reason != 0 {
-            let token = slot.token(socket);
             let reason = Events::from_bits_retain(reason);
-            core.queue.notify(&mut core.table, token, reason);
+            core.queue.notify_slot(slot, socket, reason);
             return Ok(());
         }
-        if let Some(unrest) = &mut slot.owned {
-            unrest.arm();
-        }
-        let is_silent = slot.watched == Some(Mode::Once);
-        let is_same = slot.watched.is_some() && slot.filter == registration.event_filter;
         slot.enable(registration.event_filter, registration.trigger);
         slot.armed = core.clock;
-        if is_same {
-            registration.owed = Some(owe(slot, socket, is_silent));
-            return Ok(());
-        }
         // With the lock held: whoever has the connection next must not be overtaken.
         self.watch(core, socket).map_err(refusal)
     }

@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use super::reports::BATCH;
-use super::table::{Slot, State};
+use super::table::State;
 use super::{
-    Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Step, Watch, WatchError, is_any_owed,
-    ownership,
+    Core, Debt, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Step, Watch, WatchError, ownership,
 };
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
-
-/// How many sockets have to be armed again together for a look at all of them to be worth while.
-const WORTH_PROBING: usize = if cfg!(interleavings) { 1 } else { 4 };
 
 /// One in so many times the poller is told to watch in any case. It finds out if the number does not
 /// stand for the registered socket any more, and a look does not.
@@ -25,22 +21,25 @@ impl<P: Poller> Engine<P> {
     ///
     /// An entry that arms a known level-triggered registration again leaves its word to the poller
     /// [owed](Registration::owed): that is one system call for each, which need not hold up others.
-    pub(super) fn apply(&self, core: &mut Core<P::Buffer>, batch: &mut [Registration<'_>]) {
+    pub(super) fn apply(&self, core: &mut Core<P::Buffer>, batch: &mut [Registration<'_>]) -> Debt {
+        let mut debt = Debt::default();
         for index in 0..batch.len() {
-            let (before, rest) = batch.split_at_mut(index);
-            let registration = &mut rest[0];
-            registration.owed = None;
-            registration.result = match registration.check() {
-                Ok(()) if registration.owned => self.arm(core, registration),
-                Ok(()) if rearm(core, registration) => Ok(()),
-                Ok(()) => {
-                    self.rearm_owed_of(core, before, registration.raw_socket());
-                    self.apply_one(core, registration)
-                }
-                Err(error) => Err(error),
-            };
+            let registration = &mut batch[index];
+            registration.result = registration.check();
+            registration.owed = rearm(core, registration);
+            if let Some(owed) = &registration.owed {
+                debt.add(owed.step);
+            } else if registration.result.is_ok() {
+                let (before, rest) = batch.split_at_mut(index);
+                self.rearm_owed_of(core, before, rest[0].raw_socket());
+                rest[0].result = match rest[0].owned {
+                    true => self.arm(core, &rest[0]),
+                    false => self.apply_one(core, &rest[0]),
+                };
+            }
         }
         self.settle(core);
+        debt
     }
 
     /// Apply one entry that was checked, with the lock held throughout.
@@ -249,26 +248,29 @@ impl<P: Poller> Engine<P> {
             buffers,
             ..
         } = core;
-        let mut buffer = buffers.pop().unwrap_or_default();
-        buffer.clear();
-        settling.retain(|&token| table.get(token).is_some_and(|slot| slot.settling));
-        let watches = settling.iter().filter_map(|&token| {
-            let slot = table.get(token)?;
-            slot.settling = false;
-            (slot.state == State::Enabled && slot.watched == Some(Mode::Edge))
-                .then(|| slot.watch(token.socket, Mode::Edge))
+        settling.retain(|&token| {
+            let slot = table.get(token).filter(|slot| slot.settling);
+            slot.is_some_and(|slot| {
+                slot.settling = false;
+                slot.state == State::Enabled && slot.watched == Some(Mode::Edge)
+            })
         });
+        let watches = settling.iter().filter_map(|&token| {
+            let slot = table.peek(token)?;
+            Some(slot.watch(token.socket, Mode::Edge))
+        });
+        let mut buffer = buffers.pop().unwrap_or_default();
         self.poller.probe(&mut buffer, watches);
-        settling.clear();
-        let mut again = Vec::with_capacity(buffer.reports().len());
-        for report in buffer.reports() {
-            if let Some(slot) = table.of_turn(report.socket, report.turn) {
-                settling.push(slot.token(report.socket));
-                again.push(slot.watch_anew(report.socket, Mode::Edge));
+        let mut seen = buffer.seen().iter();
+        settling.retain(|_| seen.next().is_some_and(|events| !events.is_empty()));
+        buffers.push(buffer);
+        let mut again = Vec::with_capacity(settling.len());
+        for &token in &*settling {
+            if let Some(slot) = table.get(token) {
+                again.push(slot.watch_anew(token.socket, Mode::Edge));
                 slot.settling = true;
             }
         }
-        buffers.push(buffer);
         again
     }
 
@@ -325,15 +327,16 @@ impl<P: Poller> Engine<P> {
         &'a self,
         mut core: Guard<'a, P>,
         batch: &mut [Registration<'_>],
+        debt: Debt,
     ) -> Guard<'a, P> {
-        if !takes_a_look(batch) {
+        if !debt.takes_a_look() {
             drop(core);
             self.rearm_owed(batch);
             return self.lock();
         }
         let mut buffer = core.buffers.pop().unwrap_or_default();
         core.fetching += 1;
-        if core.busy || is_worth_probing(batch) {
+        if core.busy || debt.is_worth_looking() {
             let began = core.begin_look();
             drop(core);
             self.poller.wait(&mut buffer, BATCH, Some(Duration::ZERO));
@@ -343,21 +346,19 @@ impl<P: Poller> Engine<P> {
             }
             core = self.lock();
             core.busy = !buffer.reports().is_empty();
-            if !core.closed {
+            if core.busy && !core.closed {
                 self.take_reports(&mut core, &buffer, began);
+                drop_what_was_seen(&mut core, batch);
             }
-            drop_what_was_seen(&mut core, batch);
         }
-        let began = core.begin_look();
-        if is_any_owed(batch) {
+        if batch.iter().any(|registration| registration.owed.is_some()) {
+            let began = core.begin_look();
             drop(core);
-            buffer.clear();
             self.look(&mut buffer, batch);
             self.rearm_owed(batch);
             core = self.lock();
-            core.busy |= !buffer.reports().is_empty();
             if !core.closed {
-                self.take_reports(&mut core, &buffer, began);
+                take_what_was_seen(&mut core, batch, began);
             }
         }
         core.fetching -= 1;
@@ -365,35 +366,36 @@ impl<P: Poller> Engine<P> {
         core
     }
 
-    /// Look which of the sockets that are armed again are ready now. Nothing is owed for those.
+    /// Look which of the sockets that are armed again are ready now. What is left of the steps after
+    /// that is to tell the poller, or that there is something to notify.
     fn look(&self, buffer: &mut P::Buffer, batch: &mut [Registration<'_>]) {
-        let looks = |owed: &Owed| owed.step != Step::Tell;
-        let watches = batch.iter().filter_map(|entry| entry.owed.filter(looks));
-        self.poller.probe(buffer, watches.map(|owed| owed.watch));
-        let mut ready = buffer.reports().iter().peekable();
-        for registration in batch.iter_mut() {
-            let Some(owed) = registration.owed.filter(looks) else {
+        let looks = |owed: &&Owed| owed.step != Step::Tell;
+        let owed = batch.iter().filter_map(|entry| entry.owed.as_ref());
+        let watches = owed.filter(looks).map(|owed| owed.watch);
+        self.poller.probe(buffer, watches);
+        // The number may have become a socket of another port, which the poller would tell.
+        let numbers = ownership::of_port(self.id);
+        let mut seen = buffer.seen().iter();
+        for registration in batch {
+            let Some(owed) = registration.owed.as_mut().filter(|owed| looks(&&**owed)) else {
                 continue;
             };
-            let found = ready.next_if(|report| report.socket == owed.watch.socket);
-            // The number may have become a socket of another port, which the poller would tell.
-            let is_done = owed.step == Step::Look
-                || found.is_some_and(|report| ownership::is_owner(report.socket, self.id));
-            if is_done {
-                registration.owed = None;
-            }
+            owed.seen = seen.next().copied().unwrap_or_default();
+            let is_ready = !owed.seen.is_empty();
+            owed.step = match owed.step {
+                Step::TellOrLook if is_ready && numbers.has(owed.watch.socket) => Step::Look,
+                Step::TellOrLook => Step::Tell,
+                step => step,
+            };
         }
     }
 
     /// Have the poller watch again what this batch owes it. Called without the lock.
     pub(super) fn rearm_owed(&self, batch: &mut [Registration<'_>]) {
         for registration in batch {
-            let Some(Owed { watch, step }) = registration.owed.take() else {
+            let Some(Owed { watch, .. }) = registration.owed.take_if(is_to_tell) else {
                 continue;
             };
-            if step == Step::Look {
-                continue;
-            }
             if let Err(error) = self.poller.watch(&watch, true) {
                 let mut core = self.lock();
                 registration.result = self.rearm_failed(&mut core, registration, watch, error);
@@ -414,8 +416,7 @@ impl<P: Poller> Engine<P> {
             if registration.raw_socket() != socket {
                 continue;
             }
-            let told = |owed: &mut Owed| owed.step != Step::Look;
-            let Some(Owed { watch, .. }) = registration.owed.take_if(told) else {
+            let Some(Owed { watch, .. }) = registration.owed.take_if(is_to_tell) else {
                 continue;
             };
             if let Err(error) = self.poller.watch(&watch, true) {
@@ -462,53 +463,56 @@ impl<P: Poller> Engine<P> {
     }
 }
 
-/// Enable a level-triggered registration that the poller watches already, and note what is owed to
-/// the poller for it. False if the entry is anything else.
-fn rearm<B>(core: &mut Core<B>, registration: &mut Registration<'_>) -> bool {
-    if registration.operation != Operation::ENABLE || !registration.trigger.contains(Trigger::LEVEL)
+/// Enable a level-triggered registration that the poller watches already, and say what is owed to the
+/// poller for it. `None` if the entry is anything else, and nothing was done.
+fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed> {
+    if registration.result.is_err()
+        || registration.operation != Operation::ENABLE
+        || !registration.trigger.contains(Trigger::LEVEL)
     {
-        return false;
+        return None;
     }
-    let Ok(socket) = u32::try_from(registration.raw_socket()) else {
-        return false;
-    };
-    let Some(slot) = core.table.slot(socket) else {
-        return false;
-    };
+    let socket = u32::try_from(registration.raw_socket()).ok()?;
+    let slot = core.table.slot(socket)?;
     if !slot.is_live() || slot.watched.is_none() || slot.key != registration.completion_key {
-        return false;
+        return None;
     }
+    if registration.owned && !slot.can_be_armed_with(registration.event_filter) {
+        return None;
+    }
+    // Where it was reported, and then disabled, the poller has kept silent since.
     let is_silent = slot.state == State::Disabled && slot.watched == Some(Mode::Once);
     slot.enable(registration.event_filter, registration.trigger);
-    registration.owed = Some(owe(slot, socket, is_silent));
-    true
+    slot.armed = core.clock;
+    if let Some(unrest) = &mut slot.owned {
+        unrest.arm();
+    }
+    let mode = slot.mode();
+    let step = if (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept) {
+        Step::Look
+    } else {
+        slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
+        slot.turn_over(mode);
+        match is_silent && mode == Mode::Once && slot.probes > 0 {
+            true => Step::TellOrLook,
+            false => Step::Tell,
+        }
+    };
+    Some(Owed {
+        watch: slot.watch(socket, mode),
+        step,
+        seen: Events::empty(),
+    })
 }
 
-/// What is owed to the poller for a registration that it watches, and that was enabled again.
-/// `is_silent`: it has reported nothing since the poller was silent about it.
-pub(super) fn owe(slot: &mut Slot, socket: u32, is_silent: bool) -> Owed {
-    let mode = slot.mode();
-    if (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept) {
-        let watch = slot.watch(socket, mode);
-        return Owed {
-            watch,
-            step: Step::Look,
-        };
-    }
-    slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
-    Owed {
-        watch: slot.watch_anew(socket, mode),
-        step: match mode {
-            Mode::Once if is_silent && slot.probes > 0 => Step::TellOrLook,
-            _ => Step::Tell,
-        },
-    }
+fn is_to_tell(owed: &mut Owed) -> bool {
+    owed.step != Step::Look
 }
 
 /// Of what is owed, drop the looks at sockets that turned out to be ready, or have come out already.
 fn drop_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>]) {
     for registration in batch {
-        let Some(Owed { watch, step }) = registration.owed else {
+        let Some(Owed { watch, step, .. }) = registration.owed else {
             continue;
         };
         let armed = core
@@ -521,19 +525,23 @@ fn drop_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>]) {
     }
 }
 
-/// Whether there is anything to look at before waiting.
-pub(super) fn takes_a_look(batch: &[Registration<'_>]) -> bool {
-    let step = |entry: &Registration<'_>| entry.owed.map(|owed| owed.step);
-    batch.iter().any(|entry| step(entry) == Some(Step::Look)) || is_worth_probing(batch)
-}
-
-/// Whether enough sockets are armed again together for a look at all of them.
-fn is_worth_probing(batch: &[Registration<'_>]) -> bool {
-    let may_look = |entry: &&Registration<'_>| {
-        let owed = entry.owed;
-        owed.is_some_and(|owed| owed.step == Step::TellOrLook)
-    };
-    batch.len() >= WORTH_PROBING && batch.iter().filter(may_look).count() >= WORTH_PROBING
+/// Notify what a look has found that began at this time, unless another thread has armed the socket
+/// since.
+fn take_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>], began: u64) {
+    for registration in batch {
+        let Some(Owed { watch, seen, .. }) = registration.owed.take() else {
+            continue;
+        };
+        core.busy |= !seen.is_empty();
+        let Some(slot) = core.table.slot(watch.socket) else {
+            continue;
+        };
+        let is_current = slot.turn == watch.turn && slot.armed < began;
+        if is_current && slot.state == State::Enabled {
+            core.queue
+                .notify_slot(slot, watch.socket, seen & slot.wanted());
+        }
+    }
 }
 
 /// A socket that was there a moment ago, and that the poller does not find, was closed.

@@ -3,12 +3,10 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::apply::takes_a_look;
 use super::place::{self, Places};
-use super::queue::Dequeued;
 use super::reports::{BATCH, DORMANT_LOOK, note_disturbance};
 use super::scheduler::{Arrival, Precedence, Wake};
-use super::{Core, Engine, Guard, Poller, ReportBuffer, is_any_owed, ownership};
+use super::{Core, Debt, Engine, Guard, Poller, ReportBuffer, ownership};
 use crate::{Entry, Error, Operation, Registration};
 
 /// When a wait ends.
@@ -56,12 +54,13 @@ impl<P: Poller> Engine<P> {
         self: &'a Arc<Self>,
         mut core: Guard<'a, P>,
         registrations: &mut [Registration<'_>],
+        debt: Debt,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
         let deadline = Deadline::after(timeout);
         self.refresh(&mut core, entries.len());
-        let mut owes = is_any_owed(registrations);
+        let mut owes = debt.any;
         let arrival = core.scheduler.arrive();
         // Waiting once, if only for no time, fetches what the system knows.
         let mut waited = false;
@@ -79,9 +78,9 @@ impl<P: Poller> Engine<P> {
             let mut aside = false;
             core = loop {
                 let parks = aside || !core.scheduler.has_place();
-                if owes && (parks || takes_a_look(registrations)) {
+                if owes && (parks || debt.takes_a_look()) {
                     owes = false;
-                    break self.pay(core, registrations);
+                    break self.pay(core, registrations, debt);
                 }
                 waited = true;
                 let was_ahead;
@@ -128,7 +127,7 @@ impl<P: Poller> Engine<P> {
             self.leave(core);
         }
         if owes {
-            self.leave(self.pay(self.lock(), registrations));
+            self.leave(self.pay(self.lock(), registrations, debt));
         }
         result
     }
@@ -138,18 +137,8 @@ impl<P: Poller> Engine<P> {
         if !core.scheduler.has_place() {
             return 0;
         }
-        let mut count = 0;
-        while count < entries.len() {
-            entries[count] = match core.queue.dequeue(&mut core.table) {
-                None => break,
-                Some(Dequeued::Entry(entry)) => entry,
-                Some(Dequeued::Last(entry, socket)) => {
-                    ownership::release(socket, self.id);
-                    entry
-                }
-            };
-            count += 1;
-        }
+        let Core { queue, table, .. } = core;
+        let count = queue.dequeue(table, entries, |socket| ownership::release(socket, self.id));
         let this = || {
             let this: Weak<Self> = Arc::downgrade(self);
             this as Weak<dyn Places>

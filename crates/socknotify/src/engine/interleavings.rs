@@ -67,16 +67,17 @@ impl Kernel {
 #[derive(Default)]
 struct Buffer {
     reports: Vec<Report>,
+    seen: Vec<Events>,
     woken: bool,
 }
 
 impl ReportBuffer for Buffer {
-    fn clear(&mut self) {
-        self.reports.clear();
-    }
-
     fn reports(&self) -> &[Report] {
         &self.reports
+    }
+
+    fn seen(&self) -> &[Events] {
+        &self.seen
     }
 
     fn woken(&self) -> bool {
@@ -185,19 +186,15 @@ impl Poller for Model {
 
     fn check(&self, _buffer: &mut Buffer, _is_good: impl Fn(u32) -> bool) {}
 
-    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch>) {
+    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch> + Clone) {
         let kernel = self.kernel();
-        for watch in watches.filter(|watch| kernel.sockets[watch.socket as usize].readable) {
-            buffer.reports.push(Report {
-                socket: watch.socket,
-                turn: watch.turn,
-                kind: watch.kind,
-                events: Events::IN,
-                standing: Standing::Good,
-                mode: watch.mode,
-                dormant: false,
-            });
-        }
+        buffer.seen.clear();
+        buffer.seen.extend(watches.map(
+            |watch| match kernel.sockets[watch.socket as usize].readable {
+                true => Events::IN,
+                false => Events::empty(),
+            },
+        ));
     }
 
     fn observe(&self, watch: &Watch) {

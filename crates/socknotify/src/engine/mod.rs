@@ -99,7 +99,40 @@ pub(crate) struct Watch {
 pub(crate) struct Owed {
     watch: Watch,
     step: Step,
+    /// What a look has found.
+    seen: Events,
 }
+
+/// How much a batch owes the poller, at the most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Debt {
+    any: bool,
+    /// Entries that take a look.
+    looks: bool,
+    /// Entries that take a look or a word to the poller.
+    choices: usize,
+}
+
+impl Debt {
+    fn add(&mut self, step: Step) {
+        self.any = true;
+        self.looks |= step == Step::Look;
+        self.choices += usize::from(step == Step::TellOrLook);
+    }
+
+    /// Whether there is anything to look at before waiting.
+    fn takes_a_look(self) -> bool {
+        self.looks || self.is_worth_looking()
+    }
+
+    /// Whether enough sockets are armed again together for a look at all of them.
+    fn is_worth_looking(self) -> bool {
+        self.choices >= WORTH_LOOKING
+    }
+}
+
+/// How many sockets have to be armed again together for a look at all of them to be worth while.
+const WORTH_LOOKING: usize = if cfg!(interleavings) { 1 } else { 4 };
 
 /// How a registration is armed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,9 +211,10 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Find out the standing of the reported numbers, but for those that are known to be good.
     fn check(&self, buffer: &mut Self::Buffer, is_good: impl Fn(u32) -> bool);
 
-    /// Add a report to the buffer for each of these whose conditions hold at this moment, in order.
-    /// They are not watched now. Where that is dearer than watching them, it may add none.
-    fn probe(&self, buffer: &mut Self::Buffer, watches: impl Iterator<Item = Watch>);
+    /// Look which conditions of these sockets hold at this moment, watched or not. The answers are
+    /// [`seen`](ReportBuffer::seen) in the same order. Where that is dearer than watching them, it may
+    /// see nothing.
+    fn probe(&self, buffer: &mut Self::Buffer, watches: impl Iterator<Item = Watch> + Clone);
 
     /// Note from here on whether a condition of this socket begins to hold, beside whatever else is
     /// watched. One socket at a time.
@@ -205,21 +239,18 @@ pub(crate) trait Poller: Send + Sync + 'static {
 
 /// Where a poller leaves its reports.
 pub(crate) trait ReportBuffer: Default + Send {
-    /// Forget the reports.
-    fn clear(&mut self);
-
     /// What the latest wait has seen.
     fn reports(&self) -> &[Report];
+
+    /// What the latest look has seen of each socket: the conditions that hold, wanted or not, and
+    /// nothing where none is wanted.
+    fn seen(&self) -> &[Events];
 
     /// Whether the latest wait was ended by [`Poller::wake`].
     fn woken(&self) -> bool;
 
     /// Whether the time of the alarm was over.
     fn alarmed(&self) -> bool;
-}
-
-fn is_any_owed(batch: &[Registration<'_>]) -> bool {
-    batch.iter().any(|registration| registration.owed.is_some())
 }
 
 /// A completion port on top of a poller.
@@ -251,6 +282,8 @@ struct Core<B> {
     looking: usize,
     /// Buffers that no thread waits with.
     buffers: Vec<B>,
+    /// Sockets to look at.
+    watches: Vec<Watch>,
     /// The packet to queue when the poller's alarm goes off.
     alarm: Entry,
     /// Somebody watches the poller itself.
@@ -303,6 +336,7 @@ impl<P: Poller> Engine<P> {
                 dormant: Vec::new(),
                 looking: 0,
                 buffers: Vec::new(),
+                watches: Vec::new(),
                 alarm: Entry::default(),
                 exposed: false,
                 closed: false,
@@ -350,11 +384,11 @@ impl<P: Poller> Engine<P> {
     ) -> Result<usize, Error> {
         if entries.is_empty() {
             let mut core = self.enter()?;
-            self.apply(&mut core, registrations);
-            self.leave(core);
-            if is_any_owed(registrations) {
-                self.leave(self.pay(self.lock(), registrations));
+            let debt = self.apply(&mut core, registrations);
+            if debt.any {
+                core = self.pay(core, registrations, debt);
             }
+            self.leave(core);
             return Ok(0);
         }
         place::leave_other(self.id);
@@ -368,8 +402,8 @@ impl<P: Poller> Engine<P> {
         if core.closed {
             return Err(Error::Closed);
         }
-        self.apply(&mut core, registrations);
-        self.dequeue(core, registrations, entries, timeout)
+        let debt = self.apply(&mut core, registrations);
+        self.dequeue(core, registrations, debt, entries, timeout)
     }
 
     pub(crate) fn post(&self, entries: &[Entry]) -> Result<(), Error> {

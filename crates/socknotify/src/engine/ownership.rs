@@ -47,9 +47,25 @@ pub(super) fn owns(socket: u32, port: u32, identity: u64) -> bool {
     owners().get(socket) == Some(&owner)
 }
 
-/// Whether the number belongs to `port`, whatever socket it stands for.
-pub(super) fn is_owner(socket: u32, port: u32) -> bool {
-    owners().get(socket).is_some_and(|owner| owner.port == port)
+/// The numbers that belong to a port, whatever sockets they stand for. No other can be claimed or
+/// released as long as this lives.
+pub(super) struct Numbers {
+    port: u32,
+    owners: MutexGuard<'static, Pages<Owner>>,
+}
+
+pub(super) fn of_port(port: u32) -> Numbers {
+    Numbers {
+        port,
+        owners: owners(),
+    }
+}
+
+impl Numbers {
+    pub(super) fn has(&self, socket: u32) -> bool {
+        let owner = self.owners.get(socket);
+        owner.is_some_and(|owner| owner.port == self.port)
+    }
 }
 
 /// Give up the number, if it is `port`'s still.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::table::{State, Table, Token};
+use super::table::{Slot, State, Table, Token};
 use crate::{Entry, Events, Trigger};
 
 /// Something that waits to be dequeued.
@@ -21,14 +21,6 @@ pub(super) struct Queue {
     packets: VecDeque<Packet>,
 }
 
-/// What became of the registration whose notification was dequeued.
-pub(super) enum Dequeued {
-    /// The packet goes to the caller.
-    Entry(Entry),
-    /// The packet goes to the caller, and the registration of this number is over.
-    Last(Entry, u32),
-}
-
 impl Queue {
     /// Packets in the queue. A few may turn out to be void.
     pub(super) fn len(&self) -> usize {
@@ -42,11 +34,18 @@ impl Queue {
 
     /// Queue a notification, or merge it into the one of its registration that waits already.
     pub(super) fn notify(&mut self, table: &mut Table, token: Token, events: Events) {
-        let Some(slot) = table.get(token) else { return };
+        if let Some(slot) = table.get(token) {
+            self.notify_slot(slot, token.socket, events);
+        }
+    }
+
+    /// The same, for the registration in this slot. Nothing is no news.
+    pub(super) fn notify_slot(&mut self, slot: &mut Slot, socket: u32, events: Events) {
         slot.pending |= events;
-        if !slot.queued {
+        if !slot.queued && !events.is_empty() {
             slot.queued = true;
-            self.packets.push_back(Packet::Notification(token));
+            self.packets
+                .push_back(Packet::Notification(slot.token(socket)));
         }
     }
 
@@ -59,12 +58,26 @@ impl Queue {
         })
     }
 
-    /// Take the first packet that says something, and let its delivery have its effect: it disables
-    /// a one-shot registration and ends one that is being removed.
-    pub(super) fn dequeue(&mut self, table: &mut Table) -> Option<Dequeued> {
-        while let Some(packet) = self.packets.pop_front() {
+    /// Move the first packets to the caller, and let their delivery have its effect: it disables a
+    /// one-shot registration, and ends one that is being removed (`on_end`, with the number). Returns
+    /// how many there were.
+    pub(super) fn dequeue(
+        &mut self,
+        table: &mut Table,
+        entries: &mut [Entry],
+        mut on_end: impl FnMut(u32),
+    ) -> usize {
+        let mut count = 0;
+        while count < entries.len() {
+            let Some(packet) = self.packets.pop_front() else {
+                break;
+            };
             let token = match packet {
-                Packet::Entry(entry) => return Some(Dequeued::Entry(entry)),
+                Packet::Entry(entry) => {
+                    entries[count] = entry;
+                    count += 1;
+                    continue;
+                }
                 Packet::Notification(token) => token,
             };
             let Some(slot) = table.get(token) else {
@@ -75,17 +88,16 @@ impl Queue {
             if events.is_empty() {
                 continue;
             }
-            let entry = Entry::new(slot.key, events.bits(), 0);
+            entries[count] = Entry::new(slot.key, events.bits(), 0);
+            count += 1;
             if slot.state == State::Removing {
                 table.end(token.socket);
-                return Some(Dequeued::Last(entry, token.socket));
-            }
-            if slot.trigger.contains(Trigger::ONESHOT) {
+                on_end(token.socket);
+            } else if slot.trigger.contains(Trigger::ONESHOT) {
                 slot.state = State::Disabled;
             }
-            return Some(Dequeued::Entry(entry));
         }
-        None
+        count
     }
 
     /// Make the queued notification of a registration complete in itself, so that it comes out as it

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::table::State;
+use super::table::{Slot, State};
 use super::{Core, Engine, Mode, Poller, Report, ReportBuffer, Standing, Watch};
+use crate::Events;
 
 /// How many reports a thread takes from the poller at once, at the most.
 pub(super) const BATCH: usize = 256;
@@ -100,28 +101,59 @@ impl<P: Poller> Engine<P> {
         if core.queue.len() == 0 || !core.scheduler.has_place() {
             return;
         }
-        let mut buffer = core.buffers.pop().unwrap_or_default();
-        buffer.clear();
         let mut edges = false;
-        let Core { queue, table, .. } = core;
-        let watches = queue.notifications(room).filter_map(|token| {
+        let Core {
+            queue,
+            table,
+            watches,
+            ..
+        } = core;
+        watches.clear();
+        watches.extend(queue.notifications(room).filter_map(|token| {
             let slot = table
-                .get(token)
+                .peek(token)
                 .filter(|slot| slot.state == State::Enabled)?;
             edges |= slot.mode() == Mode::Edge;
             (slot.mode() != Mode::Edge).then(|| slot.watch(token.socket, slot.mode()))
-        });
-        self.poller.probe(&mut buffer, watches);
-        for &report in buffer.reports() {
-            // A look goes by the number alone. So what is new has to be of the same socket.
-            let standing = Standing::Doubtful;
-            let slot = core.table.of_turn(report.socket, report.turn);
-            if slot.is_some_and(|slot| !slot.pending.contains(report.events & slot.wanted())) {
-                self.take_report(core, &Report { standing, ..report });
-            }
-        }
+        }));
+        self.look_at_watches(core, |slot, events| !slot.pending.contains(events));
         if edges {
+            let mut buffer = core.buffers.pop().unwrap_or_default();
             self.fetch_into(core, &mut buffer);
+            core.buffers.push(buffer);
+        }
+    }
+
+    /// Look at the sockets in `core.watches`, and take for reported what holds, where that is news.
+    fn look_at_watches(
+        &self,
+        core: &mut Core<P::Buffer>,
+        mut is_news: impl FnMut(&mut Slot, Events) -> bool,
+    ) {
+        if core.watches.is_empty() {
+            return;
+        }
+        let mut buffer = core.buffers.pop().unwrap_or_default();
+        self.poller.probe(&mut buffer, core.watches.iter().copied());
+        for (index, &events) in buffer.seen().iter().enumerate() {
+            let watch = core.watches[index];
+            if events.is_empty() {
+                continue;
+            }
+            let slot = core.table.of_turn(watch.socket, watch.turn);
+            if slot.is_some_and(|slot| is_news(slot, events & slot.wanted())) {
+                let report = Report {
+                    socket: watch.socket,
+                    turn: watch.turn,
+                    kind: watch.kind,
+                    events,
+                    // A look goes by the number alone.
+                    standing: Standing::Doubtful,
+                    mode: Mode::Once,
+                    dormant: false,
+                };
+                self.take_report(core, &report);
+            }
         }
         core.buffers.push(buffer);
     }
@@ -129,16 +161,14 @@ impl<P: Poller> Engine<P> {
     /// Notify what holds now of the conditions that are watched for.
     pub(super) fn look_at(&self, core: &mut Core<P::Buffer>, watch: &Watch) {
         let mut buffer = core.buffers.pop().unwrap_or_default();
-        buffer.clear();
         self.poller.probe(&mut buffer, std::iter::once(*watch));
         let live = core
             .table
             .of_turn(watch.socket, watch.turn)
             .filter(|slot| slot.is_live());
-        if let (Some(report), Some(slot)) = (buffer.reports().first(), live) {
-            let token = slot.token(watch.socket);
-            let events = report.events & watch.filter.wanted();
-            core.queue.notify(&mut core.table, token, events);
+        if let (Some(&events), Some(slot)) = (buffer.seen().first(), live) {
+            let events = events & watch.filter.wanted();
+            core.queue.notify_slot(slot, watch.socket, events);
         }
         core.buffers.push(buffer);
     }
@@ -148,28 +178,26 @@ impl<P: Poller> Engine<P> {
         if core.dormant.is_empty() {
             return false;
         }
-        let mut buffer = core.buffers.pop().unwrap_or_default();
-        buffer.clear();
+        let Core {
+            table,
+            dormant,
+            watches,
+            ..
+        } = core;
+        dormant.retain(|&token| table.peek(token).is_some_and(|slot| slot.is_live()));
+        watches.clear();
+        watches.extend(dormant.iter().filter_map(|&token| {
+            let slot = table.peek(token)?;
+            Some(slot.watch(token.socket, Mode::Once))
+        }));
+        let mut any = false;
+        self.look_at_watches(core, |slot, _| {
+            slot.dormant = false;
+            any = true;
+            true
+        });
         let Core { table, dormant, .. } = core;
-        dormant.retain(|&token| table.get(token).is_some_and(|slot| slot.is_live()));
-        let watches = dormant
-            .iter()
-            .filter_map(|&token| Some(table.get(token)?.watch(token.socket, Mode::Once)));
-        self.poller.probe(&mut buffer, watches);
-        let awake = buffer.reports();
-        for report in awake {
-            if let Some(slot) = table.of_turn(report.socket, report.turn) {
-                slot.dormant = false;
-            }
-        }
-        dormant.retain(|&token| table.get(token).is_some_and(|slot| slot.dormant));
-        let any = !awake.is_empty();
-        for &report in awake {
-            // A look goes by the number alone.
-            let standing = Standing::Doubtful;
-            self.take_report(core, &Report { standing, ..report });
-        }
-        core.buffers.push(buffer);
+        dormant.retain(|&token| table.peek(token).is_some_and(|slot| slot.dormant));
         any
     }
 
@@ -184,6 +212,11 @@ impl<P: Poller> Engine<P> {
                 self.take_report(core, report);
                 continue;
             };
+            if slot.takes(report, began) {
+                let events = report.events & slot.wanted();
+                core.queue.notify_slot(slot, report.socket, events);
+                continue;
+            }
             if report.dormant && !slot.dormant {
                 slot.dormant = true;
                 core.dormant.push(slot.token(report.socket));

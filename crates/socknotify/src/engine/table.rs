@@ -2,7 +2,7 @@
 
 use super::adopted::Unrest;
 use super::pages::Pages;
-use super::{Kind, Mode, Report, TURN_MASK, Watch};
+use super::{Kind, Mode, Report, Standing, TURN_MASK, Watch};
 use crate::{EventFilter, Events, Registration, Trigger};
 
 /// Where a registration is in its life.
@@ -99,6 +99,21 @@ impl Slot {
             && registration.trigger.contains(Trigger::EDGE)
     }
 
+    /// Whether a report can be taken as it is, as nearly all can: it is of what was watched for last,
+    /// says something that is wanted, and nothing else has to follow from it. `began`: when the thread
+    /// began to look that saw it.
+    pub(super) fn takes(&self, report: &Report, began: u64) -> bool {
+        report.turn == self.turn
+            && self.state == State::Enabled
+            && self.watched == Some(report.mode)
+            && report.mode == self.mode()
+            && report.standing == Standing::Good
+            && !report.dormant
+            && !self.settling
+            && self.armed < began
+            && report.events.intersects(self.wanted())
+    }
+
     /// What a report of this registration says that counts.
     pub(super) fn news(&mut self, report: &Report) -> Option<Events> {
         if report.turn == self.turn {
@@ -141,10 +156,20 @@ impl Slot {
 
     /// What the poller is to be told from now on.
     pub(super) fn watch_anew(&mut self, socket: u32, mode: Mode) -> Watch {
+        self.turn_over(mode);
+        self.watch(socket, mode)
+    }
+
+    /// From now on the poller watches it in another turn.
+    pub(super) fn turn_over(&mut self, mode: Mode) {
         self.turn = next_turn(self.turn);
         self.watched = Some(mode);
         self.settling = false;
-        self.watch(socket, mode)
+    }
+
+    /// Whether an adopted socket can be armed as it was before, and nothing else comes instead.
+    pub(super) fn can_be_armed_with(&self, filter: EventFilter) -> bool {
+        self.filter == filter && self.interruption == 0
     }
 }
 
@@ -175,6 +200,13 @@ impl Table {
     /// The slot of a number that has, or had, a registration.
     pub(super) fn slot(&mut self, socket: u32) -> Option<&mut Slot> {
         self.slots.get_mut(socket)
+    }
+
+    /// The slot of this very registration, to be read, unless it is over.
+    pub(super) fn peek(&self, token: Token) -> Option<&Slot> {
+        self.slots
+            .get(token.socket)
+            .filter(|slot| slot.first_turn == token.first_turn && slot.state != State::Vacant)
     }
 
     /// The slot of this very registration, unless it is over.

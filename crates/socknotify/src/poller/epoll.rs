@@ -169,35 +169,25 @@ impl Poller for Epoll {
         }
     }
 
-    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch>) {
-        buffer.probes.clear();
-        buffer.probes.extend(watches);
-        buffer.numbers.clear();
-        buffer.numbers.extend(
-            buffer
-                .probes
-                .iter()
-                .map(|watch| PollFd::from_borrowed_fd(descriptor(watch.socket), poll_flags(watch))),
+    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch> + Clone) {
+        let Buffer { numbers, seen, .. } = buffer;
+        numbers.clear();
+        seen.clear();
+        numbers.extend(
+            watches.clone().map(|watch| {
+                PollFd::from_borrowed_fd(descriptor(watch.socket), poll_flags(&watch))
+            }),
         );
-        if buffer.numbers.is_empty()
-            || poll(&mut buffer.numbers, Some(&Timespec::default())).is_err()
-        {
+        if numbers.is_empty() || poll(numbers, Some(&Timespec::default())).is_err() {
             return;
         }
-        for (watch, number) in buffer.probes.iter().zip(&buffer.numbers) {
+        seen.extend(numbers.iter().zip(watches).map(|(number, watch)| {
             let events = state(number, watch.kind);
-            if events.intersects(watch.filter.wanted()) {
-                buffer.reports.push(Report {
-                    socket: watch.socket,
-                    turn: watch.turn,
-                    kind: watch.kind,
-                    events,
-                    standing: Standing::Good,
-                    mode: watch.mode,
-                    dormant: false,
-                });
+            match events.intersects(watch.filter.wanted()) {
+                true => events,
+                false => Events::empty(),
             }
-        }
+        }));
     }
 
     fn observe(&self, watch: &Watch) {
@@ -464,9 +454,9 @@ fn watch_error(error: Errno) -> WatchError {
 pub(crate) struct Buffer {
     events: Vec<epoll::Event>,
     reports: Vec<Report>,
-    probes: Vec<Watch>,
     /// Sockets for `poll`.
     numbers: Vec<PollFd<'static>>,
+    seen: Vec<Events>,
     woken: bool,
     alarmed: bool,
 }
@@ -507,12 +497,12 @@ impl Buffer {
 }
 
 impl ReportBuffer for Buffer {
-    fn clear(&mut self) {
-        self.reports.clear();
-    }
-
     fn reports(&self) -> &[Report] {
         &self.reports
+    }
+
+    fn seen(&self) -> &[Events] {
+        &self.seen
     }
 
     fn woken(&self) -> bool {
