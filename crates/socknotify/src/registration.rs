@@ -278,13 +278,11 @@ impl<'socket> Registration<'socket> {
 
     /// Check what can be checked without looking at the socket.
     pub(crate) fn check(&self) -> Result<(), RegistrationError> {
-        let known = [
-            Operation::NONE,
-            Operation::ENABLE,
-            Operation::DISABLE,
-            Operation::REMOVE,
-        ];
-        if !known.contains(&self.operation) {
+        let known = Operation::ENABLE
+            .union(Operation::DISABLE)
+            .union(Operation::REMOVE);
+        let is_one = self.operation.bits().count_ones() <= 1;
+        if !is_one || !known.contains(self.operation) {
             return Err(RegistrationError::InvalidOperation);
         }
         if self.operation == Operation::ENABLE {

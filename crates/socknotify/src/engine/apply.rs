@@ -13,6 +13,16 @@ use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 /// stand for the registered socket any more, and a look does not.
 const PROBES_IN_A_ROW: u8 = 16;
 
+/// How often in a row to go with what a look has found, and not to ask the poller for more.
+const UNASKED: u8 = 3;
+
+/// How many of the sockets that were looked at are ready.
+enum Found {
+    Nothing,
+    Some,
+    All,
+}
+
 /// How often to try for the report of what holds already, before it may pass for an edge.
 const SETTLING_TRIES: usize = 8;
 
@@ -38,7 +48,9 @@ impl<P: Poller> Engine<P> {
                 };
             }
         }
-        self.settle(core);
+        if !core.settling.is_empty() {
+            self.settle(core);
+        }
         debt
     }
 
@@ -321,8 +333,8 @@ impl<P: Poller> Engine<P> {
     /// one system call for all; those that are need not be watched, and their notifications go to the
     /// queue, behind those of the sockets that the poller has to report at this time.
     ///
-    /// For sockets that are watched for good, this look is all there is to do. Under load the poller
-    /// is asked first, and has most of them to report.
+    /// For sockets that are watched for good, this look is all there is to do. If all of them are ready,
+    /// the poller is not even asked, for a few times in a row.
     pub(super) fn pay<'a>(
         &'a self,
         mut core: Guard<'a, P>,
@@ -335,67 +347,85 @@ impl<P: Poller> Engine<P> {
             return self.lock();
         }
         let mut buffer = core.buffers.pop().unwrap_or_default();
+        let began = core.begin_look();
+        let may_skip = !debt.is_worth_looking() && core.unasked < UNASKED;
         core.fetching += 1;
-        if core.busy || debt.is_worth_looking() {
-            let began = core.begin_look();
-            drop(core);
+        drop(core);
+        let found = self.look(&mut buffer, batch);
+        self.rearm_owed(batch);
+        let asks = match found {
+            Found::Nothing => debt.is_worth_looking(),
+            Found::Some => true,
+            Found::All => !may_skip,
+        };
+        if asks {
             self.poller.wait(&mut buffer, BATCH, Some(Duration::ZERO));
             self.poller.check(&mut buffer, |_| false);
             if buffer.woken() {
                 self.poller.wake();
             }
-            core = self.lock();
-            core.busy = !buffer.reports().is_empty();
-            if core.busy && !core.closed {
-                self.take_reports(&mut core, &buffer, began);
-                drop_what_was_seen(&mut core, batch);
-            }
         }
-        if batch.iter().any(|registration| registration.owed.is_some()) {
-            let began = core.begin_look();
-            drop(core);
-            self.look(&mut buffer, batch);
-            self.rearm_owed(batch);
-            core = self.lock();
-            if !core.closed {
-                take_what_was_seen(&mut core, batch, began);
-            }
-        }
+        core = self.lock();
         core.fetching -= 1;
+        if !core.closed {
+            core.unasked = if asks {
+                0
+            } else {
+                core.unasked.saturating_add(1)
+            };
+            if asks {
+                self.take_reports(&mut core, &buffer, began);
+            }
+            take_what_was_seen(&mut core, batch, began);
+        }
         core.buffers.push(buffer);
         core
     }
 
     /// Look which of the sockets that are armed again are ready now. What is left of the steps after
     /// that is to tell the poller, or that there is something to notify.
-    fn look(&self, buffer: &mut P::Buffer, batch: &mut [Registration<'_>]) {
-        let looks = |owed: &&Owed| owed.step != Step::Tell;
-        let owed = batch.iter().filter_map(|entry| entry.owed.as_ref());
-        let watches = owed.filter(looks).map(|owed| owed.watch);
+    fn look(&self, buffer: &mut P::Buffer, batch: &mut [Registration<'_>]) -> Found {
+        let watches = batch.iter().filter_map(|registration| {
+            let owed = registration.owed.as_ref()?;
+            (owed.step != Step::Tell).then(|| owed.watch(registration))
+        });
         self.poller.probe(buffer, watches);
         // The number may have become a socket of another port, which the poller would tell.
         let numbers = ownership::of_port(self.id);
         let mut seen = buffer.seen().iter();
+        let mut ready = 0;
         for registration in batch {
-            let Some(owed) = registration.owed.as_mut().filter(|owed| looks(&&**owed)) else {
+            let socket = registration.raw_socket() as u32;
+            let Some(owed) = &mut registration.owed else {
                 continue;
             };
+            if owed.step == Step::Tell {
+                continue;
+            }
             owed.seen = seen.next().copied().unwrap_or_default();
             let is_ready = !owed.seen.is_empty();
-            owed.step = match owed.step {
-                Step::TellOrLook if is_ready && numbers.has(owed.watch.socket) => Step::Look,
-                Step::TellOrLook => Step::Tell,
-                step => step,
-            };
+            ready += usize::from(is_ready);
+            if owed.step == Step::TellOrLook {
+                owed.step = match is_ready && numbers.has(socket) {
+                    true => Step::Look,
+                    false => Step::Tell,
+                };
+            }
+        }
+        match ready {
+            0 => Found::Nothing,
+            _ if ready == buffer.seen().len() => Found::All,
+            _ => Found::Some,
         }
     }
 
     /// Have the poller watch again what this batch owes it. Called without the lock.
     pub(super) fn rearm_owed(&self, batch: &mut [Registration<'_>]) {
         for registration in batch {
-            let Some(Owed { watch, .. }) = registration.owed.take_if(is_to_tell) else {
+            let Some(owed) = registration.owed.take_if(is_to_tell) else {
                 continue;
             };
+            let watch = owed.watch(registration);
             if let Err(error) = self.poller.watch(&watch, true) {
                 let mut core = self.lock();
                 registration.result = self.rearm_failed(&mut core, registration, watch, error);
@@ -416,9 +446,10 @@ impl<P: Poller> Engine<P> {
             if registration.raw_socket() != socket {
                 continue;
             }
-            let Some(Owed { watch, .. }) = registration.owed.take_if(is_to_tell) else {
+            let Some(owed) = registration.owed.take_if(is_to_tell) else {
                 continue;
             };
+            let watch = owed.watch(registration);
             if let Err(error) = self.poller.watch(&watch, true) {
                 registration.result = self.rearm_failed(core, registration, watch, error);
             }
@@ -499,7 +530,9 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
         }
     };
     Some(Owed {
-        watch: slot.watch(socket, mode),
+        turn: slot.turn,
+        kind: slot.kind,
+        mode,
         step,
         seen: Events::empty(),
     })
@@ -509,37 +542,21 @@ fn is_to_tell(owed: &mut Owed) -> bool {
     owed.step != Step::Look
 }
 
-/// Of what is owed, drop the looks at sockets that turned out to be ready, or have come out already.
-fn drop_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>]) {
-    for registration in batch {
-        let Some(Owed { watch, step, .. }) = registration.owed else {
-            continue;
-        };
-        let armed = core
-            .table
-            .of_turn(watch.socket, watch.turn)
-            .filter(|slot| slot.state == State::Enabled && !slot.queued);
-        if step == Step::Look && armed.is_none() {
-            registration.owed = None;
-        }
-    }
-}
-
 /// Notify what a look has found that began at this time, unless another thread has armed the socket
 /// since.
 fn take_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>], began: u64) {
     for registration in batch {
-        let Some(Owed { watch, seen, .. }) = registration.owed.take() else {
+        let Some(owed) = registration.owed.take() else {
             continue;
         };
-        core.busy |= !seen.is_empty();
-        let Some(slot) = core.table.slot(watch.socket) else {
+        let socket = registration.raw_socket() as u32;
+        let Some(slot) = core.table.slot(socket) else {
             continue;
         };
-        let is_current = slot.turn == watch.turn && slot.armed < began;
+        let is_current = slot.turn == owed.turn && slot.armed < began;
         if is_current && slot.state == State::Enabled {
-            core.queue
-                .notify_slot(slot, watch.socket, seen & slot.wanted());
+            let events = owed.seen & slot.wanted();
+            core.queue.notify_slot(slot, socket, events);
         }
     }
 }

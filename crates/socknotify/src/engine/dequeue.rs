@@ -134,7 +134,7 @@ impl<P: Poller> Engine<P> {
 
     /// Move packets to the caller, if there is a place for its thread, which takes it.
     fn take(self: &Arc<Self>, core: &mut Core<P::Buffer>, entries: &mut [Entry]) -> usize {
-        if !core.scheduler.has_place() {
+        if core.queue.len() == 0 || !core.scheduler.has_place() {
             return 0;
         }
         let Core { queue, table, .. } = core;

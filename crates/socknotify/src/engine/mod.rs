@@ -97,10 +97,26 @@ pub(crate) struct Watch {
 /// What is yet to be done in the poller for an entry that was applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
-    watch: Watch,
+    turn: u32,
+    kind: Kind,
+    mode: Mode,
     step: Step,
     /// What a look has found.
     seen: Events,
+}
+
+impl Owed {
+    /// What the poller is to be told, or asked. The number of an entry that owes something is not
+    /// negative.
+    fn watch(&self, registration: &Registration<'_>) -> Watch {
+        Watch {
+            socket: registration.raw_socket() as u32,
+            turn: self.turn,
+            kind: self.kind,
+            filter: registration.event_filter,
+            mode: self.mode,
+        }
+    }
 }
 
 /// How much a batch owes the poller, at the most.
@@ -270,8 +286,8 @@ struct Core<B> {
     /// Counts the times that something was armed, or that a thread began to look what is ready: so it
     /// is known which came first.
     clock: u64,
-    /// When a thread looked last without waiting, something was ready.
-    busy: bool,
+    /// How often in a row threads went with what they had found by looking, and did not ask the poller.
+    unasked: u8,
     /// Edge-triggered registrations that this batch has enabled.
     settling: Vec<Token>,
     /// Threads that take reports without waiting, and do not have the lock.
@@ -281,7 +297,7 @@ struct Core<B> {
     /// Threads in the poller that come back to look at those.
     looking: usize,
     /// Buffers that no thread waits with.
-    buffers: Vec<B>,
+    buffers: Vec<Box<B>>,
     /// Sockets to look at.
     watches: Vec<Watch>,
     /// The packet to queue when the poller's alarm goes off.
@@ -330,7 +346,7 @@ impl<P: Poller> Engine<P> {
                 scheduler: Scheduler::new(places),
                 zombies: Zombies::default(),
                 clock: 0,
-                busy: false,
+                unasked: 0,
                 settling: Vec::new(),
                 fetching: 0,
                 dormant: Vec::new(),

@@ -5,7 +5,7 @@ const PAGE: usize = 256;
 /// Values by index. A page of them comes into being with the first value in it, and stays.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
-    pages: Vec<Option<Box<[T]>>>,
+    pages: Vec<Option<Box<[T; PAGE]>>>,
 }
 
 impl<T: Default> Pages<T> {
@@ -32,7 +32,7 @@ impl<T: Default> Pages<T> {
             self.pages.resize_with(index / PAGE + 1, || None);
         }
         let page = self.pages[index / PAGE]
-            .get_or_insert_with(|| std::iter::repeat_with(T::default).take(PAGE).collect());
+            .get_or_insert_with(|| Box::new(std::array::from_fn(|_| T::default())));
         &mut page[index % PAGE]
     }
 
