@@ -276,6 +276,15 @@ impl<'socket> Registration<'socket> {
         self.socket
     }
 
+    /// Whether this is a valid entry that enables a level-triggered registration.
+    pub(crate) fn is_level_enable(&self) -> bool {
+        let level = Trigger::LEVEL.bits();
+        // With one of the lower two bits, but not both.
+        self.operation == Operation::ENABLE
+            && (level..level + 3).contains(&self.trigger.bits())
+            && EventFilter::ALL.contains(self.event_filter)
+    }
+
     /// Check what can be checked without looking at the socket.
     pub(crate) fn check(&self) -> Result<(), RegistrationError> {
         let known = Operation::ENABLE

@@ -7,7 +7,7 @@ use super::table::State;
 use super::{
     Core, Debt, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Step, Watch, WatchError, ownership,
 };
-use crate::{Events, Operation, Registration, RegistrationError, Trigger};
+use crate::{Events, Operation, Registration, RegistrationError};
 
 /// One in so many times the poller is told to watch in any case. It finds out if the number does not
 /// stand for the registered socket any more, and a look does not.
@@ -35,11 +35,15 @@ impl<P: Poller> Engine<P> {
         let mut debt = Debt::default();
         for index in 0..batch.len() {
             let registration = &mut batch[index];
-            registration.result = registration.check();
             registration.owed = rearm(core, registration);
-            if let Some(owed) = &registration.owed {
-                debt.add(owed.step);
-            } else if registration.result.is_ok() {
+            registration.result = match &registration.owed {
+                Some(owed) => {
+                    debt.add(owed.step);
+                    Ok(())
+                }
+                None => registration.check(),
+            };
+            if registration.owed.is_none() && registration.result.is_ok() {
                 let (before, rest) = batch.split_at_mut(index);
                 self.rearm_owed_of(core, before, rest[0].raw_socket());
                 rest[0].result = match rest[0].owned {
@@ -497,10 +501,7 @@ impl<P: Poller> Engine<P> {
 /// Enable a level-triggered registration that the poller watches already, and say what is owed to the
 /// poller for it. `None` if the entry is anything else, and nothing was done.
 fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed> {
-    if registration.result.is_err()
-        || registration.operation != Operation::ENABLE
-        || !registration.trigger.contains(Trigger::LEVEL)
-    {
+    if !registration.is_level_enable() {
         return None;
     }
     let socket = u32::try_from(registration.raw_socket()).ok()?;

@@ -67,15 +67,15 @@ impl Queue {
         entries: &mut [Entry],
         mut on_end: impl FnMut(u32),
     ) -> usize {
-        let mut count = 0;
-        while count < entries.len() {
+        let room = entries.len();
+        let mut rest = entries.iter_mut();
+        while rest.len() > 0 {
             let Some(packet) = self.packets.pop_front() else {
                 break;
             };
             let token = match packet {
                 Packet::Entry(entry) => {
-                    entries[count] = entry;
-                    count += 1;
+                    put(&mut rest, entry);
                     continue;
                 }
                 Packet::Notification(token) => token,
@@ -88,8 +88,7 @@ impl Queue {
             if events.is_empty() {
                 continue;
             }
-            entries[count] = Entry::new(slot.key, events.bits(), 0);
-            count += 1;
+            put(&mut rest, Entry::new(slot.key, events.bits(), 0));
             if slot.state == State::Removing {
                 table.end(token.socket);
                 on_end(token.socket);
@@ -97,7 +96,7 @@ impl Queue {
                 slot.state = State::Disabled;
             }
         }
-        count
+        room - rest.len()
     }
 
     /// Make the queued notification of a registration complete in itself, so that it comes out as it
@@ -118,5 +117,11 @@ impl Queue {
 
     pub(super) fn clear(&mut self) {
         self.packets = VecDeque::new();
+    }
+}
+
+fn put<'a>(rest: &mut impl Iterator<Item = &'a mut Entry>, entry: Entry) {
+    if let Some(place) = rest.next() {
+        *place = entry;
     }
 }

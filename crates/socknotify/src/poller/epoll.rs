@@ -155,13 +155,16 @@ impl Poller for Epoll {
         let doubted = |report: &&mut Report| report.mode != Mode::Kept && !is_good(report.socket);
         for report in reports.iter_mut().filter(doubted) {
             let fd = descriptor(report.socket);
-            numbers.push(PollFd::from_borrowed_fd(fd, STATE));
+            numbers.push(PollFd::from_borrowed_fd(fd, asked_of(report.events)));
         }
         if numbers.is_empty() || poll(numbers, Some(&Timespec::default())).is_err() {
             return;
         }
         for (report, number) in reports.iter_mut().filter(doubted).zip(numbers.iter()) {
-            if number.revents().contains(PollFlags::NVAL) {
+            let found = number.revents();
+            if found == asked_of(report.events) {
+                // It is as it was reported.
+            } else if found.contains(PollFlags::NVAL) {
                 report.standing = Standing::Gone;
             } else if !state(number, report.kind).contains(report.events) {
                 report.standing = Standing::Doubtful;
@@ -354,8 +357,14 @@ fn flags(watch: &Watch) -> epoll::EventFlags {
     flags
 }
 
-/// What `poll` can be asked for.
-const STATE: PollFlags = PollFlags::IN.union(PollFlags::OUT).union(PollFlags::RDHUP);
+/// What `poll` is asked for, to confirm these conditions.
+fn asked_of(events: Events) -> PollFlags {
+    let mut asked = PollFlags::empty();
+    asked.set(PollFlags::IN, events.contains(Events::IN));
+    asked.set(PollFlags::OUT, events.contains(Events::OUT));
+    asked.set(PollFlags::RDHUP, events.contains(Events::HANGUP));
+    asked
+}
 
 /// The conditions that `poll` found.
 fn state(number: &PollFd<'_>, kind: Kind) -> Events {
@@ -382,6 +391,12 @@ fn poll_flags(watch: &Watch) -> PollFlags {
 fn conditions(seen: epoll::EventFlags, kind: Kind) -> Events {
     use epoll::EventFlags as Seen;
 
+    if Seen::IN.union(Seen::OUT).contains(seen) {
+        let mut events = Events::empty();
+        events.set(Events::IN, seen.contains(Seen::IN));
+        events.set(Events::OUT, seen.contains(Seen::OUT));
+        return events;
+    }
     let failed = seen.contains(Seen::ERR);
     let hung_up = seen.contains(Seen::HUP);
     if is_unconnected(seen, kind) {
