@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::reports::BATCH;
 use super::table::State;
 use super::{Core, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Watch, WatchError, ownership};
+use crate::sys::{self, RawSocket};
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
 /// How many sockets have to be armed again together for a look at all of them to be worth while.
@@ -48,8 +49,7 @@ impl<P: Poller> Engine<P> {
         if registration.operation == Operation::NONE {
             return Ok(());
         }
-        let socket =
-            u32::try_from(registration.raw_socket()).map_err(|_| RegistrationError::NotASocket)?;
+        let socket = sys::number(registration.raw_socket()).ok_or(RegistrationError::NotASocket)?;
         match registration.operation {
             Operation::ENABLE => self.enable(core, socket, registration),
             Operation::DISABLE => {
@@ -376,7 +376,7 @@ impl<P: Poller> Engine<P> {
         &self,
         core: &mut Core<P::Buffer>,
         earlier: &mut [Registration<'_>],
-        socket: i32,
+        socket: RawSocket,
     ) {
         for registration in earlier {
             if registration.raw_socket() != socket {
@@ -434,8 +434,9 @@ fn interrupt<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
     if !registration.owned {
         return false;
     }
-    // A socket that was adopted has a number that is not negative.
-    let socket = registration.raw_socket() as u32;
+    let Some(socket) = sys::number(registration.raw_socket()) else {
+        return false;
+    };
     let Some(slot) = core.table.slot(socket) else {
         return false;
     };
@@ -455,7 +456,7 @@ fn rearm<B>(core: &mut Core<B>, registration: &mut Registration<'_>) -> bool {
     {
         return false;
     }
-    let Ok(socket) = u32::try_from(registration.raw_socket()) else {
+    let Some(socket) = sys::number(registration.raw_socket()) else {
         return false;
     };
     let Some(slot) = core.table.slot(socket) else {

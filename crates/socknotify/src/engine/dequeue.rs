@@ -9,6 +9,7 @@ use super::queue::Dequeued;
 use super::reports::{BATCH, DORMANT_LOOK};
 use super::scheduler::{Arrival, Precedence, Wake};
 use super::{Core, Engine, Guard, Poller, ReportBuffer, is_any_owed, ownership};
+use crate::sys;
 use crate::{Entry, Error, Operation, Registration};
 
 /// When a wait ends.
@@ -190,7 +191,7 @@ impl<P: Poller> Engine<P> {
             armed.iter().any(|registration| {
                 registration.operation == Operation::ENABLE
                     && registration.result.is_ok()
-                    && u32::try_from(registration.raw_socket()) == Ok(socket)
+                    && sys::number(registration.raw_socket()) == Some(socket)
             })
         });
         let mut core = self.lock();
