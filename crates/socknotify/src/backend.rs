@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
-use crate::poller::Epoll;
+use crate::sys::SystemPoller;
 
 /// What a port is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ impl Backend {
     /// ```
     pub fn probe(self) -> Result<(), Error> {
         match self {
-            Backend::Epoll => Epoll::new().map(drop),
+            Backend::Epoll => SystemPoller::new().map(drop),
         }
     }
 }

@@ -80,6 +80,7 @@ pub mod owned;
 mod poller;
 mod port;
 mod registration;
+mod sys;
 
 pub use backend::{Backend, UnknownBackend};
 pub use entry::{Entry, Events};

@@ -1,13 +1,12 @@
 //! [`CompletionPort`]: the faithful layer, one method for each call of the published interface.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Backend, Choice};
 use crate::engine::Engine;
-use crate::poller::Epoll;
+use crate::sys::SystemPoller;
 use crate::{Entry, Error, Registration, RegistrationError};
 
 /// An I/O completion port that reports the state of sockets.
@@ -53,7 +52,7 @@ use crate::{Entry, Error, Registration, RegistrationError};
 #[doc(alias = "IOCP")]
 #[doc(alias = "CreateIoCompletionPort")]
 pub struct CompletionPort {
-    engine: Arc<Engine<Epoll>>,
+    engine: Arc<Engine<SystemPoller>>,
     choice: Choice,
 }
 
@@ -248,7 +247,7 @@ impl CompletionPort {
     }
 
     /// The engine, for the layer that owns connections.
-    pub(crate) fn engine(&self) -> &Engine<Epoll> {
+    pub(crate) fn engine(&self) -> &Engine<SystemPoller> {
         &self.engine
     }
 
@@ -260,16 +259,6 @@ impl CompletionPort {
     /// What the port looks like at this moment, for diagnosis and for tests.
     pub fn snapshot(&self) -> Snapshot {
         self.engine.snapshot()
-    }
-}
-
-/// The port can be watched itself, by another loop: it is readable when a dequeue would return
-/// something. It may be so for no reason, too.
-///
-/// Then no thread should wait in it; dequeue with a timeout of zero.
-impl AsFd for CompletionPort {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.engine.expose().as_fd()
     }
 }
 
@@ -338,9 +327,8 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        let Backend::Epoll = choice.backend;
         Ok(CompletionPort {
-            engine: Arc::new(Engine::new(Epoll::new()?, concurrency)),
+            engine: Arc::new(Engine::new(SystemPoller::new()?, concurrency)),
             choice,
         })
     }

@@ -1,11 +1,11 @@
 //! What a caller asks of one socket: [`Registration`] and the masks in it.
 
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use bitflags::bitflags;
 
 use crate::engine::Owed;
+use crate::sys::{self, AsSocket, BorrowedSocket, RawSocket};
 use crate::{Events, RegistrationError};
 
 bitflags! {
@@ -160,25 +160,25 @@ pub struct Registration<'socket> {
     /// When notifications come. Counts for ENABLE only.
     #[doc(alias = "triggerFlags")]
     pub trigger: Trigger,
-    socket: RawFd,
+    socket: RawSocket,
     pub(crate) result: Result<(), RegistrationError>,
     /// What the engine still has to say to the system for this entry.
     pub(crate) owed: Option<Owed>,
     /// The port owns the socket, which was adopted: the number stands for nothing else.
     pub(crate) owned: bool,
-    borrowed: PhantomData<BorrowedFd<'socket>>,
+    borrowed: PhantomData<BorrowedSocket<'socket>>,
 }
 
 impl<'socket> Registration<'socket> {
     /// An entry that does nothing; set its fields for any other operation.
-    pub fn new<S: AsFd + ?Sized>(socket: &'socket S) -> Self {
-        Self::of(socket.as_fd().as_raw_fd())
+    pub fn new<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
+        Self::of(sys::raw(socket))
     }
 
     /// ENABLE: register `socket` with `completion_key`, or overwrite the filter and the trigger of
     /// its registration and enable it.
     #[doc(alias = "SOCK_NOTIFY_OP_ENABLE")]
-    pub fn enable<S: AsFd + ?Sized>(
+    pub fn enable<S: AsSocket + ?Sized>(
         socket: &'socket S,
         completion_key: usize,
         event_filter: EventFilter,
@@ -197,7 +197,7 @@ impl<'socket> Registration<'socket> {
     ///
     /// A notification that is queued already may still come out.
     #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
-    pub fn disable<S: AsFd + ?Sized>(socket: &'socket S) -> Self {
+    pub fn disable<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {
             operation: Operation::DISABLE,
             ..Self::new(socket)
@@ -210,7 +210,7 @@ impl<'socket> Registration<'socket> {
     /// Keep the socket open until that notification was dequeued: closing it earlier is allowed, and
     /// the notification still comes, but only then is it certain that no other thread holds one.
     #[doc(alias = "SOCK_NOTIFY_OP_REMOVE")]
-    pub fn remove<S: AsFd + ?Sized>(socket: &'socket S) -> Self {
+    pub fn remove<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {
             operation: Operation::REMOVE,
             ..Self::new(socket)
@@ -231,12 +231,12 @@ impl<'socket> Registration<'socket> {
         unsafe_code,
         reason = "declares the promise of I/O safety; nothing here relies on it"
     )]
-    pub unsafe fn from_raw(socket: RawFd) -> Self {
+    pub unsafe fn from_raw(socket: RawSocket) -> Self {
         Self::of(socket)
     }
 
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
-    pub(crate) fn arm(socket: RawFd, completion_key: usize, event_filter: EventFilter) -> Self {
+    pub(crate) fn arm(socket: RawSocket, completion_key: usize, event_filter: EventFilter) -> Self {
         Registration {
             completion_key,
             event_filter,
@@ -247,7 +247,7 @@ impl<'socket> Registration<'socket> {
         }
     }
 
-    fn of(socket: RawFd) -> Self {
+    fn of(socket: RawSocket) -> Self {
         Registration {
             completion_key: 0,
             event_filter: EventFilter::NONE,
@@ -272,7 +272,7 @@ impl<'socket> Registration<'socket> {
     }
 
     /// The descriptor number of the socket.
-    pub fn raw_socket(&self) -> RawFd {
+    pub fn raw_socket(&self) -> RawSocket {
         self.socket
     }
 

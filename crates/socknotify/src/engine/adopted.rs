@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::apply::refusal;
 use super::table::State;
 use super::{Core, Engine, Mode, Poller, ownership};
+use crate::sys::{self, RawSocket};
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// How a socket is best watched: for good, or armed each time.
@@ -57,10 +58,13 @@ impl<P: Poller> Engine<P> {
     /// Register a socket under this key, disabled.
     pub(crate) fn adopt(
         &self,
-        socket: u32,
+        socket: RawSocket,
         key: usize,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let mut core = self.enter()?;
+        let Some(socket) = sys::number(socket) else {
+            return Ok(Err(RegistrationError::NotASocket));
+        };
         Ok(self.poller.identify(socket).and_then(|identity| {
             let is_known = core.table.slot(socket).is_some_and(|slot| slot.is_live())
                 && ownership::owns(socket, self.id, identity.id);
@@ -81,8 +85,9 @@ impl<P: Poller> Engine<P> {
         core: &mut Core<P::Buffer>,
         registration: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        // What was adopted has a number that is not negative.
-        let socket = registration.raw_socket() as u32;
+        let Some(socket) = sys::number(registration.raw_socket()) else {
+            return Err(RegistrationError::NotASocket);
+        };
         let key = registration.completion_key;
         let live = core.table.slot(socket).filter(|slot| slot.is_live());
         let Some(slot) = live.filter(|slot| slot.key == key) else {
@@ -102,8 +107,10 @@ impl<P: Poller> Engine<P> {
 
     /// End the registration of a socket that is not armed, without a notification. The poller need not
     /// be told if the socket is closed next.
-    pub(crate) fn release(&self, socket: u32, key: usize, stays_open: bool) {
-        let Ok(mut core) = self.enter() else { return };
+    pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
+        let (Some(socket), Ok(mut core)) = (sys::number(socket), self.enter()) else {
+            return;
+        };
         let live = core.table.slot(socket).filter(|slot| slot.is_live());
         let Some(slot) = live.filter(|slot| slot.key == key) else {
             return;
@@ -118,8 +125,14 @@ impl<P: Poller> Engine<P> {
     ///
     /// `insist`: the value takes the place of what a packet says that is in the queue already; and if
     /// there is none, and the registration is not armed, it comes when it is armed the next time.
-    pub(crate) fn interrupt(&self, socket: u32, key: usize, reason: u32, insist: bool) -> bool {
-        let Ok(mut core) = self.enter() else {
+    pub(crate) fn interrupt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        reason: u32,
+        insist: bool,
+    ) -> bool {
+        let (Some(socket), Ok(mut core)) = (sys::number(socket), self.enter()) else {
             return false;
         };
         let Core { table, queue, .. } = &mut *core;

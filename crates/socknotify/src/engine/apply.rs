@@ -7,6 +7,7 @@ use super::table::State;
 use super::{
     Core, Debt, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Step, Watch, WatchError, ownership,
 };
+use crate::sys::{self, RawSocket};
 use crate::{Events, Operation, Registration, RegistrationError};
 
 /// One in so many times the poller is told to watch in any case. It finds out if the number does not
@@ -67,8 +68,7 @@ impl<P: Poller> Engine<P> {
         if registration.operation == Operation::NONE {
             return Ok(());
         }
-        let socket =
-            u32::try_from(registration.raw_socket()).map_err(|_| RegistrationError::NotASocket)?;
+        let socket = sys::number(registration.raw_socket()).ok_or(RegistrationError::NotASocket)?;
         match registration.operation {
             Operation::ENABLE => self.enable(core, socket, registration),
             Operation::DISABLE => {
@@ -391,7 +391,7 @@ impl<P: Poller> Engine<P> {
     fn look(&self, buffer: &mut P::Buffer, batch: &mut [Registration<'_>]) -> Found {
         let watches = batch.iter().filter_map(|registration| {
             let owed = registration.owed.as_ref()?;
-            (owed.step != Step::Tell).then(|| owed.watch(registration))
+            (owed.step != Step::Tell).then(|| owed.watch(registration.event_filter))
         });
         self.poller.probe(buffer, watches);
         // The number may have become a socket of another port, which the poller would tell.
@@ -399,7 +399,6 @@ impl<P: Poller> Engine<P> {
         let mut seen = buffer.seen().iter();
         let mut ready = 0;
         for registration in batch {
-            let socket = registration.raw_socket() as u32;
             let Some(owed) = &mut registration.owed else {
                 continue;
             };
@@ -410,7 +409,7 @@ impl<P: Poller> Engine<P> {
             let is_ready = !owed.seen.is_empty();
             ready += usize::from(is_ready);
             if owed.step == Step::TellOrLook {
-                owed.step = match is_ready && numbers.has(socket) {
+                owed.step = match is_ready && numbers.has(owed.socket) {
                     true => Step::Look,
                     false => Step::Tell,
                 };
@@ -429,7 +428,7 @@ impl<P: Poller> Engine<P> {
             let Some(owed) = registration.owed.take_if(is_to_tell) else {
                 continue;
             };
-            let watch = owed.watch(registration);
+            let watch = owed.watch(registration.event_filter);
             if let Err(error) = self.poller.watch(&watch, true) {
                 let mut core = self.lock();
                 registration.result = self.rearm_failed(&mut core, registration, watch, error);
@@ -444,7 +443,7 @@ impl<P: Poller> Engine<P> {
         &self,
         core: &mut Core<P::Buffer>,
         earlier: &mut [Registration<'_>],
-        socket: i32,
+        socket: RawSocket,
     ) {
         for registration in earlier {
             if registration.raw_socket() != socket {
@@ -453,7 +452,7 @@ impl<P: Poller> Engine<P> {
             let Some(owed) = registration.owed.take_if(is_to_tell) else {
                 continue;
             };
-            let watch = owed.watch(registration);
+            let watch = owed.watch(registration.event_filter);
             if let Err(error) = self.poller.watch(&watch, true) {
                 registration.result = self.rearm_failed(core, registration, watch, error);
             }
@@ -504,7 +503,7 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
     if !registration.is_level_enable() {
         return None;
     }
-    let socket = u32::try_from(registration.raw_socket()).ok()?;
+    let socket = sys::number(registration.raw_socket())?;
     let slot = core.table.slot(socket)?;
     if !slot.is_live() || slot.watched.is_none() || slot.key != registration.completion_key {
         return None;
@@ -531,6 +530,7 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
         }
     };
     Some(Owed {
+        socket,
         turn: slot.turn,
         kind: slot.kind,
         mode,
@@ -550,14 +550,13 @@ fn take_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>], beg
         let Some(owed) = registration.owed.take() else {
             continue;
         };
-        let socket = registration.raw_socket() as u32;
-        let Some(slot) = core.table.slot(socket) else {
+        let Some(slot) = core.table.slot(owed.socket) else {
             continue;
         };
         let is_current = slot.turn == owed.turn && slot.armed < began;
         if is_current && slot.state == State::Enabled {
             let events = owed.seen & slot.wanted();
-            core.queue.notify_slot(slot, socket, events);
+            core.queue.notify_slot(slot, owed.socket, events);
         }
     }
 }

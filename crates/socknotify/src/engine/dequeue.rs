@@ -7,6 +7,7 @@ use super::place::{self, Places};
 use super::reports::{BATCH, DORMANT_LOOK, note_disturbance};
 use super::scheduler::{Arrival, Precedence, Wake};
 use super::{Core, Debt, Engine, Guard, Poller, ReportBuffer, ownership};
+use crate::sys;
 use crate::{Entry, Error, Operation, Registration};
 
 /// When a wait ends.
@@ -180,7 +181,7 @@ impl<P: Poller> Engine<P> {
             armed.iter().any(|registration| {
                 registration.operation == Operation::ENABLE
                     && registration.result.is_ok()
-                    && u32::try_from(registration.raw_socket()) == Ok(socket)
+                    && sys::number(registration.raw_socket()) == Some(socket)
             })
         });
         let mut core = self.lock();

@@ -97,6 +97,7 @@ pub(crate) struct Watch {
 /// What is yet to be done in the poller for an entry that was applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
+    socket: u32,
     turn: u32,
     kind: Kind,
     mode: Mode,
@@ -106,14 +107,13 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// What the poller is to be told, or asked. The number of an entry that owes something is not
-    /// negative.
-    fn watch(&self, registration: &Registration<'_>) -> Watch {
+    /// What the poller is to be told, or asked.
+    fn watch(&self, filter: EventFilter) -> Watch {
         Watch {
-            socket: registration.raw_socket() as u32,
+            socket: self.socket,
             turn: self.turn,
             kind: self.kind,
-            filter: registration.event_filter,
+            filter,
             mode: self.mode,
         }
     }

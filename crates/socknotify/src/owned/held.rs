@@ -1,12 +1,12 @@
 //! [`Held`]: a connection that is this thread's alone.
 
 use std::ops::{Deref, DerefMut};
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use super::worker::CANCELLED;
 use crate::CompletionPort;
+use crate::sys::RawSocket;
 
 /// Names a connection of a port, from its adoption to its end. It is never given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ struct Indices {
 struct Index {
     generation: u32,
     /// The socket of the connection that has the index.
-    socket: Option<RawFd>,
+    socket: Option<RawSocket>,
 }
 
 impl Home {
@@ -72,7 +72,7 @@ impl Home {
     }
 
     /// The identity is this socket's from now on.
-    pub(super) fn occupy(&self, id: Id, socket: RawFd) {
+    pub(super) fn occupy(&self, id: Id, socket: RawSocket) {
         self.indices().entries[id.index as usize].socket = Some(socket);
     }
 
@@ -119,7 +119,7 @@ impl Home {
             return false;
         };
         let engine = self.port.engine();
-        engine.interrupt(socket as u32, id.index as usize, CANCELLED, true);
+        engine.interrupt(socket, id.index as usize, CANCELLED, true);
         true
     }
 }
@@ -131,7 +131,7 @@ pub(super) struct Node<T> {
     home: Arc<Home>,
     pub(super) id: Id,
     /// The number that it was adopted under.
-    pub(super) socket: RawFd,
+    pub(super) socket: RawSocket,
 }
 
 /// A connection that belongs to a port, and is this thread's alone at the moment.
@@ -147,7 +147,7 @@ pub struct Held<T> {
 }
 
 impl<T> Held<T> {
-    pub(super) fn new(value: T, home: &Arc<Home>, id: Id, socket: RawFd) -> Self {
+    pub(super) fn new(value: T, home: &Arc<Home>, id: Id, socket: RawSocket) -> Self {
         let home = Arc::clone(home);
         Self::from_node(Box::new(Node {
             value,
@@ -184,7 +184,7 @@ impl<T> Held<T> {
         let (home, id) = (node.home, node.id);
         home.retire(id);
         let engine = home.port.engine();
-        engine.release(node.socket as u32, id.index as usize, true);
+        engine.release(node.socket, id.index as usize, true);
         home.recycle(id);
         node.value
     }
@@ -196,7 +196,7 @@ impl<T> Drop for Held<T> {
         let (home, id) = (Arc::clone(&node.home), node.id);
         home.retire(id);
         let engine = home.port.engine();
-        engine.release(node.socket as u32, id.index as usize, false);
+        engine.release(node.socket, id.index as usize, false);
         // The number is free from here on; the index a moment later.
         drop(node);
         home.recycle(id);

@@ -1,7 +1,6 @@
 //! [`Port`]: a completion port that owns connections.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use super::slots::{NEVER, Slots};
 use super::wheel::Wheel;
 use super::worker::{MESSAGE, TIMED_OUT, TIMER};
 use super::{AdoptError, Held, Id, Interest, Worker};
+use crate::sys::{self, AsSocket};
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
 };
@@ -59,7 +59,7 @@ struct Deadlines {
 /// Ticks in a second. Deadlines are met to a tick or two.
 const TICKS: u32 = 1000;
 
-impl<T: AsFd, M> Port<T, M> {
+impl<T: AsSocket, M> Port<T, M> {
     /// Makes a port with one place for each processor.
     ///
     /// # Errors
@@ -83,13 +83,12 @@ impl<T: AsFd, M> Port<T, M> {
     /// The connection comes back when it is no socket, or belongs to another port, or this one already,
     /// and when the port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
-        let socket = connection.as_fd().as_raw_fd();
+        let socket = sys::raw(&connection);
         let home = &self.shared.home;
         let id = home.acquire();
         // It is made before the port can be closed, and so is swept when it is.
         self.shared.slots.get(id.index);
-        // A descriptor that is borrowed is not negative.
-        let adopted = home.port.engine().adopt(socket as u32, id.index as usize);
+        let adopted = home.port.engine().adopt(socket, id.index as usize);
         match either(adopted) {
             Ok(()) => {
                 home.occupy(id, socket);
@@ -144,7 +143,7 @@ impl<T: AsFd, M> Port<T, M> {
     ) -> io::Result<Id> {
         let home = &self.shared.home;
         let id = home.acquire();
-        let number = socket.as_fd().as_raw_fd();
+        let number = sys::raw(&*socket);
         home.occupy(id, number);
         let slot = self.shared.slots.get(id.index);
         *slot.content() = Some(Content::Shared(Arc::clone(&socket)));
@@ -215,6 +214,15 @@ impl<T, M> Port<T, M> {
         self.shared.home.port.snapshot()
     }
 
+    /// The port underneath.
+    #[cfg_attr(
+        not(unix),
+        allow(dead_code, reason = "for other loops, which watch descriptors")
+    )]
+    pub(crate) fn completion_port(&self) -> &CompletionPort {
+        &self.shared.home.port
+    }
+
     /// The number of places: how many threads may run with events in hand.
     pub fn concurrency(&self) -> usize {
         self.shared.home.port.concurrency()
@@ -252,16 +260,6 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
                 closed: AtomicBool::new(false),
             }),
         }
-    }
-}
-
-/// The port can be watched itself, by another loop: it is readable when a worker's
-/// [`process`](Worker::process) would return something. It may be so for no reason, too.
-///
-/// Then no thread should wait in it; call `process` with a timeout of zero.
-impl<T, M> AsFd for Port<T, M> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.home.port.as_fd()
     }
 }
 
@@ -333,14 +331,14 @@ impl<T, M> Shared<T, M> {
         interest: Interest,
     ) -> Option<Registration<'static>>
     where
-        T: AsFd,
+        T: AsSocket,
     {
         assert!(
             connection.is_of(&self.home),
             "a connection is armed in the port that adopted it"
         );
         // The engine knows if it is another one than was adopted.
-        let socket = connection.as_fd().as_raw_fd();
+        let socket = sys::raw(&*connection);
         let node = connection.into_node();
         let index = node.id.index;
         let slot = self.slots.get(index);
@@ -437,7 +435,7 @@ impl<T, M> Shared<T, M> {
     /// False if it is just being armed, or notified: then it has to be looked at again.
     fn time_out(&self, node: &Node<T>) -> bool {
         let engine = self.home.port.engine();
-        let (socket, key) = (node.socket as u32, node.id.index as usize);
+        let (socket, key) = (node.socket, node.id.index as usize);
         engine.interrupt(socket, key, TIMED_OUT, false)
     }
 

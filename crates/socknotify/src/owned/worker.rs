@@ -1,12 +1,12 @@
 //! [`Worker`]: a thread's part of a port; [`Event`]: what comes out of it.
 
 use std::fmt;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::port::{Content, Shared, lock};
 use super::{Held, Interest};
+use crate::sys::AsSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// Completion keys beside the indices of connections.
@@ -79,7 +79,7 @@ pub enum Event<T, M = ()> {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Worker<T: AsFd, M = ()> {
+pub struct Worker<T: AsSocket, M = ()> {
     shared: Arc<Shared<T, M>>,
     /// Handed back, and armed by the next call.
     armed: Vec<(Held<T>, Interest)>,
@@ -91,7 +91,7 @@ pub struct Worker<T: AsFd, M = ()> {
     taken: usize,
 }
 
-impl<T: AsFd, M> Worker<T, M> {
+impl<T: AsSocket, M> Worker<T, M> {
     pub(super) fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
             shared,
@@ -244,7 +244,7 @@ impl<T, M> Shared<T, M> {
     }
 }
 
-impl<T: AsFd, M> Drop for Worker<T, M> {
+impl<T: AsSocket, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
         self.refused.clear();
         let port = &self.shared.home.port;
@@ -255,7 +255,7 @@ impl<T: AsFd, M> Drop for Worker<T, M> {
     }
 }
 
-impl<T: AsFd, M> fmt::Debug for Worker<T, M> {
+impl<T: AsSocket, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
             .field("armed", &self.armed.len())
