@@ -182,7 +182,7 @@ impl<P: Poller> Engine<P> {
             _ => Err(WatchError::Unknown),
         };
         if let Some(slot) = core.table.of_turn(socket, lasting.turn) {
-            slot.going_on = lasting.filter.wanted();
+            slot.let_go_on(lasting.filter.wanted());
         }
         self.settle(core);
         if self.poller.has_risen(&lasting) {
@@ -215,7 +215,7 @@ impl<P: Poller> Engine<P> {
         let mode = slot.mode();
         let again = slot.watched.is_some();
         let watch = slot.watch_anew(socket, mode);
-        slot.going_on = Events::empty();
+        slot.let_go_on(Events::empty());
         slot.settling = mode == Mode::Edge;
         if slot.settling {
             core.settling.push(slot.token(socket));

@@ -46,7 +46,7 @@ pub(super) struct Slot {
     /// The poller was told of it, and is about to report what holds. That is no edge.
     pub(super) settling: bool,
     /// The conditions whose edges count if they were seen in an earlier turn.
-    pub(super) going_on: Events,
+    going_on: u8,
     /// A packet with this value comes instead, when it is armed the next time. 0 for none.
     pub(super) interruption: u32,
     /// Whether it is among those that may become ready without a report.
@@ -114,6 +114,11 @@ impl Slot {
             && report.events.intersects(self.wanted())
     }
 
+    /// The edges of these conditions count, although they were seen in an earlier turn.
+    pub(super) fn let_go_on(&mut self, conditions: Events) {
+        self.going_on = conditions.bits() as u8;
+    }
+
     /// What a report of this registration says that counts.
     pub(super) fn news(&mut self, report: &Report) -> Option<Events> {
         if report.turn == self.turn {
@@ -121,7 +126,10 @@ impl Slot {
             return is_edge.then_some(report.events);
         }
         match self.mode() {
-            Mode::Edge => Some(report.events & self.going_on).filter(|events| !events.is_empty()),
+            Mode::Edge => {
+                let going_on = Events::from_bits_truncate(self.going_on.into());
+                Some(report.events & going_on).filter(|events| !events.is_empty())
+            }
             Mode::Once | Mode::Level | Mode::Kept => None,
         }
     }
@@ -254,5 +262,16 @@ impl Table {
         self.slots
             .iter_mut()
             .filter(|(_, slot)| slot.state != State::Vacant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_is_a_small_record() {
+        // With the 12 bytes in the table of owners, less than a cache line.
+        assert!(size_of::<Slot>() <= 48);
     }
 }
