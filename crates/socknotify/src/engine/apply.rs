@@ -39,7 +39,7 @@ impl<P: Poller> Engine<P> {
             registration.owed = rearm(core, registration);
             registration.result = match &registration.owed {
                 Some(owed) => {
-                    debt.add(owed.step);
+                    debt.add(owed.step, registration.owned);
                     Ok(())
                 }
                 None => registration.check(),
@@ -524,7 +524,8 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
     } else {
         slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
         slot.turn_over(mode);
-        match is_silent && mode == Mode::Once && slot.probes > 0 {
+        let may_look = registration.owned || slot.probes > 0;
+        match is_silent && mode == Mode::Once && may_look {
             true => Step::TellOrLook,
             false => Step::Tell,
         }

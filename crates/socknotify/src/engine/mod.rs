@@ -130,9 +130,10 @@ struct Debt {
 }
 
 impl Debt {
-    fn add(&mut self, step: Step) {
+    fn add(&mut self, step: Step, is_owned: bool) {
         self.any = true;
-        self.looks |= step == Step::Look;
+        // To be told of a socket that is ready would wake another thread.
+        self.looks |= is_owned && step != Step::Tell;
         self.choices += usize::from(step == Step::TellOrLook);
     }
 

@@ -1,9 +1,10 @@
-//! Messages, shared sockets, and a port that is watched by another loop.
+//! Messages, shared sockets, a port that is watched by another loop, and what other threads notice.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socknotify::owned::{Event, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Error, EventFilter, Events};
 
-use crate::support::{PATIENCE, port, wait_until};
+use crate::support::{PATIENCE, asleep, port, voluntary_switches, wait_until};
 use crate::{connect, next, nothing, owning_port, ready};
 
 for_every_backend! {
@@ -22,6 +23,7 @@ for_every_backend! {
     a_shared_socket_comes_back_last,
     the_port_can_be_watched,
     a_watched_port_stays_readable_while_something_is_left,
+    a_client_that_does_not_wait_disturbs_no_other_thread_for_long,
 }
 
 fn messages_come_in_order(backend: Backend) -> io::Result<()> {
@@ -214,4 +216,60 @@ fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io
     nothing(&mut worker);
     assert!(!is_readable(&port, Duration::ZERO)?);
     Ok(())
+}
+
+/// What arrives while a thread works on the connection is that thread's affair.
+fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
+    backend: Backend,
+) -> io::Result<()> {
+    const REQUESTS: u64 = 300;
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    worker.arm(connection, EventFilter::IN);
+    let mut connection = ready(next(&mut worker));
+    thread::scope(|scope| {
+        let (tell, told) = channel();
+        let (give, given) = channel();
+        let mut idle = port.worker(4);
+        scope.spawn(move || {
+            tell.send(rustix::thread::gettid())
+                .expect("someone listens");
+            while idle.process(Some(PATIENCE)).is_ok() {
+                // Whoever waits may be the one to get it, now and then.
+                while let Some(event) = idle.take() {
+                    give.send(event).expect("someone listens");
+                }
+            }
+        });
+        let idle = told.recv().expect("a thread");
+        asleep(idle);
+        let before = voluntary_switches(idle);
+        for _ in 0..REQUESTS {
+            // The next request, while this one is worked on; and time for the idle thread to notice.
+            peer.write_all(b"x")?;
+            asleep(idle);
+            assert_eq!((&connection.socket).read(&mut [0; 8])?, 2);
+            peer.write_all(b"x")?;
+            asleep(idle);
+            worker.arm(connection, EventFilter::IN);
+            let mut event = None;
+            wait_until("it comes out", || {
+                let _ = worker.process(Some(Duration::ZERO));
+                event = worker.take().or_else(|| given.try_recv().ok());
+                event.is_some()
+            });
+            connection = ready(event.expect("an event"));
+            asleep(idle);
+        }
+        let after = voluntary_switches(idle);
+        drop(connection);
+        port.close();
+        if let (Some(before), Some(after)) = (before, after) {
+            let times = after - before;
+            assert!(times <= REQUESTS / 10, "{times} times of {REQUESTS}");
+        }
+        Ok(())
+    })
 }
