@@ -49,6 +49,15 @@ pub(crate) fn per_turn(
     Ok(Some(sample))
 }
 
+/// A tool that counting needs, and that is not installed.
+pub(crate) fn missing_tool() -> Option<&'static str> {
+    let is_missing = |tool: &&str| {
+        let outcome = Command::new(tool).arg("--version").output();
+        outcome.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    ["strace", "valgrind"].into_iter().find(is_missing)
+}
+
 /// Take off what the case does by itself. It allocates nothing.
 pub(crate) fn take_off(bare: &Sample, sample: &mut Sample) {
     for (figure, value) in sample {
@@ -70,13 +79,7 @@ fn totals(
             .args(["turns", case.name, &implementation.to_string()])
             .args([&setting.to_string(), &turns.to_string()])
             .output()
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => {
-                    let text = format!("{} is not installed, and counting needs it", tool[0]);
-                    io::Error::new(error.kind(), text)
-                }
-                _ => error,
-            })?;
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", tool[0])))?;
         let [stdout, stderr] =
             [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         match output.status.success() {

@@ -150,7 +150,15 @@ fn measure(arguments: Arguments) -> io::Result<()> {
     let json = arguments.json;
     let report = arguments.report.clone();
     let chosen = cases::named(&arguments.cases)?;
-    let plan = plan(arguments);
+    let mut plan = plan(arguments);
+    if let (false, Some(tool)) = (plan.only_time, count::missing_tool()) {
+        let text = format!("counting needs {tool}, which is not installed");
+        if plan.only_count {
+            return Err(io::Error::other(text));
+        }
+        eprintln!("{text}; going on without");
+        plan.only_time = true;
+    }
     let mut rows = Vec::new();
     for &case in &chosen {
         if !json {

@@ -129,10 +129,10 @@ pub(crate) fn bars(path: &Path, figure: Figure, series: &[Series]) -> Result<(),
         let mut bar = Rectangle::new(corners, color(it.implementation).filled());
         bar.set_margin(5, 5, 0, 0);
         chart.draw_series([bar])?;
-        let label = format!("  {}", grouped(value));
         let at = (value.max(0.0), SegmentValue::CenterOf(place(index)));
         let style = text(Pos::new(HPos::Left, VPos::Center));
-        chart.draw_series([Text::new(label, at, style)])?;
+        let label = EmptyElement::at(at) + Text::new(grouped(value), (8, 0), style);
+        chart.draw_series([label])?;
     }
     root.present()?;
     Ok(())

@@ -18,6 +18,8 @@ pub(super) fn measure<P: Protocol>(
     load: Load,
 ) -> io::Result<Sample> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
+    // As many as may wait; who finds no room tries again a second later.
+    rustix::net::listen(&listener, i32::MAX)?;
     let mut client = client::start(listener.local_addr()?, load)?;
     let connections = client::accept(&listener, load.connections)?;
     let before = waits()?;

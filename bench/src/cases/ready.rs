@@ -1,7 +1,7 @@
 //! What one notification costs, of each kind, by how many sockets are ready at once.
 //!
 //! Each turn writes one byte to every socket's peer, takes all notifications, reads each byte, and arms
-//! again what has to be armed. [`sockets`](Sockets) are also what other cases of one thread work on.
+//! again what has to be armed.
 
 use std::io;
 use std::os::fd::OwnedFd;
