@@ -158,7 +158,7 @@ pub(crate) struct Case {
 
 /// A case with its parameters set.
 pub(crate) trait Trial {
-    /// Measure an implementation once. `None` where it does not apply or does not work here.
+    /// Measure an implementation once. `None` where it does not apply.
     ///
     /// [`Implementation::Bare`] comes first in each round; what it takes is taken off the others.
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>>;

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use socknotify::Backend;
 
+use crate::uring::Ring;
+
 /// One of the sides that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Implementation {
@@ -34,11 +36,10 @@ pub(crate) enum Implementation {
 }
 
 impl Implementation {
-    /// Both layers of ours, on each backend that works here.
+    /// Both layers of ours, on each backend.
     pub(crate) fn ours() -> impl Iterator<Item = Implementation> {
-        let backends = Backend::ALL.iter().copied();
-        let backends = backends.filter(|backend| backend.probe().is_ok());
-        backends.flat_map(|it| [Implementation::Socknotify(it), Implementation::Owned(it)])
+        let layers = |&it| [Implementation::Socknotify(it), Implementation::Owned(it)];
+        Backend::ALL.iter().flat_map(layers)
     }
 
     /// These, then ours, then those.
@@ -48,6 +49,17 @@ impl Implementation {
             .chain(Self::ours())
             .chain(last.iter().copied())
             .collect()
+    }
+
+    /// Whether the system has what it takes, and allows it.
+    pub(crate) fn works_here(self) -> bool {
+        match self {
+            Implementation::RawUring => Ring::new(1).is_ok(),
+            Implementation::Socknotify(backend) | Implementation::Owned(backend) => {
+                backend.probe().is_ok()
+            }
+            _ => true,
+        }
     }
 
     pub(crate) fn is_ours(self) -> bool {
@@ -99,6 +111,6 @@ impl FromStr for Implementation {
         )
         .into_iter()
         .find(|implementation| implementation.to_string() == name)
-        .ok_or_else(|| format!("no implementation that works here is called {name:?}"))
+        .ok_or_else(|| format!("no implementation is called {name:?}"))
     }
 }

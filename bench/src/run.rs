@@ -65,6 +65,7 @@ impl Plan {
         let implementations: Vec<_> = (case.implementations)()
             .into_iter()
             .filter(|&it| it == Implementation::Bare || self.takes_part(it))
+            .filter(|it| it.works_here())
             .collect();
         for setting in self.settings(case) {
             let mut figures = vec![Sample::new(); implementations.len()];

@@ -10,15 +10,15 @@ use io_uring::{IoUring, squeue};
 pub(crate) struct Ring(IoUring);
 
 impl Ring {
-    /// `None` where the kernel does not have it, or does not allow it.
-    pub(crate) fn new(entries: usize) -> Option<Self> {
+    /// With room for this many submissions, and for more completions.
+    pub(crate) fn new(entries: usize) -> io::Result<Self> {
         let entries = entries.next_power_of_two().max(256) as u32;
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_cqsize(entries * 4)
             .build(entries);
-        ring.ok().map(Ring)
+        ring.map(Ring)
     }
 
     /// Put an entry down, for the next call that submits. If there is no room, it submits.

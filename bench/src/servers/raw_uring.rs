@@ -79,8 +79,7 @@ fn converse<P: Protocol>(protocol: &P, streams: Vec<TcpStream>) -> io::Result<()
         .collect();
     // Made last, and so gone before the connections; and with room for all that is pushed in a turn, so
     // that no link is cut.
-    let mut ring = Ring::new(2 * connections.len())
-        .ok_or_else(|| io::Error::other("io_uring does not work here"))?;
+    let mut ring = Ring::new(2 * connections.len())?;
     for (key, connection) in connections.iter_mut().enumerate() {
         // SAFETY: the connections and their buffers stay until the ring is gone.
         unsafe { ring.push(&connection.receive(key))? };

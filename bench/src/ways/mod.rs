@@ -68,7 +68,7 @@ fn read_byte(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// An implementation with room for `batch` notifications at once, and for so many sockets. `None` where
-/// it has nothing of this kind, or does not work here.
+/// it has nothing of this kind.
 pub(crate) fn make<'a>(
     implementation: Implementation,
     kind: Kind,
@@ -80,7 +80,7 @@ pub(crate) fn make<'a>(
         (Implementation::RawEpoll, _) => Some(Box::new(RawEpoll::new(kind, batch)?)),
         (Implementation::RawEpollOnePoll, Kind::OneShot) => Some(Box::new(OnePoll::new(batch)?)),
         (Implementation::RawUring, Kind::OneShot | Kind::Edge) => {
-            RawUring::new(kind, batch).map(|way| Box::new(way) as Box<dyn Way<'a>>)
+            Some(Box::new(RawUring::new(kind, batch)?))
         }
         (Implementation::Socknotify(backend), _) => {
             Some(Box::new(Socknotify::new(backend, kind, batch)?))

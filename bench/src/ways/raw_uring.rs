@@ -21,9 +21,8 @@ pub(super) struct RawUring {
 const REMOVED: u64 = u64::MAX;
 
 impl RawUring {
-    /// `None` where the kernel does not have it, or does not allow it.
-    pub(super) fn new(kind: Kind, batch: usize) -> Option<Self> {
-        Some(RawUring {
+    pub(super) fn new(kind: Kind, batch: usize) -> io::Result<Self> {
+        Ok(RawUring {
             ring: Ring::new(batch)?,
             is_multi: kind == Kind::Edge,
             keys: Vec::with_capacity(batch),
