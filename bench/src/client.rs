@@ -45,29 +45,34 @@ impl Exchange {
     }
 }
 
+/// What a client does.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Load {
+    pub(crate) connections: usize,
+    /// Messages under way on each connection.
+    pub(crate) depth: usize,
+    pub(crate) milliseconds: usize,
+    pub(crate) exchange: Exchange,
+}
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     address: SocketAddr,
-    connections: usize,
-    milliseconds: u64,
-    exchange: Exchange,
+    #[command(flatten)]
+    load: Load,
 }
 
 /// Start a client, which connects at once.
-pub(crate) fn start(
-    address: SocketAddr,
-    connections: usize,
-    milliseconds: u64,
-    exchange: Exchange,
-) -> io::Result<Child> {
-    let exchange = match exchange {
+pub(crate) fn start(address: SocketAddr, load: Load) -> io::Result<Child> {
+    let exchange = match load.exchange {
         Exchange::Echo => "echo",
         Exchange::Http => "http",
     };
+    let numbers = [load.connections, load.depth, load.milliseconds];
     Command::new(std::env::current_exe()?)
-        .arg("client")
-        .args([address.to_string(), connections.to_string()])
-        .args([&milliseconds.to_string(), exchange])
+        .args(["client", &address.to_string()])
+        .args(numbers.map(|number| number.to_string()))
+        .arg(exchange)
         .stdout(Stdio::piped())
         .spawn()
 }
@@ -84,41 +89,52 @@ pub(crate) fn accept(listener: &TcpListener, connections: usize) -> io::Result<V
         .collect()
 }
 
-/// What a client has found, in exchanges per second.
-pub(crate) fn rate(mut client: Child) -> io::Result<f64> {
-    let mut answer = String::new();
-    if let Some(mut output) = client.stdout.take() {
-        output.read_to_string(&mut answer)?;
-    }
-    client.wait()?;
-    answer.trim().parse().map_err(io::Error::other)
+/// What a client has found.
+pub(crate) struct Found {
+    /// Answers per second.
+    pub(crate) rate: f64,
+    /// All answers, also those before and after that were not timed.
+    pub(crate) answers: f64,
 }
 
-/// Keep one message under way on each connection; print how many answers came in a second.
-pub(crate) fn run(options: &Options) -> io::Result<()> {
+/// What a client has found, when it is done.
+pub(crate) fn found(mut client: Child) -> io::Result<Found> {
+    let mut output = String::new();
+    if let Some(mut stdout) = client.stdout.take() {
+        stdout.read_to_string(&mut output)?;
+    }
+    client.wait()?;
+    let mut numbers = output.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(rate)), Some(Ok(answers))) => Ok(Found { rate, answers }),
+        _ => Err(io::Error::other("the client found nothing")),
+    }
+}
+
+/// Keep messages under way on each connection; print how many answers came in a second, and how many
+/// in all.
+pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut connections = Vec::with_capacity(options.connections);
-    for key in 0..options.connections {
-        let connection = TcpStream::connect(options.address)?;
+    let mut connections = Vec::with_capacity(load.connections);
+    for key in 0..load.connections as u64 {
+        let connection = TcpStream::connect(address)?;
         connection.set_nodelay(true)?;
-        epoll::add(
-            &set,
-            &connection,
-            EventData::new_u64(key as u64),
-            EventFlags::IN,
-        )?;
+        let data = EventData::new_u64(key);
+        epoll::add(&set, &connection, data, EventFlags::IN)?;
         connections.push(connection);
     }
-    let message = options.exchange.request();
+    let message = load.exchange.request();
     for mut connection in &connections {
-        connection.write_all(message)?;
+        for _ in 0..load.depth {
+            connection.write_all(message)?;
+        }
     }
-    let time = Duration::from_millis(options.milliseconds);
+    let time = Duration::from_millis(load.milliseconds as u64);
     let warm_up = time / 5;
     let begin = Instant::now();
     let mut counted_from = None;
     let mut answers = 0_u64;
-    let mut answer = vec![0; options.exchange.response()];
+    let mut answer = vec![0; load.exchange.response()];
     let mut events = Vec::with_capacity(64);
     let rate = loop {
         events.clear();
@@ -132,16 +148,13 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         }
         let now = Instant::now();
         match counted_from {
-            None if now - begin > warm_up => {
-                counted_from = Some(now);
-                answers = 0;
-            }
-            Some(start) if now - start > time => {
-                break answers as f64 / (now - start).as_secs_f64();
+            None if now - begin > warm_up => counted_from = Some((now, answers)),
+            Some((start, before)) if now - start > time => {
+                break (answers - before) as f64 / (now - start).as_secs_f64();
             }
             _ => {}
         }
     };
-    println!("{rate}");
+    println!("{rate} {answers}");
     Ok(())
 }

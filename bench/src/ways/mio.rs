@@ -1,41 +1,52 @@
 //! The crate `mio`.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
-use super::{Pairs, Way, read_byte};
+use super::{Way, read_byte};
 
-pub(crate) struct Mio {
+pub(super) struct Mio {
     poll: Poll,
     events: Events,
 }
 
 impl Mio {
-    pub(crate) fn new(pairs: &Pairs) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        for (key, (socket, _)) in pairs.iter().enumerate() {
-            let number = socket.as_raw_fd();
-            poll.registry()
-                .register(&mut SourceFd(&number), Token(key), Interest::READABLE)?;
-        }
+    pub(super) fn new(batch: usize) -> io::Result<Self> {
         Ok(Mio {
-            poll,
-            events: Events::with_capacity(pairs.len()),
+            poll: Poll::new()?,
+            events: Events::with_capacity(batch),
         })
     }
 }
 
-impl Way for Mio {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        let mut left = pairs.len();
+impl<'a> Way<'a> for Mio {
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        for (key, socket) in (first..).zip(sockets) {
+            let mut source = SourceFd(&socket.as_raw_fd());
+            let registry = self.poll.registry();
+            registry.register(&mut source, Token(key), Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        for socket in sockets {
+            let mut source = SourceFd(&socket.as_raw_fd());
+            self.poll.registry().deregister(&mut source)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
         while left > 0 {
             self.poll.poll(&mut self.events, None)?;
             for event in &self.events {
                 left -= 1;
-                read_byte(&pairs[event.token().0].0)?;
+                read_byte(&sockets[event.token().0])?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Ways to hear that sockets are ready: ours, raw system calls, and the peers.
+//! Ways to hear on one thread that sockets are ready: ours, raw system calls, and the peers.
 //!
-//! All do the same work on the same sockets: take everything that is ready, read a byte from each, and
-//! arm again what has to be armed.
+//! All do the same work on the same sockets: take what is ready, read a byte from each, and arm again
+//! what has to be armed.
 
 mod mio;
 mod polling;
@@ -9,17 +9,16 @@ mod raw_epoll;
 mod raw_uring;
 mod socknotify;
 
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
-pub(crate) use self::mio::Mio;
-pub(crate) use self::polling::Polling;
-pub(crate) use self::raw_epoll::{OnePoll, RawEpoll};
-pub(crate) use self::raw_uring::RawUring;
-pub(crate) use self::socknotify::{Owned, Socknotify};
+use crate::implementation::Implementation;
 
-/// Sockets that are read, and their peers.
-pub(crate) type Pairs = [(UnixStream, UnixStream)];
+use self::mio::Mio;
+use self::polling::Polling;
+use self::raw_epoll::{OnePoll, RawEpoll};
+use self::raw_uring::RawUring;
+use self::socknotify::{Owned, Socknotify};
 
 /// What a notification is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,64 +31,74 @@ pub(crate) enum Kind {
     Level,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 3] = [Kind::OneShot, Kind::Edge, Kind::Level];
+/// A way to hear of ready sockets. A socket's key is its index among all, from `first` on.
+pub(crate) trait Way<'a> {
+    /// Register sockets for reading.
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()>;
 
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Kind::OneShot => "one-shot",
-            Kind::Edge => "edge",
-            Kind::Level => "level",
-        }
+    /// Register them no longer.
+    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()>;
+
+    /// Read a byte of each of these, which were added from key 0 on, as they are said to be ready.
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()>;
+}
+
+/// Nobody needs to be told.
+struct Bare;
+
+impl<'a> Way<'a> for Bare {
+    fn add(&mut self, _: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove(&mut self, _: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        sockets.iter().try_for_each(read_byte)
     }
 }
 
-/// A way to hear of ready sockets.
-pub(crate) trait Way {
-    /// Take what is ready of these sockets, until each was ready once.
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()>;
-}
-
-pub(crate) fn read_byte(mut socket: &UnixStream) -> io::Result<()> {
-    socket.read_exact(&mut [0])
-}
-
-/// The reads alone.
-pub(crate) struct Reads;
-
-impl Way for Reads {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        pairs.iter().try_for_each(|(socket, _)| read_byte(socket))
+fn read_byte(socket: impl AsFd) -> io::Result<()> {
+    match rustix::io::read(socket, &mut [0])? {
+        1 => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
-/// An implementation by its name. `None` where it has nothing of this kind, or does not work here.
+/// An implementation with room for `batch` notifications at once, and for so many sockets. `None` where
+/// it has nothing of this kind.
 pub(crate) fn make<'a>(
-    name: &str,
+    implementation: Implementation,
     kind: Kind,
-    pairs: &'a Pairs,
-) -> io::Result<Option<Box<dyn Way + 'a>>> {
-    Ok(match (name, kind) {
-        ("raw epoll", _) => Some(Box::new(RawEpoll::new(pairs, kind)?)),
-        ("raw epoll, one poll", Kind::OneShot) => Some(Box::new(OnePoll::new(pairs)?)),
-        ("raw io_uring", Kind::OneShot) => {
-            RawUring::new(pairs)?.map(|way| Box::new(way) as Box<dyn Way>)
+    batch: usize,
+    sockets: usize,
+) -> io::Result<Option<Box<dyn Way<'a> + 'a>>> {
+    Ok(match (implementation, kind) {
+        (Implementation::Bare, _) => Some(Box::new(Bare)),
+        (Implementation::RawEpoll, _) => Some(Box::new(RawEpoll::new(kind, batch)?)),
+        (Implementation::RawEpollOnePoll, Kind::OneShot) => Some(Box::new(OnePoll::new(batch)?)),
+        (Implementation::RawUring, Kind::OneShot | Kind::Edge) => {
+            Some(Box::new(RawUring::new(kind, batch)?))
         }
-        ("socknotify", _) => Some(Box::new(Socknotify::new(pairs, kind)?)),
-        ("socknotify owned", Kind::OneShot) => Some(Box::new(Owned::new(pairs)?)),
-        ("polling", _) => Some(Box::new(Polling::new(pairs, kind)?)),
-        ("mio", Kind::Edge) => Some(Box::new(Mio::new(pairs)?)),
+        (Implementation::Socknotify(backend), _) => {
+            Some(Box::new(Socknotify::new(backend, kind, batch)?))
+        }
+        (Implementation::Owned(backend), Kind::OneShot) => {
+            Some(Box::new(Owned::new(backend, batch, sockets)?))
+        }
+        (Implementation::Polling, _) => Some(Box::new(Polling::new(kind, batch)?)),
+        (Implementation::Mio, Kind::Edge) => Some(Box::new(Mio::new(batch)?)),
         _ => None,
     })
 }
 
-/// Every implementation, the one that others are compared to first.
-pub(crate) const NAMES: [&str; 7] = [
-    "raw epoll",
-    "raw epoll, one poll",
-    "raw io_uring",
-    "socknotify",
-    "socknotify owned",
-    "polling",
-    "mio",
-];
+/// Every implementation of this, the one that others are compared to first.
+pub(crate) fn all() -> Vec<Implementation> {
+    use Implementation::*;
+    Implementation::around(
+        &[Bare, RawEpoll, RawEpollOnePoll, RawUring],
+        &[Polling, Mio],
+    )
+}

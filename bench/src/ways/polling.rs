@@ -2,48 +2,56 @@
 
 use std::io;
 use std::num::NonZero;
+use std::os::fd::OwnedFd;
 
 use polling::{Event, Events, PollMode, Poller};
 
-use super::{Kind, Pairs, Way, read_byte};
+use super::{Kind, Way, read_byte};
 
-pub(crate) struct Polling<'a> {
+pub(super) struct Polling {
     poller: Poller,
     mode: PollMode,
     events: Events,
-    pairs: &'a Pairs,
 }
 
-impl<'a> Polling<'a> {
-    pub(crate) fn new(pairs: &'a Pairs, kind: Kind) -> io::Result<Self> {
-        let poller = Poller::new()?;
-        let mode = match kind {
-            Kind::OneShot => PollMode::Oneshot,
-            Kind::Edge => PollMode::Edge,
-            Kind::Level => PollMode::Level,
-        };
-        for (key, (socket, _)) in pairs.iter().enumerate() {
-            // SAFETY: it is deleted when this goes, before the socket does.
-            unsafe { poller.add_with_mode(socket, Event::readable(key), mode)? };
-        }
-        let room = NonZero::new(pairs.len()).expect("some sockets");
+impl Polling {
+    pub(super) fn new(kind: Kind, batch: usize) -> io::Result<Self> {
         Ok(Polling {
-            poller,
-            mode,
-            events: Events::with_capacity(room),
-            pairs,
+            poller: Poller::new()?,
+            mode: match kind {
+                Kind::OneShot => PollMode::Oneshot,
+                Kind::Edge => PollMode::Edge,
+                Kind::Level => PollMode::Level,
+            },
+            events: Events::with_capacity(NonZero::new(batch).expect("some sockets")),
         })
     }
 }
 
-impl Way for Polling<'_> {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        let mut left = pairs.len();
+impl<'a> Way<'a> for Polling {
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        for (key, socket) in (first..).zip(sockets) {
+            // SAFETY: the sockets outlive the poller.
+            unsafe {
+                let event = Event::readable(key);
+                self.poller.add_with_mode(socket, event, self.mode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        let mut sockets = sockets.iter();
+        sockets.try_for_each(|socket| self.poller.delete(socket))
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
         while left > 0 {
             self.events.clear();
             left -= self.poller.wait(&mut self.events, None)?;
             for event in self.events.iter() {
-                let socket = &pairs[event.key].0;
+                let socket = &sockets[event.key];
                 read_byte(socket)?;
                 if self.mode == PollMode::Oneshot {
                     self.poller.modify(socket, Event::readable(event.key))?;
@@ -51,13 +59,5 @@ impl Way for Polling<'_> {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Polling<'_> {
-    fn drop(&mut self) {
-        for (socket, _) in self.pairs {
-            let _ = self.poller.delete(socket);
-        }
     }
 }

@@ -1,64 +1,66 @@
 //! `epoll`, by itself.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Kind, Pairs, Way, read_byte};
-
-fn register(pairs: &Pairs, flags: EventFlags) -> io::Result<OwnedFd> {
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (key, (socket, _)) in pairs.iter().enumerate() {
-        epoll::add(&set, socket, EventData::new_u64(key as u64), flags)?;
-    }
-    Ok(set)
-}
-
-fn wait(set: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Result<usize> {
-    events.clear();
-    Ok(epoll::wait(
-        set,
-        rustix::buffer::spare_capacity(events),
-        None,
-    )?)
-}
+use super::{Kind, Way, read_byte};
 
 /// The plain loop. One-shot: `EPOLLONESHOT`, and one `EPOLL_CTL_MOD` to arm each socket again.
-pub(crate) struct RawEpoll {
+pub(super) struct RawEpoll {
     set: OwnedFd,
     flags: EventFlags,
     events: Vec<epoll::Event>,
 }
 
 impl RawEpoll {
-    pub(crate) fn new(pairs: &Pairs, kind: Kind) -> io::Result<Self> {
-        let flags = EventFlags::IN
-            | match kind {
-                Kind::OneShot => EventFlags::ONESHOT,
-                Kind::Edge => EventFlags::ET,
-                Kind::Level => EventFlags::empty(),
-            };
+    pub(super) fn new(kind: Kind, batch: usize) -> io::Result<Self> {
+        let flags = match kind {
+            Kind::OneShot => EventFlags::ONESHOT,
+            Kind::Edge => EventFlags::ET,
+            Kind::Level => EventFlags::empty(),
+        };
         Ok(RawEpoll {
-            set: register(pairs, flags)?,
-            flags,
-            events: Vec::with_capacity(pairs.len()),
+            set: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            flags: flags | EventFlags::IN,
+            events: Vec::with_capacity(batch),
         })
+    }
+
+    fn wait(&mut self) -> io::Result<usize> {
+        self.events.clear();
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        Ok(epoll::wait(&self.set, room, None)?)
     }
 }
 
-impl Way for RawEpoll {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        let mut left = pairs.len();
+impl<'a> Way<'a> for RawEpoll {
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        for (key, socket) in (first as u64..).zip(sockets) {
+            epoll::add(&self.set, socket, EventData::new_u64(key), self.flags)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        for socket in sockets {
+            epoll::delete(&self.set, socket)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
         while left > 0 {
-            left -= wait(&self.set, &mut self.events)?;
+            left -= self.wait()?;
             for event in &self.events {
                 let data = event.data;
-                let socket = &pairs[data.u64() as usize].0;
+                let socket = &sockets[data.u64() as usize];
                 read_byte(socket)?;
                 if self.flags.contains(EventFlags::ONESHOT) {
-                    epoll::modify(&self.set, socket.as_fd(), data, self.flags)?;
+                    epoll::modify(&self.set, socket, data, self.flags)?;
                 }
             }
         }
@@ -68,37 +70,41 @@ impl Way for RawEpoll {
 
 /// One-shot notifications out of edges: a socket is registered once, and to arm a batch of them again
 /// is one `poll` over all, which finds those that are ready already.
-pub(crate) struct OnePoll<'a> {
-    set: OwnedFd,
-    events: Vec<epoll::Event>,
+pub(super) struct OnePoll<'a> {
+    edges: RawEpoll,
     /// What is to be armed again.
     armed: Vec<PollFd<'a>>,
-    pairs: &'a Pairs,
 }
 
-impl<'a> OnePoll<'a> {
-    pub(crate) fn new(pairs: &'a Pairs) -> io::Result<Self> {
+impl OnePoll<'_> {
+    pub(super) fn new(batch: usize) -> io::Result<Self> {
         Ok(OnePoll {
-            set: register(pairs, EventFlags::IN | EventFlags::ET)?,
-            events: Vec::with_capacity(pairs.len()),
-            armed: Vec::with_capacity(pairs.len()),
-            pairs,
+            edges: RawEpoll::new(Kind::Edge, batch)?,
+            armed: Vec::with_capacity(batch),
         })
     }
 }
 
-impl Way for OnePoll<'_> {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        let mut left = pairs.len();
+impl<'a> Way<'a> for OnePoll<'a> {
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        self.edges.add(sockets, first)
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        self.edges.remove(sockets, first)
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
         while left > 0 {
             if !self.armed.is_empty() {
                 // With one thread, what it finds comes as an edge as well, and is read then.
                 poll(&mut self.armed, Some(&Timespec::default()))?;
                 self.armed.clear();
             }
-            left -= wait(&self.set, &mut self.events)?;
-            for event in &self.events {
-                let socket = &self.pairs[event.data.u64() as usize].0;
+            left -= self.edges.wait()?;
+            for event in &self.edges.events {
+                let socket = &sockets[event.data.u64() as usize];
                 read_byte(socket)?;
                 self.armed.push(PollFd::new(socket, PollFlags::IN));
             }

@@ -1,50 +1,77 @@
-//! `io_uring`, by itself: a one-shot poll for each socket; to arm a batch again and to wait is one system
-//! call.
+//! `io_uring`, by itself. One-shot: a poll for each socket; to arm a batch again and to wait is one
+//! system call. Edge: a poll that goes on.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::opcode;
+use io_uring::types::Fd;
 
-use super::{Pairs, Way, read_byte};
+use super::{Kind, Way, read_byte};
+use crate::uring::Ring;
 
-pub(crate) struct RawUring {
-    ring: IoUring,
+pub(super) struct RawUring {
+    ring: Ring,
+    /// A poll goes on after its first report.
+    is_multi: bool,
     keys: Vec<usize>,
 }
 
+/// What the completion of a removal carries in place of a key.
+const REMOVED: u64 = u64::MAX;
+
 impl RawUring {
-    /// `None` where the kernel does not have it, or does not allow it.
-    pub(crate) fn new(pairs: &Pairs) -> io::Result<Option<Self>> {
-        let entries = pairs.len().next_power_of_two().max(8) as u32;
-        let Ok(ring) = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(entries)
-        else {
-            return Ok(None);
-        };
-        let mut way = RawUring {
-            ring,
-            keys: Vec::with_capacity(pairs.len()),
-        };
-        (0..pairs.len()).try_for_each(|key| way.arm(pairs, key))?;
-        Ok(Some(way))
+    pub(super) fn new(kind: Kind, batch: usize) -> io::Result<Self> {
+        Ok(RawUring {
+            ring: Ring::new(batch)?,
+            is_multi: kind == Kind::Edge,
+            keys: Vec::with_capacity(batch),
+        })
     }
 
-    fn arm(&mut self, pairs: &Pairs, key: usize) -> io::Result<()> {
-        let socket = types::Fd(pairs[key].0.as_raw_fd());
-        let entry = opcode::PollAdd::new(socket, libc::POLLIN as u32)
+    fn arm(&mut self, socket: &OwnedFd, key: usize) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32)
+            .multi(self.is_multi)
             .build()
             .user_data(key as u64);
-        // SAFETY: a poll refers to no memory, and the sockets outlive the ring.
-        unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
+        // SAFETY: a poll refers to no memory.
+        unsafe { self.ring.push(&entry) }
     }
 }
 
-impl Way for RawUring {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        let mut left = pairs.len();
+impl<'a> Way<'a> for RawUring {
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        for (key, socket) in (first..).zip(sockets) {
+            self.arm(socket, key)?;
+        }
+        self.ring.submit()?;
+        Ok(())
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        // As many as the completion queue has room for: each gives two completions.
+        const AT_ONCE: usize = 256;
+        let mut first = first as u64;
+        for sockets in sockets.chunks(AT_ONCE) {
+            let last = first + sockets.len() as u64;
+            for key in first..last {
+                let entry = opcode::PollRemove::new(key).build().user_data(REMOVED);
+                // SAFETY: a removal refers to no memory.
+                unsafe { self.ring.push(&entry)? };
+            }
+            let mut left = sockets.len();
+            while left > 0 {
+                self.ring.submit_and_wait(left)?;
+                let completions = self.ring.completion();
+                left -= completions.filter(|it| it.user_data() == REMOVED).count();
+            }
+            first = last;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
         while left > 0 {
             self.ring.submit_and_wait(1)?;
             self.keys.clear();
@@ -54,8 +81,10 @@ impl Way for RawUring {
             left -= self.keys.len();
             for index in 0..self.keys.len() {
                 let key = self.keys[index];
-                read_byte(&pairs[key].0)?;
-                self.arm(pairs, key)?;
+                read_byte(&sockets[key])?;
+                if !self.is_multi {
+                    self.arm(&sockets[key], key)?;
+                }
             }
         }
         Ok(())

@@ -1,59 +1,93 @@
 //! Ours: the faithful layer, and the one that owns connections.
 
 use std::io;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use socknotify::owned::{Event, Port, Worker};
-use socknotify::{CompletionPort, Entry, EventFilter, Registration, Trigger};
+use socknotify::owned::{Event, Id, Interest, Port, Worker};
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger,
+};
 
-use super::{Kind, Pairs, Way, read_byte};
+use super::{Kind, Way, read_byte};
 
-pub(crate) struct Socknotify<'a> {
+pub(super) struct Socknotify<'a> {
     port: CompletionPort,
     trigger: Trigger,
     entries: Vec<Entry>,
-    again: Vec<Registration<'a>>,
-    pairs: &'a Pairs,
+    batch: Vec<Registration<'a>>,
 }
 
-impl<'a> Socknotify<'a> {
-    pub(crate) fn new(pairs: &'a Pairs, kind: Kind) -> io::Result<Self> {
-        let trigger = match kind {
-            Kind::OneShot => Trigger::ONESHOT | Trigger::LEVEL,
-            Kind::Edge => Trigger::PERSISTENT | Trigger::EDGE,
-            Kind::Level => Trigger::PERSISTENT | Trigger::LEVEL,
-        };
-        let port = CompletionPort::new()?;
-        for (key, (socket, _)) in pairs.iter().enumerate() {
-            let enable = Registration::enable(socket, key, EventFilter::IN, trigger);
-            port.register(enable)??;
-        }
+impl Socknotify<'_> {
+    pub(super) fn new(backend: Backend, kind: Kind, batch: usize) -> io::Result<Self> {
         Ok(Socknotify {
-            port,
-            trigger,
-            entries: vec![Entry::default(); pairs.len()],
-            again: Vec::with_capacity(pairs.len()),
-            pairs,
+            port: CompletionPort::builder().backend(backend).build()?,
+            trigger: match kind {
+                Kind::OneShot => Trigger::ONESHOT | Trigger::LEVEL,
+                Kind::Edge => Trigger::PERSISTENT | Trigger::EDGE,
+                Kind::Level => Trigger::PERSISTENT | Trigger::LEVEL,
+            },
+            entries: vec![Entry::default(); batch],
+            batch: Vec::with_capacity(batch),
         })
+    }
+
+    /// Only register, as many at a time as notifications are taken.
+    fn submit(&mut self) -> io::Result<()> {
+        self.port
+            .process(&mut self.batch, &mut [], Some(Duration::ZERO))?;
+        for registration in self.batch.drain(..) {
+            registration.result()?;
+        }
+        Ok(())
     }
 }
 
-impl Way for Socknotify<'_> {
-    fn turn(&mut self, _: &Pairs) -> io::Result<()> {
-        let mut left = self.pairs.len();
+impl<'a> Way<'a> for Socknotify<'a> {
+    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        let mut key = first;
+        for sockets in sockets.chunks(self.entries.len()) {
+            for socket in sockets {
+                let enable = Registration::enable(socket, key, EventFilter::IN, self.trigger);
+                self.batch.push(enable);
+                key += 1;
+            }
+            self.submit()?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        for sockets in sockets.chunks(self.entries.len()) {
+            self.batch.extend(sockets.iter().map(Registration::remove));
+            let mut left = sockets.len();
+            while left > 0 {
+                let taken = self
+                    .port
+                    .process(&mut self.batch, &mut self.entries, None)?;
+                let removed = |entry: &&mut Entry| entry.events().contains(Events::REMOVE);
+                left -= taken.iter_mut().filter(removed).count();
+                self.batch.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
         while left > 0 {
             let taken = self
                 .port
-                .process(&mut self.again, &mut self.entries, None)?;
-            self.again.clear();
+                .process(&mut self.batch, &mut self.entries, None)?;
+            self.batch.clear();
             left -= taken.len();
             for entry in taken {
                 let key = entry.completion_key;
-                let socket = &self.pairs[key].0;
+                let socket = &sockets[key];
                 read_byte(socket)?;
                 if self.trigger.contains(Trigger::ONESHOT) {
                     let enable = Registration::enable(socket, key, EventFilter::IN, self.trigger);
-                    self.again.push(enable);
+                    self.batch.push(enable);
                 }
             }
         }
@@ -61,38 +95,70 @@ impl Way for Socknotify<'_> {
     }
 }
 
-/// It has duplicates of the sockets: what it owns is its own.
-pub(crate) struct Owned {
-    worker: Worker<UnixStream>,
-    _port: Port<UnixStream>,
+/// It owns references to the sockets, with which it does the same as with sockets.
+pub(super) struct Owned<'a> {
+    worker: Worker<BorrowedFd<'a>>,
+    port: Port<BorrowedFd<'a>>,
+    room: usize,
+    /// By key.
+    ids: Vec<Id>,
 }
 
-impl Owned {
-    pub(crate) fn new(pairs: &Pairs) -> io::Result<Self> {
-        let port = Port::new()?;
-        let mut worker = port.worker(pairs.len());
-        for (socket, _) in pairs {
-            worker.arm(port.adopt(socket.try_clone()?)?, EventFilter::IN);
-        }
+impl<'a> Owned<'a> {
+    pub(super) fn new(backend: Backend, batch: usize, sockets: usize) -> io::Result<Self> {
+        let port = CompletionPort::builder().backend(backend).build()?;
+        let port = Port::from(port);
         Ok(Owned {
-            worker,
-            _port: port,
+            worker: port.worker(batch),
+            port,
+            room: batch,
+            ids: Vec::with_capacity(sockets),
         })
     }
 }
 
-impl Way for Owned {
-    fn turn(&mut self, pairs: &Pairs) -> io::Result<()> {
-        let mut left = pairs.len();
+impl<'a> Way<'a> for Owned<'a> {
+    fn add(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+        for sockets in sockets.chunks(self.room) {
+            for socket in sockets {
+                let held = self.port.adopt(socket.as_fd())?;
+                self.ids.push(held.id());
+                self.worker.arm(held, Interest::IN);
+            }
+            match self.worker.process(Some(Duration::ZERO)) {
+                Ok(()) | Err(Error::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+        let mut left = sockets.len();
+        for id in self.ids.drain(first..first + left) {
+            self.port.cancel(id);
+        }
         while left > 0 {
             self.worker.process(None)?;
             while let Some(event) = self.worker.take() {
-                let Event::Ready(connection, _) = event else {
+                // What comes out and is dropped is deregistered.
+                left -= usize::from(matches!(event, Event::Cancelled(_)));
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let mut left = sockets.len();
+        while left > 0 {
+            self.worker.process(None)?;
+            while let Some(event) = self.worker.take() {
+                let Event::Ready(held, _) = event else {
                     continue;
                 };
                 left -= 1;
-                read_byte(&connection)?;
-                self.worker.arm(connection, EventFilter::IN);
+                read_byte(*held)?;
+                self.worker.arm(held, Interest::IN);
             }
         }
         Ok(())

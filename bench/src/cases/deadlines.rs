@@ -9,26 +9,38 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::io;
 use std::time::Instant;
 
-use crate::median;
+use crate::case::{Axis, Case, Parameter, Trial};
+use crate::figure::{Figure, Sample};
+use crate::implementation::Implementation;
 
 /// The library's own, which is not public.
-#[path = "../../crates/socknotify/src/owned/wheel.rs"]
+#[path = "../../../crates/socknotify/src/owned/wheel.rs"]
 mod wheel;
 
 use self::wheel::Wheel;
 
+pub(crate) const CASE: Case = Case {
+    name: "deadlines",
+    about: "no socket: a deadline set, pushed back, and passed",
+    judged_by: Figure::Gross,
+    axes: &[Axis {
+        parameter: Parameter::Deadlines,
+        values: &[100, 10_000, 1_000_000],
+        quick: &[100, 10_000],
+    }],
+    implementations: || {
+        use Implementation::*;
+        vec![Heap, Tree, Wheel]
+    },
+    is_counted: false,
+    prepare: |setting, _| {
+        let count = setting.get(Parameter::Deadlines) as u32;
+        Ok(Box::new(Deadlines { count }))
+    },
+};
+
 /// Deadlines lie within this many ticks.
 const RANGE: u64 = 60_000;
-
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    /// Numbers of deadlines at a time.
-    #[arg(long, value_delimiter = ',', default_value = "100,10000,1000000")]
-    deadlines: Vec<u32>,
-    /// Rounds; the median counts.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-}
 
 /// A queue of deadlines by index.
 trait Queue {
@@ -145,24 +157,18 @@ fn measure<Q: Queue>(count: u32) -> io::Result<f64> {
     }
 }
 
-pub(crate) fn run(options: &Options) -> io::Result<()> {
-    println!(
-        "deadlines: nanoseconds for each, to set, push back and pass; median of {} rounds",
-        options.rounds
-    );
-    println!(
-        "{:>10} {:>8} {:>8} {:>8}",
-        "deadlines", "wheel", "heap", "tree"
-    );
-    for &count in &options.deadlines {
-        let mut times = [Vec::new(), Vec::new(), Vec::new()];
-        for _ in 0..options.rounds {
-            times[0].push(measure::<Wheel>(count)?);
-            times[1].push(measure::<Heap>(count)?);
-            times[2].push(measure::<Tree>(count)?);
-        }
-        let [wheel, heap, tree] = times.map(median);
-        println!("{count:>10} {wheel:>8.0} {heap:>8.0} {tree:>8.0}");
+struct Deadlines {
+    count: u32,
+}
+
+impl Trial for Deadlines {
+    fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
+        let time = match implementation {
+            Implementation::Wheel => measure::<Wheel>(self.count)?,
+            Implementation::Heap => measure::<Heap>(self.count)?,
+            Implementation::Tree => measure::<Tree>(self.count)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(Sample::from([(Figure::Gross, time)])))
     }
-    Ok(())
 }

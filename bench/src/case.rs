@@ -1,0 +1,171 @@
+//! [`Case`]: one question, what is varied, and how it is measured.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use crate::figure::{Figure, Sample};
+use crate::implementation::Implementation;
+
+/// What is varied. The names are those of the JSON output and of the options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parameter {
+    /// Sockets that are ready at once.
+    Batch,
+    Threads,
+    Connections,
+    /// Microseconds of computing for each request.
+    Work,
+    /// Registrations that nothing happens to.
+    Idle,
+    Deadlines,
+    /// 1: all threads run on the same; 2: who waits runs on another than who wakes.
+    Processors,
+}
+
+impl Parameter {
+    pub(crate) const ALL: [Parameter; 7] = [
+        Parameter::Batch,
+        Parameter::Threads,
+        Parameter::Connections,
+        Parameter::Work,
+        Parameter::Idle,
+        Parameter::Deadlines,
+        Parameter::Processors,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Parameter::Batch => "batch",
+            Parameter::Threads => "threads",
+            Parameter::Connections => "connections",
+            Parameter::Work => "work",
+            Parameter::Idle => "idle",
+            Parameter::Deadlines => "deadlines",
+            Parameter::Processors => "processors",
+        }
+    }
+
+    /// Whether each takes a file descriptor.
+    pub(crate) const fn takes_descriptors(self) -> bool {
+        matches!(self, Parameter::Connections | Parameter::Idle)
+    }
+
+    /// What its axis in a plot says.
+    pub(crate) const fn unit(self) -> &'static str {
+        match self {
+            Parameter::Batch => "sockets ready at once",
+            Parameter::Threads => "threads",
+            Parameter::Connections => "connections",
+            Parameter::Work => "microseconds of work for each request",
+            Parameter::Idle => "idle registrations",
+            Parameter::Deadlines => "deadlines",
+            Parameter::Processors => "processors",
+        }
+    }
+}
+
+/// A parameter and its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Axis {
+    pub(crate) parameter: Parameter,
+    pub(crate) values: &'static [usize],
+    /// Those for a first look.
+    pub(crate) quick: &'static [usize],
+}
+
+/// One value for each parameter of a case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Setting(Vec<(Parameter, usize)>);
+
+impl Setting {
+    /// The value of a parameter, 1 if the case does not have it.
+    pub(crate) fn get(&self, parameter: Parameter) -> usize {
+        let mut values = self.iter();
+        let found = values.find(|&(it, _)| it == parameter);
+        found.map_or(1, |(_, value)| value)
+    }
+
+    pub(crate) fn with(&self, parameter: Parameter, value: usize) -> Self {
+        let mut setting = self.clone();
+        setting.0.push((parameter, value));
+        setting
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Parameter, usize)> {
+        self.0.iter().copied()
+    }
+
+    /// What is left without one parameter.
+    pub(crate) fn without(&self, parameter: Parameter) -> Self {
+        Setting(self.iter().filter(|&(it, _)| it != parameter).collect())
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (parameter, value)) in self.iter().enumerate() {
+            let separator = if index == 0 { "" } else { " " };
+            write!(f, "{separator}{}={value}", parameter.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pair = |word: &str| {
+            let (name, value) = word.split_once('=')?;
+            let parameter = Parameter::ALL.into_iter().find(|it| it.name() == name)?;
+            Some((parameter, value.parse().ok()?))
+        };
+        let words = text.split_whitespace().map(pair);
+        let pairs = words.collect::<Option<_>>();
+        pairs
+            .map(Setting)
+            .ok_or_else(|| format!("no setting: {text:?}"))
+    }
+}
+
+/// How much is done for one measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) rounds: usize,
+    /// Notifications, where they are counted out.
+    pub(crate) notifications: usize,
+    /// Milliseconds, where a client sets the pace.
+    pub(crate) milliseconds: usize,
+}
+
+/// One question.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// What is done, and what a figure is of.
+    pub(crate) about: &'static str,
+    /// Ratios are of this figure.
+    pub(crate) judged_by: Figure,
+    /// The last one is the horizontal axis of a plot.
+    pub(crate) axes: &'static [Axis],
+    /// The first one is what the others are compared to.
+    pub(crate) implementations: fn() -> Vec<Implementation>,
+    /// Whether [`Trial::turns`] works, so that a turn's system calls, instructions and allocations can
+    /// be counted.
+    pub(crate) is_counted: bool,
+    pub(crate) prepare: fn(&Setting, Effort) -> io::Result<Box<dyn Trial>>,
+}
+
+/// A case with its parameters set.
+pub(crate) trait Trial {
+    /// Measure an implementation once. `None` where it does not apply.
+    ///
+    /// [`Implementation::Bare`] comes first in each round; what it takes is taken off the others.
+    fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>>;
+
+    /// Do this many turns, for someone who counts from outside. False where it does not apply.
+    fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {
+        let _ = (implementation, turns);
+        Ok(false)
+    }
+}

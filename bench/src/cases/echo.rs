@@ -1,0 +1,101 @@
+//! An echo server, by its threads, connections, and how much computing a request takes.
+//!
+//! A thread takes up to 3 events at a time, as the published program does.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::cases::load;
+use crate::client::{Exchange, Load};
+use crate::figure::{Figure, Sample};
+use crate::implementation::Implementation;
+use crate::servers::{Protocol, Shape};
+
+pub(crate) const CASE: Case = Case {
+    name: "echo",
+    about: "an echo server of many threads, one message under way on each connection",
+    judged_by: Figure::Rate,
+    axes: &[
+        Axis {
+            parameter: Parameter::Connections,
+            values: &[100, 10_000],
+            quick: &[100],
+        },
+        Axis {
+            parameter: Parameter::Work,
+            values: &[0, 20],
+            quick: &[0],
+        },
+        Axis {
+            parameter: Parameter::Threads,
+            values: &[1, 2, 4, 16, 64],
+            quick: &[1, 16],
+        },
+    ],
+    implementations: || {
+        use Implementation::*;
+        Implementation::around(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
+    },
+    is_counted: false,
+    prepare: |setting, effort| Ok(Box::new(Echo::new(setting, effort))),
+};
+
+struct Echo {
+    shape: Shape,
+    protocol: Echoing,
+    load: Load,
+}
+
+impl Echo {
+    fn new(setting: &Setting, effort: Effort) -> Self {
+        Echo {
+            shape: Shape {
+                threads: setting.get(Parameter::Threads),
+                room: 3,
+            },
+            protocol: Echoing {
+                work: work(setting),
+            },
+            load: Load {
+                connections: setting.get(Parameter::Connections),
+                depth: 1,
+                milliseconds: effort.milliseconds,
+                exchange: Exchange::Echo,
+            },
+        }
+    }
+}
+
+impl Trial for Echo {
+    fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
+        load::measure(implementation, self.shape, &self.protocol, self.load).map(Some)
+    }
+}
+
+#[derive(Clone)]
+struct Echoing {
+    work: Duration,
+}
+
+impl Protocol for Echoing {
+    fn answer(&mut self, received: &[u8], answers: &mut Vec<u8>) -> io::Result<()> {
+        compute(self.work);
+        answers.extend_from_slice(received);
+        Ok(())
+    }
+}
+
+/// How long computing takes for each request.
+pub(super) fn work(setting: &Setting) -> Duration {
+    Duration::from_micros(setting.get(Parameter::Work) as u64)
+}
+
+pub(super) fn compute(time: Duration) {
+    if time > Duration::ZERO {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}

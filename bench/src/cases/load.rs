@@ -1,0 +1,46 @@
+//! A server under load: the client is a process of its own, which keeps messages under way on each
+//! connection.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+
+use crate::client::{self, Load};
+use crate::figure::{Figure, Sample};
+use crate::implementation::Implementation;
+use crate::servers::{self, Protocol, Shape};
+
+/// Answers per second, and how often a thread had to wait for each.
+pub(super) fn measure<P: Protocol>(
+    implementation: Implementation,
+    shape: Shape,
+    protocol: &P,
+    load: Load,
+) -> io::Result<Sample> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    // As many as may wait; who finds no room tries again a second later.
+    rustix::net::listen(&listener, i32::MAX)?;
+    let mut client = client::start(listener.local_addr()?, load)?;
+    let connections = client::accept(&listener, load.connections)?;
+    let before = waits()?;
+    servers::serve(implementation, shape, protocol, connections, &mut || {
+        client.wait().map(drop)
+    })?;
+    let waits = waits()? - before;
+    let found = client::found(client)?;
+    Ok(Sample::from([
+        (Figure::Rate, found.rate),
+        (Figure::Switches, waits / found.answers),
+    ]))
+}
+
+/// How often the threads of this process have given a processor up of their own accord.
+pub(super) fn waits() -> io::Result<f64> {
+    let mut usage = MaybeUninit::uninit();
+    // SAFETY: there is room for what it writes.
+    match unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } {
+        // SAFETY: it has written it.
+        0 => Ok(unsafe { usage.assume_init() }.ru_nvcsw as f64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

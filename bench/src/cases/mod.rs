@@ -1,0 +1,50 @@
+//! The cases, one file for each question.
+
+mod churn;
+mod deadlines;
+mod echo;
+mod http;
+mod idle;
+mod load;
+mod memory;
+mod pipelining;
+mod post;
+mod ready;
+mod saturated;
+
+use std::io;
+
+use crate::case::Case;
+
+pub(crate) static ALL: [&Case; 12] = [
+    &ready::ONE_SHOT,
+    &ready::EDGE,
+    &ready::LEVEL,
+    &saturated::CASE,
+    &pipelining::CASE,
+    &echo::CASE,
+    &http::CASE,
+    &post::CASE,
+    &churn::CASE,
+    &idle::CASE,
+    &memory::CASE,
+    &deadlines::CASE,
+];
+
+/// The cases of these names, all if there are none. `ready` stands for one-shot, edge and level.
+pub(crate) fn named(names: &[String]) -> io::Result<Vec<&'static Case>> {
+    let mut chosen = Vec::new();
+    for name in names {
+        let is_meant =
+            |case: &&&Case| case.name == name || name == "ready" && ready::ALL.contains(&case.name);
+        let before = chosen.len();
+        chosen.extend(ALL.iter().filter(is_meant).copied());
+        if chosen.len() == before {
+            return Err(io::Error::other(format!("there is no case {name:?}")));
+        }
+    }
+    match names {
+        [] => Ok(ALL.to_vec()),
+        _ => Ok(chosen),
+    }
+}

@@ -1,0 +1,135 @@
+//! What one notification costs, of each kind, by how many sockets are ready at once.
+//!
+//! Each turn writes one byte to every socket's peer, takes all notifications, reads each byte, and arms
+//! again what has to be armed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::figure::{Figure, Sample};
+use crate::implementation::Implementation;
+use crate::ways::{self, Kind, Way};
+
+pub(crate) const ONE_SHOT: Case = Case {
+    name: "one-shot",
+    about: "one thread, one-shot and level: a notification, and its socket armed again",
+    judged_by: Figure::Net,
+    axes: &BATCHES,
+    implementations: ways::all,
+    is_counted: true,
+    prepare: |setting, effort| Ready::prepare(Kind::OneShot, setting, effort),
+};
+
+pub(crate) const EDGE: Case = Case {
+    name: "edge",
+    about: "one thread, persistent and edge: a notification",
+    prepare: |setting, effort| Ready::prepare(Kind::Edge, setting, effort),
+    ..ONE_SHOT
+};
+
+pub(crate) const LEVEL: Case = Case {
+    name: "level",
+    about: "one thread, persistent and level: a notification",
+    prepare: |setting, effort| Ready::prepare(Kind::Level, setting, effort),
+    ..ONE_SHOT
+};
+
+pub(super) const ALL: [&str; 3] = [ONE_SHOT.name, EDGE.name, LEVEL.name];
+
+const BATCHES: [Axis; 1] = [Axis {
+    parameter: Parameter::Batch,
+    values: &[1, 16, 64, 512],
+    quick: &[1, 64],
+}];
+
+/// Sockets that are read, and their peers.
+pub(super) struct Sockets {
+    pub(super) ours: Vec<OwnedFd>,
+    theirs: Vec<OwnedFd>,
+}
+
+impl Sockets {
+    pub(super) fn new(count: usize) -> io::Result<Self> {
+        let pairs = (0..count).map(|_| UnixStream::pair());
+        let pairs = pairs.map(|pair| pair.map(|(ours, theirs)| (ours.into(), theirs.into())));
+        let (ours, theirs) = pairs.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+        Ok(Sockets { ours, theirs })
+    }
+
+    /// Make every socket readable, and have a way read it.
+    pub(super) fn turn<'a>(&'a self, way: &mut dyn Way<'a>) -> io::Result<()> {
+        for peer in &self.theirs {
+            rustix::io::write(peer, &[1])?;
+        }
+        way.turn(&self.ours)
+    }
+
+    /// Nanoseconds per notification.
+    pub(super) fn time<'a>(
+        &'a self,
+        way: &mut dyn Way<'a>,
+        notifications: usize,
+    ) -> io::Result<f64> {
+        let turns = notifications.div_ceil(self.ours.len());
+        let mut time = Duration::ZERO;
+        // The first tenth warms up.
+        let warm_up = turns.div_ceil(10);
+        for turn in 0..warm_up + turns {
+            let start = Instant::now();
+            self.turn(way)?;
+            if turn >= warm_up {
+                time += start.elapsed();
+            }
+        }
+        Ok(time.as_nanos() as f64 / (turns * self.ours.len()) as f64)
+    }
+}
+
+struct Ready {
+    kind: Kind,
+    sockets: Sockets,
+    effort: Effort,
+}
+
+impl Ready {
+    fn prepare(kind: Kind, setting: &Setting, effort: Effort) -> io::Result<Box<dyn Trial>> {
+        let sockets = Sockets::new(setting.get(Parameter::Batch))?;
+        Ok(Box::new(Ready {
+            kind,
+            sockets,
+            effort,
+        }))
+    }
+
+    /// An implementation that knows all the sockets. It goes before the next one comes, and leaves them
+    /// as they were.
+    fn way(&self, implementation: Implementation) -> io::Result<Option<Box<dyn Way<'_> + '_>>> {
+        let sockets = &self.sockets.ours;
+        let mut way = ways::make(implementation, self.kind, sockets.len(), sockets.len())?;
+        if let Some(way) = &mut way {
+            way.add(sockets, 0)?;
+        }
+        Ok(way)
+    }
+}
+
+impl Trial for Ready {
+    fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
+        let Some(mut way) = self.way(implementation)? else {
+            return Ok(None);
+        };
+        let time = self.sockets.time(&mut *way, self.effort.notifications)?;
+        Ok(Some(Sample::from([(Figure::Gross, time)])))
+    }
+
+    fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {
+        let Some(mut way) = self.way(implementation)? else {
+            return Ok(false);
+        };
+        (0..turns).try_for_each(|_| self.sockets.turn(&mut *way))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,137 @@
+//! Threads at full load: every connection is ready all the time, and nobody reads. A turn is a call that
+//! hands back what the thread had, and takes the next.
+
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, Thread};
+use std::time::Instant;
+
+use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::cases::load::waits;
+use crate::figure::{Figure, Sample};
+use crate::implementation::Implementation;
+use crate::servers::{self, Session, Shape, Standing};
+
+pub(crate) const CASE: Case = Case {
+    name: "saturated",
+    about: "threads that share connections which are always ready: a notification, and its socket armed again",
+    judged_by: Figure::Gross,
+    axes: &[
+        Axis {
+            parameter: Parameter::Batch,
+            values: &[16],
+            quick: &[16],
+        },
+        Axis {
+            parameter: Parameter::Threads,
+            values: &[1, 2, 16],
+            quick: &[1, 16],
+        },
+    ],
+    implementations: || {
+        use Implementation::*;
+        Implementation::around(&[RawEpoll], &[Polling])
+    },
+    is_counted: true,
+    prepare: |setting, effort| Ok(Box::new(Saturated::new(setting, effort))),
+};
+
+/// Enough for several threads to have their hands full.
+const CONNECTIONS: usize = 128;
+
+struct Saturated {
+    shape: Shape,
+    effort: Effort,
+}
+
+impl Saturated {
+    fn new(setting: &Setting, effort: Effort) -> Self {
+        Saturated {
+            shape: Shape {
+                threads: setting.get(Parameter::Threads),
+                room: setting.get(Parameter::Batch),
+            },
+            effort,
+        }
+    }
+
+    /// Give and take so many notifications.
+    fn run(&self, implementation: Implementation, notifications: usize) -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut connections = Vec::new();
+        let mut peers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut peer = TcpStream::connect(listener.local_addr()?)?;
+            peer.write_all(&[1])?;
+            peers.push(peer);
+            connections.push(listener.accept()?.0);
+        }
+        let session = Counting {
+            left: Arc::new(AtomicUsize::new(notifications)),
+            waiting: thread::current(),
+        };
+        let left = Arc::clone(&session.left);
+        let mut until = || {
+            while left.load(Ordering::Relaxed) > 0 {
+                thread::park();
+            }
+            Ok(())
+        };
+        servers::serve_ready(
+            implementation,
+            self.shape,
+            &session,
+            connections,
+            &mut until,
+        )
+    }
+}
+
+impl Trial for Saturated {
+    fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
+        let notifications = self.effort.notifications;
+        let (begin, before) = (Instant::now(), waits()?);
+        self.run(implementation, notifications)?;
+        let time = begin.elapsed().as_nanos() as f64 / notifications as f64;
+        let waits = (waits()? - before) / notifications as f64;
+        Ok(Some(Sample::from([
+            (Figure::Gross, time),
+            (Figure::Switches, waits),
+        ])))
+    }
+
+    fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {
+        if implementation == Implementation::Bare {
+            return Ok(false);
+        }
+        self.run(implementation, turns * self.shape.room)?;
+        Ok(true)
+    }
+}
+
+/// Counts, and leaves the connection as it is.
+#[derive(Clone)]
+struct Counting {
+    left: Arc<AtomicUsize>,
+    waiting: Thread,
+}
+
+impl Session for Counting {
+    fn serve(&mut self, _: &TcpStream) -> io::Result<Standing> {
+        // Below 0 it would begin anew: what comes after the end does not count.
+        let count = |left: usize| left.checked_sub(1);
+        match self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count)
+        {
+            Ok(1) => {
+                self.waiting.unpark();
+                Ok(Standing::Ended)
+            }
+            Ok(_) => Ok(Standing::More),
+            Err(_) => Ok(Standing::Ended),
+        }
+    }
+}

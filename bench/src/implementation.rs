@@ -1,0 +1,116 @@
+//! [`Implementation`]: whose cost is measured.
+
+use std::fmt;
+use std::str::FromStr;
+
+use socknotify::Backend;
+
+use crate::uring::Ring;
+
+/// One of the sides that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Implementation {
+    /// What the case does whoever tells it what is ready: its own reads and writes.
+    Bare,
+    /// `epoll`: level-triggered, one-shot or edge-triggered, as the case is.
+    RawEpoll,
+    /// `epoll`, edge-triggered for good; one `poll` finds out of a whole batch what is ready.
+    RawEpollOnePoll,
+    /// `epoll`, edge-triggered: one set for each thread, with its share of the connections.
+    RawEpollEach,
+    /// `io_uring`; in a server, one ring for each thread.
+    RawUring,
+    /// `eventfd`, by itself.
+    Eventfd,
+    Polling,
+    Mio,
+    Tokio,
+    /// The port with keys.
+    Socknotify(Backend),
+    /// The port that owns connections.
+    Owned(Backend),
+    /// The timing wheel of the owning port.
+    Wheel,
+    Heap,
+    Tree,
+}
+
+impl Implementation {
+    /// Both layers of ours, on each backend.
+    pub(crate) fn ours() -> impl Iterator<Item = Implementation> {
+        let layers = |&it| [Implementation::Socknotify(it), Implementation::Owned(it)];
+        Backend::ALL.iter().flat_map(layers)
+    }
+
+    /// These, then ours, then those.
+    pub(crate) fn around(first: &[Implementation], last: &[Implementation]) -> Vec<Implementation> {
+        let first = first.iter().copied();
+        first
+            .chain(Self::ours())
+            .chain(last.iter().copied())
+            .collect()
+    }
+
+    /// Whether the system has what it takes, and allows it.
+    pub(crate) fn works_here(self) -> bool {
+        match self {
+            Implementation::RawUring => Ring::new(1).is_ok(),
+            Implementation::Socknotify(backend) | Implementation::Owned(backend) => {
+                backend.probe().is_ok()
+            }
+            _ => true,
+        }
+    }
+
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(
+            self,
+            Implementation::Socknotify(_) | Implementation::Owned(_) | Implementation::Wheel
+        )
+    }
+}
+
+impl fmt::Display for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Implementation::Bare => "reads and writes alone",
+            Implementation::RawEpoll => "raw epoll",
+            Implementation::RawEpollOnePoll => "raw epoll, one poll",
+            Implementation::RawEpollEach => "raw epoll, a set each",
+            Implementation::RawUring => "raw io_uring",
+            Implementation::Eventfd => "raw eventfd",
+            Implementation::Polling => "polling",
+            Implementation::Mio => "mio",
+            Implementation::Tokio => "tokio",
+            Implementation::Socknotify(backend) => return f.pad(&format!("socknotify {backend}")),
+            Implementation::Owned(backend) => {
+                return f.pad(&format!("socknotify {backend}, owned"));
+            }
+            Implementation::Wheel => "wheel",
+            Implementation::Heap => "heap",
+            Implementation::Tree => "tree",
+        })
+    }
+}
+
+impl FromStr for Implementation {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        use Implementation::*;
+        Self::around(
+            &[
+                Bare,
+                RawEpoll,
+                RawEpollOnePoll,
+                RawEpollEach,
+                RawUring,
+                Eventfd,
+            ],
+            &[Polling, Mio, Tokio, Wheel, Heap, Tree],
+        )
+        .into_iter()
+        .find(|implementation| implementation.to_string() == name)
+        .ok_or_else(|| format!("no implementation is called {name:?}"))
+    }
+}

@@ -1,0 +1,168 @@
+//! A case's run: every implementation in turn, and again in each round.
+
+use std::io;
+
+use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::count;
+use crate::descriptors;
+use crate::figure::{Figure, Sample, medians};
+use crate::implementation::Implementation;
+use crate::row::Row;
+
+/// What of a case to run.
+pub(crate) struct Plan {
+    pub(crate) effort: Effort,
+    /// Leave out what takes time to be found.
+    pub(crate) only_count: bool,
+    /// Leave out what is counted.
+    pub(crate) only_time: bool,
+    /// Of the axes, take the values for a first look.
+    pub(crate) quick: bool,
+    /// Values for a parameter in place of those of the cases, unless there are none.
+    pub(crate) values: Vec<(Parameter, Vec<usize>)>,
+    /// Implementations take part with one of these in their names, all if there are none.
+    pub(crate) only: Vec<String>,
+}
+
+impl Plan {
+    fn settings(&self, case: &Case) -> Vec<Setting> {
+        let mut settings = vec![Setting::default()];
+        for axis in case.axes {
+            let mut values = self.values(axis);
+            if axis.parameter.takes_descriptors() {
+                within_limit(&mut values);
+            }
+            settings = settings
+                .iter()
+                .flat_map(|setting| values.iter().map(|&it| setting.with(axis.parameter, it)))
+                .collect();
+        }
+        settings
+    }
+
+    fn values(&self, axis: &Axis) -> Vec<usize> {
+        let mut values = self.values.iter();
+        let asked = values.find(|(it, values)| *it == axis.parameter && !values.is_empty());
+        match asked {
+            Some((_, values)) => values.clone(),
+            None if self.quick => axis.quick.to_vec(),
+            None => axis.values.to_vec(),
+        }
+    }
+
+    fn takes_part(&self, implementation: Implementation) -> bool {
+        let name = implementation.to_string();
+        let mut parts = self.only.iter();
+        self.only.is_empty() || parts.any(|part| name.contains(part))
+    }
+
+    /// Run a case, and give the rows of each setting to `found`.
+    pub(crate) fn run(
+        &self,
+        case: &Case,
+        mut found: impl FnMut(&Setting, Vec<Row>),
+    ) -> io::Result<()> {
+        let implementations: Vec<_> = (case.implementations)()
+            .into_iter()
+            .filter(|&it| it == Implementation::Bare || self.takes_part(it))
+            .filter(|it| it.works_here())
+            .collect();
+        for setting in self.settings(case) {
+            let mut figures = vec![Sample::new(); implementations.len()];
+            if !self.only_count {
+                let mut trial = (case.prepare)(&setting, self.effort)?;
+                figures = self.measure(&mut *trial, &implementations)?;
+            }
+            if case.is_counted && !self.only_time {
+                count_turns(case, &setting, &implementations, &mut figures)?;
+            }
+            found(&setting, rows(case, &setting, &implementations, figures));
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &self,
+        trial: &mut dyn Trial,
+        implementations: &[Implementation],
+    ) -> io::Result<Vec<Sample>> {
+        let mut samples = vec![Vec::new(); implementations.len()];
+        for _ in 0..self.effort.rounds {
+            let mut bare = None;
+            for (&implementation, samples) in implementations.iter().zip(&mut samples) {
+                let Some(mut sample) = trial.measure(implementation)? else {
+                    continue;
+                };
+                let gross = sample.get(&Figure::Gross).copied();
+                match (implementation, bare, gross) {
+                    (Implementation::Bare, _, gross) => bare = gross,
+                    (_, Some(bare), Some(gross)) => {
+                        sample.insert(Figure::Net, gross - bare);
+                    }
+                    _ => {}
+                }
+                samples.push(sample);
+            }
+        }
+        Ok(samples.iter().map(|samples| medians(samples)).collect())
+    }
+}
+
+/// What the limit of descriptors does not allow becomes what it allows.
+fn within_limit(values: &mut Vec<usize>) {
+    let available = descriptors::available();
+    for value in &mut *values {
+        if *value > available {
+            eprintln!("{value} descriptors are more than the limit allows: {available} instead");
+            *value = available;
+        }
+    }
+    values.dedup();
+}
+
+fn count_turns(
+    case: &Case,
+    setting: &Setting,
+    implementations: &[Implementation],
+    figures: &mut [Sample],
+) -> io::Result<()> {
+    let bare = count::per_turn(case, Implementation::Bare, setting)?.unwrap_or_default();
+    for (&implementation, figures) in implementations.iter().zip(figures) {
+        if implementation == Implementation::Bare {
+            continue;
+        }
+        if let Some(mut counted) = count::per_turn(case, implementation, setting)? {
+            count::take_off(&bare, &mut counted);
+            figures.append(&mut counted);
+        }
+    }
+    Ok(())
+}
+
+/// The reference is the first implementation that has the figure in question.
+fn rows(
+    case: &Case,
+    setting: &Setting,
+    implementations: &[Implementation],
+    figures: Vec<Sample>,
+) -> Vec<Row> {
+    let mut reference = None;
+    let sides = implementations.iter().zip(figures);
+    sides
+        .filter(|(_, figures)| !figures.is_empty())
+        .map(|(&implementation, figures)| {
+            let value = figures.get(&case.judged_by).copied();
+            let reference = value.map(|value| *reference.get_or_insert(value));
+            Row {
+                case: case.name,
+                implementation,
+                setting: setting.clone(),
+                ratio: value
+                    .zip(reference)
+                    .map(|(value, of)| value / of)
+                    .filter(|ratio| ratio.is_finite()),
+                figures,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,206 @@
+//! Servers of many threads: ours, raw system calls, and the peers.
+//!
+//! All serve the same connections in the same way, and differ in how a thread comes to hear of one that
+//! has something for it. Those with a set of sockets for each thread deal the connections out; with the
+//! others any thread serves any connection, and arms it again after each time.
+
+mod mio;
+mod polling;
+mod raw_epoll;
+mod raw_uring;
+mod socknotify;
+mod tokio;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
+
+use crate::implementation::Implementation;
+
+/// What is answered to what is received. It belongs to one connection.
+pub(crate) trait Protocol: Clone + Send + Sync + 'static {
+    /// How much is received at once, in bytes; at most [`MOST`].
+    const ROOM: usize = MOST;
+
+    fn answer(&mut self, received: &[u8], answers: &mut Vec<u8>) -> io::Result<()>;
+}
+
+/// The most that is received at once.
+const MOST: usize = 4096;
+
+/// What is done with a connection that is ready.
+pub(crate) trait Session: Clone + Send + Sync + 'static {
+    fn serve(&mut self, stream: &TcpStream) -> io::Result<Standing>;
+}
+
+/// How a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing more was there to receive.
+    Drained,
+    /// There may be more.
+    More,
+    Ended,
+}
+
+/// How a server is built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) threads: usize,
+    /// Notifications that a thread takes at once.
+    pub(crate) room: usize,
+}
+
+/// Waits until the server shall end.
+pub(crate) type Until<'a> = &'a mut dyn FnMut() -> io::Result<()>;
+
+/// Serve these connections, which are in non-blocking mode.
+pub(crate) fn serve<P: Protocol>(
+    implementation: Implementation,
+    shape: Shape,
+    protocol: &P,
+    streams: Vec<TcpStream>,
+    until: Until<'_>,
+) -> io::Result<()> {
+    match implementation {
+        Implementation::RawUring => raw_uring::serve(shape, protocol, streams, until),
+        Implementation::Tokio => tokio::serve(shape, protocol, streams, until),
+        _ => {
+            let conversation = Conversation {
+                protocol: protocol.clone(),
+                answers: Vec::new(),
+            };
+            serve_ready(implementation, shape, &conversation, streams, until)
+        }
+    }
+}
+
+/// The same for those implementations that say which connection is ready.
+pub(crate) fn serve_ready<S: Session>(
+    implementation: Implementation,
+    shape: Shape,
+    session: &S,
+    streams: Vec<TcpStream>,
+    until: Until<'_>,
+) -> io::Result<()> {
+    let connections: Vec<_> = streams
+        .into_iter()
+        .map(|stream| Connection {
+            stream,
+            session: session.clone(),
+        })
+        .collect();
+    match implementation {
+        Implementation::RawEpoll => raw_epoll::serve_shared(shape, share(connections), until),
+        Implementation::RawEpollEach => raw_epoll::serve_each(shape, connections, until),
+        Implementation::Polling => polling::serve(shape, share(connections), until),
+        Implementation::Mio => mio::serve(shape, connections, until),
+        Implementation::Socknotify(backend) => {
+            socknotify::serve(backend, shape, share(connections), until)
+        }
+        Implementation::Owned(backend) => {
+            socknotify::serve_owned(backend, shape, connections, until)
+        }
+        _ => Err(io::Error::other(format!("{implementation} is no server"))),
+    }
+}
+
+/// A connection that is one thread's alone.
+struct Connection<S> {
+    stream: TcpStream,
+    session: S,
+}
+
+impl<S: Session> Connection<S> {
+    fn serve(&mut self) -> io::Result<Standing> {
+        self.session.serve(&self.stream)
+    }
+
+    /// Serve it until nothing is left, as one has to after an edge. False at its end.
+    fn drain(&mut self) -> io::Result<bool> {
+        loop {
+            match self.serve()? {
+                Standing::More => {}
+                Standing::Drained => return Ok(true),
+                Standing::Ended => return Ok(false),
+            }
+        }
+    }
+}
+
+impl<S> AsFd for Connection<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// A connection that any thread may be told of. One at a time is, so that the lock is free.
+struct Shared<S> {
+    stream: TcpStream,
+    session: Mutex<S>,
+}
+
+impl<S: Session> Shared<S> {
+    /// False at its end.
+    fn serve(&self) -> io::Result<bool> {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(session.serve(&self.stream)? != Standing::Ended)
+    }
+}
+
+fn share<S>(connections: Vec<Connection<S>>) -> Vec<Shared<S>> {
+    let share = |Connection { stream, session }| Shared {
+        stream,
+        session: Mutex::new(session),
+    };
+    connections.into_iter().map(share).collect()
+}
+
+/// Each thread's part, where threads have sets of their own.
+fn deal<T>(connections: Vec<T>, threads: usize) -> Vec<Vec<T>> {
+    let mut hands: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
+    for (index, connection) in connections.into_iter().enumerate() {
+        hands[index % threads].push(connection);
+    }
+    hands
+}
+
+/// Receives what is there, and answers.
+#[derive(Clone)]
+struct Conversation<P> {
+    protocol: P,
+    answers: Vec<u8>,
+}
+
+impl<P: Protocol> Session for Conversation<P> {
+    fn serve(&mut self, mut stream: &TcpStream) -> io::Result<Standing> {
+        let mut buffer = [0; MOST];
+        let received = match stream.read(&mut buffer[..P::ROOM]) {
+            Ok(0) => return Ok(Standing::Ended),
+            Ok(length) => &buffer[..length],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Standing::Drained);
+            }
+            Err(error) if is_end(&error) => return Ok(Standing::Ended),
+            Err(error) => return Err(error),
+        };
+        self.answers.clear();
+        self.protocol.answer(received, &mut self.answers)?;
+        // The client reads each answer before it asks for more, so that there is always room.
+        match stream.write_all(&self.answers) {
+            Err(error) if is_end(&error) => Ok(Standing::Ended),
+            Err(error) => Err(error),
+            Ok(()) if received.len() < P::ROOM => Ok(Standing::Drained),
+            Ok(()) => Ok(Standing::More),
+        }
+    }
+}
+
+/// Whether the client has gone.
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
+}

@@ -1,0 +1,93 @@
+//! Ours: one port for all threads, with keys or with connections that it owns.
+
+use std::io;
+use std::thread;
+
+use socknotify::owned::{Event, Interest, Port};
+use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
+
+use super::{Connection, Session, Shape, Shared, Standing, Until};
+
+pub(super) fn serve<S: Session>(
+    backend: Backend,
+    shape: Shape,
+    connections: Vec<Shared<S>>,
+    until: Until<'_>,
+) -> io::Result<()> {
+    const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
+    let enable = |key: usize| {
+        let stream = &connections[key].stream;
+        Registration::enable(stream, key, EventFilter::IN, ONESHOT)
+    };
+    let port = CompletionPort::builder().backend(backend).build()?;
+    for key in 0..connections.len() {
+        port.register(enable(key))??;
+    }
+    let serve = || -> io::Result<()> {
+        let mut entries = vec![Entry::default(); shape.room];
+        let mut batch = Vec::with_capacity(shape.room);
+        loop {
+            let taken = match port.process(&mut batch, &mut entries, None) {
+                Ok(taken) => taken,
+                Err(Error::Closed) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            batch.clear();
+            for entry in taken {
+                let key = entry.completion_key;
+                if connections[key].serve()? {
+                    batch.push(enable(key));
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..shape.threads).map(|_| scope.spawn(serve)).collect();
+        let outcome = until();
+        port.close();
+        for thread in threads {
+            thread.join().expect("the server does not panic")?;
+        }
+        outcome
+    })
+}
+
+pub(super) fn serve_owned<S: Session>(
+    backend: Backend,
+    shape: Shape,
+    connections: Vec<Connection<S>>,
+    until: Until<'_>,
+) -> io::Result<()> {
+    let port = CompletionPort::builder().backend(backend).build()?;
+    let port = Port::<Connection<S>>::from(port);
+    for connection in connections {
+        let connection = port.adopt(connection)?;
+        port.arm(connection, Interest::IN)?;
+    }
+    let serve = || -> io::Result<()> {
+        let mut worker = port.worker(shape.room);
+        loop {
+            match worker.process(None) {
+                Ok(()) => {}
+                Err(Error::Closed) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(event) = worker.take() {
+                if let Event::Ready(mut connection, _) = event {
+                    if connection.serve()? != Standing::Ended {
+                        worker.arm(connection, Interest::IN);
+                    }
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..shape.threads).map(|_| scope.spawn(serve)).collect();
+        let outcome = until();
+        port.close();
+        for thread in threads {
+            thread.join().expect("the server does not panic")?;
+        }
+        outcome
+    })
+}

@@ -1,0 +1,156 @@
+//! What does not depend on a quiet machine: system calls, instructions, allocations, memory.
+//!
+//! The suite counts, optimised as people run it; here are the bounds. They lie a little above what there
+//! is, because compilers and processors differ, and are to be lowered when there is less.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// What an implementation may cost.
+struct Bounds {
+    implementation: &'static str,
+    /// System calls of a turn in which 64 sockets are armed again, and as many notifications taken.
+    system_calls: Bound,
+    /// Instructions for each of these notifications, all but reading and writing.
+    instructions: Bound,
+    /// Bytes of the process for each idle registration.
+    bytes: Bound,
+}
+
+/// What a figure may be, and what it is to become.
+struct Bound {
+    at_most: f64,
+    goal: f64,
+}
+
+const BOUNDS: [Bounds; 4] = [
+    Bounds {
+        implementation: "socknotify epoll",
+        // Two; every 16th time one for each socket besides.
+        system_calls: bound(6.0, 2.0),
+        instructions: bound(750.0, 200.0),
+        bytes: bound(64.0, 64.0),
+    },
+    Bounds {
+        implementation: "socknotify epoll, owned",
+        system_calls: bound(6.0, 2.0),
+        instructions: bound(1200.0, 200.0),
+        bytes: bound(160.0, 64.0),
+    },
+    Bounds {
+        implementation: "socknotify io_uring",
+        system_calls: bound(1.0, 1.0),
+        instructions: bound(750.0, 200.0),
+        bytes: bound(64.0, 64.0),
+    },
+    Bounds {
+        implementation: "socknotify io_uring, owned",
+        system_calls: bound(1.0, 1.0),
+        instructions: bound(1200.0, 200.0),
+        bytes: bound(160.0, 64.0),
+    },
+];
+
+const fn bound(at_most: f64, goal: f64) -> Bound {
+    Bound { at_most, goal }
+}
+
+#[test]
+fn arming_64_sockets_and_taking_64_notifications_is_few_system_calls() {
+    check("one-shot", "syscalls_per_turn", |it| &it.system_calls);
+}
+
+#[test]
+fn a_notification_is_few_instructions() {
+    check("one-shot", "instructions_per_notification", |it| {
+        &it.instructions
+    });
+}
+
+#[test]
+fn an_idle_registration_is_few_bytes() {
+    check("memory", "bytes_per_registration", |it| &it.bytes);
+}
+
+#[test]
+fn nothing_is_allocated_on_the_way() {
+    for case in ["one-shot", "edge", "level"] {
+        for row in rows(case) {
+            assert_eq!(figure(row, "allocations_per_turn"), 0.0, "{row}");
+        }
+    }
+}
+
+/// At full load a thread goes from one batch to the next, and those without a place stay asleep.
+#[test]
+fn many_threads_at_full_load_wake_nobody_and_allocate_nothing() {
+    for row in rows("saturated") {
+        assert_eq!(row["threads"], 16);
+        for name in ["futex_calls_per_turn", "allocations_per_turn"] {
+            // When threads start and end they do, now more, now less.
+            assert!(figure(row, name).abs() < 0.1, "{name}: {row}");
+        }
+    }
+}
+
+fn check(case: &str, name: &str, bound: impl Fn(&Bounds) -> &Bound) {
+    for row in rows(case) {
+        let mut bounds = BOUNDS.iter();
+        let bounds = bounds.find(|it| row["impl"] == it.implementation);
+        let Bound { at_most, goal } = bound(bounds.expect("bounds for every implementation"));
+        let found = figure(row, name);
+        println!("{}: {name} {found:.1}, goal {goal}", row["impl"]);
+        assert!(found <= *at_most, "at most {at_most}: {row}");
+    }
+}
+
+fn figure(row: &Value, name: &str) -> f64 {
+    let figure = row[name].as_f64();
+    figure.unwrap_or_else(|| panic!("{name} was not counted: {row}"))
+}
+
+/// What the suite says of our own implementations in this case: one row for each, at least.
+fn rows(case: &str) -> Vec<&'static Value> {
+    static ROWS: OnceLock<Vec<Value>> = OnceLock::new();
+    let rows = ROWS.get_or_init(|| {
+        let program = build();
+        let turns = ["one-shot", "edge", "level", "saturated"];
+        let turns = [&turns[..], &["--counted", "--batch=64", "--threads=16"]].concat();
+        let mut rows = run(&program, &turns);
+        rows.extend(run(&program, &["memory", "--quick", "--rounds=1"]));
+        rows
+    });
+    let rows: Vec<_> = rows.iter().filter(|row| row["case"] == case).collect();
+    assert!(!rows.is_empty(), "{case} was not counted");
+    rows
+}
+
+fn run(program: &str, arguments: &[&str]) -> Vec<Value> {
+    let output = Command::new(program)
+        .args(arguments)
+        .args(["--json", "--only=socknotify"])
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("the suite starts");
+    assert!(output.status.success(), "{arguments:?}: {}", output.status);
+    let output = String::from_utf8(output.stdout).expect("JSON is text");
+    let rows = output.lines().map(serde_json::from_str);
+    rows.collect::<Result<_, _>>().expect("lines of JSON")
+}
+
+/// The suite, built as people run it; tests are not optimised.
+fn build() -> String {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    let target = target.and_then(Path::to_str).expect("a target directory");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--quiet", "--target-dir", target])
+        .args(["--package", env!("CARGO_PKG_NAME")])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .expect("cargo starts");
+    assert!(status.success(), "the suite builds");
+    format!("{target}/release/{}", env!("CARGO_PKG_NAME"))
+}
