@@ -10,10 +10,6 @@ use super::{
 use crate::sys::{self, RawSocket};
 use crate::{Events, Operation, Registration, RegistrationError};
 
-/// One in so many times the poller is told to watch in any case. It finds out if the number does not
-/// stand for the registered socket any more, and a look does not.
-const PROBES_IN_A_ROW: u8 = 16;
-
 /// How often in a row to go with what a look has found, and not to ask the poller for more.
 const UNASKED: u8 = 3;
 
@@ -522,9 +518,11 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
     let step = if (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept) {
         Step::Look
     } else {
-        slot.probes = (slot.probes + 1) % PROBES_IN_A_ROW;
+        // One in 256 times the poller is told in any case. It finds out if the number does not stand for
+        // the registered socket any more, and a look does not.
+        slot.looks = slot.looks.wrapping_add(1);
         slot.turn_over(mode);
-        let may_look = registration.owned || slot.probes > 0;
+        let may_look = registration.owned || slot.looks > 0;
         match is_silent && mode == Mode::Once && may_look {
             true => Step::TellOrLook,
             false => Step::Tell,

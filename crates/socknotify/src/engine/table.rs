@@ -52,7 +52,7 @@ pub(super) struct Slot {
     /// Whether it is among those that may become ready without a report.
     pub(super) dormant: bool,
     /// How often it was armed again since the poller was last bound to be asked.
-    pub(super) probes: u8,
+    pub(super) looks: u8,
     /// Whether a packet of this registration is in the queue.
     pub(super) queued: bool,
     /// What that packet will say.

@@ -37,9 +37,18 @@ impl<C> Slot<C> {
 
     /// Take what is armed here. Its deadline does not count any more.
     pub(super) fn take(&self) -> Option<C> {
-        let content = self.content().take();
-        self.deadline.store(NEVER, Ordering::SeqCst);
-        content
+        self.take_from(self.content())
+    }
+
+    /// The same, with the lock taken already.
+    pub(super) fn take_from(&self, mut content: MutexGuard<'_, Option<C>>) -> Option<C> {
+        let taken = content.take();
+        drop(content);
+        // Whoever has taken it sees the deadline that was set before, and few have one.
+        if self.deadline.load(Ordering::Relaxed) != NEVER {
+            self.deadline.store(NEVER, Ordering::SeqCst);
+        }
+        taken
     }
 
     pub(super) fn deadline(&self) -> u64 {

@@ -222,12 +222,11 @@ impl<T, M> Shared<T, M> {
         }
         let slot = self.slots.get(entry.completion_key as u32);
         let is_over = entry.events().contains(Events::REMOVE);
-        if let Some(Content::Shared(socket)) = &*slot.content() {
-            if !is_over {
-                return Some(Event::Shared(Arc::clone(socket), entry.events()));
-            }
+        let content = slot.content();
+        if let (Some(Content::Shared(socket)), false) = (&*content, is_over) {
+            return Some(Event::Shared(Arc::clone(socket), entry.events()));
         }
-        match slot.take()? {
+        match slot.take_from(content)? {
             Content::Shared(socket) => {
                 self.home.end_sharing(entry.completion_key as u32);
                 Some(Event::Returned(socket))
