@@ -73,12 +73,21 @@ impl Figure {
         }
     }
 
-    /// How many decimals are worth printing.
-    pub(crate) const fn decimals(self) -> usize {
-        match self {
+    /// A value with the decimals that are worth printing.
+    pub(crate) fn show(self, value: f64) -> String {
+        let decimals = match self {
             Figure::Switches | Figure::SystemCalls | Figure::Futexes | Figure::Allocations => 2,
             _ => 0,
-        }
+        };
+        // What is almost nothing has no sign.
+        let scale = 10_f64.powi(decimals);
+        let value = (value * scale).round() / scale + 0.0;
+        format!("{value:.*}", decimals as usize)
+    }
+
+    /// Whether a value is too small to be printed.
+    pub(crate) fn is_nothing(self, value: f64) -> bool {
+        self.show(value) == self.show(0.0)
     }
 }
 

@@ -160,22 +160,28 @@ fn measure(arguments: Arguments) -> io::Result<()> {
         plan.only_time = true;
     }
     let mut rows = Vec::new();
+    let mut failure = Ok(());
     for &case in &chosen {
         if !json {
             println!("\n{}: {}", case.name, case.about);
         }
-        plan.run(case, |setting, found| {
+        let outcome = plan.run(case, |setting, found| {
             match json {
                 true => found.iter().for_each(|row| println!("{}", row.json())),
                 false => row::print_table(case, setting, &found),
             }
             rows.extend(found);
-        })?;
+        });
+        // The other cases are worth running all the same.
+        if let Err(error) = outcome {
+            eprintln!("{}: {error}", case.name);
+            failure = Err(error);
+        }
     }
-    match report {
-        Some(directory) => report::write(&directory, &chosen, &rows),
-        None => Ok(()),
+    if let Some(directory) = report {
+        report::write(&directory, &chosen, &rows)?;
     }
+    failure
 }
 
 /// What the command line asks for.

@@ -10,7 +10,7 @@ use crate::figure::Figure;
 use crate::goals::{self, GOALS};
 use crate::implementation::Implementation;
 use crate::plot::{self, Series};
-use crate::row::Row;
+use crate::row::{self, Row};
 
 const STYLE: &str = "\
 body { font: 16px/1.5 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -108,7 +108,8 @@ fn section(directory: &Path, case: &Case, rows: &[&Row]) -> io::Result<String> {
             writeln!(section, "<p><img src=\"{name}\" alt=\"\"></p>").expect("memory takes it");
         }
         for setting in distinct(rows.iter().map(|row| row.setting.clone())) {
-            let rows: Vec<_> = rows.iter().filter(|row| row.setting == setting).collect();
+            let rows = rows.iter().filter(|row| row.setting == setting);
+            let rows: Vec<_> = rows.copied().collect();
             section += &table(&setting, &rows);
         }
     }
@@ -139,9 +140,8 @@ fn series(rows: &[&Row], figure: Figure, place: impl Fn(&Row) -> Option<usize>) 
     series.filter(|series| !series.points.is_empty()).collect()
 }
 
-fn table(setting: &Setting, rows: &[&&Row]) -> String {
-    let mut columns = distinct(rows.iter().flat_map(|row| row.figures.keys().copied()));
-    columns.sort();
+fn table(setting: &Setting, rows: &[&Row]) -> String {
+    let columns = row::columns(rows.iter().copied());
     let mut table = format!("<table><tr><th>{setting}");
     for column in &columns {
         write!(table, "<th>{}", column.heading()).expect("memory takes it");
@@ -155,7 +155,7 @@ fn table(setting: &Setting, rows: &[&&Row]) -> String {
         write!(table, "<tr{class}><td>{}", row.implementation).expect("memory takes it");
         for &column in &columns {
             let value = row.get(column);
-            let value = value.map(|it| format!("{it:.*}", column.decimals()));
+            let value = value.map(|it| column.show(it));
             write!(table, "<td>{}", value.unwrap_or_default()).expect("memory takes it");
         }
         let ratio = row.ratio.map(|it| format!("{it:.2}"));

@@ -1,5 +1,7 @@
 //! [`Row`]: what is known of one implementation in one setting.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::case::{Case, Setting};
@@ -37,16 +39,17 @@ impl Row {
     }
 }
 
+/// The figures that are worth a column.
+pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Figure> {
+    let figures = rows.into_iter().flat_map(|row| &row.figures);
+    let figures = figures.filter(|(figure, value)| !figure.is_nothing(**value));
+    let columns: BTreeSet<_> = figures.map(|(&figure, _)| figure).collect();
+    columns.into_iter().collect()
+}
+
 /// The rows of one setting, side by side.
 pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
-    let mut columns: Vec<Figure> = rows
-        .iter()
-        .flat_map(|row| row.figures.iter())
-        .filter(|&(_, &value)| value != 0.0)
-        .map(|(&figure, _)| figure)
-        .collect();
-    columns.sort();
-    columns.dedup();
+    let columns = columns(rows);
     print!("\n{:<28}", format!("{} {setting}", case.name));
     for column in &columns {
         print!(" {:>10}", column.heading());
@@ -56,7 +59,7 @@ pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
         print!("  {:<26}", row.implementation);
         for &column in &columns {
             match row.get(column) {
-                Some(value) => print!(" {value:>10.*}", column.decimals()),
+                Some(value) => print!(" {:>10}", column.show(value)),
                 None => print!(" {:>10}", ""),
             }
         }

@@ -6,6 +6,9 @@ use std::ops::{Deref, DerefMut};
 use io_uring::types::CancelBuilder;
 use io_uring::{IoUring, squeue};
 
+/// The kernel makes no greater queue.
+const MOST_COMPLETIONS: u32 = 65_536;
+
 /// When it goes, nothing that it was told is under way any more: what that refers to may go as well.
 pub(crate) struct Ring(IoUring);
 
@@ -16,7 +19,7 @@ impl Ring {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .setup_cqsize(entries * 4)
+            .setup_cqsize((entries * 4).min(MOST_COMPLETIONS))
             .build(entries);
         ring.map(Ring)
     }
