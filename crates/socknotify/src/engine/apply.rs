@@ -24,6 +24,9 @@ impl<P: Poller> Engine<P> {
     /// An entry that arms a known level-triggered registration again leaves its word to the poller
     /// [owed](Registration::owed): that is one system call for each, which need not hold up others.
     pub(super) fn apply(&self, core: &mut Core<P::Buffer>, batch: &mut [Registration<'_>]) {
+        if !batch.iter().all(|entry| is_fired(core, entry)) {
+            self.poller.catch_up();
+        }
         for index in 0..batch.len() {
             let (before, rest) = batch.split_at_mut(index);
             let registration = &mut rest[0];
@@ -447,6 +450,20 @@ fn interrupt<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
         core.queue.notify(&mut core.table, token, reason);
     }
     reason != 0
+}
+
+/// Whether the entry arms a one-shot registration whose notification was delivered.
+fn is_fired<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
+    let socket = sys::number(registration.raw_socket());
+    let slot = socket.and_then(|socket| core.table.slot(socket));
+    slot.is_some_and(|slot| {
+        slot.state == State::Disabled
+            && slot.watched == Some(Mode::Once)
+            && !slot.queued
+            && slot.key == registration.completion_key
+            && registration.operation == Operation::ENABLE
+            && registration.trigger.contains(Trigger::LEVEL)
+    })
 }
 
 /// Enable a level-triggered registration that the poller watches already, and note that its word to

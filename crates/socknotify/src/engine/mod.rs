@@ -152,6 +152,10 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Tell what socket a number stands for.
     fn identify(&self, socket: u32) -> Result<Identity, RegistrationError>;
 
+    /// Learn which sockets were closed until now, where that takes asking. Called before a batch in
+    /// which a number may be a new socket's.
+    fn catch_up(&self) {}
+
     /// Begin to watch a socket (`again` false), or change how it is watched.
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError>;
 
@@ -197,6 +201,11 @@ pub(crate) trait ReportBuffer: Default + Send {
 
     /// What the latest wait has seen.
     fn reports(&self) -> &[Report];
+
+    /// Packets of others, for the queue as they are.
+    fn packets(&self) -> &[Entry] {
+        &[]
+    }
 
     /// Whether the latest wait was ended by [`Poller::wake`].
     fn woken(&self) -> bool;

@@ -4,7 +4,6 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::gettid;
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
 };
@@ -12,7 +11,8 @@ use socknotify::{
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Gate, Kind, PATIENCE, Pair, asleep, collect, drain_port, expect,
-    expect_nothing, expect_packets, notification, port, port_with, wait_for_waiting, wait_until,
+    expect_nothing, expect_packets, notification, port, port_with, this_thread, wait_for_waiting,
+    wait_until,
 };
 
 for_every_backend! {
@@ -455,7 +455,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
     // Some registered sockets must not change it, nor must it change when all places are taken and the
     // thread waits for a place rather than for a packet.
     let _pairs = registered(&free, 3)?;
-    let unconnected = Kind::UnixStream.socket()?;
+    let unconnected = Kind::LOCAL.socket()?;
     free.register(Registration::enable(
         &unconnected,
         9,
@@ -509,7 +509,7 @@ fn wait_and_post(port: &CompletionPort, timeout: Option<Duration>) -> io::Result
             let close = CloseAtEnd(port, &[]);
             let (tell, thread) = std::sync::mpsc::channel();
             let waiting = scope.spawn(move || {
-                tell.send(gettid()).expect("someone listens");
+                tell.send(this_thread()).expect("someone listens");
                 port.dequeue_one(timeout)
             });
             let thread = thread.recv().expect("a thread");

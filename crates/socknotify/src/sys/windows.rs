@@ -1,0 +1,25 @@
+//! Sockets are handles, whose values are multiples of four.
+
+use std::os::windows::io::AsRawSocket;
+
+pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket, RawSocket};
+
+pub(crate) use crate::windows::Afd as SystemPoller;
+
+/// What the system calls this socket.
+pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
+    socket.as_socket().as_raw_socket()
+}
+
+/// The number that a socket is known by. `None` if there can be no such socket.
+///
+/// Of a handle 32 bits count, and of these the lowest two do not.
+pub(crate) fn number(raw: RawSocket) -> Option<u32> {
+    let handle = u32::try_from(raw).ok()?;
+    (handle % 4 == 0).then_some(handle / 4)
+}
+
+/// The handle of a socket that is known by this number.
+pub(crate) fn handle(number: u32) -> *mut std::ffi::c_void {
+    std::ptr::without_provenance_mut(number as usize * 4)
+}
