@@ -95,6 +95,7 @@ impl<P: Poller> Engine<P> {
 
     /// The poller, to be watched itself: it wakes whoever watches it when there is something to
     /// dequeue and nobody waits.
+    #[allow(dead_code, reason = "not every system has such loops")]
     pub(crate) fn expose(&self) -> &P {
         if let Ok(mut core) = self.enter() {
             if !core.exposed {

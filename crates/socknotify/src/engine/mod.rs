@@ -51,6 +51,7 @@ pub(crate) enum Kind {
     #[default]
     Stream,
     /// A stream within this system, which may connect without the system giving word of it.
+    #[allow(dead_code, reason = "not every system has them")]
     LocalStream,
     /// It does neither.
     Datagram,
@@ -105,6 +106,7 @@ pub(crate) struct Report {
     /// The number and the turn that it was told to watch under.
     pub(crate) socket: u32,
     pub(crate) turn: u32,
+    #[allow(dead_code, reason = "for pollers that look at it again")]
     pub(crate) kind: Kind,
     /// The conditions that hold, wanted or not. May be empty, where what the system reports is none
     /// of the contract's conditions.
@@ -140,7 +142,7 @@ pub(crate) enum WatchError {
 
 /// What the engine needs of a system: word of sockets that become ready.
 ///
-/// Several threads may wait at once. One report wakes one of them, the newest. A poller holds nothing
+/// Several threads may wait at once. One report wakes one of them. A poller holds nothing
 /// that keeps a closed socket alive, and forgets a socket that is closed.
 pub(crate) trait Poller: Send + Sync + 'static {
     /// Memory for reports, kept from one wait to the next.
@@ -179,6 +181,11 @@ pub(crate) trait Poller: Send + Sync + 'static {
 
     /// Whether one has begun to hold since `observe`, or may have; and observe no longer.
     fn has_risen(&self, watch: &Watch) -> bool;
+
+    /// Whether reports and wake-ups go to the newest waiting thread. If not, it is the oldest.
+    fn wakes_newest(&self) -> bool {
+        true
+    }
 
     /// Wake the newest waiting thread, or else the next one to wait.
     fn wake(&self);
@@ -291,6 +298,12 @@ impl<P: Poller> Engine<P> {
                 closed: false,
             }),
         }
+    }
+
+    /// The poller, for what else it can do on its system.
+    #[allow(dead_code, reason = "not every poller can do more")]
+    pub(crate) fn poller(&self) -> &P {
+        &self.poller
     }
 
     fn lock(&self) -> Guard<'_, P> {

@@ -13,18 +13,20 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use windows_sys::Win32::Foundation::{ERROR_NOT_ENOUGH_MEMORY, HANDLE, STATUS_INVALID_HANDLE};
+use windows_sys::Win32::Foundation::{ERROR_NOT_ENOUGH_MEMORY, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
     SIO_BASE_HANDLE, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOCKET, SOL_SOCKET, WSAENOTSOCK,
     WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
+use windows_sys::Win32::System::SystemServices::MAXIMUM_WAIT_OBJECTS;
+use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
 use super::alarm::Alarm;
 use super::closings;
 use super::device::{self, Device, Devices, LOOK, Poll, PolledSocket};
 use super::edges::Edges;
-use super::port::KernelPort;
+use super::port::{self, KernelPort};
 use crate::engine::{
     Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Watch, WatchError,
 };
@@ -55,8 +57,9 @@ struct State {
     /// Level-triggered sockets that were reported, and are to be polled again. Not before somebody
     /// waits: what is found until then may hold no longer when it is told.
     due: Vec<u32>,
-    /// Edge-triggered sockets that were reported. What was reported may fall from then on.
-    doubted: Vec<u32>,
+    /// The sockets whose edges are watched, and what is signalled when there are some.
+    edges: Vec<u32>,
+    signals: Vec<HANDLE>,
     /// Threads that wait.
     waiting: usize,
 }
@@ -75,13 +78,8 @@ struct Record {
 }
 
 /// What is known of a socket whose edges are watched.
-///
-/// Conditions that were seen not to hold are polled for, and what the poll finds is an edge. Of those
-/// that were reported, the next edge is seen by [`Edges`], unless they are seen to have fallen first.
 struct Edge {
     edges: Edges,
-    /// What holds, as far as it is known, and is not polled for.
-    holding: Events,
     /// The poll for what never falls, but for what was reported of that.
     lasting: Option<*mut Poll>,
     told: u32,
@@ -105,7 +103,8 @@ impl Afd {
                 records: HashMap::new(),
                 found: Vec::new(),
                 due: Vec::new(),
-                doubted: Vec::new(),
+                edges: Vec::new(),
+                signals: Vec::new(),
                 waiting: 0,
             }),
             looker: Device::for_looks()?,
@@ -148,7 +147,7 @@ impl State {
                     let events = LASTING & !edge.told | device::LOCAL_CLOSE;
                     edge.lasting = Some(devices.begin(port, number, handle, events)?);
                 }
-                falling(record.watch.filter.wanted() - edge.holding)
+                0
             }
         };
         if let Some((poll, polled)) = record.poll {
@@ -185,6 +184,10 @@ impl State {
         if let Some(poll) = edge.lasting {
             // SAFETY: as above.
             unsafe { self.devices.cancel(poll) };
+        }
+        if let Some(index) = self.edges.iter().position(|&other| other == number) {
+            self.edges.swap_remove(index);
+            self.signals.swap_remove(index);
         }
         if closings::known(number) != Some(id) {
             edge.edges.end_of_closed();
@@ -239,39 +242,31 @@ impl State {
         counts.then_some(report)
     }
 
-    /// A poll has found an edge.
+    /// A poll has found what does not fall again.
     fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
-        // The same edge was seen otherwise too. It is to be told once.
-        let seen = self.take_edges(number);
         let record = self.records.get_mut(&number)?;
-        let edge = record.edge.as_mut()?;
-        edge.told |= found & LASTING;
-        let mut events = conditions(found, record.watch.kind) | seen;
-        if edge.told & (device::ABORT | device::CONNECT_FAIL) != 0 {
-            events.remove(Events::OUT);
-        }
-        edge.holding |= events;
+        record.edge.as_mut()?.told |= found & LASTING;
+        let events = conditions(found, record.watch.kind);
         let report = self.edge(number, events);
         // As for those that are due.
         let _ = self.poll(port, number);
         report
     }
 
-    /// There may be an edge that no poll has found.
+    /// There may be an edge.
     fn end_edge(&mut self, number: u32) -> Option<Report> {
-        let events = self.take_edges(number);
-        let edge = self.records.get_mut(&number)?.edge.as_mut()?;
-        edge.holding |= events;
-        self.edge(number, events)
-    }
-
-    /// Take the edges that were seen of a socket, if it is still the one that has this number.
-    fn take_edges(&mut self, number: u32) -> Events {
+        // The events of another socket are not ours to take.
         closings::catch_up();
-        let record = self.records.get_mut(&number);
-        let record = record.filter(|record| closings::known(number) == Some(record.id));
-        let edge = record.and_then(|record| record.edge.as_ref());
-        edge.map_or(Events::empty(), |edge| edge.edges.take())
+        let record = self.records.get_mut(&number)?;
+        if closings::known(number) != Some(record.id) {
+            return None;
+        }
+        let edge = record.edge.as_mut()?;
+        let mut events = edge.edges.take();
+        if edge.told & (device::ABORT | device::CONNECT_FAIL) != 0 {
+            events.remove(Events::OUT);
+        }
+        self.edge(number, events)
     }
 
     /// Report edges, as far as they are wanted.
@@ -279,40 +274,29 @@ impl State {
         let record = self.records.get_mut(&number)?;
         record.risen |= events;
         let events = events & record.watch.filter.wanted();
-        if !record.armed || events.is_empty() {
-            return None;
-        }
-        self.doubted.push(number);
-        Some(report(&record.watch, events))
+        (record.armed && !events.is_empty()).then(|| report(&record.watch, events))
     }
 
-    /// Look which of the edges that were reported have fallen, and poll for those again.
-    fn poll_fallen(&mut self, port: &KernelPort, looker: &Device) {
-        for number in std::mem::take(&mut self.doubted) {
-            let Some(record) = self.records.get_mut(&number) else {
-                continue;
-            };
-            let Some(edge) = &mut record.edge else {
-                continue;
-            };
-            let mut look = [PolledSocket::new(
-                sys::handle(number),
-                falling(edge.holding),
-            )];
-            match looker.look(&mut look) {
-                Ok(0) => edge.holding = edge.holding & !(Events::IN | Events::OUT),
-                Ok(_) => {
-                    let holding = conditions(look[0].events, record.watch.kind);
-                    edge.holding &= holding | !(Events::IN | Events::OUT);
-                }
-                // It is closed, and its closing will be learnt of.
-                Err(_) => continue,
+    /// Take the edges whose word is on its way.
+    fn find_edges(&mut self) {
+        let mut first = 0;
+        while first < self.signals.len() {
+            let end = self
+                .signals
+                .len()
+                .min(first + MAXIMUM_WAIT_OBJECTS as usize);
+            let signals = &self.signals[first..end];
+            // SAFETY: as many handles are there, and their owners live.
+            let index =
+                unsafe { WaitForMultipleObjects(signals.len() as u32, signals.as_ptr(), 0, 0) };
+            if (index as usize) < signals.len() {
+                first += index as usize;
+                let report = self.end_edge(self.edges[first]);
+                self.found.extend(report);
+                first += 1;
+            } else {
+                first = end;
             }
-            if edge.told != 0 {
-                // The end of a stream can be received for ever.
-                edge.holding |= Events::IN;
-            }
-            let _ = self.poll(port, number);
         }
     }
 }
@@ -352,7 +336,13 @@ impl Poller for Afd {
             }
             state.drop_record(number);
         }
-        let record = state.records.entry(number).or_insert_with(|| Record {
+        let State {
+            records,
+            edges: watched,
+            signals,
+            ..
+        } = &mut *state;
+        let record = records.entry(number).or_insert_with(|| Record {
             id,
             watch: *watch,
             armed: false,
@@ -369,9 +359,10 @@ impl Poller for Afd {
                 None => {
                     let edges = Edges::new(&self.port, EDGE, number);
                     let edges = edges.map_err(|error| WatchError::Refused(refusal(&error)))?;
+                    watched.push(number);
+                    signals.push(edges.signal());
                     record.edge.insert(Edge {
                         edges,
-                        holding: Events::empty(),
                         lasting: None,
                         told: 0,
                     })
@@ -380,13 +371,11 @@ impl Poller for Afd {
             // What was there at the beginning is reported once; and what has risen before the change
             // of a filter that wanted it, so has to be noted.
             let risen = edge.edges.take();
-            edge.holding |= risen;
             record.risen |= risen & lasting.wanted();
             let events = risen & watch.filter.wanted();
             if !events.is_empty() {
                 let report = report(watch, events);
                 state.found.push(report);
-                state.doubted.push(number);
             }
         } else if let Some(edge) = record.edge.take() {
             state.drop_edge(number, id, edge);
@@ -400,7 +389,12 @@ impl Poller for Afd {
     fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
         let mut state = self.state();
         let known = state.records.get(&socket).map(|record| record.id);
-        let is_open = known.is_some() && known == closings::known(socket);
+        let is_polled = |record: &Record| record.poll.is_some();
+        let is_open = match closings::known(socket) {
+            // It was closed, and another one was armed in its place: or else its poll would be over.
+            None => state.records.get(&socket).is_some_and(is_polled),
+            id => id == known,
+        };
         state.drop_record(socket);
         if is_open {
             Ok(())
@@ -422,7 +416,9 @@ impl Poller for Afd {
                 // If it cannot be polled, it is closed, and its closing will be learnt of.
                 let _ = state.poll(&self.port, number);
             }
-            state.poll_fallen(&self.port, &self.looker);
+            if timeout == Some(Duration::ZERO) {
+                state.find_edges();
+            }
             if !state.found.is_empty() {
                 timeout = Some(Duration::ZERO);
             }
@@ -461,7 +457,7 @@ impl Poller for Afd {
             }
             buffer.reports.append(&mut state.found);
             if !buffer.is_empty() {
-                return;
+                return self.complete(&state, buffer);
             }
             // All that came was out of date. There may be more behind it.
             let is_more = buffer.packets.len() > room;
@@ -482,12 +478,22 @@ impl Poller for Afd {
             return;
         }
         closings::catch_up();
-        let state = self.state();
+        let mut state = self.state();
         for report in doubted {
-            let record = state.records.get(&report.socket);
-            let id = closings::known(report.socket);
-            if id.is_none() || record.map(|record| record.id) != id {
+            let Some(record) = state.records.get_mut(&report.socket) else {
                 report.standing = Standing::Gone;
+                continue;
+            };
+            match closings::known(report.socket) {
+                Some(id) if id == record.id => {}
+                // It was closed. If another one was armed in its place, this may be a report of that.
+                None if self.holds(&record.watch, report.events) => {
+                    match closings::identify(report.socket) {
+                        Ok(id) => record.id = id,
+                        Err(_) => report.standing = Standing::Gone,
+                    }
+                }
+                _ => report.standing = Standing::Gone,
             }
         }
     }
@@ -495,15 +501,14 @@ impl Poller for Afd {
     fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch>) {
         buffer.probes.clear();
         buffer.probes.extend(watches);
-        for watches in buffer.probes.chunks(LOOK) {
-            buffer.looks.clear();
-            buffer.looks.extend(watches.iter().map(look));
-            let found = match self.looker.look(&mut buffer.looks) {
-                Ok(found) => found,
-                // One that is no socket spoils it for all.
-                Err(STATUS_INVALID_HANDLE) | Err(_) => self.look_at_each(&mut buffer.looks),
-            };
-            let mut seen = buffer.looks[..found].iter().peekable();
+        let Buffer {
+            reports,
+            probes,
+            looks,
+            ..
+        } = buffer;
+        for watches in probes.chunks(LOOK) {
+            let mut seen = self.look(looks, watches).iter().peekable();
             for watch in watches {
                 let handle = sys::handle(watch.socket);
                 let Some(seen) = seen.next_if(|seen| seen.handle == handle) else {
@@ -512,7 +517,7 @@ impl Poller for Afd {
                 let events = conditions(seen.events, watch.kind);
                 if events.intersects(watch.filter.wanted()) {
                     let report = report(watch, events);
-                    buffer.reports.push(Report {
+                    reports.push(Report {
                         mode: Mode::Once,
                         ..report
                     });
@@ -533,6 +538,10 @@ impl Poller for Afd {
         record.is_some_and(|record| record.risen.intersects(watch.filter.wanted()))
     }
 
+    fn wakes_newest(&self) -> bool {
+        !port::is_wine()
+    }
+
     fn wake(&self) {
         let _ = self.port.post(0, WAKE, 0);
     }
@@ -549,6 +558,61 @@ impl Poller for Afd {
 }
 
 impl Afd {
+    /// Whether any of these holds for a socket now.
+    fn holds(&self, watch: &Watch, events: Events) -> bool {
+        let mut one = [look(watch)];
+        self.looker.look(&mut one) == Ok(1)
+            && conditions(one[0].events, watch.kind).intersects(events)
+    }
+
+    /// A poll tells what held at its end. Since then its packet may have waited; what it does not tell,
+    /// and what a one-shot registration would not be told of any more, is looked for.
+    fn complete(&self, state: &State, buffer: &mut Buffer) {
+        let Buffer {
+            reports,
+            probes,
+            looks,
+            ..
+        } = buffer;
+        probes.clear();
+        for report in reports.iter().filter(|report| report.mode == Mode::Once) {
+            let record = state.records.get(&report.socket);
+            let untold = |watch: &Watch| watch.filter.wanted() - Events::ERR - report.events;
+            probes.extend(
+                record
+                    .map(|record| record.watch)
+                    .filter(|watch| !untold(watch).is_empty()),
+            );
+        }
+        for watches in probes.chunks(LOOK) {
+            let mut seen = self.look(looks, watches).iter().peekable();
+            for watch in watches {
+                let handle = sys::handle(watch.socket);
+                let Some(seen) = seen.next_if(|seen| seen.handle == handle) else {
+                    continue;
+                };
+                let report = reports
+                    .iter_mut()
+                    .find(|report| (report.socket, report.turn) == (watch.socket, watch.turn));
+                if let Some(report) = report {
+                    report.events |= conditions(seen.events, watch.kind);
+                }
+            }
+        }
+    }
+
+    /// Look at some sockets, and say of which something holds, in order.
+    fn look<'a>(&self, looks: &'a mut Vec<PolledSocket>, watches: &[Watch]) -> &'a [PolledSocket] {
+        looks.clear();
+        looks.extend(watches.iter().map(look));
+        let found = match self.looker.look(looks) {
+            Ok(found) => found,
+            // One that is no socket spoils it for all.
+            Err(_) => self.look_at_each(looks),
+        };
+        &looks[..found]
+    }
+
     /// Look at sockets one by one. Moves those of which something holds to the front.
     fn look_at_each(&self, looks: &mut [PolledSocket]) -> usize {
         let mut found = 0;
@@ -607,18 +671,6 @@ fn polled(watch: &Watch) -> u32 {
         events |= device::DISCONNECT;
     }
     events
-}
-
-/// What a poll is for that finds these conditions once they have fallen.
-fn falling(events: Events) -> u32 {
-    let mut falling = 0;
-    if events.contains(Events::IN) {
-        falling |= device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT;
-    }
-    if events.contains(Events::OUT) {
-        falling |= device::SEND;
-    }
-    falling
 }
 
 /// A question for a look.

@@ -2,8 +2,9 @@
 //!
 //! A handle's value is given again as soon as it is closed, and nothing that the system tells of a
 //! socket sets it apart from the next one. So each socket that any port has to do with has a poll of
-//! its own that waits for nothing but its closing. The kernel completes that poll before the value can
-//! be given again; whoever has to know fetches first what was completed.
+//! its own that waits for nothing but its closing, and is completed before the value can be given
+//! again. Whether it is completed, cancelling it tells; what has come of completed ones, the port that
+//! they are begun on.
 
 use std::collections::HashMap;
 use std::io;
@@ -83,15 +84,15 @@ pub(super) fn identify(number: u32) -> io::Result<u64> {
         none => none.insert(Closings::new()?),
     };
     closings.catch_up();
-    if let Some(socket) = closings.sockets.get(&number) {
-        return Ok(socket.id);
-    }
+    let known = closings.sockets.remove(&number);
+    // SAFETY: as long as it is noted, its packet was not taken back.
+    let known = known.filter(|socket| unsafe { closings.devices.cancel(socket.poll) });
     let handle = sys::handle(number);
     let poll = closings
         .devices
         .begin(&closings.port, number, handle, LOCAL_CLOSE)?;
-    closings.latest += 1;
-    let id = closings.latest;
+    let id = known.map_or(closings.latest + 1, |socket| socket.id);
+    closings.latest = closings.latest.max(id);
     closings.sockets.insert(number, Socket { id, poll });
     Ok(id)
 }

@@ -292,22 +292,24 @@ impl Devices {
         Ok(poll)
     }
 
-    /// End a poll early. Its packet still comes, with whatever it has found.
+    /// End a poll early. Its packet still comes, with whatever it has found. True if it was not completed
+    /// until then.
     ///
     /// # Safety
     ///
     /// Its packet was not taken back yet.
-    pub(super) unsafe fn cancel(&self, poll: *mut Poll) {
+    pub(super) unsafe fn cancel(&self, poll: *mut Poll) -> bool {
         let mut outcome = nothing();
         // SAFETY: the poll is there until its packet was taken back. If it is completed already, the
         // call does nothing.
         unsafe {
             let group = &self.groups[(&raw const (*poll).group).read()];
-            NtCancelIoFileEx(
+            let status = NtCancelIoFileEx(
                 group.device.0.as_raw_handle(),
                 &raw const (*poll).outcome,
                 &mut outcome,
             );
+            status == STATUS_SUCCESS
         }
     }
 

@@ -11,6 +11,7 @@
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Networking::WinSock::{
@@ -20,6 +21,7 @@ use windows_sys::Win32::Networking::WinSock::{
 use windows_sys::Win32::System::IO::PostQueuedCompletionStatus;
 use windows_sys::Win32::System::Threading::{
     CreateEventW, INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD,
+    WT_EXECUTEONLYONCE,
 };
 
 use super::port::KernelPort;
@@ -30,6 +32,8 @@ struct Destination {
     port: HANDLE,
     key: usize,
     number: u32,
+    /// The wait is over, and has to begin anew.
+    passed_on: AtomicBool,
 }
 
 /// A socket whose edges are seen. Dropping it ends that, for which the socket must not be another's.
@@ -47,10 +51,10 @@ impl Edges {
     /// Begin to see the edges of a socket. A packet with this key, and the socket's number in place of
     /// a pointer, comes out of the port when there may be one.
     pub(super) fn new(port: &KernelPort, key: usize, number: u32) -> io::Result<Self> {
-        // Each signal is one wait's, which resets it.
+        // It stays signalled until the edges are taken, whoever learns of it first.
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
         let event = unsafe {
-            let event = CreateEventW(null(), 0, 0, null());
+            let event = CreateEventW(null(), 1, 0, null());
             if event.is_null() {
                 return Err(io::Error::last_os_error());
             }
@@ -60,6 +64,7 @@ impl Edges {
             port: port.handle(),
             key,
             number,
+            passed_on: AtomicBool::new(false),
         }));
         let mut edges = Edges {
             number,
@@ -67,24 +72,36 @@ impl Edges {
             wait: null_mut(),
             destination,
         };
-        // SAFETY: the destination lives until the wait is over; the event does too.
-        unsafe {
-            if WSAEventSelect(edges.socket(), edges.event(), WANTED as i32) != 0 {
-                return Err(last_error());
-            }
-            let waits = RegisterWaitForSingleObject(
-                &mut edges.wait,
-                edges.event.as_raw_handle(),
-                Some(pass_on),
-                destination.cast(),
-                INFINITE,
-                WT_EXECUTEINWAITTHREAD,
-            );
-            if waits == 0 {
-                return Err(io::Error::last_os_error());
-            }
+        // SAFETY: the event lives as long as this; a socket that is none makes the call fail.
+        if unsafe { WSAEventSelect(edges.socket(), edges.event(), WANTED as i32) } != 0 {
+            return Err(last_error());
         }
+        edges.wait()?;
         Ok(edges)
+    }
+
+    /// Have the event waited for.
+    fn wait(&mut self) -> io::Result<()> {
+        // SAFETY: the destination lives until the wait is over; the event does too.
+        let waits = unsafe {
+            RegisterWaitForSingleObject(
+                &mut self.wait,
+                self.event.as_raw_handle(),
+                Some(pass_on),
+                self.destination.cast(),
+                INFINITE,
+                WT_EXECUTEINWAITTHREAD | WT_EXECUTEONLYONCE,
+            )
+        };
+        if waits == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// What is signalled as long as there are edges to be taken.
+    pub(super) fn signal(&self) -> HANDLE {
+        self.event.as_raw_handle()
     }
 
     fn socket(&self) -> SOCKET {
@@ -97,11 +114,20 @@ impl Edges {
     }
 
     /// What has begun to hold since the last time, or did so at the beginning.
-    pub(super) fn take(&self) -> Events {
+    pub(super) fn take(&mut self) -> Events {
         let mut found = WSANETWORKEVENTS::default();
         // SAFETY: the structure is there for the call; the event is this socket's.
         if unsafe { WSAEnumNetworkEvents(self.socket(), self.event(), &mut found) } != 0 {
             return Events::empty();
+        }
+        // SAFETY: the destination lives as long as this.
+        let passed_on = unsafe { &(*self.destination).passed_on };
+        if passed_on.swap(false, Ordering::AcqRel) {
+            // SAFETY: the wait was made by this, and is over.
+            unsafe { UnregisterWaitEx(self.wait, null_mut()) };
+            self.wait = null_mut();
+            // Without it, edges are found by whoever looks next.
+            let _ = self.wait();
         }
         let seen = found.lNetworkEvents as u32;
         let connected = seen & FD_CONNECT != 0 && found.iErrorCode[FD_CONNECT_BIT as usize] == 0;
@@ -137,6 +163,7 @@ impl Drop for Edges {
 unsafe extern "system" fn pass_on(destination: *mut core::ffi::c_void, _timed_out: bool) {
     // SAFETY: it lives until the wait is over; whoever ends the wait waits for this call.
     let destination = unsafe { &*destination.cast::<Destination>() };
+    destination.passed_on.store(true, Ordering::Release);
     let number = std::ptr::without_provenance(destination.number as usize);
     // SAFETY: the port is there as long as anything that is registered with it. The number is no
     // pointer, and taken for none.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
@@ -9,6 +10,7 @@ use windows_sys::Win32::System::IO::{
     CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY,
     PostQueuedCompletionStatus,
 };
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::INFINITE;
 
 /// A completion port that the engine, and not the kernel, decides how many threads run for.
@@ -83,6 +85,17 @@ impl KernelPort {
             }
         }
     }
+}
+
+/// Whether this is Wine. There a port wakes the thread that waits longest; Windows wakes the one that
+/// came last.
+pub(super) fn is_wine() -> bool {
+    static IS_WINE: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the names are strings that end; the library is never unloaded.
+    *IS_WINE.get_or_init(|| unsafe {
+        let library = GetModuleHandleA(c"ntdll.dll".as_ptr().cast());
+        GetProcAddress(library, c"wine_get_version".as_ptr().cast()).is_some()
+    })
 }
 
 /// A time for the kernel: not shorter, and at most some weeks. Who needs longer waits again.

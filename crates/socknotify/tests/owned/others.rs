@@ -2,15 +2,15 @@
 
 use std::io::{self, Write};
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socknotify::owned::{Event, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Error, EventFilter, Events};
 
+#[cfg(unix)]
+use crate::support::{AsSocket, PollFlags, is_ready};
 use crate::support::{PATIENCE, port, wait_until};
 use crate::{connect, next, nothing, owning_port, ready};
 
@@ -20,7 +20,9 @@ for_every_backend! {
     a_message_keeps_its_turn_among_connections,
     a_shared_socket_is_served_by_many_threads,
     a_shared_socket_comes_back_last,
+    #[cfg(unix)]
     the_port_can_be_watched,
+    #[cfg(unix)]
     a_watched_port_stays_readable_while_something_is_left,
 }
 
@@ -163,12 +165,12 @@ fn a_shared_socket_comes_back_last(backend: Backend) -> io::Result<()> {
 }
 
 /// Whether a descriptor is readable, within some time.
-fn is_readable(descriptor: &impl AsFd, time: Duration) -> io::Result<bool> {
-    let mut watched = [PollFd::new(descriptor, PollFlags::IN)];
-    let time = Timespec::try_from(time).expect("not too long");
-    Ok(poll(&mut watched, Some(&time))? == 1)
+#[cfg(unix)]
+fn is_readable(descriptor: &impl AsSocket, time: Duration) -> io::Result<bool> {
+    Ok(is_ready(descriptor, PollFlags::IN, time))
 }
 
+#[cfg(unix)]
 fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -199,6 +201,7 @@ fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(unix)]
 fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(1);

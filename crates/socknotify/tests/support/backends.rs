@@ -57,6 +57,7 @@ pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::
         eprintln!("skipped: {backend} does not work here: {error}");
         return Ok(());
     }
+    super::system::prepare()?;
     let (done, outcome) = channel();
     let body = thread::spawn(move || {
         let result = test(backend);

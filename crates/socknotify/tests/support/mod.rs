@@ -28,9 +28,9 @@ pub(crate) use self::sockets::{
     wait_readiness,
 };
 pub(crate) use self::system::{
-    AsSocket, BorrowedSocket, ERRORS_END, PollFlags, RawSocket, ThreadId, asleep, begin_connect,
-    descriptors, end_shows_behind_data, is_ready, no_sockets, raise_limit, raw, take_number,
-    this_thread, thread_time, to_lonely_number, voluntary_switches,
+    AsSocket, BorrowedSocket, ERRORS_END, PollFlags, RawSocket, TICK, ThreadId, asleep,
+    begin_connect, descriptors, end_shows_behind_data, is_ready, no_sockets, raise_limit, raw,
+    take_number, this_thread, thread_time, to_lonely_number, voluntary_switches,
 };
 pub(crate) use self::threads::{CloseAtEnd, Gate, wait_for_waiting, wait_until};
 

@@ -32,6 +32,11 @@ pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<(
     }
 }
 
+/// Called before a test makes its first socket.
+pub(crate) fn prepare() -> io::Result<()> {
+    Ok(())
+}
+
 /// Closes `old` and gives its number to `new`, in one step, so that no other thread gets it.
 pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     let mut number = OwnedFd::from(old);
@@ -96,6 +101,9 @@ pub(crate) fn voluntary_switches(thread: ThreadId) -> Option<u64> {
         .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     line.trim().parse().ok()
 }
+
+/// In what steps the system counts the processor time of a thread.
+pub(crate) const TICK: Duration = Duration::ZERO;
 
 /// The processor time that this thread has used.
 pub(crate) fn thread_time() -> Duration {

@@ -2,21 +2,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::windows::io::{AsRawHandle, AsRawSocket, FromRawHandle, FromRawSocket, OwnedHandle};
+use std::os::windows::io::{AsRawHandle, AsRawSocket, FromRawHandle, OwnedHandle};
 use std::ptr::null;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use socket2::{SockAddr, Socket};
 use windows_sys::Win32::Foundation::FILETIME;
 use windows_sys::Win32::Networking::WinSock::{
-    FROM_PROTOCOL_INFO, INVALID_SOCKET, POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM,
-    WSA_FLAG_OVERLAPPED, WSADuplicateSocketW, WSAEWOULDBLOCK, WSAPOLLFD, WSAPROTOCOL_INFOW,
-    WSAPoll, WSASocketW,
+    POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM, WSAEWOULDBLOCK, WSAPOLLFD, WSAPoll,
 };
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::{
-    CreateEventW, GetCurrentProcess, GetCurrentProcessId, GetCurrentThread, GetProcessHandleCount,
-    GetThreadTimes,
+    CreateEventW, GetCurrentProcess, GetCurrentThread, GetProcessHandleCount, GetThreadTimes,
 };
 
 pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket, RawSocket};
@@ -51,40 +49,57 @@ pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<(
     }
 }
 
-/// Closes `old` and gives its number to `new`. Another thread may get it in between; then the number
-/// is tried for until it is free again.
+/// A number that is lower than those of a test's sockets. To duplicate a socket takes another number
+/// for a while, and where the lowest is given, that must not be the one that is wanted.
+static SPARE: Mutex<Option<OwnedHandle>> = Mutex::new(None);
+
+/// Called before a test makes its first socket.
+pub(crate) fn prepare() -> io::Result<()> {
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    if spare.is_none() {
+        *spare = Some(event()?);
+    }
+    Ok(())
+}
+
+/// Closes `old` and gives its number to `new`. Another thread may get it in between; then this fails.
 pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     let number = raw(&old);
-    let mut old = Some(old);
+    // Where the lowest number is given, there must be no lower one.
+    let mut lower = Vec::new();
+    loop {
+        let event = event()?;
+        if event.as_raw_handle().addr() as RawSocket > number || lower.len() == 10_000 {
+            break;
+        }
+        lower.push(event);
+    }
+    drop(old);
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut others = Vec::new();
-    for _ in 0..10_000 {
-        // This takes a handle, and the next step another one.
-        let mut info = WSAPROTOCOL_INFOW::default();
-        // SAFETY: the structure is there for the call.
-        if unsafe { WSADuplicateSocketW(raw(&new) as usize, GetCurrentProcessId(), &mut info) } != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
-        drop(old.take());
-        // SAFETY: the same; what it returns is a new socket.
-        let socket = unsafe {
-            let any = FROM_PROTOCOL_INFO;
-            WSASocketW(any, any, any, &info, 0, WSA_FLAG_OVERLAPPED)
-        };
-        if socket == INVALID_SOCKET {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: nobody else has it.
-        let socket = unsafe { Socket::from_raw_socket(socket as RawSocket) };
+    for _ in 0..16 {
+        *spare = None;
+        let socket = new.try_clone();
+        *spare = Some(event()?);
+        let socket = socket?;
         if raw(&socket) == number {
             return Ok(socket);
         }
-        if others.len() == 64 {
-            others.clear();
-        }
         others.push(socket);
     }
-    Err(io::Error::other("the number is not given again"))
+    Err(io::Error::other("another thread has got the number"))
+}
+
+/// An event that nobody signals.
+fn event() -> io::Result<OwnedHandle> {
+    // SAFETY: the call touches no memory of ours; what it returns is a new handle.
+    unsafe {
+        let event = CreateEventW(null(), 0, 0, null());
+        if event.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedHandle::from_raw_handle(event))
+    }
 }
 
 /// Moves a socket to a number that no other test takes when it is closed: here the one that it has.
@@ -124,13 +139,16 @@ pub(crate) fn descriptors() -> io::Result<usize> {
 /// Waits until a thread of this process sleeps. No other way to tell; without it the order of arrival
 /// may differ from what is assumed.
 pub(crate) fn asleep(_thread: ThreadId) {
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(10));
 }
 
 /// How often a thread of this process has gone to sleep: the system does not tell.
 pub(crate) fn voluntary_switches(_thread: ThreadId) -> Option<u64> {
     None
 }
+
+/// In what steps the system counts the processor time of a thread.
+pub(crate) const TICK: Duration = Duration::from_millis(16);
 
 /// The processor time that this thread has used.
 pub(crate) fn thread_time() -> Duration {
@@ -171,13 +189,11 @@ impl NoSocket {
 
 /// Open handles of some kinds, and no sockets among them.
 pub(crate) fn no_sockets() -> io::Result<Vec<(&'static str, NoSocket)>> {
-    // SAFETY: the call touches no memory of ours; what it returns is a new handle.
-    let event = unsafe { OwnedHandle::from_raw_handle(CreateEventW(null(), 0, 0, null())) };
     let thread = std::thread::Builder::new().spawn(|| {})?;
     let others = [
         ("a file", File::open(std::env::current_exe()?)?.into()),
         ("a device", File::open("NUL")?.into()),
-        ("an event", event),
+        ("an event", event()?),
         ("a thread", thread.into()),
     ];
     let others = others.into_iter();
