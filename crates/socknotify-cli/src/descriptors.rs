@@ -2,8 +2,9 @@
 
 use std::{fmt, io};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
+
+use crate::system;
 
 /// The limits of this process. `None` stands for no limit.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -16,17 +17,13 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn read() -> Self {
-        let limit = getrlimit(Resource::Nofile);
-        Limits {
-            soft: limit.current,
-            hard: limit.maximum,
-        }
+        system::limits()
     }
 }
 
 /// How many descriptors are open now, 0 where the system does not tell.
 pub(crate) fn in_use() -> u64 {
-    std::fs::read_dir("/dev/fd").map_or(0, |open| open.count() as u64)
+    system::in_use()
 }
 
 /// Raises the soft limit to `needed`, if it is lower.
@@ -39,11 +36,7 @@ pub(crate) fn provide(needed: u64) -> Result<(), Shortage> {
     if limits.hard.is_some_and(|hard| hard < needed) {
         return Err(shortage);
     }
-    let raised = Rlimit {
-        current: Some(needed),
-        maximum: limits.hard,
-    };
-    setrlimit(Resource::Nofile, raised).map_err(|_| shortage)
+    system::set_limit(needed, limits.hard).map_err(|_| shortage)
 }
 
 /// Raises the soft limit as far as the process may.
@@ -51,19 +44,15 @@ pub(crate) fn raise() {
     let Limits { soft, hard } = Limits::read();
     // Without a limit, or when it may not be raised, it stays as it is: the program runs all the same.
     if let (Some(_), Some(hard)) = (soft, hard) {
-        let raised = Rlimit {
-            current: Some(hard),
-            maximum: Some(hard),
-        };
-        let _ = setrlimit(Resource::Nofile, raised);
+        let _ = system::set_limit(hard, Some(hard));
     }
 }
 
 /// Whether `error` says that no descriptor is left, for this process or for the whole system.
 pub(crate) fn are_used_up(error: &io::Error) -> bool {
-    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    error
+        .raw_os_error()
+        .is_some_and(|code| system::USED_UP.contains(&code))
 }
 
 /// There are not enough descriptors.

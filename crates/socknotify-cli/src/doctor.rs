@@ -7,6 +7,7 @@ use socknotify::{Backend, CompletionPort};
 
 use crate::descriptors::{Limit, Limits};
 use crate::output;
+use crate::system::{self, System};
 
 /// Tell what this system offers: backends, processors, descriptor limits
 #[derive(clap::Args)]
@@ -57,11 +58,15 @@ struct Chosen {
 
 impl Diagnosis {
     fn make() -> Self {
-        let system = rustix::system::uname();
+        let System {
+            os,
+            kernel,
+            architecture,
+        } = system::name();
         Diagnosis {
-            os: system.sysname().to_string_lossy().into_owned(),
-            kernel: system.release().to_string_lossy().into_owned(),
-            architecture: system.machine().to_string_lossy().into_owned(),
+            os,
+            kernel,
+            architecture,
             backends: Backend::ALL
                 .iter()
                 .copied()

@@ -11,17 +11,29 @@ use crate::sys::SystemPoller;
 #[non_exhaustive]
 pub enum Backend {
     /// Linux: `epoll`.
+    #[cfg(target_os = "linux")]
     Epoll,
+    /// Windows: polls of the socket driver, on a completion port of the kernel.
+    #[cfg(windows)]
+    Afd,
 }
 
 impl Backend {
     /// The backends that this build knows, best first.
-    pub const ALL: &'static [Backend] = &[Backend::Epoll];
+    pub const ALL: &'static [Backend] = &[
+        #[cfg(target_os = "linux")]
+        Backend::Epoll,
+        #[cfg(windows)]
+        Backend::Afd,
+    ];
 
     /// The name that programs and options use: `"epoll"`.
     pub const fn name(self) -> &'static str {
         match self {
+            #[cfg(target_os = "linux")]
             Backend::Epoll => "epoll",
+            #[cfg(windows)]
+            Backend::Afd => "afd",
         }
     }
 
@@ -43,7 +55,10 @@ impl Backend {
     /// ```
     pub fn probe(self) -> Result<(), Error> {
         match self {
+            #[cfg(target_os = "linux")]
             Backend::Epoll => SystemPoller::new().map(drop),
+            #[cfg(windows)]
+            Backend::Afd => SystemPoller::new().map(drop),
         }
     }
 }
@@ -98,8 +113,8 @@ impl Choice {
                 reason: "asked for",
             }),
             None => Ok(Choice {
-                backend: Backend::Epoll,
-                reason: "the only backend for Linux so far",
+                backend: Backend::ALL[0],
+                reason: "the only backend for this system so far",
             }),
         }
     }

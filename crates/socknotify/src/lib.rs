@@ -69,18 +69,21 @@
 //! | `SocketNotificationRetrieveEvents` | [`Entry::events`] |
 #![deny(unsafe_code)]
 
-#[cfg(not(target_os = "linux"))]
-compile_error!("socknotify supports Linux only so far");
+#[cfg(not(any(target_os = "linux", windows)))]
+compile_error!("socknotify supports Linux and Windows only so far");
 
 mod backend;
 mod engine;
 mod entry;
 mod error;
 pub mod owned;
+#[cfg(target_os = "linux")]
 mod poller;
 mod port;
 mod registration;
 mod sys;
+#[cfg(windows)]
+mod windows;
 
 pub use backend::{Backend, UnknownBackend};
 pub use entry::{Entry, Events};

@@ -3,6 +3,8 @@
 //! A program of its own, with one test for each backend after the other, because the limit is the
 //! whole process's.
 
+#![cfg(unix)]
+
 mod support;
 
 use std::fs::File;

@@ -1,5 +1,7 @@
 //! The examples that are servers, as processes of their own, and clients that talk to them.
 
+#![cfg(unix)]
+
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -6,6 +6,8 @@
 //! has to refuse without taking a lock, and beside that only what is safe in a signal handler. Whatever
 //! else it would do, it is killed by its alarm.
 
+#![cfg(unix)]
+
 #[macro_use]
 mod support;
 

@@ -2,6 +2,8 @@
 //!
 //! A program of its own, because it counts what every thread allocates.
 
+#![cfg(unix)]
+
 #[macro_use]
 mod support;
 

@@ -2,6 +2,8 @@
 //!
 //! A program of its own, because a signal's handler is the whole process's.
 
+#![cfg(unix)]
+
 #[macro_use]
 mod support;
 

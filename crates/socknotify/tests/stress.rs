@@ -259,7 +259,9 @@ fn every_byte_is_accounted_for(backend: Backend) -> io::Result<()> {
         let memory = resident();
         for round in 1..=rounds() {
             run_round(server, first_key(round), 1000 * (round as u64 + 1))?;
-            assert_eq!(descriptors()?, own, "round {round}");
+            if cfg!(unix) {
+                assert_eq!(descriptors()?, own, "round {round}");
+            }
         }
         let grown = resident().saturating_sub(memory);
         assert!(grown < 32 << 20, "{grown} bytes more");
@@ -275,7 +277,9 @@ fn every_byte_is_accounted_for(backend: Backend) -> io::Result<()> {
         Ok(())
     })?;
     drop(server);
-    assert_eq!(descriptors()?, before);
+    if cfg!(unix) {
+        assert_eq!(descriptors()?, before);
+    }
 
     forget_the_closed(backend, slots)
 }

@@ -1,5 +1,7 @@
 //! A port that is watched by another loop.
 
+#![cfg(unix)]
+
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

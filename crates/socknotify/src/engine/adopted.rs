@@ -16,8 +16,9 @@ use crate::{Entry, Error, Events, Registration, RegistrationError};
 /// What arrives while a thread has the connection wakes another thread for nothing, if the socket is
 /// watched for good. Where that happens more often than every fourth time, as it does when a client
 /// does not wait for answers, the poller is told each time instead, for a while.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Unrest {
+    best: Mode,
     score: u8,
     /// How often it is to be armed before it is tried again to watch it for good.
     turns_left: u8,
@@ -28,9 +29,18 @@ impl Unrest {
     const TOO_MUCH: u8 = 16;
     const TURNS: u8 = 64;
 
+    /// `best`: how the poller watches it best.
+    pub(super) fn new(best: Mode) -> Self {
+        Unrest {
+            best,
+            score: 0,
+            turns_left: 0,
+        }
+    }
+
     pub(super) fn mode(self) -> Mode {
         match self.turns_left {
-            0 => Mode::Kept,
+            0 => self.best,
             _ => Mode::Once,
         }
     }
@@ -45,6 +55,9 @@ impl Unrest {
 
     /// It woke a thread for nothing.
     pub(super) fn disturb(&mut self) {
+        if self.best != Mode::Kept {
+            return;
+        }
         self.score += Self::DISTURBANCE;
         if self.score >= Self::TOO_MUCH {
             // The next time, once is enough.
@@ -73,7 +86,8 @@ impl<P: Poller> Engine<P> {
             }
             self.forget(&mut core, socket);
             ownership::claim(socket, self.id, identity.id)?;
-            core.table.insert(socket, key, identity.kind).owned = Some(Unrest::default());
+            let slot = core.table.insert(socket, key, identity.kind);
+            slot.owned = Some(Unrest::new(self.poller.adopted()));
             Ok(())
         }))
     }
@@ -166,6 +180,7 @@ impl<P: Poller> Engine<P> {
 
     /// The poller, to be watched itself: it wakes whoever watches it when there is something to
     /// dequeue and nobody waits.
+    #[allow(dead_code, reason = "not every system has such loops")]
     pub(crate) fn expose(&self) -> &P {
         if let Ok(mut core) = self.enter() {
             if !core.exposed {
@@ -183,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_disturbs_is_armed_each_time_for_a_while() {
-        let mut unrest = Unrest::default();
+        let mut unrest = Unrest::new(Mode::Kept);
         for _ in 0..100 {
             // Now and then is in order.
             unrest.disturb();

@@ -30,6 +30,9 @@ impl<P: Poller> Engine<P> {
     /// [owed](Registration::owed): that is one system call for each, which need not hold up others.
     pub(super) fn apply(&self, core: &mut Core<P::Buffer>, batch: &mut [Registration<'_>]) -> Debt {
         let mut debt = Debt::default();
+        if P::MISSES_CLOSES && !batch.iter().all(|entry| is_fired(core, entry)) {
+            self.poller.catch_up();
+        }
         for index in 0..batch.len() {
             let registration = &mut batch[index];
             registration.owed = rearm(core, registration);
@@ -535,6 +538,19 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
         mode,
         step,
         seen: Events::empty(),
+    })
+}
+
+/// Whether the entry arms a one-shot registration whose notification was delivered.
+fn is_fired<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
+    let socket = sys::number(registration.raw_socket());
+    let slot = socket.and_then(|socket| core.table.slot(socket));
+    slot.is_some_and(|slot| {
+        slot.state == State::Disabled
+            && slot.watched == Some(Mode::Once)
+            && !slot.queued
+            && slot.key == registration.completion_key
+            && registration.is_level_enable()
     })
 }
 

@@ -186,7 +186,10 @@ impl<P: Poller> Engine<P> {
         });
         let mut core = self.lock();
         core.looking -= usize::from(looks);
-        let was_ahead = core.scheduler.leave_poller(arrival, buffer.woken());
+        let mut was_ahead = core.scheduler.leave_poller(arrival, buffer.woken());
+        if !self.poller.wakes_newest() {
+            was_ahead = core.scheduler.is_newer_polling(arrival);
+        }
         if !core.closed {
             self.take_reports(&mut core, &buffer, began);
             if core.queue.len() == 0 {

@@ -137,6 +137,10 @@ impl Poller for Model {
         })
     }
 
+    fn adopted(&self) -> Mode {
+        Mode::Kept
+    }
+
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
         let mut kernel = self.kernel();
         let socket = &mut kernel.sockets[watch.socket as usize];

@@ -51,6 +51,7 @@ pub(crate) enum Kind {
     #[default]
     Stream,
     /// A stream within this system, which may connect without the system giving word of it.
+    #[allow(dead_code, reason = "not every system has them")]
     LocalStream,
     /// It does neither.
     Datagram,
@@ -168,6 +169,7 @@ pub(crate) struct Report {
     /// The number and the turn that it was told to watch under.
     pub(crate) socket: u32,
     pub(crate) turn: u32,
+    #[allow(dead_code, reason = "for pollers that look at it again")]
     pub(crate) kind: Kind,
     /// The conditions that hold, wanted or not. May be empty, where what the system reports is none
     /// of the contract's conditions.
@@ -203,17 +205,27 @@ pub(crate) enum WatchError {
 
 /// What the engine needs of a system: word of sockets that become ready.
 ///
-/// Several threads may wait at once. One report wakes one of them, the newest. A poller holds nothing
+/// Several threads may wait at once. One report wakes one of them. A poller holds nothing
 /// that keeps a closed socket alive, and forgets a socket that is closed.
 pub(crate) trait Poller: Send + Sync + 'static {
     /// Memory for reports, kept from one wait to the next.
     type Buffer: ReportBuffer;
+
+    /// Whether it learns of a socket that was closed only when it asks.
+    const MISSES_CLOSES: bool = false;
 
     /// Whether this process may use the poller: it made it, and was not forked since.
     fn belongs_here(&self) -> bool;
 
     /// Tell what socket a number stands for.
     fn identify(&self, socket: u32) -> Result<Identity, RegistrationError>;
+
+    /// How a socket that the port owns is best watched: `Kept`, or `Once` each time.
+    fn adopted(&self) -> Mode;
+
+    /// Learn which sockets were closed until now, where that takes [asking](Self::MISSES_CLOSES). Called
+    /// before a batch in which a number may be a new socket's.
+    fn catch_up(&self) {}
 
     /// Begin to watch a socket (`again` false), or change how it is watched.
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError>;
@@ -240,6 +252,11 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Whether one has begun to hold since `observe`, or may have; and observe no longer.
     fn has_risen(&self, watch: &Watch) -> bool;
 
+    /// Whether reports and wake-ups go to the newest waiting thread. If not, it is the oldest.
+    fn wakes_newest(&self) -> bool {
+        true
+    }
+
     /// Wake the newest waiting thread, or else the next one to wait.
     fn wake(&self);
 
@@ -262,6 +279,11 @@ pub(crate) trait ReportBuffer: Default + Send {
     /// What the latest look has seen of each socket: the conditions that hold, wanted or not, and
     /// nothing where none is wanted.
     fn seen(&self) -> &[Events];
+
+    /// Packets of others, for the queue as they are.
+    fn packets(&self) -> &[Entry] {
+        &[]
+    }
 
     /// Whether the latest wait was ended by [`Poller::wake`].
     fn woken(&self) -> bool;
@@ -359,6 +381,12 @@ impl<P: Poller> Engine<P> {
                 closed: false,
             }),
         }
+    }
+
+    /// The poller, for what else it can do on its system.
+    #[allow(dead_code, reason = "not every poller can do more")]
+    pub(crate) fn poller(&self) -> &P {
+        &self.poller
     }
 
     fn lock(&self) -> Guard<'_, P> {

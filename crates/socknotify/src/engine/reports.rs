@@ -207,6 +207,7 @@ impl<P: Poller> Engine<P> {
             let alarm = core.alarm;
             core.queue.post(&[alarm]);
         }
+        core.queue.post(buffer.packets());
         for report in buffer.reports() {
             let Some(slot) = core.table.of_turn(report.socket, report.turn) else {
                 self.take_report(core, report);

@@ -118,6 +118,10 @@ impl Poller for Epoll {
         Ok(Identity { kind, id })
     }
 
+    fn adopted(&self) -> Mode {
+        Mode::Kept
+    }
+
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
         let done = match again {
             true => modify(&self.set, watch),

@@ -1,11 +1,8 @@
 //! B. Operations: what an entry may ask for, and what becomes of it.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::{self, EventfdFlags, PollFlags, eventfd};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation, Registration,
     RegistrationError, Trigger,
@@ -13,8 +10,8 @@ use socknotify::{
 
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
-    Kind, Pair, drain_port, expect, expect_nothing, expect_removed, port, reset, to_lonely_number,
-    wait_readiness,
+    ERRORS_END, Kind, Pair, PollFlags, RawSocket, drain_port, end_shows_behind_data, expect,
+    expect_nothing, expect_removed, no_sockets, port, raw, reset, to_lonely_number, wait_readiness,
 };
 
 for_every_backend! {
@@ -397,12 +394,14 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
             expect_nothing(&port);
             reset(pair.theirs)?;
             expect(&port, &[(KEY, Events::ERR)]);
-            assert!(pair.ours.take_error()?.is_some());
-            if trigger == LEVEL {
-                // One more may have been queued before the error was taken.
-                assert!(drain_port(&port).len() <= 1);
+            if ERRORS_END {
+                assert!(pair.ours.take_error()?.is_some());
+                if trigger == LEVEL {
+                    // One more may have been queued before the error was taken.
+                    assert!(drain_port(&port).len() <= 1);
+                }
+                expect_removed(&port, &pair.ours, KEY)?;
             }
-            expect_removed(&port, &pair.ours, KEY)?;
         }
     }
     for kind in Kind::streams() {
@@ -414,7 +413,9 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
                 EventFilter::NONE,
                 trigger,
             ))??;
-            pair.send()?;
+            if end_shows_behind_data() {
+                pair.send()?;
+            }
             drop(pair.theirs);
             wait_readiness(&pair.ours, PollFlags::RDHUP);
             expect_nothing(&port);
@@ -465,12 +466,18 @@ fn b7_a_failing_entry_does_not_stop_the_others(backend: Backend) -> io::Result<(
         EventFilter::IN,
         ONCE,
     ))??;
-    let file = File::open("/dev/null")?;
+    let (_, file) = no_sockets()?.swap_remove(0);
 
     let sockets: Vec<_> = pairs.iter().map(|pair| &pair.ours).collect();
     let enable = |socket, key| Registration::enable(socket, key, EventFilter::IN, ONCE);
     let mut twice = enable(sockets[1], 1);
     twice.operation = Operation::ENABLE | Operation::DISABLE;
+    // SAFETY: the file is this test's.
+    let mut no_socket = unsafe { Registration::from_raw(file.raw()) };
+    no_socket.completion_key = 3;
+    no_socket.event_filter = EventFilter::IN;
+    no_socket.operation = Operation::ENABLE;
+    no_socket.trigger = ONCE;
     let mut batch = [
         enable(sockets[0], 0),
         Registration::remove(sockets[1]),
@@ -478,7 +485,7 @@ fn b7_a_failing_entry_does_not_stop_the_others(backend: Backend) -> io::Result<(
         twice,
         enable(&foreign.ours, 9),
         enable(sockets[2], 2),
-        Registration::enable(&file, 3, EventFilter::IN, ONCE),
+        no_socket,
         enable(sockets[2], 3),
         Registration::enable(sockets[3], 3, EventFilter::IN, Trigger::empty()),
         Registration::disable(sockets[0]),
@@ -608,11 +615,16 @@ fn b7_entries_for_one_socket_apply_in_order(backend: Backend) -> io::Result<()> 
         &[Step::EnableIn, Step::Disable],
         &[Step::EnableIn, Step::Remove],
     ];
+    let mut batches = 0;
     for start in starts {
         for first in STEPS {
             for second in STEPS {
                 for third in STEPS {
-                    assert_model(backend, start, [first, second, third])?;
+                    batches += 1;
+                    // To fill a socket's buffer takes long where it is TCP's.
+                    if cfg!(unix) || batches % 7 == 0 {
+                        assert_model(backend, start, [first, second, third])?;
+                    }
                 }
             }
         }
@@ -811,7 +823,7 @@ fn b9_no_room_only_registers(backend: Backend) -> io::Result<()> {
 
 /// All operations on this fail, and change nothing.
 #[track_caller]
-fn assert_no_socket(port: &CompletionPort, what: &str, number: RawFd) -> io::Result<()> {
+fn assert_no_socket(port: &CompletionPort, what: &str, number: RawSocket) -> io::Result<()> {
     for operation in OPERATIONS {
         // SAFETY: the number stands for a descriptor of this test, or for none at all.
         let mut entry = unsafe { Registration::from_raw(number) };
@@ -835,39 +847,22 @@ fn assert_no_socket(port: &CompletionPort, what: &str, number: RawFd) -> io::Res
 
 fn b10_what_is_no_socket_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
-    let (reader, writer) = rustix::pipe::pipe()?;
-    let file = File::open(std::env::current_exe()?)?;
-    let directory = File::open(std::env::temp_dir())?;
-    let null = File::open("/dev/null")?;
-    let counter = eventfd(1, EventfdFlags::CLOEXEC)?;
-    let set = event::epoll::create(event::epoll::CreateFlags::CLOEXEC)?;
-    let others = [
-        ("a file", file.as_fd()),
-        ("a directory", directory.as_fd()),
-        ("a device", null.as_fd()),
-        ("a pipe's reader", reader.as_fd()),
-        ("a pipe's writer", writer.as_fd()),
-        ("an event counter", counter.as_fd()),
-        ("an epoll set", set.as_fd()),
-    ];
-    for (what, descriptor) in others {
-        assert_no_socket(&port, what, descriptor.as_raw_fd())?;
-        let entry = Registration::enable(&descriptor, KEY, EventFilter::IN, LEVEL);
-        assert_eq!(port.register(entry)?, Err(RegistrationError::NotASocket));
+    for (what, other) in no_sockets()? {
+        assert_no_socket(&port, what, other.raw())?;
     }
     Ok(())
 }
 
 fn b10_a_number_that_is_not_open_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
-    for number in [-1, RawFd::MIN, RawFd::MAX, RawFd::MAX - 1, 1 << 24] {
+    for number in [RawSocket::MIN, RawSocket::MAX, RawSocket::MAX - 1, 1 << 24] {
         assert_no_socket(&port, &format!("number {number}"), number)?;
     }
     // One that was open a moment ago, and was registered even.
     for trigger in EVERY {
         let pair = Pair::unix()?;
         let ours = to_lonely_number(pair.ours)?;
-        let number = ours.as_raw_fd();
+        let number = raw(&ours);
         port.register(Registration::enable(&ours, KEY, EventFilter::IN, trigger))??;
         drop(ours);
         assert_no_socket(&port, "a closed socket", number)?;

@@ -7,7 +7,6 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
     Trigger,
@@ -15,8 +14,9 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, drain_port, expect, expect_nothing, expect_packets,
-    expect_quiet, notification, port, port_with, reset, wait_readiness, wait_until,
+    CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, drain_port, end_shows_behind_data, expect,
+    expect_nothing, expect_packets, expect_quiet, notification, port, port_with, reset,
+    wait_readiness, wait_until,
 };
 
 for_every_backend! {
@@ -191,11 +191,13 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
             port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
-            for _ in 0..3 {
-                pair.send()?;
+            if end_shows_behind_data() {
+                for _ in 0..3 {
+                    pair.send()?;
+                }
             }
             pair.theirs.shutdown(Shutdown::Write)?;
-            wait_readiness(&pair.ours, PollFlags::IN | PollFlags::RDHUP);
+            wait_readiness(&pair.ours, PollFlags::RDHUP);
             expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
             if trigger != LEVEL {
                 expect_nothing(&port);
@@ -223,6 +225,9 @@ fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
         port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
         pair.send()?;
         let_it_queue(&port)?;
+        if !end_shows_behind_data() {
+            pair.drain()?;
+        }
         pair.theirs.shutdown(Shutdown::Write)?;
         expect_packets(
             &port,
@@ -249,8 +254,11 @@ fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()
         port.register(enable())??;
         pair.send()?;
         let_it_queue(&port)?;
+        if !end_shows_behind_data() {
+            pair.drain()?;
+        }
         pair.theirs.shutdown(Shutdown::Write)?;
-        wait_readiness(&pair.ours, PollFlags::IN | PollFlags::RDHUP);
+        wait_readiness(&pair.ours, PollFlags::RDHUP);
 
         let mut seen = port.dequeue_one(Some(PATIENCE))?.events();
         expect_packets(&port, &[POSTED]);
@@ -549,6 +557,9 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
             trigger,
         ))??;
         expect_nothing(&port);
+        if !end_shows_behind_data() {
+            pair.drain()?;
+        }
         pair.theirs.shutdown(Shutdown::Write)?;
         let entry = port.dequeue_one(Some(PATIENCE))?;
         assert!(
@@ -649,6 +660,9 @@ fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> 
         pair.send()?;
         expect(&port, &[IN]);
         // IN goes on to hold.
+        if !end_shows_behind_data() {
+            pair.drain()?;
+        }
         pair.theirs.shutdown(Shutdown::Write)?;
         let entry = port.dequeue_one(Some(PATIENCE))?;
         assert!(
@@ -665,7 +679,7 @@ fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> 
 /// that writes at the same time must not get lost in between.
 fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<()> {
     const BYTES: usize = 3000;
-    for kind in [Kind::UnixStream, Kind::Tcp4] {
+    for kind in [Kind::LOCAL, Kind::Tcp4] {
         for trigger in [EDGE, EDGE_ONCE] {
             let port = port(backend)?;
             let pair = kind.pair()?;

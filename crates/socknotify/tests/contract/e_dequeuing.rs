@@ -4,7 +4,6 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::gettid;
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
 };
@@ -12,7 +11,8 @@ use socknotify::{
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Gate, Kind, PATIENCE, Pair, asleep, collect, drain_port, expect,
-    expect_nothing, expect_packets, notification, port, port_with, wait_for_waiting, wait_until,
+    expect_nothing, expect_packets, notification, port, port_with, this_thread, wait_for_waiting,
+    wait_until,
 };
 
 for_every_backend! {
@@ -42,6 +42,8 @@ for_every_backend! {
     e6_packets_posted_together_come_out_together_and_in_order,
     e6_a_thread_can_post_to_itself,
     e7_everything_comes_out_of_the_same_calls,
+    #[cfg(windows)]
+    e7_overlapped_operations_come_out_of_the_same_calls,
 }
 
 const POSTED: [Entry; 3] = [
@@ -455,7 +457,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
     // Some registered sockets must not change it, nor must it change when all places are taken and the
     // thread waits for a place rather than for a packet.
     let _pairs = registered(&free, 3)?;
-    let unconnected = Kind::UnixStream.socket()?;
+    let unconnected = Kind::LOCAL.socket()?;
     free.register(Registration::enable(
         &unconnected,
         9,
@@ -509,7 +511,7 @@ fn wait_and_post(port: &CompletionPort, timeout: Option<Duration>) -> io::Result
             let close = CloseAtEnd(port, &[]);
             let (tell, thread) = std::sync::mpsc::channel();
             let waiting = scope.spawn(move || {
-                tell.send(gettid()).expect("someone listens");
+                tell.send(this_thread()).expect("someone listens");
                 port.dequeue_one(timeout)
             });
             let thread = thread.recv().expect("a thread");
@@ -702,5 +704,37 @@ fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()>
         }
         drain_port(&port);
     }
+    Ok(())
+}
+
+#[cfg(windows)]
+fn e7_overlapped_operations_come_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
+    use windows_sys::Win32::Networking::WinSock::{WSABUF, WSASend};
+    use windows_sys::Win32::System::IO::OVERLAPPED;
+
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.associate_socket(&pair.ours, 5)?;
+    port.register(Registration::enable(&pair.ours, 6, EventFilter::IN, ONCE))??;
+    let mut bytes = *b"seven";
+    let buffer = WSABUF {
+        len: bytes.len() as u32,
+        buf: bytes.as_mut_ptr(),
+    };
+    let mut overlapped = OVERLAPPED::default();
+    // SAFETY: the buffer and the structure are there until the packet has come.
+    unsafe {
+        let socket = crate::support::raw(&pair.ours) as usize;
+        let none = std::ptr::null_mut();
+        WSASend(socket, &buffer, 1, none, 0, &mut overlapped, None);
+    }
+    let address = std::ptr::from_ref(&overlapped).addr();
+    assert_eq!(port.dequeue_one(Some(PATIENCE))?, Entry::new(5, 5, address));
+    pair.send()?;
+    assert_eq!(
+        port.dequeue_one(Some(PATIENCE))?,
+        notification(6, Events::IN)
+    );
+    expect_nothing(&port);
     Ok(())
 }

@@ -7,15 +7,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use rustix::thread::{Pid, gettid};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, default_concurrency,
 };
 
 use crate::support::trigger::{EDGE, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, asleep, expect_nothing, expect_packets, port,
-    port_with, thread_time, voluntary_switches, wait_for_waiting, wait_until,
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, expect_nothing, expect_packets,
+    port, port_with, this_thread, thread_time, voluntary_switches, wait_for_waiting, wait_until,
 };
 
 for_every_backend! {
@@ -155,8 +154,8 @@ fn run_eight_threads(
     const PACKETS: usize = 20;
     let gate = Gate::new();
     let [running, most, handled] = [const { AtomicUsize::new(0) }; 3];
-    let work = |tell: Sender<Pid>| {
-        tell.send(gettid()).expect("someone listens");
+    let work = |tell: Sender<ThreadId>| {
+        tell.send(this_thread()).expect("someone listens");
         while port.dequeue_one(None).is_ok() {
             let now = running.fetch_add(1, Ordering::SeqCst) + 1;
             most.fetch_max(now, Ordering::SeqCst);
@@ -172,7 +171,7 @@ fn run_eight_threads(
             let tell = tell.clone();
             scope.spawn(move || work(tell));
         }
-        let threads: Vec<Pid> = told.iter().take(THREADS).collect();
+        let threads: Vec<ThreadId> = told.iter().take(THREADS).collect();
         wait_for_waiting(port, THREADS);
         make_packets()?;
         for done in 0..=PACKETS {
@@ -416,7 +415,7 @@ fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::R
         let (tell, told) = channel();
         let port = &port;
         let waiting = scope.spawn(move || {
-            tell.send(gettid()).expect("someone listens");
+            tell.send(this_thread()).expect("someone listens");
             port.dequeue_one(Some(PATIENCE))
         });
         let thread = told.recv().expect("a thread");
@@ -516,7 +515,7 @@ struct Line<'scope, 'env> {
 /// A thread in the line, with the system's number for it.
 struct Waiter<'scope> {
     thread: ScopedJoinHandle<'scope, Result<Entry, Error>>,
-    number: Pid,
+    number: ThreadId,
 }
 
 impl Waiter<'_> {
@@ -548,7 +547,7 @@ impl<'scope, 'env> Line<'scope, 'env> {
         let (tell, port) = (self.tell.clone(), self.port);
         let (tell_number, number) = channel();
         let thread = self.scope.spawn(move || {
-            tell_number.send(gettid()).expect("someone listens");
+            tell_number.send(this_thread()).expect("someone listens");
             let result = port.dequeue_one(timeout);
             if result.is_ok() {
                 tell.send(arrival).expect("someone listens");
@@ -679,7 +678,7 @@ fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::
             let (tell, told) = channel();
             let (port, pair, handled) = (&port, &pair, &handled);
             scope.spawn(move || {
-                tell.send(gettid()).expect("someone listens");
+                tell.send(this_thread()).expect("someone listens");
                 while port.dequeue_one(None).is_ok() {
                     pair.drain().expect("the peer is there");
                     handled.fetch_add(1, Ordering::SeqCst);
@@ -1018,19 +1017,19 @@ fn count_woken(
         for _ in 0..threads {
             let tell = tell.clone();
             scope.spawn(move || {
-                tell.send(gettid()).expect("someone listens");
+                tell.send(this_thread()).expect("someone listens");
                 while port.dequeue_one(None).is_ok() {
                     handled.fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
-        let numbers: Vec<Pid> = told.iter().take(threads).collect();
+        let numbers: Vec<ThreadId> = told.iter().take(threads).collect();
         for round in 0..ROUNDS {
             wait_until("all wait", || {
                 handled.load(Ordering::SeqCst) == round && port.snapshot().waiting == threads
             });
             numbers.iter().copied().for_each(asleep);
-            let switches = |&number: &Pid| voluntary_switches(number);
+            let switches = |&number: &ThreadId| voluntary_switches(number);
             let before: Vec<_> = numbers.iter().map(switches).collect();
             call(round)?;
             wait_until("all wait again", || {

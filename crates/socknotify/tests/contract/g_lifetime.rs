@@ -1,15 +1,22 @@
 //! G. Lifetime: sockets and ports that are closed, numbers that are used again.
 
+#![cfg_attr(
+    windows,
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "a registration there is of the socket, and lives on with a duplicate"
+    )
+)]
+
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::gettid;
 use socket2::Socket;
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
@@ -18,8 +25,9 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, asleep, drain_port, expect, expect_nothing, expect_quiet,
-    expect_removed, port, port_with, take_number, to_lonely_number, wait_for_waiting, wait_until,
+    CloseAtEnd, Kind, PATIENCE, Pair, RawSocket, asleep, drain_port, expect, expect_nothing,
+    expect_quiet, expect_removed, port, port_with, raw, take_number, this_thread, to_lonely_number,
+    wait_for_waiting, wait_until,
 };
 
 for_every_backend! {
@@ -35,10 +43,15 @@ for_every_backend! {
     g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one,
     g2_a_new_socket_of_another_kind,
     g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key,
+    #[cfg(unix)]
     g3_a_duplicate_gives_no_false_notification_and_no_busy_loop,
+    #[cfg(unix)]
     g3_a_duplicate_lives_on_while_its_number_is_used_again,
+    #[cfg(unix)]
     g3_many_duplicates_do_not_disturb_those_that_are_registered,
+    #[cfg(unix)]
     g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with,
+    #[cfg(unix)]
     g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with,
     g3_closing_the_duplicate_changes_nothing,
     g4_closing_releases_all_threads_that_wait,
@@ -155,7 +168,7 @@ fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io
                 for _ in 0..4 {
                     let (tell, port) = (tell.clone(), &port);
                     scope.spawn(move || {
-                        tell.send(gettid()).expect("someone listens");
+                        tell.send(this_thread()).expect("someone listens");
                         assert_eq!(port.dequeue_one(None), Err(Error::Closed));
                     });
                 }
@@ -445,11 +458,11 @@ fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) 
     const ROUNDS: usize = 100_000;
     let port = port_with(backend, 1)?;
     let mut rng = fastrand::Rng::with_seed(2);
-    let mut used: HashMap<i32, usize> = HashMap::new();
+    let mut used: HashMap<RawSocket, usize> = HashMap::new();
     let mut used_again = 0;
     for round in 1..=ROUNDS {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        if used.insert(ours.as_raw_fd(), round).is_some() {
+        let (ours, theirs) = Pair::unix()?.into_ends();
+        if used.insert(raw(&ours), round).is_some() {
             used_again += 1;
         }
         let trigger = EVERY[rng.usize(..4)];
@@ -515,6 +528,7 @@ fn duplicated(
     })
 }
 
+#[cfg(unix)]
 fn g3_a_duplicate_gives_no_false_notification_and_no_busy_loop(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
@@ -546,6 +560,7 @@ fn g3_a_duplicate_gives_no_false_notification_and_no_busy_loop(backend: Backend)
 
 /// What happens to the duplicate is neither told under the old key, nor under that of the socket that
 /// has the number now.
+#[cfg(unix)]
 fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for key in [None, Some(KEY), Some(OTHER_KEY)] {
@@ -591,6 +606,7 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
     Ok(())
 }
 
+#[cfg(unix)]
 fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = 100;
     let port = port(backend)?;
@@ -603,7 +619,7 @@ fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend)
     ))??;
     let mut kept = Vec::new();
     for round in 0..ROUNDS {
-        let old = duplicated(&port, Kind::UnixStream, EVERY[round % 4], EventFilter::ALL)?;
+        let old = duplicated(&port, Kind::LOCAL, EVERY[round % 4], EventFilter::ALL)?;
         (&old.theirs).write_all(b"x")?;
         kept.push(old);
         expect_nothing(&port);
@@ -620,11 +636,12 @@ fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend)
 /// Has the port find out about a duplicate whose number is closed.
 #[track_caller]
 fn have_it_deal_with_a_duplicate(port: &CompletionPort) -> io::Result<Duplicated> {
-    let old = duplicated(port, Kind::UnixStream, LEVEL, EventFilter::IN)?;
+    let old = duplicated(port, Kind::LOCAL, LEVEL, EventFilter::IN)?;
     (&old.theirs).write_all(b"x")?;
     Ok(old)
 }
 
+#[cfg(unix)]
 fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     backend: Backend,
 ) -> io::Result<()> {
@@ -691,6 +708,7 @@ fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     Ok(())
 }
 
+#[cfg(unix)]
 fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
     backend: Backend,
 ) -> io::Result<()> {
@@ -785,7 +803,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
                     .map(|_| {
                         let (tell, port) = (tell.clone(), &port);
                         scope.spawn(move || {
-                            tell.send(gettid()).expect("someone listens");
+                            tell.send(this_thread()).expect("someone listens");
                             port.dequeue_one(timeout)
                         })
                     })
@@ -1079,7 +1097,7 @@ fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
                 Registration::enable(connection, key, EventFilter::IN, ONCE)
             };
             // The notification may come on another thread before this call returns.
-            let socket = connection.as_raw_fd();
+            let socket = raw(connection);
             let (operation, filter, trigger) = (entry.operation, entry.event_filter, entry.trigger);
             drop(slot);
             // SAFETY: the socket is closed by the REMOVE notification at the earliest, and that is
@@ -1099,9 +1117,8 @@ fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
             let mut peers = Vec::new();
             for number in 0..CONNECTIONS {
                 let key = round * CONNECTIONS + number;
-                let (ours, theirs) =
-                    Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-                let socket = ours.as_raw_fd();
+                let (ours, theirs) = Pair::unix()?.into_ends();
+                let socket = raw(&ours);
                 *connections[key].lock().expect("no panic") = Some(ours);
                 // SAFETY: nobody closes it before it is registered.
                 let mut entry = unsafe { Registration::from_raw(socket) };
@@ -1231,13 +1248,13 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
                     accepted[*key].store(true, Ordering::SeqCst);
                     port.register(Registration::remove(&pair.ours))??;
                     // The socket lives on, or goes before its last notification has come.
-                    if rng.bool() {
+                    if cfg!(unix) && rng.bool() {
                         duplicates.push(pair.ours.try_clone()?);
                     }
                     slot.pair = None;
                 }
                 (Some(pair), 7) => {
-                    if duplicates.len() < 4 {
+                    if cfg!(unix) && duplicates.len() < 4 {
                         duplicates.push(pair.ours.try_clone()?);
                     }
                 }

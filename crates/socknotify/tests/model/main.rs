@@ -12,6 +12,8 @@
 //! ```
 //!
 //! `SOCKNOTIFY_MODEL_STEPS` sets how many operations a case has at the most.
+
+#![cfg(unix)]
 #![cfg(target_os = "linux")]
 
 mod conditions;

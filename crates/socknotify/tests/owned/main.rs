@@ -11,13 +11,12 @@ mod moves;
 mod others;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::Socket;
 use socknotify::owned::{Event, Held, Port, Worker};
 use socknotify::{Backend, Error};
 
-use support::{PATIENCE, Pair, port_with};
+use support::{AsSocket, BorrowedSocket, PATIENCE, Pair, port_with};
 
 /// A connection that counts how often it was served.
 #[derive(Debug)]
@@ -26,9 +25,15 @@ struct Connection {
     served: usize,
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl AsSocket for Connection {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
         self.socket.as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket.as_socket()
     }
 }
 

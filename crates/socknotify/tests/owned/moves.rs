@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::owned::{Event, Interest, Port};
+#[cfg(unix)]
+use socknotify::owned::Port;
+use socknotify::owned::{Event, Interest};
 use socknotify::{Backend, EventFilter, Events, Registration, RegistrationError};
 
 use crate::support::trigger::ONCE;
@@ -20,6 +22,7 @@ for_every_backend! {
     the_events_are_those_that_were_asked_for,
     an_armed_connection_can_wait_for_nothing,
     what_was_taken_back_is_free,
+    #[cfg(unix)]
     what_is_no_socket_is_not_adopted,
     a_connection_has_one_port,
     an_id_is_never_given_again,
@@ -199,6 +202,7 @@ fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(unix)]
 fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
     let port = Port::<std::fs::File>::from(port(backend)?);
     let file = std::fs::File::open("/dev/null")?;

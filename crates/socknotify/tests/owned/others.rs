@@ -1,18 +1,21 @@
 //! Messages, shared sockets, a port that is watched by another loop, and what other threads notice.
 
-use std::io::{self, Read, Write};
+#[cfg(unix)]
+use std::io::Read;
+use std::io::{self, Write};
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
 use std::sync::Arc;
+#[cfg(unix)]
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socknotify::owned::{Event, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Error, EventFilter, Events};
 
-use crate::support::{PATIENCE, asleep, port, voluntary_switches, wait_until};
+#[cfg(unix)]
+use crate::support::{AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches};
+use crate::support::{PATIENCE, port, wait_until};
 use crate::{connect, next, nothing, owning_port, ready};
 
 for_every_backend! {
@@ -21,8 +24,11 @@ for_every_backend! {
     a_message_keeps_its_turn_among_connections,
     a_shared_socket_is_served_by_many_threads,
     a_shared_socket_comes_back_last,
+    #[cfg(unix)]
     the_port_can_be_watched,
+    #[cfg(unix)]
     a_watched_port_stays_readable_while_something_is_left,
+    #[cfg(unix)]
     a_client_that_does_not_wait_disturbs_no_other_thread_for_long,
 }
 
@@ -165,12 +171,12 @@ fn a_shared_socket_comes_back_last(backend: Backend) -> io::Result<()> {
 }
 
 /// Whether a descriptor is readable, within some time.
-fn is_readable(descriptor: &impl AsFd, time: Duration) -> io::Result<bool> {
-    let mut watched = [PollFd::new(descriptor, PollFlags::IN)];
-    let time = Timespec::try_from(time).expect("not too long");
-    Ok(poll(&mut watched, Some(&time))? == 1)
+#[cfg(unix)]
+fn is_readable(descriptor: &impl AsSocket, time: Duration) -> io::Result<bool> {
+    Ok(is_ready(descriptor, PollFlags::IN, time))
 }
 
+#[cfg(unix)]
 fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -201,6 +207,7 @@ fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(unix)]
 fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(1);
@@ -219,6 +226,7 @@ fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io
 }
 
 /// What arrives while a thread works on the connection is that thread's affair.
+#[cfg(unix)]
 fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
     backend: Backend,
 ) -> io::Result<()> {
@@ -234,8 +242,7 @@ fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
         let (give, given) = channel();
         let mut idle = port.worker(4);
         scope.spawn(move || {
-            tell.send(rustix::thread::gettid())
-                .expect("someone listens");
+            tell.send(this_thread()).expect("someone listens");
             while idle.process(Some(PATIENCE)).is_ok() {
                 // Whoever waits may be the one to get it, now and then.
                 while let Some(event) = idle.take() {

@@ -13,14 +13,19 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Makes each function named, a `fn(Backend) -> io::Result<()>`, a test for every backend of this
 /// system, in a module with the backend's name.
 macro_rules! for_every_backend {
-    ($($test:ident),+ $(,)?) => {
+    ($($(#[$attribute:meta])* $test:ident),+ $(,)?) => {
         #[cfg(target_os = "linux")]
         mod epoll {
-            for_every_backend!(@run Epoll $($test)+);
+            for_every_backend!(@run Epoll $($(#[$attribute])* $test)+);
+        }
+        #[cfg(windows)]
+        mod afd {
+            for_every_backend!(@run Afd $($(#[$attribute])* $test)+);
         }
     };
-    (@run $backend:ident $($test:ident)+) => {
+    (@run $backend:ident $($(#[$attribute:meta])* $test:ident)+) => {
         $(
+            $(#[$attribute])*
             #[test]
             fn $test() -> std::io::Result<()> {
                 crate::support::run(socknotify::Backend::$backend, super::$test)
@@ -33,6 +38,8 @@ macro_rules! for_every_backend {
 const TESTED: &[Backend] = &[
     #[cfg(target_os = "linux")]
     Backend::Epoll,
+    #[cfg(windows)]
+    Backend::Afd,
 ];
 
 /// The backends that work on this machine.
@@ -50,6 +57,7 @@ pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::
         eprintln!("skipped: {backend} does not work here: {error}");
         return Ok(());
     }
+    super::system::prepare()?;
     let (done, outcome) = channel();
     let body = thread::spawn(move || {
         let result = test(backend);

@@ -11,6 +11,9 @@
 mod backends;
 mod expectations;
 mod sockets;
+#[cfg_attr(unix, path = "unix.rs")]
+#[cfg_attr(windows, path = "windows.rs")]
+mod system;
 mod threads;
 
 use std::time::Duration;
@@ -21,12 +24,15 @@ pub(crate) use self::expectations::{
     notification,
 };
 pub(crate) use self::sockets::{
-    Kind, Listener, Pair, begin_connect, descriptors, drain, fill, non_blocking, raise_limit,
-    refusing, reset, take_number, to_lonely_number, wait_readiness,
+    Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
+    wait_readiness,
 };
-pub(crate) use self::threads::{
-    CloseAtEnd, Gate, asleep, thread_time, voluntary_switches, wait_for_waiting, wait_until,
+pub(crate) use self::system::{
+    AsSocket, BorrowedSocket, ERRORS_END, PollFlags, RawSocket, TICK, ThreadId, asleep,
+    begin_connect, descriptors, end_shows_behind_data, is_ready, no_sockets, raise_limit, raw,
+    take_number, this_thread, thread_time, to_lonely_number, voluntary_switches,
 };
+pub(crate) use self::threads::{CloseAtEnd, Gate, wait_for_waiting, wait_until};
 
 /// How long something may take that has to come. Nothing waits this long unless it is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

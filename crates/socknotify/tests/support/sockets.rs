@@ -3,17 +3,14 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::PATIENCE;
+use super::system::{AsSocket, PollFlags, is_ready};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -33,12 +30,16 @@ impl Kind {
 
     /// The kinds that connect and end.
     pub(crate) fn streams() -> impl Iterator<Item = Kind> {
-        Self::tcp().chain([Kind::UnixStream])
+        Self::tcp().chain([Kind::UnixStream].into_iter().filter(|kind| kind.is_here()))
     }
 
     /// The kinds that do not.
     pub(crate) fn datagrams() -> impl Iterator<Item = Kind> {
-        Self::udp().chain([Kind::UnixDatagram])
+        Self::udp().chain(
+            [Kind::UnixDatagram]
+                .into_iter()
+                .filter(|kind| kind.is_here()),
+        )
     }
 
     pub(crate) fn tcp() -> impl Iterator<Item = Kind> {
@@ -57,7 +58,17 @@ impl Kind {
         matches!(self, Kind::Tcp4 | Kind::Tcp6 | Kind::UnixStream)
     }
 
+    /// The stream whose two ends are nearest to each other.
+    pub(crate) const LOCAL: Kind = if cfg!(unix) {
+        Kind::UnixStream
+    } else {
+        Kind::Tcp4
+    };
+
     fn is_here(self) -> bool {
+        if cfg!(windows) && matches!(self, Kind::UnixStream | Kind::UnixDatagram) {
+            return false;
+        }
         self.socket()
             .and_then(|socket| socket.bind(&self.any_address()))
             .is_ok()
@@ -102,9 +113,12 @@ impl Kind {
     /// Two sockets that are connected to each other.
     pub(crate) fn pair(self) -> io::Result<Pair> {
         let (ours, theirs) = match self {
+            #[cfg(unix)]
             Kind::UnixStream | Kind::UnixDatagram => {
                 Socket::pair(Domain::UNIX, self.socket_type(), None)?
             }
+            #[cfg(not(unix))]
+            Kind::UnixStream | Kind::UnixDatagram => return Err(io::ErrorKind::Unsupported.into()),
             Kind::Tcp4 | Kind::Tcp6 => {
                 let listener = self.listener()?;
                 let theirs = listener.connect()?;
@@ -148,6 +162,16 @@ fn unique_path() -> PathBuf {
     std::env::temp_dir().join(name)
 }
 
+/// Removes what an address leaves behind: a Unix socket's file.
+pub(crate) fn forget_address(address: &SockAddr) -> io::Result<()> {
+    #[cfg(unix)]
+    if let Some(path) = address.as_pathname() {
+        std::fs::remove_file(path)?;
+    }
+    let _ = address;
+    Ok(())
+}
+
 /// A socket that waits for connections.
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
@@ -171,9 +195,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = self.address.as_pathname() {
-            let _ = std::fs::remove_file(path);
-        }
+        let _ = forget_address(&self.address);
     }
 }
 
@@ -187,8 +209,14 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// Two Unix stream sockets, or what comes nearest to them here.
     pub(crate) fn unix() -> io::Result<Pair> {
-        Kind::UnixStream.pair()
+        Kind::LOCAL.pair()
+    }
+
+    /// Our end and theirs.
+    pub(crate) fn into_ends(self) -> (Socket, Socket) {
+        (self.ours, self.theirs)
     }
 
     /// The peer sends one byte, which is there when this returns.
@@ -241,7 +269,7 @@ pub(crate) fn drain(mut socket: &Socket) -> io::Result<usize> {
 pub(crate) fn fill(mut socket: &Socket) -> io::Result<usize> {
     // TCP moves data to the peer's buffer meanwhile, and so finds room again, though it may delay its
     // acknowledgements.
-    let settling = if socket.local_addr()?.is_unix() {
+    let settling = if socket.local_addr()?.domain() == Domain::UNIX {
         Duration::ZERO
     } else {
         Duration::from_millis(60)
@@ -269,14 +297,6 @@ pub(crate) fn non_blocking<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Begins to connect. It is done when the socket says so.
-pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<()> {
-    match socket.connect(address) {
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(()),
-        result => result,
-    }
-}
-
 /// An address that refuses connections, as long as the socket with it is kept.
 pub(crate) fn refusing(kind: Kind) -> io::Result<(Socket, SockAddr)> {
     let socket = kind.socket()?;
@@ -290,49 +310,11 @@ pub(crate) fn reset(socket: Socket) -> io::Result<()> {
     socket.set_linger(Some(Duration::ZERO))
 }
 
-/// Closes `old` and gives its number to `new`, in one step, so that no other thread gets it.
-pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
-    let mut number = OwnedFd::from(old);
-    rustix::io::dup2(&new, &mut number)?;
-    Ok(Socket::from(number))
-}
-
-/// Moves a socket to a number that no other test takes when it is closed.
-///
-/// Numbers are given to whoever opens something next, the lowest first.
-pub(crate) fn to_lonely_number(socket: Socket) -> io::Result<Socket> {
-    static NEXT: AtomicI32 = AtomicI32::new(0);
-    let lowest = 600 + NEXT.fetch_add(1, Ordering::Relaxed) % 300;
-    Ok(rustix::io::fcntl_dupfd_cloexec(&socket, lowest)?.into())
-}
-
-fn is_ready(socket: &impl AsFd, flags: PollFlags, timeout: Duration) -> bool {
-    let mut fds = [PollFd::new(socket, flags)];
-    let timeout = Timespec::try_from(timeout).expect("a short time");
-    // A signal may end it early; the callers ask again.
-    let _ = poll(&mut fds, Some(&timeout));
-    fds[0].revents().contains(flags)
-}
-
 /// Waits until the kernel says of a socket that all these conditions hold.
 #[track_caller]
-pub(crate) fn wait_readiness(socket: &impl AsFd, flags: PollFlags) {
+pub(crate) fn wait_readiness(socket: &impl AsSocket, flags: PollFlags) {
     let end = Instant::now() + PATIENCE;
     while !is_ready(socket, flags, Duration::from_millis(1)) {
         assert!(Instant::now() < end, "{flags:?} does not come to hold");
     }
-}
-
-/// Allows this process as many descriptors as it may have, and says how many those are.
-pub(crate) fn raise_limit() -> io::Result<usize> {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit)?;
-    Ok(limit.current.map_or(usize::MAX, |count| count as usize))
-}
-
-/// How many descriptors this process has open.
-pub(crate) fn descriptors() -> io::Result<usize> {
-    // The listing itself opens one.
-    Ok(std::fs::read_dir("/proc/self/fd")?.count() - 1)
 }

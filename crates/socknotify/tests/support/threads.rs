@@ -4,8 +4,6 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::Pid;
-use rustix::time::{ClockId, clock_gettime};
 use socknotify::CompletionPort;
 
 use super::PATIENCE;
@@ -28,38 +26,6 @@ pub(crate) fn wait_for_waiting(port: &CompletionPort, threads: usize) {
     wait_until(&format!("{threads} threads wait"), || {
         port.snapshot().waiting == threads
     });
-}
-
-/// Waits until a thread of this process sleeps.
-///
-/// A thread that a port counts as waiting may be on its way into the kernel still.
-#[track_caller]
-pub(crate) fn asleep(thread: Pid) {
-    if cfg!(not(target_os = "linux")) {
-        // No other way to tell; without it the order of arrival may differ from what is assumed.
-        return thread::sleep(Duration::from_millis(50));
-    }
-    let path = format!("/proc/self/task/{thread}/stat");
-    wait_until("the thread sleeps", || {
-        let stat = std::fs::read_to_string(&path).unwrap_or_default();
-        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-        state.is_some_and(|state| state.starts_with('S'))
-    });
-}
-
-/// How often a thread of this process has gone to sleep. `None` where the system does not tell.
-pub(crate) fn voluntary_switches(thread: Pid) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-    line.trim().parse().ok()
-}
-
-/// The processor time that this thread has used.
-pub(crate) fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("a time since the thread began")
 }
 
 /// Closes a port when a test's scope ends, however it ends, so that no thread waits in it for ever.

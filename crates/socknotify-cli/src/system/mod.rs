@@ -1,0 +1,18 @@
+//! What the program asks of the system: its name, and how many descriptors it allows.
+
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(unix)]
+pub(crate) use unix::*;
+#[cfg(windows)]
+pub(crate) use windows::*;
+
+/// What the system calls itself.
+pub(crate) struct System {
+    pub(crate) os: String,
+    pub(crate) kernel: String,
+    pub(crate) architecture: String,
+}

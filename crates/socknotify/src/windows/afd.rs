@@ -1,0 +1,839 @@
+//! Windows before build 20348, and Wine: polls of the socket driver.
+//!
+//! - A one-shot registration is one poll for each time that it is armed, and nothing in between.
+//! - A level-triggered one is polled again after each report.
+//! - An edge-triggered one has its [`Edges`], and a poll for what never falls.
+//! - A wake-up is a packet; and so is whatever else completes on the port.
+//!
+//! Polls are of sockets, not of handles. What a handle's value stands for is the matter of
+//! [`closings`].
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use windows_sys::Win32::Foundation::{ERROR_NOT_ENOUGH_MEMORY, HANDLE};
+use windows_sys::Win32::Networking::WinSock::{
+    SIO_BASE_HANDLE, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOCKET, SOL_SOCKET, WSAENOTSOCK,
+    WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
+};
+use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
+use windows_sys::Win32::System::SystemServices::MAXIMUM_WAIT_OBJECTS;
+use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
+
+use super::alarm::Alarm;
+use super::closings;
+use super::device::{self, Device, Devices, LOOK, Poll, PolledSocket};
+use super::edges::Edges;
+use super::port::{self, KernelPort};
+use crate::engine::{
+    Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Watch, WatchError,
+};
+use crate::{Entry, Error, Events, RegistrationError, sys};
+
+/// The keys of this poller's own packets. Those of others are addresses, and no address is as low.
+const POLL: usize = 1;
+const EDGE: usize = 2;
+const WAKE: usize = 3;
+const ALARM: usize = 4;
+
+/// A completion port of the kernel, and the socket driver polled on it.
+pub(crate) struct Afd {
+    // In this order they go: the timer posts to the port.
+    alarm: Alarm,
+    state: Mutex<State>,
+    looker: Device,
+    /// The callers' keys for what else completes on the port. They stay where they are.
+    foreign: Mutex<Vec<Box<usize>>>,
+    port: KernelPort,
+}
+
+struct State {
+    devices: Devices,
+    records: HashMap<u32, Record>,
+    /// What was found without waiting.
+    found: Vec<Report>,
+    /// Level-triggered sockets that were reported, and are to be polled again. Not before somebody
+    /// waits: what is found until then may hold no longer when it is told.
+    due: Vec<u32>,
+    /// The sockets whose edges are watched, and what is signalled when there are some.
+    edges: Vec<u32>,
+    signals: Vec<HANDLE>,
+    /// Threads that wait.
+    waiting: usize,
+}
+
+/// What is known of a socket that is watched.
+struct Record {
+    /// Which socket it is.
+    id: u64,
+    watch: Watch,
+    armed: bool,
+    /// The poll that counts, and what it is for.
+    poll: Option<(*mut Poll, u32)>,
+    edge: Option<Edge>,
+    /// What has begun to hold since it was observed.
+    risen: Events,
+}
+
+/// What is known of a socket whose edges are watched.
+struct Edge {
+    edges: Edges,
+    /// The poll for what never falls, but for what was reported of that.
+    lasting: Option<*mut Poll>,
+    told: u32,
+}
+
+// SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
+// the lock.
+unsafe impl Send for State {}
+
+impl Afd {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Self::open().map_err(|error| call_error(&error))
+    }
+
+    fn open() -> io::Result<Self> {
+        let port = KernelPort::new()?;
+        Ok(Afd {
+            alarm: Alarm::new(&port, ALARM)?,
+            state: Mutex::new(State {
+                devices: Devices::new(POLL),
+                records: HashMap::new(),
+                found: Vec::new(),
+                due: Vec::new(),
+                edges: Vec::new(),
+                signals: Vec::new(),
+                waiting: 0,
+            }),
+            looker: Device::for_looks()?,
+            foreign: Mutex::default(),
+            port,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `CreateIoCompletionPort` — Have what completes on this handle come out of the port.
+    pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
+        let key = Box::new(key);
+        let address = std::ptr::from_ref(&*key).expose_provenance();
+        self.port
+            .associate(handle, address)
+            .map_err(|error| call_error(&error))?;
+        let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+        foreign.push(key);
+        Ok(())
+    }
+}
+
+impl State {
+    /// See to it that a socket is polled for what it is to be polled for.
+    fn poll(&mut self, port: &KernelPort, number: u32) -> io::Result<()> {
+        let State {
+            devices, records, ..
+        } = self;
+        let Some(record) = records.get_mut(&number) else {
+            return Ok(());
+        };
+        let handle = sys::handle(number);
+        let wanted = match &mut record.edge {
+            None => polled(&record.watch),
+            Some(edge) => {
+                if edge.lasting.is_none() {
+                    let events = LASTING & !edge.told | device::LOCAL_CLOSE;
+                    edge.lasting = Some(devices.begin(port, number, handle, events)?);
+                }
+                0
+            }
+        };
+        if let Some((poll, polled)) = record.poll {
+            if wanted & !polled == 0 {
+                return Ok(());
+            }
+            // SAFETY: as long as it is noted here, its packet was not taken back.
+            unsafe { devices.cancel(poll) };
+            record.poll = None;
+        }
+        if wanted != 0 {
+            let poll = devices.begin(port, number, handle, wanted)?;
+            record.poll = Some((poll, wanted));
+        }
+        Ok(())
+    }
+
+    /// Forget a socket.
+    fn drop_record(&mut self, number: u32) {
+        let Some(record) = self.records.remove(&number) else {
+            return;
+        };
+        if let Some((poll, _)) = record.poll {
+            // SAFETY: as above.
+            unsafe { self.devices.cancel(poll) };
+        }
+        if let Some(edge) = record.edge {
+            self.drop_edge(number, record.id, edge);
+        }
+    }
+
+    /// See the edges of a socket no longer.
+    fn drop_edge(&mut self, number: u32, id: u64, edge: Edge) {
+        if let Some(poll) = edge.lasting {
+            // SAFETY: as above.
+            unsafe { self.devices.cancel(poll) };
+        }
+        if let Some(index) = self.edges.iter().position(|&other| other == number) {
+            self.edges.swap_remove(index);
+            self.signals.swap_remove(index);
+        }
+        if closings::known(number) != Some(id) {
+            edge.edges.end_of_closed();
+        }
+    }
+
+    /// A poll's packet has come.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Devices::end`].
+    unsafe fn end_poll(&mut self, port: &KernelPort, poll: *mut Poll) -> Option<Report> {
+        // SAFETY: the caller's promise.
+        let ended = unsafe { self.devices.end(poll) };
+        let number = ended.number;
+        let found = ended.found();
+        let record = self.records.get_mut(&number)?;
+        if record.poll.is_some_and(|(current, _)| current == poll) {
+            record.poll = None;
+        } else if record.edge.as_ref()?.lasting == Some(poll) {
+            record.edge.as_mut()?.lasting = None;
+        } else {
+            return None;
+        }
+        if found & device::LOCAL_CLOSE != 0 {
+            record.armed = false;
+            if let Some(edge) = record.edge.take() {
+                let id = record.id;
+                self.drop_edge(number, id, edge);
+            }
+            return None;
+        }
+        if record.edge.is_some() {
+            return self.end_edge_poll(port, number, found);
+        }
+        if !record.armed {
+            return None;
+        }
+        let events = conditions(found, record.watch.kind);
+        let report = report(&record.watch, events);
+        let counts = events.intersects(record.watch.filter.wanted());
+        if counts && record.watch.mode == Mode::Once {
+            record.armed = false;
+            return Some(report);
+        }
+        if counts && self.waiting == 0 {
+            self.due.push(number);
+            return Some(report);
+        }
+        // If it cannot be polled again, it is closed, and its closing will be learnt of.
+        let _ = self.poll(port, number);
+        counts.then_some(report)
+    }
+
+    /// A poll has found what does not fall again.
+    fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
+        let record = self.records.get_mut(&number)?;
+        record.edge.as_mut()?.told |= found & LASTING;
+        let events = conditions(found, record.watch.kind);
+        let report = self.edge(number, events);
+        // As for those that are due.
+        let _ = self.poll(port, number);
+        report
+    }
+
+    /// There may be an edge.
+    fn end_edge(&mut self, number: u32) -> Option<Report> {
+        // The events of another socket are not ours to take.
+        closings::catch_up();
+        let record = self.records.get_mut(&number)?;
+        if closings::known(number) != Some(record.id) {
+            return None;
+        }
+        let edge = record.edge.as_mut()?;
+        let mut events = edge.edges.take();
+        if edge.told & (device::ABORT | device::CONNECT_FAIL) != 0 {
+            events.remove(Events::OUT);
+        }
+        self.edge(number, events)
+    }
+
+    /// Report edges, as far as they are wanted.
+    fn edge(&mut self, number: u32, events: Events) -> Option<Report> {
+        let record = self.records.get_mut(&number)?;
+        record.risen |= events;
+        let events = events & record.watch.filter.wanted();
+        (record.armed && !events.is_empty()).then(|| report(&record.watch, events))
+    }
+
+    /// Take the edges whose word is on its way.
+    fn find_edges(&mut self) {
+        let mut first = 0;
+        while first < self.signals.len() {
+            let end = self
+                .signals
+                .len()
+                .min(first + MAXIMUM_WAIT_OBJECTS as usize);
+            let signals = &self.signals[first..end];
+            // SAFETY: as many handles are there, and their owners live.
+            let index =
+                unsafe { WaitForMultipleObjects(signals.len() as u32, signals.as_ptr(), 0, 0) };
+            if (index as usize) < signals.len() {
+                first += index as usize;
+                let report = self.end_edge(self.edges[first]);
+                self.found.extend(report);
+                first += 1;
+            } else {
+                first = end;
+            }
+        }
+    }
+}
+
+impl Poller for Afd {
+    type Buffer = Buffer;
+
+    const MISSES_CLOSES: bool = true;
+
+    fn belongs_here(&self) -> bool {
+        true
+    }
+
+    fn identify(&self, socket: u32) -> Result<Identity, RegistrationError> {
+        let kind = match option(socket, SO_TYPE).map_err(|error| refusal(&error))? {
+            SOCK_STREAM => Kind::Stream,
+            SOCK_DGRAM => Kind::Datagram,
+            _ => Kind::Datagram,
+        };
+        if base(socket).map_err(|error| refusal(&error))? != sys::handle(socket).addr() {
+            return Err(RegistrationError::Os(WSAEOPNOTSUPP));
+        }
+        let id = closings::identify(socket).map_err(|error| refusal(&error))?;
+        Ok(Identity { kind, id })
+    }
+
+    fn adopted(&self) -> Mode {
+        // To look takes as many calls as to be told.
+        Mode::Once
+    }
+
+    fn catch_up(&self) {
+        closings::catch_up();
+    }
+
+    fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
+        let number = watch.socket;
+        let id = closings::known(number).ok_or(WatchError::Unknown)?;
+        let mut state = self.state();
+        let known = state.records.get(&number).map(|record| record.id);
+        if known != Some(id) {
+            if again {
+                return Err(WatchError::Unknown);
+            }
+            state.drop_record(number);
+        }
+        let State {
+            records,
+            edges: watched,
+            signals,
+            ..
+        } = &mut *state;
+        let record = records.entry(number).or_insert_with(|| Record {
+            id,
+            watch: *watch,
+            armed: false,
+            poll: None,
+            edge: None,
+            risen: Events::empty(),
+        });
+        let lasting = record.watch.filter & watch.filter;
+        record.watch = *watch;
+        record.armed = true;
+        if watch.mode == Mode::Edge {
+            let edge = match &mut record.edge {
+                Some(edge) => edge,
+                None => {
+                    let edges = Edges::new(&self.port, EDGE, number);
+                    let edges = edges.map_err(|error| WatchError::Refused(refusal(&error)))?;
+                    watched.push(number);
+                    signals.push(edges.signal());
+                    record.edge.insert(Edge {
+                        edges,
+                        lasting: None,
+                        told: 0,
+                    })
+                }
+            };
+            // What was there at the beginning is reported once; and what has risen before the change
+            // of a filter that wanted it, so has to be noted.
+            let risen = edge.edges.take();
+            record.risen |= risen & lasting.wanted();
+            let events = risen & watch.filter.wanted();
+            if !events.is_empty() {
+                let report = report(watch, events);
+                state.found.push(report);
+            }
+        } else if let Some(edge) = record.edge.take() {
+            state.drop_edge(number, id, edge);
+        }
+        state.poll(&self.port, number).map_err(|error| {
+            state.drop_record(number);
+            watch_error(&error)
+        })
+    }
+
+    fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
+        let mut state = self.state();
+        let known = state.records.get(&socket).map(|record| record.id);
+        let is_polled = |record: &Record| record.poll.is_some();
+        let is_open = match closings::known(socket) {
+            // It was closed, and another one was armed in its place: or else its poll would be over.
+            None => state.records.get(&socket).is_some_and(is_polled),
+            id => id == known,
+        };
+        state.drop_record(socket);
+        if is_open {
+            Ok(())
+        } else {
+            Err(WatchError::Unknown)
+        }
+    }
+
+    fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
+        buffer.reports.clear();
+        buffer.others.clear();
+        buffer.woken = false;
+        buffer.alarmed = false;
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut timeout = timeout;
+        let mut state = self.state();
+        loop {
+            for number in std::mem::take(&mut state.due) {
+                // If it cannot be polled, it is closed, and its closing will be learnt of.
+                let _ = state.poll(&self.port, number);
+            }
+            if timeout == Some(Duration::ZERO) {
+                state.find_edges();
+            }
+            if !state.found.is_empty() {
+                timeout = Some(Duration::ZERO);
+            }
+            state.waiting += 1;
+            drop(state);
+            // Beside the reports there may be a wake-up.
+            self.port.take(&mut buffer.packets, room + 1, timeout);
+            state = self.state();
+            state.waiting -= 1;
+            for packet in &buffer.packets {
+                let report = match packet.lpCompletionKey {
+                    // SAFETY: under this key there are polls, and each packet is taken once.
+                    POLL => unsafe {
+                        state.end_poll(&self.port, packet.lpOverlapped.cast::<Poll>())
+                    },
+                    EDGE => state.end_edge(packet.lpOverlapped.addr() as u32),
+                    WAKE => {
+                        buffer.woken = true;
+                        None
+                    }
+                    ALARM => {
+                        buffer.alarmed = true;
+                        None
+                    }
+                    key => {
+                        let key = std::ptr::with_exposed_provenance::<usize>(key);
+                        // SAFETY: keys of others are addresses of what is kept in `foreign`.
+                        let key = unsafe { key.read() };
+                        let transferred = packet.dwNumberOfBytesTransferred;
+                        let overlapped = packet.lpOverlapped.expose_provenance();
+                        buffer.others.push(Entry::new(key, transferred, overlapped));
+                        None
+                    }
+                };
+                buffer.reports.extend(report);
+            }
+            buffer.reports.append(&mut state.found);
+            if !buffer.is_empty() {
+                return self.complete(&state, buffer);
+            }
+            // All that came was out of date. There may be more behind it.
+            let is_more = buffer.packets.len() > room;
+            if timeout == Some(Duration::ZERO) && !is_more {
+                return;
+            }
+            timeout = match timeout {
+                Some(Duration::ZERO) => timeout,
+                _ => end.map(|end| end.saturating_duration_since(Instant::now())),
+            };
+        }
+    }
+
+    fn check(&self, buffer: &mut Buffer, is_good: impl Fn(u32) -> bool) {
+        let doubted = |report: &&mut Report| !is_good(report.socket);
+        let mut doubted = buffer.reports.iter_mut().filter(doubted).peekable();
+        if doubted.peek().is_none() {
+            return;
+        }
+        closings::catch_up();
+        let mut state = self.state();
+        for report in doubted {
+            let Some(record) = state.records.get_mut(&report.socket) else {
+                report.standing = Standing::Gone;
+                continue;
+            };
+            match closings::known(report.socket) {
+                Some(id) if id == record.id => {}
+                // It was closed. If another one was armed in its place, this may be a report of that.
+                None if self.holds(&record.watch, report.events) => {
+                    match closings::identify(report.socket) {
+                        Ok(id) => record.id = id,
+                        Err(_) => report.standing = Standing::Gone,
+                    }
+                }
+                _ => report.standing = Standing::Gone,
+            }
+        }
+    }
+
+    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch> + Clone) {
+        let Buffer {
+            probes,
+            looks,
+            seen,
+            ..
+        } = buffer;
+        probes.clear();
+        probes.extend(watches);
+        seen.clear();
+        for watches in probes.chunks(LOOK) {
+            let mut found = self.look(looks, watches).iter().peekable();
+            seen.extend(watches.iter().map(|watch| {
+                let handle = sys::handle(watch.socket);
+                let found = found.next_if(|found| found.handle == handle);
+                let events = found.map_or(Events::empty(), |found| {
+                    conditions(found.events, watch.kind)
+                });
+                match events.intersects(watch.filter.wanted()) {
+                    true => events,
+                    false => Events::empty(),
+                }
+            }));
+        }
+    }
+
+    fn observe(&self, watch: &Watch) {
+        if let Some(record) = self.state().records.get_mut(&watch.socket) {
+            record.risen = Events::empty();
+        }
+    }
+
+    fn has_risen(&self, watch: &Watch) -> bool {
+        let state = self.state();
+        let record = state.records.get(&watch.socket);
+        record.is_some_and(|record| record.risen.intersects(watch.filter.wanted()))
+    }
+
+    fn wakes_newest(&self) -> bool {
+        !port::is_wine()
+    }
+
+    fn wake(&self) {
+        let _ = self.port.post(0, WAKE, 0);
+    }
+
+    fn set_alarm(&self, delay: Duration) -> Result<(), Error> {
+        self.alarm.set(delay);
+        Ok(())
+    }
+
+    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<u32> {
+        // There is nothing that cannot be ended.
+        Vec::new()
+    }
+}
+
+impl Afd {
+    /// Whether any of these holds for a socket now.
+    fn holds(&self, watch: &Watch, events: Events) -> bool {
+        let mut one = [look(watch)];
+        self.looker.look(&mut one) == Ok(1)
+            && conditions(one[0].events, watch.kind).intersects(events)
+    }
+
+    /// A poll tells what held at its end. Since then its packet may have waited; what it does not tell,
+    /// and what a one-shot registration would not be told of any more, is looked for.
+    fn complete(&self, state: &State, buffer: &mut Buffer) {
+        let Buffer {
+            reports,
+            probes,
+            looks,
+            ..
+        } = buffer;
+        probes.clear();
+        for report in reports.iter().filter(|report| report.mode == Mode::Once) {
+            let record = state.records.get(&report.socket);
+            let untold = |watch: &Watch| watch.filter.wanted() - Events::ERR - report.events;
+            probes.extend(
+                record
+                    .map(|record| record.watch)
+                    .filter(|watch| !untold(watch).is_empty()),
+            );
+        }
+        for watches in probes.chunks(LOOK) {
+            let mut seen = self.look(looks, watches).iter().peekable();
+            for watch in watches {
+                let handle = sys::handle(watch.socket);
+                let Some(seen) = seen.next_if(|seen| seen.handle == handle) else {
+                    continue;
+                };
+                let report = reports
+                    .iter_mut()
+                    .find(|report| (report.socket, report.turn) == (watch.socket, watch.turn));
+                if let Some(report) = report {
+                    report.events |= conditions(seen.events, watch.kind);
+                }
+            }
+        }
+    }
+
+    /// Look at some sockets, and say of which something holds, in order.
+    fn look<'a>(&self, looks: &'a mut Vec<PolledSocket>, watches: &[Watch]) -> &'a [PolledSocket] {
+        looks.clear();
+        looks.extend(watches.iter().map(look));
+        let found = match self.looker.look(looks) {
+            Ok(found) => found,
+            // One that is no socket spoils it for all.
+            Err(_) => self.look_at_each(looks),
+        };
+        &looks[..found]
+    }
+
+    /// Look at sockets one by one. Moves those of which something holds to the front.
+    fn look_at_each(&self, looks: &mut [PolledSocket]) -> usize {
+        let mut found = 0;
+        for index in 0..looks.len() {
+            let mut one = [looks[index]];
+            if self.looker.look(&mut one) == Ok(1) {
+                looks[found] = one[0];
+                found += 1;
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Afd {
+    fn drop(&mut self) {
+        let mut state = self.state();
+        let numbers: Vec<u32> = state.records.keys().copied().collect();
+        closings::catch_up();
+        for number in numbers {
+            state.drop_record(number);
+        }
+        // The kernel has the memory of the polls until their packets have come.
+        let mut packets = Vec::new();
+        let patience = Duration::from_secs(1);
+        while state.devices.pending() > 0 {
+            self.port.take(&mut packets, LOOK, Some(patience));
+            if packets.is_empty() {
+                break;
+            }
+            for packet in packets
+                .iter()
+                .filter(|packet| packet.lpCompletionKey == POLL)
+            {
+                // SAFETY: under this key there are polls, and each packet is taken once.
+                drop(unsafe { state.devices.end(packet.lpOverlapped.cast::<Poll>()) });
+            }
+        }
+    }
+}
+
+/// Conditions of the driver that never fall once they hold.
+const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CONNECT_FAIL;
+
+/// What a poll is for.
+fn polled(watch: &Watch) -> u32 {
+    let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
+    let wanted = watch.filter.wanted();
+    if wanted.contains(Events::IN) {
+        events |= device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT | device::DISCONNECT;
+    }
+    if wanted.contains(Events::OUT) {
+        events |= device::SEND;
+    }
+    if wanted.contains(Events::HANGUP) {
+        events |= device::DISCONNECT;
+    }
+    events
+}
+
+/// A question for a look.
+fn look(watch: &Watch) -> PolledSocket {
+    PolledSocket::new(sys::handle(watch.socket), polled(watch))
+}
+
+/// The contract's conditions, out of what the driver says.
+fn conditions(found: u32, kind: Kind) -> Events {
+    let is = |events: u32| found & events != 0;
+    let failed = is(device::CONNECT_FAIL);
+    let reset = is(device::ABORT);
+    let mut events = Events::empty();
+    events.set(
+        Events::IN,
+        is(device::RECEIVE
+            | device::RECEIVE_EXPEDITED
+            | device::ACCEPT
+            | device::DISCONNECT
+            | device::ABORT),
+    );
+    // Sending to what was reset does not block either, and is of no use.
+    events.set(Events::OUT, is(device::SEND) && !failed && !reset);
+    events.set(Events::ERR, failed || reset);
+    events.set(
+        Events::HANGUP,
+        kind != Kind::Datagram && is(device::DISCONNECT | device::ABORT),
+    );
+    events
+}
+
+fn report(watch: &Watch, events: Events) -> Report {
+    Report {
+        socket: watch.socket,
+        turn: watch.turn,
+        kind: watch.kind,
+        events,
+        standing: Standing::Good,
+        mode: watch.mode,
+        dormant: false,
+    }
+}
+
+/// `getsockopt` for a number.
+fn option(socket: u32, name: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut length = size_of::<i32>() as i32;
+    // SAFETY: the value is there for the call, and as long as it says.
+    let status = unsafe {
+        let value = (&raw mut value).cast();
+        let socket = sys::handle(socket).addr();
+        getsockopt(socket, SOL_SOCKET, name, value, &mut length)
+    };
+    if status == 0 {
+        Ok(value)
+    } else {
+        Err(last_error())
+    }
+}
+
+/// The socket beneath all layers of other providers.
+fn base(socket: u32) -> io::Result<SOCKET> {
+    let mut base: SOCKET = 0;
+    let mut length = 0;
+    // SAFETY: the result is there for the call, and as long as it says.
+    let status = unsafe {
+        WSAIoctl(
+            sys::handle(socket).addr(),
+            SIO_BASE_HANDLE,
+            std::ptr::null(),
+            0,
+            (&raw mut base).cast(),
+            size_of::<SOCKET>() as u32,
+            &mut length,
+            std::ptr::null_mut(),
+            None,
+        )
+    };
+    if status == 0 {
+        Ok(base)
+    } else {
+        Err(last_error())
+    }
+}
+
+fn last_error() -> io::Error {
+    // SAFETY: it reads a value of this thread.
+    io::Error::from_raw_os_error(unsafe { WSAGetLastError() })
+}
+
+fn call_error(error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(code) if code as u32 == ERROR_NOT_ENOUGH_MEMORY => Error::OutOfMemory,
+        code => Error::Os(code.unwrap_or_default()),
+    }
+}
+
+fn refusal(error: &io::Error) -> RegistrationError {
+    match error.raw_os_error() {
+        Some(WSAENOTSOCK | ERROR_INVALID_HANDLE | ERROR_INVALID_PARAMETER) => {
+            RegistrationError::NotASocket
+        }
+        Some(code) if code as u32 == ERROR_NOT_ENOUGH_MEMORY => RegistrationError::OutOfMemory,
+        code => RegistrationError::Os(code.unwrap_or_default()),
+    }
+}
+
+const ERROR_INVALID_HANDLE: i32 = 6;
+const ERROR_INVALID_PARAMETER: i32 = 87;
+
+fn watch_error(error: &io::Error) -> WatchError {
+    match refusal(error) {
+        // It was closed, and its number is something else's.
+        RegistrationError::NotASocket => WatchError::Unknown,
+        other => WatchError::Refused(other),
+    }
+}
+
+/// Memory for the reports of one wait.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    packets: Vec<OVERLAPPED_ENTRY>,
+    reports: Vec<Report>,
+    others: Vec<Entry>,
+    probes: Vec<Watch>,
+    looks: Vec<PolledSocket>,
+    seen: Vec<Events>,
+    woken: bool,
+    alarmed: bool,
+}
+
+// SAFETY: packets and looks hold pointers and handles, which belong to the process.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    fn is_empty(&self) -> bool {
+        self.reports.is_empty() && self.others.is_empty() && !self.woken && !self.alarmed
+    }
+}
+
+impl ReportBuffer for Buffer {
+    fn seen(&self) -> &[Events] {
+        &self.seen
+    }
+
+    fn reports(&self) -> &[Report] {
+        &self.reports
+    }
+
+    fn packets(&self) -> &[Entry] {
+        &self.others
+    }
+
+    fn woken(&self) -> bool {
+        self.woken
+    }
+
+    fn alarmed(&self) -> bool {
+        self.alarmed
+    }
+}

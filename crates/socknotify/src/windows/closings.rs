@@ -1,0 +1,111 @@
+//! Which socket a handle stands for, for the whole process.
+//!
+//! A handle's value is given again as soon as it is closed, and nothing that the system tells of a
+//! socket sets it apart from the next one. So each socket that any port has to do with has a poll of
+//! its own that waits for nothing but its closing, and is completed before the value can be given
+//! again. Whether it is completed, cancelling it tells; what has come of completed ones, the port that
+//! they are begun on.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
+
+use super::device::{Devices, LOCAL_CLOSE, Poll};
+use super::port::KernelPort;
+use crate::sys;
+
+/// How many closings are fetched at once.
+const BATCH: usize = 64;
+
+static CLOSINGS: Mutex<Option<Closings>> = Mutex::new(None);
+
+struct Closings {
+    port: KernelPort,
+    devices: Devices,
+    sockets: HashMap<u32, Socket>,
+    latest: u64,
+    packets: Vec<OVERLAPPED_ENTRY>,
+}
+
+struct Socket {
+    /// No other socket of this process ever has the same.
+    id: u64,
+    poll: *mut Poll,
+}
+
+// SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
+// the lock.
+unsafe impl Send for Closings {}
+
+impl Closings {
+    fn new() -> io::Result<Self> {
+        Ok(Closings {
+            port: KernelPort::new()?,
+            devices: Devices::new(0),
+            sockets: HashMap::new(),
+            latest: 0,
+            packets: Vec::new(),
+        })
+    }
+
+    /// Forget the sockets that were closed.
+    fn catch_up(&mut self) {
+        loop {
+            self.port
+                .take(&mut self.packets, BATCH, Some(Duration::ZERO));
+            for packet in &self.packets {
+                let poll = packet.lpOverlapped.cast::<Poll>();
+                // SAFETY: nothing but polls is on this port, and each packet is taken once.
+                let ended = unsafe { self.devices.end(poll) };
+                let number = ended.number;
+                if self.sockets.get(&number).map(|socket| socket.poll) == Some(poll) {
+                    self.sockets.remove(&number);
+                }
+            }
+            if self.packets.len() < BATCH {
+                return;
+            }
+        }
+    }
+}
+
+fn lock() -> MutexGuard<'static, Option<Closings>> {
+    CLOSINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What sets the socket that has this number now apart from every other that has or had it.
+pub(super) fn identify(number: u32) -> io::Result<u64> {
+    let mut closings = lock();
+    let closings = match &mut *closings {
+        Some(closings) => closings,
+        none => none.insert(Closings::new()?),
+    };
+    closings.catch_up();
+    let known = closings.sockets.remove(&number);
+    // SAFETY: as long as it is noted, its packet was not taken back.
+    let known = known.filter(|socket| unsafe { closings.devices.cancel(socket.poll) });
+    let handle = sys::handle(number);
+    let poll = closings
+        .devices
+        .begin(&closings.port, number, handle, LOCAL_CLOSE)?;
+    let id = known.map_or(closings.latest + 1, |socket| socket.id);
+    closings.latest = closings.latest.max(id);
+    closings.sockets.insert(number, Socket { id, poll });
+    Ok(id)
+}
+
+/// Learn of the sockets that were closed until now.
+pub(super) fn catch_up() {
+    if let Some(closings) = &mut *lock() {
+        closings.catch_up();
+    }
+}
+
+/// The socket that had this number when it was last [learnt](catch_up) what was closed.
+pub(super) fn known(number: u32) -> Option<u64> {
+    let closings = lock();
+    Some(closings.as_ref()?.sockets.get(&number)?.id)
+}

@@ -1,0 +1,334 @@
+//! The kernel's socket driver, asked directly: what `select` and its relatives do underneath.
+//!
+//! A *poll* names sockets and conditions, and is completed when one of the conditions holds. It
+//! tells what holds, once. It holds no socket open: closing the last handle of a socket completes
+//! the poll with [`LOCAL_CLOSE`].
+
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::ptr::{null, null_mut};
+
+use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
+use windows_sys::Wdk::Storage::FileSystem::{
+    FILE_OPEN, FILE_SYNCHRONOUS_IO_NONALERT, NtCancelIoFileEx, NtCreateFile,
+};
+use windows_sys::Wdk::System::IO::NtDeviceIoControlFile;
+use windows_sys::Win32::Foundation::{
+    HANDLE, NTSTATUS, RtlNtStatusToDosError, STATUS_PENDING, STATUS_SUCCESS, STATUS_TIMEOUT,
+    UNICODE_STRING,
+};
+use windows_sys::Win32::Storage::FileSystem::{FILE_SHARE_READ, FILE_SHARE_WRITE, SYNCHRONIZE};
+use windows_sys::Win32::System::IO::{IO_STATUS_BLOCK, IO_STATUS_BLOCK_0};
+
+use super::port::KernelPort;
+
+pub(super) const RECEIVE: u32 = 0x0001;
+pub(super) const RECEIVE_EXPEDITED: u32 = 0x0002;
+pub(super) const SEND: u32 = 0x0004;
+pub(super) const DISCONNECT: u32 = 0x0008;
+pub(super) const ABORT: u32 = 0x0010;
+pub(super) const LOCAL_CLOSE: u32 = 0x0020;
+pub(super) const ACCEPT: u32 = 0x0080;
+pub(super) const CONNECT_FAIL: u32 = 0x0100;
+
+const IOCTL_AFD_POLL: u32 = 0x0001_2024;
+
+/// How many sockets one look asks for at most.
+pub(super) const LOOK: usize = 256;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct PolledSocket {
+    pub(super) handle: HANDLE,
+    pub(super) events: u32,
+    status: NTSTATUS,
+}
+
+impl PolledSocket {
+    pub(super) fn new(handle: HANDLE, events: u32) -> Self {
+        PolledSocket {
+            handle,
+            events,
+            status: 0,
+        }
+    }
+}
+
+#[repr(C)]
+struct PollInfo<const COUNT: usize> {
+    timeout: i64,
+    count: u32,
+    exclusive: u32,
+    sockets: [PolledSocket; COUNT],
+}
+
+/// One poll of one socket. It must stay where it is until its packet has come.
+#[repr(C)]
+pub(super) struct Poll {
+    outcome: IO_STATUS_BLOCK,
+    info: PollInfo<1>,
+    /// The number of the socket.
+    pub(super) number: u32,
+    /// The group whose device it was given to.
+    group: usize,
+}
+
+impl Poll {
+    fn new(number: u32, handle: HANDLE, events: u32, group: usize) -> Box<Self> {
+        Box::new(Poll {
+            outcome: nothing(),
+            info: PollInfo {
+                timeout: i64::MAX,
+                count: 1,
+                exclusive: 0,
+                sockets: [PolledSocket::new(handle, events)],
+            },
+            number,
+            group,
+        })
+    }
+
+    /// What was found to hold, once the poll is completed. Nothing if it was cancelled.
+    pub(super) fn found(&self) -> u32 {
+        // SAFETY: every bit pattern is a status.
+        let status = unsafe { self.outcome.Anonymous.Status };
+        if status == STATUS_SUCCESS && self.info.count > 0 {
+            self.info.sockets[0].events
+        } else {
+            0
+        }
+    }
+}
+
+fn nothing() -> IO_STATUS_BLOCK {
+    IO_STATUS_BLOCK {
+        Anonymous: IO_STATUS_BLOCK_0 {
+            Status: STATUS_PENDING,
+        },
+        Information: 0,
+    }
+}
+
+/// The socket driver, opened.
+#[derive(Debug)]
+pub(super) struct Device(OwnedHandle);
+
+impl Device {
+    fn open(options: u32) -> io::Result<Self> {
+        let mut name: Vec<u16> = r"\Device\Afd\Socknotify".encode_utf16().collect();
+        let length = (name.len() * 2) as u16;
+        let name = UNICODE_STRING {
+            Length: length,
+            MaximumLength: length,
+            Buffer: name.as_mut_ptr(),
+        };
+        let attributes = OBJECT_ATTRIBUTES {
+            Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
+            RootDirectory: null_mut(),
+            ObjectName: &name,
+            Attributes: 0,
+            SecurityDescriptor: null(),
+            SecurityQualityOfService: null(),
+        };
+        let mut device = null_mut();
+        let mut outcome = nothing();
+        // SAFETY: all that is pointed to outlives the call; what it returns is a new handle.
+        unsafe {
+            let status = NtCreateFile(
+                &mut device,
+                SYNCHRONIZE,
+                &attributes,
+                &mut outcome,
+                null(),
+                0,
+                FILE_SHARE_READ | FILE_SHARE_WRITE,
+                FILE_OPEN,
+                options,
+                null(),
+                0,
+            );
+            match status {
+                STATUS_SUCCESS => Ok(Device(OwnedHandle::from_raw_handle(device))),
+                status => Err(error(status)),
+            }
+        }
+    }
+
+    /// For polls that are waited for. Their packets come out of the port, under this key.
+    fn on(port: &KernelPort, key: usize) -> io::Result<Self> {
+        let device = Self::open(0)?;
+        port.associate(device.0.as_raw_handle(), key)?;
+        Ok(device)
+    }
+
+    /// For [looks](Self::look), which end at once.
+    pub(super) fn for_looks() -> io::Result<Self> {
+        Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
+    }
+
+    /// Begin a poll. Whatever comes of it, its packet will, unless the call fails.
+    fn begin(&self, poll: Box<Poll>) -> Result<*mut Poll, NTSTATUS> {
+        let poll = Box::into_raw(poll);
+        // SAFETY: the poll is not touched until its packet has come, and stays where it is.
+        unsafe {
+            let info = (&raw mut (*poll).info).cast();
+            let length = size_of::<PollInfo<1>>() as u32;
+            let status = NtDeviceIoControlFile(
+                self.0.as_raw_handle(),
+                null_mut(),
+                None,
+                poll.cast(),
+                &raw mut (*poll).outcome,
+                IOCTL_AFD_POLL,
+                info,
+                length,
+                info,
+                length,
+            );
+            if status == STATUS_SUCCESS || status == STATUS_PENDING {
+                return Ok(poll);
+            }
+            // The kernel has not taken it.
+            drop(Box::from_raw(poll));
+            Err(status)
+        }
+    }
+
+    /// Look at sockets, and say of those of which something holds what that is: in place, and how
+    /// many there are, in the order that they were given in.
+    pub(super) fn look(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
+        let none = PolledSocket::new(null_mut(), 0);
+        let mut info = PollInfo {
+            timeout: 0,
+            count: sockets.len() as u32,
+            exclusive: 0,
+            sockets: [none; LOOK],
+        };
+        info.sockets[..sockets.len()].copy_from_slice(sockets);
+        let mut outcome = nothing();
+        let length = size_of::<PollInfo<0>>() + size_of_val(sockets);
+        // SAFETY: the call is over when it returns, and what is pointed to outlives it.
+        let status = unsafe {
+            let memory = (&raw mut info).cast();
+            NtDeviceIoControlFile(
+                self.0.as_raw_handle(),
+                null_mut(),
+                None,
+                null(),
+                &mut outcome,
+                IOCTL_AFD_POLL,
+                memory,
+                length as u32,
+                memory,
+                length as u32,
+            )
+        };
+        match status {
+            STATUS_SUCCESS => {
+                let count = sockets.len().min(info.count as usize);
+                sockets[..count].copy_from_slice(&info.sockets[..count]);
+                Ok(count)
+            }
+            STATUS_TIMEOUT => Ok(0),
+            status => Err(status),
+        }
+    }
+}
+
+/// Devices that share the polls of one port: the kernel searches one device's list for each poll that
+/// is cancelled.
+#[derive(Debug)]
+pub(super) struct Devices {
+    key: usize,
+    groups: Vec<Group>,
+    /// Polls whose packets have not come.
+    pending: usize,
+}
+
+#[derive(Debug)]
+struct Group {
+    device: Device,
+    pending: usize,
+}
+
+/// How many polls one device is given.
+const GROUP: usize = 32;
+
+impl Devices {
+    /// Packets of polls will come under this key.
+    pub(super) const fn new(key: usize) -> Self {
+        Devices {
+            key,
+            groups: Vec::new(),
+            pending: 0,
+        }
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Begin to poll a socket for these conditions.
+    pub(super) fn begin(
+        &mut self,
+        port: &KernelPort,
+        number: u32,
+        handle: HANDLE,
+        events: u32,
+    ) -> io::Result<*mut Poll> {
+        let index = match self.groups.iter().rposition(|group| group.pending < GROUP) {
+            Some(index) => index,
+            None => {
+                let device = Device::on(port, self.key)?;
+                self.groups.push(Group { device, pending: 0 });
+                self.groups.len() - 1
+            }
+        };
+        let group = &mut self.groups[index];
+        let poll = Poll::new(number, handle, events, index);
+        let poll = group.device.begin(poll).map_err(error)?;
+        group.pending += 1;
+        self.pending += 1;
+        Ok(poll)
+    }
+
+    /// End a poll early. Its packet still comes, with whatever it has found. True if it was not completed
+    /// until then.
+    ///
+    /// # Safety
+    ///
+    /// Its packet was not taken back yet.
+    pub(super) unsafe fn cancel(&self, poll: *mut Poll) -> bool {
+        let mut outcome = nothing();
+        // SAFETY: the poll is there until its packet was taken back. If it is completed already, the
+        // call does nothing.
+        unsafe {
+            let group = &self.groups[(&raw const (*poll).group).read()];
+            let status = NtCancelIoFileEx(
+                group.device.0.as_raw_handle(),
+                &raw const (*poll).outcome,
+                &mut outcome,
+            );
+            status == STATUS_SUCCESS
+        }
+    }
+
+    /// A poll's packet has come.
+    ///
+    /// # Safety
+    ///
+    /// It is this poll's, it came out of the port that the poll was begun with, and it came once.
+    pub(super) unsafe fn end(&mut self, poll: *mut Poll) -> Box<Poll> {
+        // SAFETY: the kernel has given it back.
+        let poll = unsafe { Box::from_raw(poll) };
+        self.groups[poll.group].pending -= 1;
+        self.pending -= 1;
+        poll
+    }
+}
+
+fn error(status: NTSTATUS) -> io::Error {
+    // SAFETY: a translation of a value.
+    let code = unsafe { RtlNtStatusToDosError(status) };
+    io::Error::from_raw_os_error(code as i32)
+}

@@ -1,0 +1,110 @@
+//! The kernel's completion port.
+
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
+use windows_sys::Win32::System::IO::{
+    CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY,
+    PostQueuedCompletionStatus,
+};
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
+use windows_sys::Win32::System::Threading::INFINITE;
+
+/// A completion port that the engine, and not the kernel, decides how many threads run for.
+#[derive(Debug)]
+pub(super) struct KernelPort(OwnedHandle);
+
+impl KernelPort {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: the call touches no memory of ours; what it returns is a new handle.
+        unsafe {
+            let port = CreateIoCompletionPort(
+                INVALID_HANDLE_VALUE,
+                std::ptr::null_mut(),
+                0,
+                i32::MAX as u32,
+            );
+            if port.is_null() {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(KernelPort(OwnedHandle::from_raw_handle(port)))
+        }
+    }
+
+    pub(super) fn handle(&self) -> HANDLE {
+        self.0.as_raw_handle()
+    }
+
+    /// Have what completes on this handle come out of the port, under this key.
+    pub(super) fn associate(&self, handle: HANDLE, key: usize) -> io::Result<()> {
+        // SAFETY: the call touches no memory of ours; a handle that is none makes it fail.
+        let port = unsafe { CreateIoCompletionPort(handle, self.handle(), key, 0) };
+        if port.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    pub(super) fn post(&self, bytes: u32, key: usize, overlapped: usize) -> io::Result<()> {
+        // SAFETY: the pointer is carried as a value, and followed by nobody but who has put it there.
+        let posted = unsafe {
+            PostQueuedCompletionStatus(self.handle(), bytes, key, overlapped as *const OVERLAPPED)
+        };
+        if posted == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Wait for at least one packet, and take at most `room`. Nothing comes if the time is over.
+    pub(super) fn take(
+        &self,
+        packets: &mut Vec<OVERLAPPED_ENTRY>,
+        room: usize,
+        timeout: Option<Duration>,
+    ) {
+        packets.clear();
+        packets.reserve(room);
+        let mut count = 0;
+        // SAFETY: the kernel writes at most `room` packets into memory reserved for them, and says how
+        // many it has written.
+        unsafe {
+            let taken = GetQueuedCompletionStatusEx(
+                self.handle(),
+                packets.as_mut_ptr(),
+                room as u32,
+                &mut count,
+                milliseconds(timeout),
+                0,
+            );
+            if taken != 0 {
+                packets.set_len(count as usize);
+            }
+        }
+    }
+}
+
+/// Whether this is Wine. There a port wakes the thread that waits longest; Windows wakes the one that
+/// came last.
+pub(super) fn is_wine() -> bool {
+    static IS_WINE: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the names are strings that end; the library is never unloaded.
+    *IS_WINE.get_or_init(|| unsafe {
+        let library = GetModuleHandleA(c"ntdll.dll".as_ptr().cast());
+        GetProcAddress(library, c"wine_get_version".as_ptr().cast()).is_some()
+    })
+}
+
+/// A time for the kernel: not shorter, and at most some weeks. Who needs longer waits again.
+fn milliseconds(timeout: Option<Duration>) -> u32 {
+    match timeout {
+        None => INFINITE,
+        Some(timeout) => {
+            let whole = timeout.as_nanos().div_ceil(1_000_000);
+            whole.min(u128::from(INFINITE / 2)) as u32
+        }
+    }
+}

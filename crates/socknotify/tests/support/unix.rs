@@ -1,0 +1,151 @@
+//! What the tests ask of the system: Unix.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use socket2::{SockAddr, Socket};
+
+use super::wait_until;
+
+pub(crate) use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket, RawFd as RawSocket};
+
+pub(crate) use rustix::event::PollFlags;
+pub(crate) use rustix::thread::{Pid as ThreadId, gettid as this_thread};
+
+/// What the system calls this socket.
+pub(crate) fn raw(socket: &impl AsSocket) -> RawSocket {
+    std::os::fd::AsRawFd::as_raw_fd(&socket.as_fd())
+}
+
+/// Begins to connect. It is done when the socket says so.
+pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<()> {
+    match socket.connect(address) {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(()),
+        result => result,
+    }
+}
+
+/// Called before a test makes its first socket.
+pub(crate) fn prepare() -> io::Result<()> {
+    Ok(())
+}
+
+/// Closes `old` and gives its number to `new`, in one step, so that no other thread gets it.
+pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
+    let mut number = OwnedFd::from(old);
+    rustix::io::dup2(&new, &mut number)?;
+    Ok(Socket::from(number))
+}
+
+/// Moves a socket to a number that no other test takes when it is closed.
+///
+/// Numbers are given to whoever opens something next, the lowest first.
+pub(crate) fn to_lonely_number(socket: Socket) -> io::Result<Socket> {
+    static NEXT: AtomicI32 = AtomicI32::new(0);
+    let lowest = 600 + NEXT.fetch_add(1, Ordering::Relaxed) % 300;
+    Ok(rustix::io::fcntl_dupfd_cloexec(&socket, lowest)?.into())
+}
+
+/// Whether these conditions come to hold within some time.
+pub(crate) fn is_ready(socket: &impl AsSocket, flags: PollFlags, timeout: Duration) -> bool {
+    let mut fds = [PollFd::new(socket, flags)];
+    let timeout = Timespec::try_from(timeout).expect("a short time");
+    // A signal may end it early; the callers ask again.
+    let _ = poll(&mut fds, Some(&timeout));
+    fds[0].revents().contains(flags)
+}
+
+/// Allows this process as many descriptors as it may have, and says how many those are.
+pub(crate) fn raise_limit() -> io::Result<usize> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit)?;
+    Ok(limit.current.map_or(usize::MAX, |count| count as usize))
+}
+
+/// How many descriptors this process has open.
+pub(crate) fn descriptors() -> io::Result<usize> {
+    // The listing itself opens one.
+    Ok(std::fs::read_dir("/proc/self/fd")?.count() - 1)
+}
+
+/// Waits until a thread of this process sleeps.
+///
+/// A thread that a port counts as waiting may be on its way into the kernel still.
+#[track_caller]
+pub(crate) fn asleep(thread: ThreadId) {
+    if cfg!(not(target_os = "linux")) {
+        // No other way to tell; without it the order of arrival may differ from what is assumed.
+        return std::thread::sleep(Duration::from_millis(50));
+    }
+    let path = format!("/proc/self/task/{thread}/stat");
+    wait_until("the thread sleeps", || {
+        let stat = std::fs::read_to_string(&path).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|state| state.starts_with('S'))
+    });
+}
+
+/// How often a thread of this process has gone to sleep. `None` where the system does not tell.
+pub(crate) fn voluntary_switches(thread: ThreadId) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+/// In what steps the system counts the processor time of a thread.
+pub(crate) const TICK: Duration = Duration::ZERO;
+
+/// The processor time that this thread has used.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a time since the thread began")
+}
+
+/// Whether reading a socket's error ends it.
+pub(crate) const ERRORS_END: bool = true;
+
+/// Whether the end of a stream shows while there is data to be read before it.
+pub(crate) fn end_shows_behind_data() -> bool {
+    true
+}
+
+/// Something open that is no socket.
+pub(crate) struct NoSocket(OwnedFd);
+
+impl NoSocket {
+    pub(crate) fn raw(&self) -> RawSocket {
+        raw(&self.0)
+    }
+}
+
+/// Open descriptors of every kind but sockets.
+pub(crate) fn no_sockets() -> io::Result<Vec<(&'static str, NoSocket)>> {
+    let (reader, writer) = rustix::pipe::pipe()?;
+    let mut others = vec![
+        ("a file", File::open(std::env::current_exe()?)?.into()),
+        ("a directory", File::open(std::env::temp_dir())?.into()),
+        ("a device", File::open("/dev/null")?.into()),
+        ("a pipe's reader", reader),
+        ("a pipe's writer", writer),
+    ];
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::event::{EventfdFlags, epoll, eventfd};
+        others.push(("an event counter", eventfd(1, EventfdFlags::CLOEXEC)?));
+        others.push(("an epoll set", epoll::create(epoll::CreateFlags::CLOEXEC)?));
+    }
+    let others = others.into_iter();
+    Ok(others
+        .map(|(what, other)| (what, NoSocket(other)))
+        .collect())
+}

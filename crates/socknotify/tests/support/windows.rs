@@ -1,0 +1,203 @@
+//! What the tests ask of the system: Windows.
+
+use std::fs::File;
+use std::io;
+use std::os::windows::io::{AsRawHandle, AsRawSocket, FromRawHandle, OwnedHandle};
+use std::ptr::null;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use socket2::{SockAddr, Socket};
+use windows_sys::Win32::Foundation::FILETIME;
+use windows_sys::Win32::Networking::WinSock::{
+    POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM, WSAEWOULDBLOCK, WSAPOLLFD, WSAPoll,
+};
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
+use windows_sys::Win32::System::Threading::{
+    CreateEventW, GetCurrentProcess, GetCurrentThread, GetProcessHandleCount, GetThreadTimes,
+};
+
+pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket, RawSocket};
+
+bitflags::bitflags! {
+    /// What `WSAPoll` says of a socket. It does not tell half a close from a whole one.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct PollFlags: i16 {
+        const IN = POLLRDNORM;
+        const OUT = POLLWRNORM;
+        const ERR = POLLERR;
+        const HUP = POLLHUP;
+        const RDHUP = POLLHUP;
+    }
+}
+
+/// Which thread it is, for what this system tells of it: nothing.
+pub(crate) type ThreadId = ();
+
+pub(crate) fn this_thread() -> ThreadId {}
+
+/// What the system calls this socket.
+pub(crate) fn raw(socket: &impl AsSocket) -> RawSocket {
+    socket.as_socket().as_raw_socket()
+}
+
+/// Begins to connect. It is done when the socket says so.
+pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<()> {
+    match socket.connect(address) {
+        Err(error) if error.raw_os_error() == Some(WSAEWOULDBLOCK) => Ok(()),
+        result => result,
+    }
+}
+
+/// A number that is lower than those of a test's sockets. To duplicate a socket takes another number
+/// for a while, and where the lowest is given, that must not be the one that is wanted.
+static SPARE: Mutex<Option<OwnedHandle>> = Mutex::new(None);
+
+/// Called before a test makes its first socket.
+pub(crate) fn prepare() -> io::Result<()> {
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    if spare.is_none() {
+        *spare = Some(event()?);
+    }
+    Ok(())
+}
+
+/// Closes `old` and gives its number to `new`. Another thread may get it in between; then this fails.
+pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
+    let number = raw(&old);
+    // Where the lowest number is given, there must be no lower one.
+    let mut lower = Vec::new();
+    loop {
+        let event = event()?;
+        if event.as_raw_handle().addr() as RawSocket > number || lower.len() == 10_000 {
+            break;
+        }
+        lower.push(event);
+    }
+    drop(old);
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut others = Vec::new();
+    for _ in 0..16 {
+        *spare = None;
+        let socket = new.try_clone();
+        *spare = Some(event()?);
+        let socket = socket?;
+        if raw(&socket) == number {
+            return Ok(socket);
+        }
+        others.push(socket);
+    }
+    Err(io::Error::other("another thread has got the number"))
+}
+
+/// An event that nobody signals.
+fn event() -> io::Result<OwnedHandle> {
+    // SAFETY: the call touches no memory of ours; what it returns is a new handle.
+    unsafe {
+        let event = CreateEventW(null(), 0, 0, null());
+        if event.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedHandle::from_raw_handle(event))
+    }
+}
+
+/// Moves a socket to a number that no other test takes when it is closed: here the one that it has.
+pub(crate) fn to_lonely_number(socket: Socket) -> io::Result<Socket> {
+    Ok(socket)
+}
+
+/// Whether these conditions come to hold within some time. Of the ways to be hung up, one is enough.
+pub(crate) fn is_ready(socket: &impl AsSocket, flags: PollFlags, timeout: Duration) -> bool {
+    let ends = PollFlags::HUP | PollFlags::ERR;
+    let mut asked = WSAPOLLFD {
+        fd: raw(socket) as usize,
+        events: (flags - ends).bits(),
+        revents: 0,
+    };
+    // SAFETY: the structure is there for the call.
+    unsafe { WSAPoll(&mut asked, 1, timeout.as_millis() as i32) };
+    let found = PollFlags::from_bits_truncate(asked.revents);
+    found.contains(flags - ends) && (!flags.intersects(ends) || found.intersects(ends))
+}
+
+/// How many sockets this process may have: no limit that a test comes near.
+pub(crate) fn raise_limit() -> io::Result<usize> {
+    Ok(1 << 14)
+}
+
+/// How many handles this process has open.
+pub(crate) fn descriptors() -> io::Result<usize> {
+    let mut count = 0;
+    // SAFETY: the count is there for the call.
+    match unsafe { GetProcessHandleCount(GetCurrentProcess(), &mut count) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(count as usize),
+    }
+}
+
+/// Waits until a thread of this process sleeps. No other way to tell; without it the order of arrival
+/// may differ from what is assumed.
+pub(crate) fn asleep(_thread: ThreadId) {
+    std::thread::sleep(Duration::from_millis(10));
+}
+
+/// How often a thread of this process has gone to sleep: the system does not tell.
+pub(crate) fn voluntary_switches(_thread: ThreadId) -> Option<u64> {
+    None
+}
+
+/// In what steps the system counts the processor time of a thread.
+pub(crate) const TICK: Duration = Duration::from_millis(16);
+
+/// The processor time that this thread has used.
+pub(crate) fn thread_time() -> Duration {
+    let mut times = [FILETIME::default(); 4];
+    let [made, ended, kernel, user] = &mut times;
+    // SAFETY: the times are there for the call.
+    unsafe { GetThreadTimes(GetCurrentThread(), made, ended, kernel, user) };
+    let ticks =
+        |time: &FILETIME| u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
+    Duration::from_nanos((ticks(kernel) + ticks(user)) * 100)
+}
+
+/// Whether reading a socket's error ends it. Here a connection that was reset remains so.
+pub(crate) const ERRORS_END: bool = false;
+
+/// Whether the end of a stream shows while there is data to be read before it. Under Wine it does not:
+/// `WSAPoll` keeps silent about it too.
+pub(crate) fn end_shows_behind_data() -> bool {
+    !is_wine()
+}
+
+fn is_wine() -> bool {
+    // SAFETY: the names are strings that end; the library is never unloaded.
+    unsafe {
+        let library = GetModuleHandleA(c"ntdll.dll".as_ptr().cast());
+        GetProcAddress(library, c"wine_get_version".as_ptr().cast()).is_some()
+    }
+}
+
+/// Something open that is no socket.
+pub(crate) struct NoSocket(OwnedHandle);
+
+impl NoSocket {
+    pub(crate) fn raw(&self) -> RawSocket {
+        self.0.as_raw_handle().addr() as RawSocket
+    }
+}
+
+/// Open handles of some kinds, and no sockets among them.
+pub(crate) fn no_sockets() -> io::Result<Vec<(&'static str, NoSocket)>> {
+    let thread = std::thread::Builder::new().spawn(|| {})?;
+    let others = [
+        ("a file", File::open(std::env::current_exe()?)?.into()),
+        ("a device", File::open("NUL")?.into()),
+        ("an event", event()?),
+        ("a thread", thread.into()),
+    ];
+    let others = others.into_iter();
+    Ok(others
+        .map(|(what, other)| (what, NoSocket(other)))
+        .collect())
+}
