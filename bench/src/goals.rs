@@ -156,7 +156,12 @@ pub(crate) const GOALS: [Goal; 16] = [
         case: "memory of our own per idle registration, bytes",
         against: "counted",
         goal: "at most 64",
-        find: |found, ours| found.values("memory", Figure::Bytes, ours, |_| true),
+        find: |found, ours| {
+            // What a port takes by itself is spread over many.
+            found.values("memory", Figure::Bytes, ours, |it| {
+                it.get(Parameter::Idle) >= 1000
+            })
+        },
         decimals: 0,
     },
     Goal {
