@@ -198,7 +198,7 @@ impl CompletionPort {
     ///
     /// As [`post`](Self::post); either all are queued or none.
     pub fn post_all(&self, entries: &[Entry]) -> Result<(), Error> {
-        self.engine.post(entries)
+        self.engine.post(entries, || {})
     }
 
     /// Lends this thread's place to another thread while `work` runs.

@@ -327,7 +327,7 @@ fn two_consumers(places: usize, preemptions: usize, supply: fn(&Port)) {
 
 fn two_posts(port: &Port) {
     for key in 0..2 {
-        assert!(port.post(&[Entry::new(key, 0, 0)]).is_ok());
+        assert!(port.post(&[Entry::new(key, 0, 0)], || {}).is_ok());
     }
 }
 
@@ -338,7 +338,7 @@ fn two_sockets(port: &Port) {
 
 fn a_socket_and_a_post(port: &Port) {
     port.poller.become_readable(0);
-    assert!(port.post(&[Entry::new(1, 0, 0)]).is_ok());
+    assert!(port.post(&[Entry::new(1, 0, 0)], || {}).is_ok());
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn f5_three_threads_two_places_three_posts() {
                 })
             })
             .collect();
-        assert!(port.post(&[Entry::default(); 3]).is_ok());
+        assert!(port.post(&[Entry::default(); 3], || {}).is_ok());
         for consumer in consumers {
             consumer.join().unwrap();
         }
@@ -429,7 +429,7 @@ fn f5_three_threads_serve_two_sockets_over_and_over() {
 fn f4_a_lent_place_lets_another_thread_go() {
     explore(3, || {
         let port = port(1);
-        assert!(port.post(&[Entry::default(); 2]).is_ok());
+        assert!(port.post(&[Entry::default(); 2], || {}).is_ok());
         assert!(dequeue(&port, None).is_ok());
         let other = {
             let port = Arc::clone(&port);
@@ -623,7 +623,7 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
             let port = Arc::clone(&port);
             thread::spawn(move || {
                 port.poller.become_readable(0);
-                assert!(port.post(&[Entry::new(99, 0, 0)]).is_ok());
+                assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
             })
         };
         let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
@@ -657,7 +657,7 @@ fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
             apply(&port, Registration::arm(0, 10, EventFilter::IN)),
             Ok(())
         );
-        assert!(port.post(&[Entry::new(99, 0, 0)]).is_ok());
+        assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
         other.join().unwrap();
         peer.join().unwrap();
     });

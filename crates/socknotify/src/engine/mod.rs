@@ -451,11 +451,19 @@ impl<P: Poller> Engine<P> {
         self.dequeue(core, registrations, debt, entries, timeout)
     }
 
-    pub(crate) fn post(&self, entries: &[Entry]) -> Result<(), Error> {
+    /// Queue packets; and do something more before the thread wakes that is to take them.
+    pub(crate) fn post(
+        &self,
+        entries: &[Entry],
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
         let mut core = self.enter()?;
         self.fetch_before_packet(&mut core);
         core.queue.post(entries);
-        self.leave(core);
+        let wake = core.release();
+        drop(core);
+        before_waking();
+        self.wake(wake);
         Ok(())
     }
 

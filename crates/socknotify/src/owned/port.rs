@@ -186,11 +186,14 @@ impl<T: AsSocket, M> Port<T, M> {
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
         let mut messages = lock(&self.shared.messages);
         messages.push_back(message);
-        match self.shared.home.port.post(Entry::new(MESSAGE, 0, 0)) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(SendError(
-                messages.pop_back().expect("it was put there just now"),
-            )),
+        // Whoever wakes for it finds the lock free.
+        let mut messages = Some(messages);
+        let packet = Entry::new(MESSAGE, 0, 0);
+        let engine = self.shared.home.port.engine();
+        let outcome = engine.post(&[packet], || drop(messages.take()));
+        match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
+            (Err(_), Some(message)) => Err(SendError(message)),
+            _ => Ok(()),
         }
     }
 
