@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use super::apply::refusal;
-use super::table::State;
-use super::{Core, Engine, Mode, Poller, ownership};
+use super::table::{Slot, State};
+use super::{Core, Engine, Mode, Poller, Report, Standing, ownership};
 use crate::sys::{self, RawSocket};
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// How a socket is best watched: for good, or armed each time.
 ///
-/// What arrives while a thread has the connection wakes another thread for nothing, if the socket is
+/// The poller says which it is. What arrives while a thread has the connection wakes another thread for nothing, if the socket is
 /// watched for good. Where that happens more often than every fourth time, as it does when a client
 /// does not wait for answers, the poller is told each time instead, for a while.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,9 @@ impl Unrest {
     }
 }
 
+/// When a socket was armed whose request was submitted earlier: the answer may be of before that.
+const OUTDATED: u64 = u64::MAX;
+
 impl<P: Poller> Engine<P> {
     /// Register a socket under this key, disabled.
     pub(crate) fn adopt(
@@ -113,10 +116,71 @@ impl<P: Poller> Engine<P> {
             core.queue.notify_slot(slot, socket, reason);
             return Ok(());
         }
+        if slot.mode() == Mode::Request {
+            return self.request(slot, socket, registration);
+        }
         slot.enable(registration.event_filter, registration.trigger);
         slot.armed = core.clock;
         // With the lock held: whoever has the connection next must not be overtaken.
         self.watch(core, socket).map_err(refusal)
+    }
+
+    /// Arm by a request; or leave it to the one that an interruption has left behind.
+    fn request(
+        &self,
+        slot: &mut Slot,
+        socket: u32,
+        registration: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        let is_asked = slot.watched == Some(Mode::Request);
+        let is_same = slot.filter == registration.event_filter;
+        if is_asked && !is_same {
+            let left = slot.watch(socket, Mode::Request);
+            self.poller.withdraw(&left);
+        }
+        slot.enable(registration.event_filter, registration.trigger);
+        if is_asked && is_same {
+            slot.armed = OUTDATED;
+            return Ok(());
+        }
+        self.ask(slot, socket)
+    }
+
+    /// With the lock held: who closes the socket next finds the request, and withdraws it.
+    fn ask(&self, slot: &mut Slot, socket: u32) -> Result<(), RegistrationError> {
+        slot.armed = 0;
+        let watch = slot.watch_anew(socket, Mode::Request);
+        self.poller.watch(&watch, false).map_err(refusal)
+    }
+
+    /// A request has ended. It is the last report of its turn.
+    pub(super) fn take_answer(&self, core: &mut Core<P::Buffer>, report: &Report) {
+        let socket = report.socket;
+        let current = core.table.slot(socket).filter(|slot| {
+            slot.is_live() && slot.turn == report.turn && slot.watched == Some(Mode::Request)
+        });
+        let Some(slot) = current else { return };
+        slot.watched = None;
+        if slot.state != State::Enabled {
+            return;
+        }
+        // The thread that asked has ended, or what was seen may have been dealt with.
+        let counts = report.standing == Standing::Good && slot.armed != OUTDATED;
+        let events = report.events & slot.wanted();
+        let outcome = if !counts {
+            self.ask(slot, socket)
+        } else if events.is_empty() {
+            // Something that nobody asked for. Another request would be answered with the same, over
+            // and over; so from here on the poller watches for changes.
+            slot.owned = Some(Unrest::new(Mode::Kept));
+            self.watch(core, socket).map_err(refusal)
+        } else {
+            core.queue.notify_slot(slot, socket, events);
+            return;
+        };
+        if let (Err(_), Some(slot)) = (outcome, core.table.slot(socket)) {
+            core.queue.notify_slot(slot, socket, Events::ERR);
+        }
     }
 
     /// End the registration of a socket that is not armed, without a notification. The poller need not
@@ -129,10 +193,20 @@ impl<P: Poller> Engine<P> {
         let Some(slot) = live.filter(|slot| slot.key == key) else {
             return;
         };
-        if stays_open && slot.watched.is_some() {
-            let _ = self.poller.unwatch(socket);
+        match slot.watched {
+            // It would hold the socket.
+            Some(Mode::Request) => {
+                let left = slot.watch(socket, Mode::Request);
+                self.poller.withdraw(&left);
+            }
+            Some(_) if stays_open => {
+                let _ = self.poller.unwatch(socket);
+            }
+            _ => {}
         }
         self.forget(&mut core, socket);
+        drop(core);
+        self.poller.submit();
     }
 
     /// Disarm a registration, if it is armed, and have its packet give this value. True if that was done.

@@ -45,7 +45,9 @@ impl<P: Poller> Engine<P> {
             };
             if registration.owed.is_none() && registration.result.is_ok() {
                 let (before, rest) = batch.split_at_mut(index);
-                self.rearm_owed_of(core, before, rest[0].raw_socket());
+                if debt.any {
+                    self.rearm_owed_of(core, before, rest[0].raw_socket());
+                }
                 rest[0].result = match rest[0].owned {
                     true => self.arm(core, &rest[0]),
                     false => self.apply_one(core, &rest[0]),
@@ -507,7 +509,9 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
     if !slot.is_live() || slot.watched.is_none() || slot.key != registration.completion_key {
         return None;
     }
-    if registration.owned && !slot.can_be_armed_with(registration.event_filter) {
+    let is_exempt = slot.mode() == Mode::Request
+        || registration.owned && !slot.can_be_armed_with(registration.event_filter);
+    if is_exempt {
         return None;
     }
     // Where it was reported, and then disabled, the poller has kept silent since.

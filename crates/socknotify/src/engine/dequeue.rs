@@ -207,6 +207,7 @@ impl<P: Poller> Engine<P> {
         arrival: Arrival,
         deadline: Deadline,
     ) -> Guard<'a, P> {
+        self.poller.submit();
         let chair = core.scheduler.park(arrival);
         while !core.closed && !core.scheduler.is_released(arrival) && !deadline.has_passed() {
             core = match deadline.remaining() {

@@ -6,6 +6,7 @@
 //!
 //! A wake-up that is lost shows as a deadlock, which the checker reports.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,20 +25,35 @@ const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 struct Model {
     kernel: Mutex<Kernel>,
     first_id: u64,
+    /// How sockets that the port owns are watched.
+    adopted: Mode,
 }
 
 #[derive(Default)]
 struct Kernel {
     sockets: [Socket; 2],
+    /// Requests and withdrawals that are not submitted yet.
+    requests: Vec<(Watch, Asked)>,
+    /// Reports that stand as they are, whatever becomes of the socket.
+    answers: VecDeque<Report>,
     woken: bool,
     /// Threads that wait, oldest first.
     waiters: Vec<Arc<Condvar>>,
+}
+
+/// What is asked of the poller about a request.
+#[derive(Clone, Copy, PartialEq)]
+enum Asked {
+    Make,
+    Withdraw,
 }
 
 #[derive(Default)]
 struct Socket {
     readable: bool,
     watch: Option<Watch>,
+    /// The requests that are submitted and not answered.
+    requests: Vec<Watch>,
     armed: bool,
     /// It has become readable since it was observed.
     risen: bool,
@@ -51,7 +67,45 @@ impl Socket {
 
 impl Kernel {
     fn is_due(&self) -> bool {
-        self.woken || self.sockets.iter().any(Socket::is_due)
+        self.woken || !self.answers.is_empty() || self.sockets.iter().any(Socket::is_due)
+    }
+
+    /// Answer the requests for this socket, if it is readable.
+    fn answer(&mut self, socket: u32) {
+        let Socket {
+            readable, requests, ..
+        } = &mut self.sockets[socket as usize];
+        if *readable {
+            let answers = requests.drain(..).map(|watch| report(&watch));
+            self.answers.extend(answers);
+        }
+    }
+
+    /// End requests without an answer.
+    fn cancel(&mut self, socket: u32, which: impl Fn(&Watch) -> bool) {
+        let requests = &mut self.sockets[socket as usize].requests;
+        let (ended, left) = requests.drain(..).partition(|watch| which(watch));
+        *requests = left;
+        let ended: Vec<Watch> = ended;
+        self.answers.extend(ended.iter().map(|watch| Report {
+            events: Events::empty(),
+            standing: Standing::Doubtful,
+            ..report(watch)
+        }));
+    }
+
+    fn submit(&mut self) {
+        for (watch, asked) in std::mem::take(&mut self.requests) {
+            match asked {
+                Asked::Make => {
+                    let socket = &mut self.sockets[watch.socket as usize];
+                    socket.requests.push(watch);
+                    self.answer(watch.socket);
+                }
+                Asked::Withdraw => self.cancel(watch.socket, |it| it.turn == watch.turn),
+            }
+        }
+        self.call();
     }
 
     /// Wake the newest waiter, if there is something for it.
@@ -89,13 +143,27 @@ impl ReportBuffer for Buffer {
     }
 }
 
+/// A report of a socket that is readable.
+fn report(watch: &Watch) -> Report {
+    Report {
+        socket: watch.socket,
+        turn: watch.turn,
+        kind: watch.kind,
+        events: Events::IN,
+        standing: Standing::Good,
+        mode: watch.mode,
+        dormant: false,
+    }
+}
+
 impl Model {
-    fn new() -> Self {
+    fn new(adopted: Mode) -> Self {
         // The owners of sockets outlive one run of the model; so no identity may come twice.
         static IDS: AtomicU64 = AtomicU64::new(0);
         Model {
             kernel: Mutex::new(Kernel::default()),
             first_id: IDS.fetch_add(2, Ordering::Relaxed),
+            adopted,
         }
     }
 
@@ -111,15 +179,30 @@ impl Model {
         self.kernel().sockets[socket as usize].readable
     }
 
-    fn become_readable(&self, socket: u32) {
+    fn become_readable(&self, number: u32) {
         let mut kernel = self.kernel();
-        let socket = &mut kernel.sockets[socket as usize];
+        let socket = &mut kernel.sockets[number as usize];
         socket.readable = true;
         socket.risen = true;
         socket.armed |= socket
             .watch
             .is_some_and(|watch| matches!(watch.mode, Mode::Edge | Mode::Kept));
+        kernel.answer(number);
         kernel.call();
+    }
+
+    /// As when a thread ends that made requests.
+    fn cancel(&self, socket: u32) {
+        let mut kernel = self.kernel();
+        kernel.cancel(socket, |_| true);
+        kernel.call();
+    }
+
+    /// Whether a request holds this socket, or will.
+    fn holds(&self, socket: u32) -> bool {
+        let mut kernel = self.kernel();
+        kernel.submit();
+        !kernel.sockets[socket as usize].requests.is_empty()
     }
 }
 
@@ -138,11 +221,33 @@ impl Poller for Model {
     }
 
     fn adopted(&self) -> Mode {
-        Mode::Kept
+        self.adopted
+    }
+
+    fn withdraw(&self, request: &Watch) {
+        let mut kernel = self.kernel();
+        kernel.requests.push((*request, Asked::Withdraw));
+    }
+
+    fn withdraw_all(&self) {
+        let mut kernel = self.kernel();
+        kernel.submit();
+        (0..2).for_each(|socket| kernel.cancel(socket, |_| true));
+    }
+
+    fn submit(&self) {
+        // There is no system call where there is nothing to submit.
+        if self.adopted == Mode::Request {
+            self.kernel().submit();
+        }
     }
 
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
         let mut kernel = self.kernel();
+        if watch.mode == Mode::Request {
+            kernel.requests.push((*watch, Asked::Make));
+            return Ok(());
+        }
         let socket = &mut kernel.sockets[watch.socket as usize];
         if again && socket.watch.is_none() {
             return Err(WatchError::Unknown);
@@ -161,6 +266,7 @@ impl Poller for Model {
 
     fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
         let mut kernel = self.kernel();
+        kernel.submit();
         while !kernel.is_due() && timeout != Some(Duration::ZERO) {
             let chair = Arc::new(Condvar::new());
             kernel.waiters.push(Arc::clone(&chair));
@@ -168,21 +274,15 @@ impl Poller for Model {
         }
         buffer.woken = std::mem::take(&mut kernel.woken);
         buffer.reports.clear();
+        let answers = room.min(kernel.answers.len());
+        buffer.reports.extend(kernel.answers.drain(..answers));
         for socket in kernel.sockets.iter_mut().filter(|socket| socket.is_due()) {
             let Some(watch) = socket.watch else { continue };
             if buffer.reports.len() == room {
                 break;
             }
             socket.armed = watch.mode == Mode::Level;
-            buffer.reports.push(Report {
-                socket: watch.socket,
-                turn: watch.turn,
-                kind: watch.kind,
-                events: Events::IN,
-                standing: Standing::Good,
-                mode: watch.mode,
-                dormant: false,
-            });
+            buffer.reports.push(report(&watch));
         }
         // As a kernel does: what is left is the next waiter's.
         kernel.call();
@@ -239,7 +339,16 @@ fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 }
 
 fn port(places: usize) -> Port {
-    Arc::new(Engine::new(Model::new(), places))
+    Arc::new(Engine::new(Model::new(Mode::Kept), places))
+}
+
+/// Explore with each way to watch sockets that the port owns.
+fn explore_owning(preemptions: usize, run: impl Fn(&Port) + Copy + Sync + Send + 'static) {
+    for mode in [Mode::Kept, Mode::Request] {
+        explore(preemptions, move || {
+            run(&Arc::new(Engine::new(Model::new(mode), 2)));
+        });
+    }
 }
 
 fn dequeue(port: &Port, timeout: Option<Duration>) -> Result<Entry, Error> {
@@ -575,11 +684,10 @@ fn arm(port: &Port) -> u32 {
 
 #[test]
 fn an_interruption_comes_however_it_meets_arming_and_readiness() {
-    explore(3, || {
-        let port = port(2);
+    explore_owning(3, |port| {
         assert_eq!(port.adopt(0, 10), Ok(Ok(())));
         let owner = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || {
                 // Ready first, perhaps; interrupted then.
                 let mut came = arm(&port);
@@ -592,7 +700,7 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
             })
         };
         let other = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || port.poller.become_readable(0))
         };
         port.interrupt(0, 10, REASON, true);
@@ -612,15 +720,14 @@ fn adopted(port: &Port) {
 
 #[test]
 fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
-    explore(3, || {
-        let port = port(2);
-        adopted(&port);
+    explore_owning(3, |port| {
+        adopted(port);
         let other = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || dequeue(&port, None).unwrap().completion_key)
         };
         let peer = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || {
                 port.poller.become_readable(0);
                 assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
@@ -637,24 +744,23 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
 
 #[test]
 fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
-    explore(3, || {
-        let port = port(2);
-        adopted(&port);
+    explore_owning(3, |port| {
+        adopted(port);
         let other = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || {
                 let entry = dequeue(&port, None).unwrap();
                 assert!(entry.completion_key == 99 || port.poller.is_readable(0));
             })
         };
         let peer = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || port.poller.become_readable(0))
         };
         // Whoever has the connection reads it.
         port.poller.drain(0);
         assert_eq!(
-            apply(&port, Registration::arm(0, 10, EventFilter::IN)),
+            apply(port, Registration::arm(0, 10, EventFilter::IN)),
             Ok(())
         );
         assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
@@ -664,16 +770,85 @@ fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
 }
 
 #[test]
+fn what_an_interruption_has_left_behind_is_not_notified_when_it_is_out_of_date() {
+    explore_owning(3, |port| {
+        adopted(port);
+        let peer = {
+            let port = Arc::clone(port);
+            thread::spawn(move || port.poller.become_readable(0))
+        };
+        let again = || Registration::arm(0, 10, EventFilter::IN);
+        assert_eq!(apply(port, again()), Ok(()));
+        port.interrupt(0, 10, REASON, true);
+        if dequeue(port, None).unwrap().transferred == REASON {
+            port.poller.drain(0);
+            assert_eq!(apply(port, again()), Ok(()));
+            // What comes now is true, or the packet that is posted.
+            assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
+            let entry = dequeue(port, None).unwrap();
+            assert!(entry.completion_key == 99 || port.poller.is_readable(0));
+        }
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn f5_an_adopted_socket_is_heard_when_the_thread_that_armed_it_ends() {
+    explore_owning(3, |port| {
+        adopted(port);
+        assert_eq!(
+            apply(port, Registration::arm(0, 10, EventFilter::IN)),
+            Ok(())
+        );
+        let other = waiter(port);
+        let ended = {
+            let port = Arc::clone(port);
+            thread::spawn(move || port.poller.cancel(0))
+        };
+        port.poller.become_readable(0);
+        assert_eq!(other.join().unwrap().unwrap().events(), Events::IN);
+        ended.join().unwrap();
+    });
+}
+
+#[test]
+fn g1_nothing_holds_an_adopted_socket_that_is_released() {
+    explore_owning(3, |port| {
+        adopted(port);
+        let owner = {
+            let port = Arc::clone(port);
+            thread::spawn(move || {
+                let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
+                let mut entries = [Entry::default()];
+                let outcome = port.process(&mut batch, &mut entries, None);
+                match outcome {
+                    Ok(1) => port.release(0, 10, false),
+                    other => assert_eq!(other, Err(Error::Closed)),
+                }
+                assert!(!port.poller.holds(0));
+            })
+        };
+        let other = {
+            let port = Arc::clone(port);
+            thread::spawn(move || port.interrupt(0, 10, REASON, true))
+        };
+        port.close();
+        other.join().unwrap();
+        owner.join().unwrap();
+        assert!(!port.poller.holds(0));
+    });
+}
+
+#[test]
 fn two_interruptions_are_one_packet() {
-    explore(3, || {
-        let port = port(2);
+    explore_owning(3, |port| {
         assert_eq!(port.adopt(0, 10), Ok(Ok(())));
         let owner = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || arm(&port))
         };
         let other = {
-            let port = Arc::clone(&port);
+            let port = Arc::clone(port);
             thread::spawn(move || port.interrupt(0, 10, 2 * REASON, false))
         };
         let first = port.interrupt(0, 10, REASON, true);

@@ -79,6 +79,11 @@ pub(crate) enum Mode {
     /// The same, for a socket that the port owns, and that is not closed while it is watched. It is
     /// watched for good; to arm it again, the engine [looks](Poller::probe).
     Kept,
+    /// The same as `Once`, for a socket that the port owns, and by a request of its own: what is asked in
+    /// one turn takes nothing back of what was asked in another. Any number of requests is [submitted
+    /// together](Poller::submit). Each stands until it is answered or [withdrawn](Poller::withdraw), and
+    /// may hold the socket meanwhile.
+    Request,
 }
 
 /// What a poller is to watch for.
@@ -187,7 +192,7 @@ pub(crate) struct Report {
 pub(crate) enum Standing {
     /// Nothing speaks against it.
     Good,
-    /// What it stands for is in another state than what is reported.
+    /// What it stands for is in another state than what is reported; or a request ended unanswered.
     Doubtful,
     /// It is no open descriptor any more, though the socket lives on under another number or in
     /// another process.
@@ -220,7 +225,7 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Tell what socket a number stands for.
     fn identify(&self, socket: u32) -> Result<Identity, RegistrationError>;
 
-    /// How a socket that the port owns is best watched: `Kept`, or `Once` each time.
+    /// How a socket that the port owns is best watched: `Kept`, `Once` each time, or by `Request`.
     fn adopted(&self) -> Mode;
 
     /// Learn which sockets were closed until now, where that takes [asking](Self::MISSES_CLOSES). Called
@@ -229,6 +234,15 @@ pub(crate) trait Poller: Send + Sync + 'static {
 
     /// Begin to watch a socket (`again` false), or change how it is watched.
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError>;
+
+    /// Withdraw a request. It is submitted like a request.
+    fn withdraw(&self, _request: &Watch) {}
+
+    /// Withdraw all requests.
+    fn withdraw_all(&self) {}
+
+    /// Submit what was requested and withdrawn up to now. Waiting does so, too.
+    fn submit(&self) {}
 
     /// Stop watching.
     fn unwatch(&self, socket: u32) -> Result<(), WatchError>;
@@ -414,11 +428,12 @@ impl<P: Poller> Engine<P> {
         }
     }
 
-    /// Let go of the lock, and wake whoever is due.
+    /// Let go of the lock, wake whoever is due, and submit what was requested.
     fn leave(&self, mut core: Guard<'_, P>) {
         let wake = core.release();
         drop(core);
         self.wake(wake);
+        self.poller.submit();
     }
 
     pub(crate) fn process(
@@ -476,6 +491,7 @@ impl<P: Poller> Engine<P> {
         core.table = Table::new();
         core.queue.clear();
         let chairs = core.scheduler.chairs_taken();
+        self.poller.withdraw_all();
         drop(core);
         for chair in chairs {
             chair.notify_one();

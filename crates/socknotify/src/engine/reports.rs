@@ -214,6 +214,9 @@ impl<P: Poller> Engine<P> {
                 continue;
             };
             if slot.takes(report, began) {
+                if report.mode == Mode::Request {
+                    slot.watched = None;
+                }
                 let events = report.events & slot.wanted();
                 core.queue.notify_slot(slot, report.socket, events);
                 continue;
@@ -221,6 +224,10 @@ impl<P: Poller> Engine<P> {
             if report.dormant && !slot.dormant {
                 slot.dormant = true;
                 core.dormant.push(slot.token(report.socket));
+            }
+            if report.mode == Mode::Request {
+                self.take_answer(core, report);
+                continue;
             }
             let is_current = report.turn == slot.turn;
             if report.mode == Mode::Kept && is_current && slot.armed >= began {
@@ -288,7 +295,8 @@ impl<P: Poller> Engine<P> {
     fn watch_anew(&self, core: &mut Core<P::Buffer>, socket: u32) {
         if let Some(slot) = core.table.slot(socket) {
             if slot.state == State::Enabled || slot.watched == Some(Mode::Kept) {
-                if let Some(mode) = slot.watched {
+                // A request takes nothing back, and nothing takes back a request.
+                if let Some(mode) = slot.watched.filter(|&mode| mode != Mode::Request) {
                     let _ = self.poller.watch(&slot.watch(socket, mode), true);
                 }
             }
@@ -297,6 +305,9 @@ impl<P: Poller> Engine<P> {
 
     /// Something is reported for a registration that is over.
     fn meet_zombie(&self, core: &mut Core<P::Buffer>, report: &Report) {
+        if report.mode == Mode::Request {
+            return;
+        }
         if report.mode == Mode::Once {
             return self.watch_anew(core, report.socket);
         }
@@ -311,6 +322,7 @@ impl<P: Poller> Engine<P> {
             match slot.watched {
                 // Reported, and silent since.
                 Some(Mode::Once) if slot.queued => slot.watched = None,
+                Some(Mode::Request) => {}
                 Some(mode) if slot.state == State::Enabled => {
                     watches.push(slot.watch(socket, mode))
                 }

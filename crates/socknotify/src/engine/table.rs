@@ -130,7 +130,7 @@ impl Slot {
                 let going_on = Events::from_bits_truncate(self.going_on.into());
                 Some(report.events & going_on).filter(|events| !events.is_empty())
             }
-            Mode::Once | Mode::Level | Mode::Kept => None,
+            Mode::Once | Mode::Level | Mode::Kept | Mode::Request => None,
         }
     }
 

@@ -344,7 +344,7 @@ fn data(watch: &Watch) -> u64 {
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
 fn flags(watch: &Watch) -> epoll::EventFlags {
     let mut flags = match watch.mode {
-        Mode::Once => epoll::EventFlags::ONESHOT,
+        Mode::Once | Mode::Request => epoll::EventFlags::ONESHOT,
         Mode::Level => epoll::EventFlags::empty(),
         Mode::Edge | Mode::Kept => epoll::EventFlags::ET,
     };
