@@ -147,7 +147,7 @@ impl<P: Poller> Engine<P> {
     }
 
     /// With the lock held: who closes the socket next finds the request, and withdraws it.
-    fn ask(&self, slot: &mut Slot, socket: u32) -> Result<(), RegistrationError> {
+    pub(super) fn ask(&self, slot: &mut Slot, socket: u32) -> Result<(), RegistrationError> {
         slot.armed = 0;
         let watch = slot.watch_anew(socket, Mode::Request);
         self.poller.watch(&watch, false).map_err(refusal)

@@ -381,7 +381,7 @@ impl<P: Poller> Engine<P> {
             if asks {
                 self.take_reports(&mut core, &buffer, began);
             }
-            take_what_was_seen(&mut core, batch, began);
+            self.take_what_was_seen(&mut core, batch, began);
         }
         core.buffers.push(buffer);
         core
@@ -420,6 +420,32 @@ impl<P: Poller> Engine<P> {
             0 => Found::Nothing,
             _ if ready == buffer.seen().len() => Found::All,
             _ => Found::Some,
+        }
+    }
+
+    /// Notify what a look has found that began at this time, unless another thread has armed the socket
+    /// since. Where it has found nothing, the poller may have to be asked yet.
+    fn take_what_was_seen(
+        &self,
+        core: &mut Core<P::Buffer>,
+        batch: &mut [Registration<'_>],
+        began: u64,
+    ) {
+        for registration in batch {
+            let Some(owed) = registration.owed.take() else {
+                continue;
+            };
+            let Some(slot) = core.table.slot(owed.socket) else {
+                continue;
+            };
+            let is_current = slot.turn == owed.turn && slot.armed < began;
+            if is_current && slot.state == State::Enabled {
+                let events = owed.seen & slot.wanted();
+                if events.is_empty() && owed.mode == Mode::Request {
+                    registration.result = self.ask(slot, owed.socket);
+                }
+                core.queue.notify_slot(slot, owed.socket, events);
+            }
         }
     }
 
@@ -498,7 +524,7 @@ impl<P: Poller> Engine<P> {
     }
 }
 
-/// Enable a level-triggered registration that the poller watches already, and say what is owed to the
+/// Enable a level-triggered registration that the poller knows already, and say what is owed to the
 /// poller for it. `None` if the entry is anything else, and nothing was done.
 fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed> {
     if !registration.is_level_enable() {
@@ -506,12 +532,16 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
     }
     let socket = sys::number(registration.raw_socket())?;
     let slot = core.table.slot(socket)?;
-    if !slot.is_live() || slot.watched.is_none() || slot.key != registration.completion_key {
+    let takes_requests = slot.mode() == Mode::Request;
+    // A request that is answered at once would wake another thread, if one waits.
+    let is_known = match takes_requests {
+        true => slot.watched.is_none() && core.scheduler.is_anyone_polling(),
+        false => slot.watched.is_some(),
+    };
+    if !slot.is_live() || !is_known || slot.key != registration.completion_key {
         return None;
     }
-    let is_exempt = slot.mode() == Mode::Request
-        || registration.owned && !slot.can_be_armed_with(registration.event_filter);
-    if is_exempt {
+    if registration.owned && !slot.can_be_armed_with(registration.event_filter) {
         return None;
     }
     // Where it was reported, and then disabled, the poller has kept silent since.
@@ -522,7 +552,8 @@ fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed>
         unrest.arm();
     }
     let mode = slot.mode();
-    let step = if (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept) {
+    let is_kept = (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept);
+    let step = if takes_requests || is_kept {
         Step::Look
     } else {
         // One in 256 times the poller is told in any case. It finds out if the number does not stand for
@@ -560,24 +591,6 @@ fn is_fired<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
 
 fn is_to_tell(owed: &mut Owed) -> bool {
     owed.step != Step::Look
-}
-
-/// Notify what a look has found that began at this time, unless another thread has armed the socket
-/// since.
-fn take_what_was_seen<B>(core: &mut Core<B>, batch: &mut [Registration<'_>], began: u64) {
-    for registration in batch {
-        let Some(owed) = registration.owed.take() else {
-            continue;
-        };
-        let Some(slot) = core.table.slot(owed.socket) else {
-            continue;
-        };
-        let is_current = slot.turn == owed.turn && slot.armed < began;
-        if is_current && slot.state == State::Enabled {
-            let events = owed.seen & slot.wanted();
-            core.queue.notify_slot(slot, owed.socket, events);
-        }
-    }
 }
 
 /// A socket that was there a moment ago, and that the poller does not find, was closed.

@@ -164,7 +164,8 @@ enum Step {
     Tell,
     /// The same; but if the socket turns out to be ready now, a report of that is as good.
     TellOrLook,
-    /// The poller watches already. What holds now was reported earlier, if at all, and takes a look.
+    /// The poller watches already, or is told if it has to. What holds now was reported earlier, if at
+    /// all, and takes a look.
     Look,
 }
 
