@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
+#[cfg(target_os = "linux")]
+use crate::poller::Ring;
 use crate::sys::SystemPoller;
 
 /// What a port is built on.
@@ -13,6 +15,10 @@ pub enum Backend {
     /// Linux: `epoll`.
     #[cfg(target_os = "linux")]
     Epoll,
+    /// Linux from 6.0, where the system allows it: `io_uring` for the sockets that the port owns
+    /// ([`owned`](crate::owned)), `epoll` for all others.
+    #[cfg(target_os = "linux")]
+    IoUring,
     /// Windows: polls of the socket driver, on a completion port of the kernel.
     #[cfg(windows)]
     Afd,
@@ -23,15 +29,19 @@ impl Backend {
     pub const ALL: &'static [Backend] = &[
         #[cfg(target_os = "linux")]
         Backend::Epoll,
+        #[cfg(target_os = "linux")]
+        Backend::IoUring,
         #[cfg(windows)]
         Backend::Afd,
     ];
 
-    /// The name that programs and options use: `"epoll"`.
+    /// The name that programs and options use: `"epoll"`, `"io_uring"`.
     pub const fn name(self) -> &'static str {
         match self {
             #[cfg(target_os = "linux")]
             Backend::Epoll => "epoll",
+            #[cfg(target_os = "linux")]
+            Backend::IoUring => "io_uring",
             #[cfg(windows)]
             Backend::Afd => "afd",
         }
@@ -54,11 +64,17 @@ impl Backend {
     /// }
     /// ```
     pub fn probe(self) -> Result<(), Error> {
+        self.poller().map(drop)
+    }
+
+    pub(crate) fn poller(self) -> Result<SystemPoller, Error> {
         match self {
             #[cfg(target_os = "linux")]
-            Backend::Epoll => SystemPoller::new().map(drop),
+            Backend::Epoll => SystemPoller::new(),
+            #[cfg(target_os = "linux")]
+            Backend::IoUring => SystemPoller::with_ring(Ring::new()?),
             #[cfg(windows)]
-            Backend::Afd => SystemPoller::new().map(drop),
+            Backend::Afd => SystemPoller::new(),
         }
     }
 }

@@ -78,6 +78,13 @@ impl CompletionPort {
         Self::builder().concurrency(concurrency).build()
     }
 
+    pub(crate) fn assemble(choice: Choice, poller: SystemPoller, concurrency: usize) -> Self {
+        CompletionPort {
+            engine: Arc::new(Engine::new(poller, concurrency)),
+            choice,
+        }
+    }
+
     /// Options for a new port.
     pub fn builder() -> Builder {
         Builder::default()
@@ -327,10 +334,8 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        Ok(CompletionPort {
-            engine: Arc::new(Engine::new(SystemPoller::new()?, concurrency)),
-            choice,
-        })
+        let poller = choice.backend.poller()?;
+        Ok(CompletionPort::assemble(choice, poller, concurrency))
     }
 }
 

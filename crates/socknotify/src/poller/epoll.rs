@@ -4,7 +4,7 @@
 //!   socket, however much arrives. To arm it again takes one `epoll_ctl`, which at the same time
 //!   proves that the number still stands for the socket that was registered.
 //! - A socket that the port owns is in the set for good, with `EPOLLET`. The engine arms it again by a
-//!   look.
+//!   look. Where there is a [ring](Ring), it is watched by that instead.
 //! - A persistent registration stays as it is, level-triggered or `EPOLLET`, at no system call each.
 //! - A wake-up is an `eventfd` in the same set, edge-triggered, so that it need not be read.
 //!
@@ -25,6 +25,7 @@ use rustix::time::{
 };
 
 use super::fork::Process;
+use super::io_uring::Ring;
 use crate::engine::{
     Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, TURN_MASK, Watch, WatchError,
 };
@@ -33,12 +34,12 @@ use crate::{Error, EventFilter, Events, RegistrationError};
 /// What the kernel gives back with a report: whose it is, and what it has to be read by.
 ///
 /// 32 bits of socket, 28 of turn, two of the kind of socket, and two of the mode.
-const TURN_SHIFT: u32 = 32;
-const KIND_SHIFT: u32 = 60;
+pub(super) const TURN_SHIFT: u32 = 32;
+pub(super) const KIND_SHIFT: u32 = 60;
 const MODE_SHIFT: u32 = 62;
 
-/// Kinds and modes by their bits.
-const KINDS: [Kind; 3] = [Kind::Stream, Kind::LocalStream, Kind::Datagram];
+/// Kinds and modes by their bits. A request is none of the set's.
+pub(super) const KINDS: [Kind; 3] = [Kind::Stream, Kind::LocalStream, Kind::Datagram];
 const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
 
 /// The data of the wake-up. No kind has these bits.
@@ -47,10 +48,14 @@ const WAKE: u64 = u64::MAX;
 /// The data of the alarm.
 const ALARM: u64 = u64::MAX - 1;
 
+/// The data of the ring.
+const RING: u64 = u64::MAX - 2;
+
 /// An `epoll` set and the means to wake its waiters.
-#[derive(Debug)]
 pub(crate) struct Epoll {
     set: OwnedFd,
+    /// For the sockets that the port owns. It is in the set.
+    ring: Option<Ring>,
     bell: OwnedFd,
     /// A timer. It is there from the beginning: it is needed when no descriptor is left.
     alarm: OwnedFd,
@@ -72,12 +77,67 @@ impl Epoll {
         add_ringing(&set, &alarm, ALARM).map_err(call_error)?;
         Ok(Epoll {
             set,
+            ring: None,
             bell,
             alarm,
             spare: Mutex::new(Some(empty_set().map_err(call_error)?)),
             window: OnceLock::new(),
             process: Process::this(),
         })
+    }
+
+    /// The same, with a ring for the sockets that the port owns.
+    pub(crate) fn with_ring(ring: Ring) -> Result<Self, Error> {
+        let this = Epoll::new()?;
+        add_ring(&this.set, &ring).map_err(call_error)?;
+        Ok(Epoll {
+            ring: Some(ring),
+            ..this
+        })
+    }
+
+    /// `epoll_pwait2` — Adds to the buffer what the set has, or will have in time.
+    fn wait_in_set(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
+        // Beside the reports there may be a wake-up.
+        buffer.events.reserve(room + 1);
+        let timeout = timeout.map(timespec);
+        let spare = &mut buffer.events.spare_capacity_mut()[..room + 1];
+        // What a signal interrupts is a wait that ended for no reason.
+        let count = match epoll::wait(&self.set, spare, timeout.as_ref()) {
+            Ok((events, _)) => events.len(),
+            Err(_) => 0,
+        };
+        // SAFETY: the kernel has written this many events, from the first on.
+        unsafe { buffer.events.set_len(count) };
+        buffer.read();
+    }
+
+    /// The same, with what the ring has.
+    fn wait_with_ring(
+        &self,
+        ring: &Ring,
+        buffer: &mut Buffer,
+        room: usize,
+        timeout: Option<Duration>,
+    ) {
+        let Buffer {
+            reports, several, ..
+        } = buffer;
+        // An answer says what held when it was given. What is answered at once needs no other look.
+        ring.take(reports, several, room);
+        let waited = several.len();
+        ring.submit();
+        ring.take(reports, several, room);
+        several.truncate(waited);
+        let looks = timeout == Some(Duration::ZERO);
+        if reports.is_empty() {
+            self.wait_in_set(buffer, room, timeout);
+            ring.take(&mut buffer.reports, &mut buffer.several, room);
+        } else if looks || ring.is_sets_turn() {
+            let room = room - reports.len();
+            self.wait_in_set(buffer, room, Some(Duration::ZERO));
+        }
+        buffer.bring_up_to_date();
     }
 }
 
@@ -119,10 +179,20 @@ impl Poller for Epoll {
     }
 
     fn adopted(&self) -> Mode {
-        Mode::Kept
+        match self.ring {
+            Some(_) => Mode::Request,
+            None => Mode::Kept,
+        }
     }
 
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
+        if let Some(ring) = &self.ring {
+            if watch.mode == Mode::Request {
+                ring.request(watch);
+                return Ok(());
+            }
+            ring.meet_neighbour();
+        }
         let done = match again {
             true => modify(&self.set, watch),
             false => add(&self.set, watch),
@@ -130,24 +200,34 @@ impl Poller for Epoll {
         done.map_err(watch_error)
     }
 
+    fn withdraw(&self, request: &Watch) {
+        if let Some(ring) = &self.ring {
+            ring.withdraw(request);
+        }
+    }
+
+    fn withdraw_all(&self) {
+        if let Some(ring) = &self.ring {
+            ring.withdraw_all();
+        }
+    }
+
+    fn submit(&self) {
+        if let Some(ring) = &self.ring {
+            ring.submit();
+        }
+    }
+
     fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
         epoll::delete(&self.set, descriptor(socket)).map_err(watch_error)
     }
 
     fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
-        buffer.events.clear();
-        // Beside the reports there may be a wake-up.
-        buffer.events.reserve(room + 1);
-        let timeout = timeout.map(timespec);
-        let spare = &mut buffer.events.spare_capacity_mut()[..room + 1];
-        // What a signal interrupts is a wait that ended for no reason.
-        let count = match epoll::wait(&self.set, spare, timeout.as_ref()) {
-            Ok((events, _)) => events.len(),
-            Err(_) => 0,
-        };
-        // SAFETY: the kernel has written this many events, from the first on.
-        unsafe { buffer.events.set_len(count) };
-        buffer.read();
+        buffer.begin();
+        match &self.ring {
+            Some(ring) => self.wait_with_ring(ring, buffer, room, timeout),
+            None => self.wait_in_set(buffer, room, timeout),
+        }
     }
 
     fn check(&self, buffer: &mut Buffer, is_good: impl Fn(u32) -> bool) {
@@ -155,8 +235,10 @@ impl Poller for Epoll {
             reports, numbers, ..
         } = buffer;
         numbers.clear();
-        // Nobody closes a socket that is kept.
-        let doubted = |report: &&mut Report| report.mode != Mode::Kept && !is_good(report.socket);
+        // Nobody closes a socket that the port owns.
+        let doubted = |report: &&mut Report| {
+            !matches!(report.mode, Mode::Kept | Mode::Request) && !is_good(report.socket)
+        };
         for report in reports.iter_mut().filter(doubted) {
             let fd = descriptor(report.socket);
             numbers.push(PollFd::from_borrowed_fd(fd, asked_of(report.events)));
@@ -240,6 +322,7 @@ impl Poller for Epoll {
         };
         if add_ringing(&new, &self.bell, WAKE).is_err()
             || add_ringing(&new, &self.alarm, ALARM).is_err()
+            || self.ring.iter().any(|ring| add_ring(&new, ring).is_err())
         {
             return Vec::new();
         }
@@ -320,6 +403,16 @@ fn add_ringing(set: &OwnedFd, bell: &OwnedFd, data: u64) -> rustix::io::Result<(
     epoll::add(set, bell, epoll::EventData::new_u64(data), flags)
 }
 
+/// Have a ring wake those who wait on a set, as long as there is something in it.
+fn add_ring(set: &OwnedFd, ring: &Ring) -> rustix::io::Result<()> {
+    epoll::add(
+        set,
+        ring,
+        epoll::EventData::new_u64(RING),
+        epoll::EventFlags::IN,
+    )
+}
+
 /// A timer that is not set.
 fn timer() -> rustix::io::Result<OwnedFd> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -383,7 +476,7 @@ fn state(number: &PollFd<'_>, kind: Kind) -> Events {
 }
 
 /// What `poll` is to look for.
-fn poll_flags(watch: &Watch) -> PollFlags {
+pub(super) fn poll_flags(watch: &Watch) -> PollFlags {
     let mut flags = PollFlags::empty();
     flags.set(PollFlags::IN, watch.filter.contains(EventFilter::IN));
     flags.set(PollFlags::OUT, watch.filter.contains(EventFilter::OUT));
@@ -392,7 +485,7 @@ fn poll_flags(watch: &Watch) -> PollFlags {
 }
 
 /// The contract's conditions, out of what the kernel says.
-fn conditions(seen: epoll::EventFlags, kind: Kind) -> Events {
+pub(super) fn conditions(seen: epoll::EventFlags, kind: Kind) -> Events {
     use epoll::EventFlags as Seen;
 
     if Seen::IN.union(Seen::OUT).contains(seen) {
@@ -425,7 +518,7 @@ fn conditions(seen: epoll::EventFlags, kind: Kind) -> Events {
 
 /// Whether this is a stream that neither is, nor was, nor tried to be connected. The kernel calls it
 /// hung up, and writable.
-fn is_unconnected(seen: epoll::EventFlags, kind: Kind) -> bool {
+pub(super) fn is_unconnected(seen: epoll::EventFlags, kind: Kind) -> bool {
     use epoll::EventFlags as Seen;
 
     kind != Kind::Datagram && seen & (Seen::HUP | Seen::RDHUP | Seen::ERR) == Seen::HUP
@@ -442,7 +535,7 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-fn call_error(error: Errno) -> Error {
+pub(super) fn call_error(error: Errno) -> Error {
     match error {
         Errno::MFILE | Errno::NFILE => Error::TooManyOpenFiles,
         Errno::NOMEM => Error::OutOfMemory,
@@ -473,6 +566,8 @@ fn watch_error(error: Errno) -> WatchError {
 pub(crate) struct Buffer {
     events: Vec<epoll::Event>,
     reports: Vec<Report>,
+    /// Which of them are answers of the ring to requests for more than one condition.
+    several: Vec<usize>,
     /// Sockets for `poll`.
     numbers: Vec<PollFd<'static>>,
     seen: Vec<Events>,
@@ -484,11 +579,43 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Make reports out of events.
-    fn read(&mut self) {
+    /// Forget all.
+    fn begin(&mut self) {
         self.woken = false;
         self.alarmed = false;
         self.reports.clear();
+        self.several.clear();
+        self.events.clear();
+    }
+
+    /// Look what has become true since the ring gave its answers.
+    fn bring_up_to_date(&mut self) {
+        let Buffer {
+            reports,
+            several,
+            numbers,
+            ..
+        } = self;
+        if several.is_empty() {
+            return;
+        }
+        numbers.clear();
+        let all = PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP;
+        let sockets = several.iter().map(|&index| reports[index].socket);
+        numbers.extend(sockets.map(|it| PollFd::from_borrowed_fd(descriptor(it), all)));
+        if poll(numbers, Some(&Timespec::default())).is_err() {
+            return;
+        }
+        for (&index, number) in several.iter().zip(numbers.iter()) {
+            let report = &mut reports[index];
+            if report.standing == Standing::Good {
+                report.events |= state(number, report.kind);
+            }
+        }
+    }
+
+    /// Make reports out of events.
+    fn read(&mut self) {
         for event in &self.events {
             let data = event.data.u64();
             if data == WAKE {
@@ -497,6 +624,9 @@ impl Buffer {
             }
             if data == ALARM {
                 self.alarmed = true;
+                continue;
+            }
+            if data == RING {
                 continue;
             }
             let flags = event.flags;

@@ -4,5 +4,7 @@
 
 mod epoll;
 mod fork;
+mod io_uring;
 
 pub(crate) use epoll::Epoll;
+pub(crate) use io_uring::Ring;

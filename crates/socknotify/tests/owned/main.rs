@@ -4,6 +4,7 @@
 #[macro_use]
 mod support;
 
+mod closes;
 mod deadlines;
 mod ends;
 mod model;

@@ -12,7 +12,7 @@ use socket2::Socket;
 use socknotify::owned::{Event, Held, Id, Interest};
 use socknotify::{Backend, Error, EventFilter, Events};
 
-use crate::support::end_shows_behind_data;
+use crate::support::{end_shows_behind_data, uninterrupted};
 use crate::{Connection, TestPort, TestWorker, connect, owning_port};
 
 for_every_backend! {
@@ -172,7 +172,7 @@ impl World {
                     place.cancelled = false;
                     place.cancelled_late = false;
                     if let Some(mut peer) = place.peer.take() {
-                        let told = peer.read(&mut [0]);
+                        let told = uninterrupted(|| peer.read(&mut [0]));
                         let reset =
                             |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
                         if !matches!(&told, Ok(0)) && !told.as_ref().is_err_and(reset) {

@@ -15,7 +15,7 @@ use socknotify::{Backend, Error, EventFilter, Events};
 
 #[cfg(unix)]
 use crate::support::{AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches};
-use crate::support::{PATIENCE, port, wait_until};
+use crate::support::{PATIENCE, port, uninterrupted, wait_until};
 use crate::{connect, next, nothing, owning_port, ready};
 
 for_every_backend! {
@@ -131,7 +131,7 @@ fn a_shared_socket_is_served_by_many_threads(backend: Backend) -> io::Result<()>
                 let message = number.to_le_bytes();
                 client.send_to(&message, address)?;
                 let mut answer = [0; 8];
-                client.recv(&mut answer)?;
+                uninterrupted(|| client.recv(&mut answer))?;
                 assert_eq!(answer, message);
             }
             port.close();

@@ -22,6 +22,10 @@ macro_rules! for_every_backend {
         mod afd {
             for_every_backend!(@run Afd $($(#[$attribute])* $test)+);
         }
+        #[cfg(target_os = "linux")]
+        mod io_uring {
+            for_every_backend!(@run IoUring $($(#[$attribute])* $test)+);
+        }
     };
     (@run $backend:ident $($(#[$attribute:meta])* $test:ident)+) => {
         $(
@@ -38,6 +42,8 @@ macro_rules! for_every_backend {
 const TESTED: &[Backend] = &[
     #[cfg(target_os = "linux")]
     Backend::Epoll,
+    #[cfg(target_os = "linux")]
+    Backend::IoUring,
     #[cfg(windows)]
     Backend::Afd,
 ];

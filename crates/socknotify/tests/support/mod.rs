@@ -25,7 +25,7 @@ pub(crate) use self::expectations::{
 };
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
-    wait_readiness,
+    uninterrupted, wait_readiness,
 };
 pub(crate) use self::system::{
     AsSocket, BorrowedSocket, ERRORS_END, PollFlags, RawSocket, TICK, ThreadId, asleep,

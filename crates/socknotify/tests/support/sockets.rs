@@ -297,6 +297,17 @@ pub(crate) fn non_blocking<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// Makes a call again that was interrupted. A thread that has made or used a ring may have that happen
+/// in calls that have a time limit.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// An address that refuses connections, as long as the socket with it is kept.
 pub(crate) fn refusing(kind: Kind) -> io::Result<(Socket, SockAddr)> {
     let socket = kind.socket()?;

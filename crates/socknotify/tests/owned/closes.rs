@@ -1,0 +1,276 @@
+//! The peer sees the end of a connection at once, however the connection came out (G1); and a connection
+//! is heard whatever has become of the thread that armed it (F5).
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use socknotify::owned::{Event, Held, Interest};
+use socknotify::{Backend, EventFilter, Events};
+
+use crate::support::uninterrupted;
+use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
+
+for_every_backend! {
+    g1_the_peer_sees_the_end_of_what_timed_out,
+    g1_the_peer_sees_the_end_of_what_was_cancelled,
+    g1_the_peer_sees_the_end_of_what_was_armed_again_after_it_had_been_cancelled,
+    g1_the_peer_sees_the_end_of_what_was_taken_out,
+    g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back,
+    g1_the_peer_sees_the_end_when_the_port_goes,
+    g1_the_peer_sees_the_end_whoever_armed_it,
+    f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended,
+    f5_a_connection_is_heard_while_the_thread_that_armed_it_computes,
+    a_connection_that_was_cancelled_says_what_holds_now,
+    what_nobody_asked_for_costs_no_time,
+}
+
+/// The peer has nothing to read but the end.
+#[track_caller]
+fn at_end(mut peer: &Socket) {
+    let outcome = uninterrupted(|| peer.read(&mut [0]));
+    assert_eq!(outcome.expect("the end comes"), 0);
+}
+
+fn cancelled(
+    port: &TestPort,
+    worker: &mut TestWorker,
+    connection: Held<Connection>,
+) -> Held<Connection> {
+    let id = connection.id();
+    worker.arm(connection, EventFilter::IN);
+    nothing(worker);
+    assert!(port.cancel(id));
+    match next(worker) {
+        Event::Cancelled(connection) => connection,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn g1_the_peer_sees_the_end_of_what_timed_out(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, peer) = connect(&port)?;
+    worker.arm(connection, Interest::IN.within(Duration::from_millis(5)));
+    match next(&mut worker) {
+        Event::TimedOut(connection) => drop(connection),
+        other => panic!("{other:?}"),
+    }
+    at_end(&peer);
+    Ok(())
+}
+
+fn g1_the_peer_sees_the_end_of_what_was_cancelled(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, peer) = connect(&port)?;
+    drop(cancelled(&port, &mut worker, connection));
+    at_end(&peer);
+    Ok(())
+}
+
+fn g1_the_peer_sees_the_end_of_what_was_armed_again_after_it_had_been_cancelled(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    for filter in [EventFilter::IN, EventFilter::IN | EventFilter::HANGUP] {
+        let (connection, peer) = connect(&port)?;
+        let connection = cancelled(&port, &mut worker, connection);
+        let id = connection.id();
+        worker.arm(connection, filter);
+        nothing(&mut worker);
+        assert!(port.cancel(id));
+        let Event::Cancelled(connection) = next(&mut worker) else {
+            panic!("it was cancelled");
+        };
+        drop(connection);
+        at_end(&peer);
+    }
+    Ok(())
+}
+
+fn g1_the_peer_sees_the_end_of_what_was_taken_out(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, peer) = connect(&port)?;
+    let connection = cancelled(&port, &mut worker, connection).into_inner();
+    nothing(&mut worker);
+    drop(connection);
+    at_end(&peer);
+    Ok(())
+}
+
+fn g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (first, first_peer) = connect(&port)?;
+    let (second, second_peer) = connect(&port)?;
+    let held = cancelled(&port, &mut worker, second);
+    worker.arm(first, EventFilter::IN);
+    nothing(&mut worker);
+    let connections = port.close();
+    assert_eq!(connections.len(), 1);
+    drop(connections);
+    at_end(&first_peer);
+    drop(held);
+    at_end(&second_peer);
+    Ok(())
+}
+
+fn g1_the_peer_sees_the_end_when_the_port_goes(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, peer) = connect(&port)?;
+    worker.arm(connection, EventFilter::IN);
+    nothing(&mut worker);
+    drop(port);
+    at_end(&peer);
+    Ok(())
+}
+
+/// Another thread arms it: one that ends, or one that goes on to compute.
+fn g1_the_peer_sees_the_end_whoever_armed_it(backend: Backend) -> io::Result<()> {
+    for computes in [false, true] {
+        let port = owning_port(backend, 2)?;
+        let mut worker = port.worker(4);
+        let (connection, peer) = connect(&port)?;
+        let id = connection.id();
+        let armed = AtomicBool::new(false);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| -> io::Result<()> {
+            let other = scope.spawn(|| -> io::Result<()> {
+                port.arm(connection, EventFilter::IN)?;
+                armed.store(true, Ordering::Release);
+                while computes && !done.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                Ok(())
+            });
+            while !armed.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            if !computes {
+                other.join().expect("no panic")?;
+            }
+            assert!(port.cancel(id));
+            drop(next(&mut worker));
+            at_end(&peer);
+            done.store(true, Ordering::Release);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended(
+    backend: Backend,
+) -> io::Result<()> {
+    const CONNECTIONS: usize = 20;
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let mut peers = Vec::new();
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (connection, peer) = connect(&port)?;
+        held.push(connection);
+        peers.push(peer);
+    }
+    for _ in 0..5 {
+        thread::scope(|scope| {
+            let mut others: Vec<TestWorker> = (0..4).map(|_| port.worker(4)).collect();
+            for (index, connection) in held.drain(..).enumerate() {
+                others[index % 4].arm(connection, EventFilter::IN);
+            }
+            for mut other in others {
+                scope.spawn(move || nothing(&mut other));
+            }
+        });
+        nothing(&mut worker);
+        for mut peer in &peers {
+            peer.write_all(b"x")?;
+        }
+        while held.len() < CONNECTIONS {
+            worker.process(Some(crate::support::PATIENCE))?;
+            while let Some(event) = worker.take() {
+                let connection = ready(event);
+                (&connection.socket).read_exact(&mut [0])?;
+                held.push(connection);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn f5_a_connection_is_heard_while_the_thread_that_armed_it_computes(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (connection, mut peer) = connect(&port)?;
+    let armed = AtomicBool::new(false);
+    let heard = AtomicBool::new(false);
+    thread::scope(|scope| -> io::Result<()> {
+        let mut waiting = port.worker(4);
+        let waiting = scope.spawn(move || drop(ready(next(&mut waiting))));
+        crate::support::wait_until("it waits", || port.snapshot().waiting == 1);
+        scope.spawn(|| {
+            port.arm(connection, EventFilter::IN).expect("it is armed");
+            armed.store(true, Ordering::Release);
+            while !heard.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        });
+        while !armed.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        peer.write_all(b"x")?;
+        let outcome = waiting.join();
+        heard.store(true, Ordering::Release);
+        outcome.expect("no panic");
+        Ok(())
+    })
+}
+
+/// What came and went while a thread had the connection is not told to the next one.
+fn a_connection_that_was_cancelled_says_what_holds_now(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (mut connection, mut peer) = connect(&port)?;
+    for filter in [EventFilter::IN, EventFilter::IN | EventFilter::HANGUP] {
+        connection = cancelled(&port, &mut worker, connection);
+        peer.write_all(b"x")?;
+        (&connection.socket).read_exact(&mut [0])?;
+        worker.arm(connection, filter);
+        nothing(&mut worker);
+        nothing(&mut worker);
+        peer.write_all(b"y")?;
+        connection = ready(next(&mut worker));
+        (&connection.socket).read_exact(&mut [0])?;
+    }
+    Ok(())
+}
+
+/// The peer has ended its side, and the connection waits for room to send.
+fn what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (mut connection, peer) = connect(&port)?;
+    peer.shutdown(std::net::Shutdown::Write)?;
+    for _ in 0..3 {
+        crate::support::fill(&connection.socket)?;
+        worker.arm(connection, EventFilter::OUT);
+        let before = crate::support::thread_time();
+        let time = Duration::from_millis(100);
+        assert!(worker.process(Some(time)).is_err());
+        assert!(crate::support::thread_time() - before < time / 2);
+        peer.set_nonblocking(true)?;
+        crate::support::drain(&peer)?;
+        connection = match next(&mut worker) {
+            Event::Ready(connection, Events::OUT) => connection,
+            other => panic!("{other:?}"),
+        };
+    }
+    Ok(())
+}
