@@ -11,18 +11,21 @@
 #[macro_use]
 mod support;
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use socket2::Socket;
+use socknotify::owned::{Event, Port};
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    CloseAtEnd, Kind, Pair, expect, expect_nothing, expect_quiet, port, port_with, take_number,
-    to_lonely_number,
+    CloseAtEnd, Kind, PATIENCE, Pair, expect, expect_nothing, expect_quiet, port, port_with,
+    take_number, to_lonely_number, uninterrupted,
 };
 
 for_every_backend! {
@@ -32,6 +35,7 @@ for_every_backend! {
     g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop,
     g3_an_inherited_socket_lives_on_while_its_number_is_used_again,
     g3_registrations_go_on_while_a_child_has_inherited_all_sockets,
+    g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open,
 }
 
 /// A child process. It is killed and waited for at the latest when this goes.
@@ -330,5 +334,47 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
     port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, LEVEL))??;
     pair.send()?;
     expect(&port, &[(7, Events::IN)]);
+    Ok(())
+}
+
+/// The child has the port's descriptors, and not the sockets. Each way to close a connection that is
+/// armed reaches the peer.
+fn g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open(backend: Backend) -> io::Result<()> {
+    for way in 0..3 {
+        let port = Port::<Socket>::from(port(backend)?);
+        let mut worker = port.worker(4);
+        let Pair { ours, theirs } = Pair::unix()?;
+        let [ours, theirs] = [to_lonely_number(ours)?, to_lonely_number(theirs)?];
+        theirs.set_nonblocking(false)?;
+        theirs.set_read_timeout(Some(PATIENCE))?;
+        let numbers = [ours.as_raw_fd(), theirs.as_raw_fd()];
+        let connection = port.adopt(ours)?;
+        let id = connection.id();
+        worker.arm(connection, EventFilter::IN);
+        assert_eq!(worker.process(Some(Duration::ZERO)), Err(Error::TimedOut));
+        let (told, tell) = rustix::pipe::pipe()?;
+        let _child = Child::fork(|| {
+            for number in numbers {
+                // SAFETY: the child has these numbers for itself, and nobody uses them.
+                unsafe { libc::close(number) };
+            }
+            let _ = rustix::io::write(&tell, b"x");
+            loop {
+                // SAFETY: it waits for a signal, and the one that comes kills it.
+                unsafe { libc::pause() };
+            }
+        })?;
+        uninterrupted(|| Ok(rustix::io::read(&told, &mut [0])?))?;
+        match way {
+            0 => drop(port.close()),
+            1 => drop(port),
+            _ => {
+                assert!(port.cancel(id));
+                worker.process(Some(PATIENCE))?;
+                assert!(matches!(worker.take(), Some(Event::Cancelled(_))));
+            }
+        }
+        assert_eq!(uninterrupted(|| (&theirs).read(&mut [0]))?, 0);
+    }
     Ok(())
 }
