@@ -15,8 +15,12 @@ pub enum Backend {
     /// Linux: `epoll`.
     #[cfg(target_os = "linux")]
     Epoll,
-    /// Linux from 6.0, where the system allows it: `io_uring` for the sockets that the port owns
-    /// ([`owned`](crate::owned)), `epoll` for all others.
+    /// Linux from 6.0, where the system allows it: `io_uring` for the sockets that the port
+    /// [owns](crate::owned), `epoll` for all others.
+    ///
+    /// To arm any number of connections and to take those that are ready is one system call. The kernel
+    /// interrupts the thread that armed a connection when something happens there: it is for ports
+    /// with one thread or few. Blocking calls of such a thread may fail with `EINTR`, as by a signal.
     #[cfg(target_os = "linux")]
     IoUring,
     /// Windows: polls of the socket driver, on a completion port of the kernel.
@@ -130,7 +134,12 @@ impl Choice {
             }),
             None => Ok(Choice {
                 backend: Backend::ALL[0],
-                reason: "the only backend for this system so far",
+                reason: match Backend::ALL.len() {
+                    1 => "the only backend for this system so far",
+                    _ => {
+                        "as fast as io_uring on one thread, and for each packet it wakes one thread"
+                    }
+                },
             }),
         }
     }

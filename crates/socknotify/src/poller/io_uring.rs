@@ -32,7 +32,7 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 4096;
 
 /// How often in a row a thread that finds answers in the ring may leave the set alone.
-const PATIENCE: u8 = 8;
+const PATIENCE: u8 = 16;
 
 /// Set in the data of a request for more than one condition.
 const SEVERAL: u64 = 1 << 62;
