@@ -118,6 +118,13 @@ impl fmt::Display for UnknownBackend {
 
 impl std::error::Error for UnknownBackend {}
 
+/// Why the first of [`Backend::ALL`] is the default.
+#[cfg(target_os = "linux")]
+const DEFAULT_REASON: &str =
+    "no slower than io_uring, and wakes one thread where that may wake two";
+#[cfg(not(target_os = "linux"))]
+const DEFAULT_REASON: &str = "the only backend for this system so far";
+
 /// A backend and why it was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
@@ -134,12 +141,7 @@ impl Choice {
             }),
             None => Ok(Choice {
                 backend: Backend::ALL[0],
-                reason: match Backend::ALL.len() {
-                    1 => "the only backend for this system so far",
-                    _ => {
-                        "as fast as io_uring on one thread, and for each packet it wakes one thread"
-                    }
-                },
+                reason: DEFAULT_REASON,
             }),
         }
     }
