@@ -189,6 +189,7 @@ impl State {
             self.edges.swap_remove(index);
             self.signals.swap_remove(index);
         }
+        closings::catch_up();
         if closings::known(number) != Some(id) {
             edge.edges.end_of_closed();
         }
@@ -240,6 +241,23 @@ impl State {
         // If it cannot be polled again, it is closed, and its closing will be learnt of.
         let _ = self.poll(port, number);
         counts.then_some(report)
+    }
+
+    /// Poll what is due, unless it was closed and its number may be another's.
+    fn poll_due(&mut self, port: &KernelPort) {
+        if self.due.is_empty() {
+            return;
+        }
+        closings::catch_up();
+        for number in std::mem::take(&mut self.due) {
+            let record = self.records.get(&number);
+            let is_due =
+                |record: &Record| record.armed && closings::known(number) == Some(record.id);
+            if record.is_some_and(is_due) {
+                // If it cannot be polled, it is closed, and its closing will be learnt of.
+                let _ = self.poll(port, number);
+            }
+        }
     }
 
     /// A poll has found what does not fall again.
@@ -412,10 +430,7 @@ impl Poller for Afd {
         let mut timeout = timeout;
         let mut state = self.state();
         loop {
-            for number in std::mem::take(&mut state.due) {
-                // If it cannot be polled, it is closed, and its closing will be learnt of.
-                let _ = state.poll(&self.port, number);
-            }
+            state.poll_due(&self.port);
             if timeout == Some(Duration::ZERO) {
                 state.find_edges();
             }
