@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{ERROR_NOT_ENOUGH_MEMORY, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
-    SIO_BASE_HANDLE, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOCKET, SOL_SOCKET, WSAENOTSOCK,
-    WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
+    SIO_BASE_HANDLE, SO_ACCEPTCONN, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOCKET, SOL_SOCKET,
+    WSAENOTSOCK, WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use windows_sys::Win32::System::SystemServices::MAXIMUM_WAIT_OBJECTS;
@@ -281,7 +281,7 @@ impl State {
         }
         let edge = record.edge.as_mut()?;
         let mut events = edge.edges.take();
-        if edge.told & (device::ABORT | device::CONNECT_FAIL) != 0 {
+        if edge.told & LASTING != LASTING && edge.told & FAILED != 0 {
             events.remove(Events::OUT);
         }
         self.edge(number, events)
@@ -379,10 +379,13 @@ impl Poller for Afd {
                     let edges = edges.map_err(|error| WatchError::Refused(refusal(&error)))?;
                     watched.push(number);
                     signals.push(edges.signal());
+                    // What listens, and what does not connect, does not end.
+                    let is_endless = watch.kind == Kind::Datagram
+                        || option(number, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
                     record.edge.insert(Edge {
                         edges,
                         lasting: None,
-                        told: 0,
+                        told: if is_endless { LASTING } else { 0 },
                     })
                 }
             };
@@ -671,6 +674,9 @@ impl Drop for Afd {
 
 /// Conditions of the driver that never fall once they hold.
 const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CONNECT_FAIL;
+
+/// Of these, those after which nothing can be sent.
+const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 
 /// What a poll is for.
 fn polled(watch: &Watch) -> u32 {

@@ -455,7 +455,8 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
 }
 
 fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = 100_000;
+    // Connections over TCP take longer, and their ports are used up.
+    const ROUNDS: usize = if cfg!(unix) { 100_000 } else { 3000 };
     let port = port_with(backend, 1)?;
     let mut rng = fastrand::Rng::with_seed(2);
     let mut used: HashMap<RawSocket, usize> = HashMap::new();
@@ -1170,6 +1171,11 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
     let port = port_with(backend, 1 + seed as usize % 4)?;
     let slots: Vec<Mutex<Random>> = (0..SLOTS).map(|_| Mutex::default()).collect();
     let keys = AtomicUsize::new(1);
+    let kinds = if cfg!(unix) {
+        &EVERY[..]
+    } else {
+        &[ONCE, LEVEL]
+    };
     // A clock that tells what was before what: when the registration with this key was over.
     let clock = AtomicUsize::new(1);
     let now = || clock.fetch_add(1, Ordering::SeqCst);
@@ -1222,7 +1228,7 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
                 key,
                 duplicates,
             } = &mut *slot;
-            let trigger = EVERY[rng.usize(..4)];
+            let trigger = kinds[rng.usize(..kinds.len())];
             let filter = EventFilter::from_bits_retain(rng.u16(..8));
             match (pair.as_ref(), rng.u32(..12)) {
                 (None, _) => {
