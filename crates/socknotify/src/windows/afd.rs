@@ -348,11 +348,11 @@ impl Poller for Afd {
         let id = closings::known(number).ok_or(WatchError::Unknown)?;
         let mut state = self.state();
         let known = state.records.get(&number).map(|record| record.id);
-        if known != Some(id) {
-            if again {
-                return Err(WatchError::Unknown);
-            }
-            state.drop_record(number);
+        match again {
+            true if known != Some(id) => return Err(WatchError::Unknown),
+            true => {}
+            // Nothing that was begun before is of use, whatever it was begun for.
+            false => state.drop_record(number),
         }
         let State {
             records,
@@ -499,7 +499,7 @@ impl Poller for Afd {
         let mut state = self.state();
         for report in doubted {
             let Some(record) = state.records.get_mut(&report.socket) else {
-                report.standing = Standing::Gone;
+                // It is not watched any more, and nobody waits for this.
                 continue;
             };
             match closings::known(report.socket) {
