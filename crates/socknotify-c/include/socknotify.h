@@ -32,6 +32,79 @@
 #ifndef SOCKNOTIFY_H
 #define SOCKNOTIFY_H
 
+#ifdef _WIN32
+
+/*
+ * On Windows the interface is the system's, with the system's names and on the system's completion
+ * ports; there are no sn_ names. What follows is what its headers may lack: MinGW's lack all of it.
+ * socknotify.dll has the function for systems that do not; where the system has it, it is the
+ * system's that is called.
+ */
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <winsock2.h>
+#include <ws2tcpip.h>
+#include <windows.h>
+
+#ifndef SOCK_NOTIFY_REGISTER_EVENT_NONE
+
+#define SOCK_NOTIFY_REGISTER_EVENT_NONE 0x00
+#define SOCK_NOTIFY_REGISTER_EVENT_IN 0x01
+#define SOCK_NOTIFY_REGISTER_EVENT_OUT 0x02
+#define SOCK_NOTIFY_REGISTER_EVENT_HANGUP 0x04
+#define SOCK_NOTIFY_REGISTER_EVENTS_ALL 0x07
+
+#define SOCK_NOTIFY_EVENT_IN SOCK_NOTIFY_REGISTER_EVENT_IN
+#define SOCK_NOTIFY_EVENT_OUT SOCK_NOTIFY_REGISTER_EVENT_OUT
+#define SOCK_NOTIFY_EVENT_HANGUP SOCK_NOTIFY_REGISTER_EVENT_HANGUP
+#define SOCK_NOTIFY_EVENT_ERR 0x40
+#define SOCK_NOTIFY_EVENT_REMOVE 0x80
+#define SOCK_NOTIFY_EVENTS_ALL 0xC7
+
+#define SOCK_NOTIFY_OP_NONE 0x00
+#define SOCK_NOTIFY_OP_ENABLE 0x01
+#define SOCK_NOTIFY_OP_DISABLE 0x02
+#define SOCK_NOTIFY_OP_REMOVE 0x04
+
+#define SOCK_NOTIFY_TRIGGER_ONESHOT 0x01
+#define SOCK_NOTIFY_TRIGGER_PERSISTENT 0x02
+#define SOCK_NOTIFY_TRIGGER_LEVEL 0x04
+#define SOCK_NOTIFY_TRIGGER_EDGE 0x08
+#define SOCK_NOTIFY_TRIGGER_ALL 0x0F
+
+typedef struct SOCK_NOTIFY_REGISTRATION {
+    SOCKET socket;
+    PVOID completionKey;
+    UINT16 eventFilter;
+    UINT8 operation;
+    UINT8 triggerFlags;
+    DWORD registrationResult; /* out */
+} SOCK_NOTIFY_REGISTRATION;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DWORD WSAAPI ProcessSocketNotifications(HANDLE completionPort, UINT32 registrationCount,
+                                        SOCK_NOTIFY_REGISTRATION *registrationInfos, UINT32 timeoutMs,
+                                        ULONG completionCount,
+                                        OVERLAPPED_ENTRY *completionPortEntries,
+                                        UINT32 *receivedEntryCount);
+
+#ifdef __cplusplus
+}
+#endif
+
+static inline UINT32 SocketNotificationRetrieveEvents(OVERLAPPED_ENTRY *notification)
+{
+    return notification->dwNumberOfBytesTransferred;
+}
+
+#endif /* SOCK_NOTIFY_REGISTER_EVENT_NONE */
+
+#else /* not Windows */
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -331,5 +404,7 @@ static inline BOOL PostQueuedCompletionStatus(HANDLE port,
 #ifdef __cplusplus
 }
 #endif
+
+#endif /* _WIN32 */
 
 #endif /* SOCKNOTIFY_H */

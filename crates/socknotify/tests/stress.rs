@@ -284,7 +284,11 @@ fn every_byte_is_accounted_for(backend: Backend) -> io::Result<()> {
         assert_eq!(descriptors()?, before);
     }
 
-    forget_the_closed(backend, slots)
+    // Elsewhere numbers are not given again in order.
+    if cfg!(unix) {
+        forget_the_closed(backend, slots)?;
+    }
+    Ok(())
 }
 
 /// Registrations whose sockets were closed without REMOVE go when their numbers are used again.

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{ERROR_NOT_ENOUGH_MEMORY, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
-    SIO_BASE_HANDLE, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOCKET, SOL_SOCKET, WSAENOTSOCK,
-    WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
+    SIO_BASE_HANDLE, SO_ACCEPTCONN, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOCKET, SOL_SOCKET,
+    WSAENOTSOCK, WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use windows_sys::Win32::System::SystemServices::MAXIMUM_WAIT_OBJECTS;
@@ -189,6 +189,7 @@ impl State {
             self.edges.swap_remove(index);
             self.signals.swap_remove(index);
         }
+        closings::catch_up();
         if closings::known(number) != Some(id) {
             edge.edges.end_of_closed();
         }
@@ -242,6 +243,23 @@ impl State {
         counts.then_some(report)
     }
 
+    /// Poll what is due, unless it was closed and its number may be another's.
+    fn poll_due(&mut self, port: &KernelPort) {
+        if self.due.is_empty() {
+            return;
+        }
+        closings::catch_up();
+        for number in std::mem::take(&mut self.due) {
+            let record = self.records.get(&number);
+            let is_due =
+                |record: &Record| record.armed && closings::known(number) == Some(record.id);
+            if record.is_some_and(is_due) {
+                // If it cannot be polled, it is closed, and its closing will be learnt of.
+                let _ = self.poll(port, number);
+            }
+        }
+    }
+
     /// A poll has found what does not fall again.
     fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
         let record = self.records.get_mut(&number)?;
@@ -263,7 +281,7 @@ impl State {
         }
         let edge = record.edge.as_mut()?;
         let mut events = edge.edges.take();
-        if edge.told & (device::ABORT | device::CONNECT_FAIL) != 0 {
+        if edge.told & LASTING != LASTING && edge.told & FAILED != 0 {
             events.remove(Events::OUT);
         }
         self.edge(number, events)
@@ -337,11 +355,11 @@ impl Poller for Afd {
         let id = closings::known(number).ok_or(WatchError::Unknown)?;
         let mut state = self.state();
         let known = state.records.get(&number).map(|record| record.id);
-        if known != Some(id) {
-            if again {
-                return Err(WatchError::Unknown);
-            }
-            state.drop_record(number);
+        match again {
+            true if known != Some(id) => return Err(WatchError::Unknown),
+            true => {}
+            // Nothing that was begun before is of use, whatever it was begun for.
+            false => state.drop_record(number),
         }
         let State {
             records,
@@ -368,10 +386,13 @@ impl Poller for Afd {
                     let edges = edges.map_err(|error| WatchError::Refused(refusal(&error)))?;
                     watched.push(number);
                     signals.push(edges.signal());
+                    // What listens, and what does not connect, does not end.
+                    let is_endless = watch.kind == Kind::Datagram
+                        || option(number, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
                     record.edge.insert(Edge {
                         edges,
                         lasting: None,
-                        told: 0,
+                        told: if is_endless { LASTING } else { 0 },
                     })
                 }
             };
@@ -419,10 +440,7 @@ impl Poller for Afd {
         let mut timeout = timeout;
         let mut state = self.state();
         loop {
-            for number in std::mem::take(&mut state.due) {
-                // If it cannot be polled, it is closed, and its closing will be learnt of.
-                let _ = state.poll(&self.port, number);
-            }
+            state.poll_due(&self.port);
             if timeout == Some(Duration::ZERO) {
                 state.find_edges();
             }
@@ -488,7 +506,7 @@ impl Poller for Afd {
         let mut state = self.state();
         for report in doubted {
             let Some(record) = state.records.get_mut(&report.socket) else {
-                report.standing = Standing::Gone;
+                // It is not watched any more, and nobody waits for this.
                 continue;
             };
             match closings::known(report.socket) {
@@ -661,6 +679,9 @@ impl Drop for Afd {
 
 /// Conditions of the driver that never fall once they hold.
 const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CONNECT_FAIL;
+
+/// Of these, those after which nothing can be sent.
+const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 
 /// What a poll is for.
 fn polled(watch: &Watch) -> u32 {

@@ -61,8 +61,22 @@ impl Closings {
                 // SAFETY: nothing but polls is on this port, and each packet is taken once.
                 let ended = unsafe { self.devices.end(poll) };
                 let number = ended.number;
-                if self.sockets.get(&number).map(|socket| socket.poll) == Some(poll) {
-                    self.sockets.remove(&number);
+                let current = self.sockets.get_mut(&number);
+                let Some(socket) = current.filter(|socket| socket.poll == poll) else {
+                    continue;
+                };
+                let again = match ended.found() & LOCAL_CLOSE {
+                    0 => {
+                        let handle = sys::handle(number);
+                        self.devices
+                            .begin(&self.port, number, handle, LOCAL_CLOSE)
+                            .ok()
+                    }
+                    _ => None,
+                };
+                match again {
+                    Some(poll) => socket.poll = poll,
+                    None => drop(self.sockets.remove(&number)),
                 }
             }
             if self.packets.len() < BATCH {

@@ -455,7 +455,8 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
 }
 
 fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = 100_000;
+    // Connections over TCP take longer, and their ports are used up.
+    const ROUNDS: usize = if cfg!(unix) { 100_000 } else { 3000 };
     let port = port_with(backend, 1)?;
     let mut rng = fastrand::Rng::with_seed(2);
     let mut used: HashMap<RawSocket, usize> = HashMap::new();

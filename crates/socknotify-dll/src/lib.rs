@@ -1,0 +1,104 @@
+//! `socknotify.dll`: `ProcessSocketNotifications` for systems that lack it.
+//!
+//! It works on any port that `CreateIoCompletionPort` has made, and packets come out of whichever call
+//! the program takes them with. Where the system has the function, it is the system's that is called.
+#![cfg(windows)]
+
+mod bridge;
+mod kernel;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, HANDLE, WAIT_TIMEOUT,
+};
+use windows_sys::Win32::Networking::WinSock::SOCK_NOTIFY_REGISTRATION;
+use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
+
+use self::bridge::Bridge;
+
+type Function = unsafe extern "system" fn(
+    HANDLE,
+    u32,
+    *mut SOCK_NOTIFY_REGISTRATION,
+    u32,
+    u32,
+    *mut OVERLAPPED_ENTRY,
+    *mut u32,
+) -> u32;
+
+/// The system's own function, if it has one.
+static SYSTEMS: OnceLock<Option<Function>> = OnceLock::new();
+
+/// `ProcessSocketNotifications`
+///
+/// # Safety
+///
+/// As the system's: the arrays are as long as their counts say.
+#[allow(non_snake_case, reason = "it is the system's name")]
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn ProcessSocketNotifications(
+    port: HANDLE,
+    registration_count: u32,
+    registrations: *mut SOCK_NOTIFY_REGISTRATION,
+    timeout: u32,
+    room: u32,
+    entries: *mut OVERLAPPED_ENTRY,
+    received: *mut u32,
+) -> u32 {
+    if let Some(systems) = SYSTEMS.get_or_init(kernel::find_function) {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            systems(
+                port,
+                registration_count,
+                registrations,
+                timeout,
+                room,
+                entries,
+                received,
+            )
+        };
+    }
+    let is_wrong = (registration_count > 0 && registrations.is_null())
+        || (room > 0 && (entries.is_null() || received.is_null()))
+        || (room == 0 && timeout != 0);
+    if is_wrong {
+        return ERROR_INVALID_PARAMETER;
+    }
+    let body = || {
+        let bridge = match Bridge::of(port) {
+            Ok(bridge) => bridge,
+            Err(error) => return error,
+        };
+        for index in 0..registration_count as usize {
+            // SAFETY: the caller's promise. The structure may be anywhere.
+            unsafe {
+                let place = registrations.add(index);
+                let mut registration = place.read_unaligned();
+                registration.registrationResult = bridge.register(&registration);
+                place.write_unaligned(registration);
+            }
+        }
+        if room == 0 {
+            return ERROR_SUCCESS;
+        }
+        // SAFETY: the caller's promise.
+        let take = |timeout| unsafe { kernel::take(port, entries, room, timeout, received) };
+        let mut outcome = take(0);
+        if outcome == WAIT_TIMEOUT && timeout == 0 {
+            bridge.catch_up();
+            outcome = take(0);
+        } else if outcome == WAIT_TIMEOUT {
+            outcome = take(timeout);
+        }
+        if outcome == ERROR_SUCCESS {
+            // SAFETY: as many entries were written.
+            let taken = unsafe { std::slice::from_raw_parts(entries, received.read() as usize) };
+            bridge.taken(taken);
+        }
+        outcome
+    };
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(ERROR_INTERNAL_ERROR)
+}
