@@ -121,7 +121,7 @@ impl std::error::Error for UnknownBackend {}
 /// Why the first of [`Backend::ALL`] is the default.
 #[cfg(target_os = "linux")]
 const DEFAULT_REASON: &str =
-    "no slower than io_uring, and wakes one thread where that may wake two";
+    "takes less time than io_uring on one thread, and interrupts no call of the program";
 #[cfg(not(target_os = "linux"))]
 const DEFAULT_REASON: &str = "the only backend for this system so far";
 
