@@ -81,18 +81,24 @@ impl<P: Poller> Engine<P> {
         let Some(socket) = sys::number(socket) else {
             return Ok(Err(RegistrationError::NotASocket));
         };
-        Ok(self.poller.identify(socket).and_then(|identity| {
-            let is_known = core.table.slot(socket).is_some_and(|slot| slot.is_live())
-                && ownership::owns(socket, self.id, identity.id);
-            if is_known {
-                return Err(RegistrationError::OtherKey);
-            }
-            self.forget(&mut core, socket);
-            ownership::claim(socket, self.id, identity.id)?;
-            let slot = core.table.insert(socket, key, identity.kind);
-            slot.owned = Some(Unrest::new(self.poller.adopted()));
-            Ok(())
-        }))
+        Ok(self.adopt_number(&mut core, socket, key))
+    }
+
+    fn adopt_number(
+        &self,
+        core: &mut Core<P::Buffer>,
+        socket: u32,
+        key: usize,
+    ) -> Result<(), RegistrationError> {
+        let is_live = core.table.slot(socket).is_some_and(|slot| slot.is_live());
+        if is_live && self.is_same_socket(socket)? {
+            return Err(RegistrationError::OtherKey);
+        }
+        self.forget(core, socket);
+        let identity = ownership::claim(socket, self.id, || self.poller.identify(socket))?;
+        let slot = core.table.insert(socket, key, identity.kind);
+        slot.owned = Some(Unrest::new(self.poller.adopted()));
+        Ok(())
     }
 
     /// Arm the registration of an adopted socket for the first time or with another filter; or queue the

@@ -137,8 +137,7 @@ impl<P: Poller> Engine<P> {
         registration: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
         self.forget(core, socket);
-        let identity = self.poller.identify(socket)?;
-        ownership::claim(socket, self.id, identity.id)?;
+        let identity = ownership::claim(socket, self.id, || self.poller.identify(socket))?;
         core.table
             .insert(socket, registration.completion_key, identity.kind)
             .enable(registration.event_filter, registration.trigger);

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::Identity;
 use super::pages::Pages;
 use crate::RegistrationError;
 
@@ -13,7 +14,8 @@ struct Owner {
     identity: [u32; 2],
 }
 
-/// A leaf in the order of locks: whoever holds it takes no other.
+/// A leaf in the order of locks: whoever holds it takes no other, but those that a poller needs to tell
+/// what a socket is.
 static OWNERS: Mutex<Pages<Owner>> = Mutex::new(Pages::new());
 
 fn owners() -> MutexGuard<'static, Pages<Owner>> {
@@ -27,15 +29,23 @@ fn halves(identity: u64) -> [u32; 2] {
 /// Make `port` the owner of the socket, unless another port is.
 ///
 /// An owner of another socket that had the same number lost it when that socket was closed.
-pub(super) fn claim(socket: u32, port: u32, identity: u64) -> Result<(), RegistrationError> {
+///
+/// `identify` tells what socket it is. No other claim comes between: or else one of a socket that was
+/// closed meanwhile could take the number from the next one.
+pub(super) fn claim(
+    socket: u32,
+    port: u32,
+    identify: impl FnOnce() -> Result<Identity, RegistrationError>,
+) -> Result<Identity, RegistrationError> {
     let mut owners = owners();
+    let found = identify()?;
     let owner = owners.entry(socket);
-    let identity = halves(identity);
+    let identity = halves(found.id);
     if owner.port != 0 && owner.port != port && owner.identity == identity {
         return Err(RegistrationError::OtherPort);
     }
     *owner = Owner { port, identity };
-    Ok(())
+    Ok(found)
 }
 
 /// Whether `port` owns this very socket.
