@@ -2,7 +2,9 @@
 //!
 //! Windows has an interface in which one call registers a batch of sockets with an I/O completion
 //! port and dequeues what is ready: `ProcessSocketNotifications`. This crate brings its contract to
-//! systems that have nothing of the kind. Today that is Linux, over `epoll` or `io_uring`.
+//! systems that have nothing of the kind: Linux, over `epoll` or
+//! `io_uring`, and older Windows and Wine, over polls of
+//! the socket driver.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
 //! - Many threads share one port, which lets no more of them run than its concurrency value allows
