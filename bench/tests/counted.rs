@@ -114,8 +114,22 @@ fn figure(row: &Value, name: &str) -> f64 {
     figure.unwrap_or_else(|| panic!("{name} was not counted: {row}"))
 }
 
+/// Whether there is what counts. Without it there is nothing to check, but where CI runs it has to be there.
+fn can_count() -> bool {
+    let is_missing = |tool: &&str| Command::new(tool).arg("--version").output().is_err();
+    let Some(tool) = ["strace", "valgrind"].into_iter().find(is_missing) else {
+        return true;
+    };
+    assert!(std::env::var_os("CI").is_none(), "{tool} is missing");
+    eprintln!("skipped: {tool} is missing");
+    false
+}
+
 /// What the suite says of our own implementations in this case: one row for each, at least.
 fn rows(case: &str) -> Vec<&'static Value> {
+    if !can_count() {
+        return Vec::new();
+    }
     static ROWS: OnceLock<Vec<Value>> = OnceLock::new();
     let rows = ROWS.get_or_init(|| {
         let program = build();
