@@ -29,30 +29,31 @@ struct Bound {
 const BOUNDS: [Bounds; 4] = [
     Bounds {
         implementation: "socknotify epoll",
-        // Two; every 16th time one for each socket besides.
-        system_calls: bound(6.0, 2.0),
-        instructions: bound(750.0, 200.0),
+        // Two; every 256th time one for each socket besides.
+        system_calls: bound(2.3, 2.0),
+        instructions: bound(480.0, 200.0),
         bytes: bound(64.0, 64.0),
     },
     Bounds {
         implementation: "socknotify epoll, owned",
-        system_calls: bound(6.0, 2.0),
-        instructions: bound(1200.0, 200.0),
-        bytes: bound(160.0, 64.0),
+        // One look; every fourth time epoll is asked besides.
+        system_calls: bound(1.3, 2.0),
+        instructions: bound(850.0, 200.0),
+        bytes: bound(170.0, 64.0),
     },
     Bounds {
         implementation: "socknotify io_uring",
         // What the caller owns is with epoll.
-        system_calls: bound(6.0, 2.0),
-        instructions: bound(750.0, 200.0),
+        system_calls: bound(2.3, 2.0),
+        instructions: bound(480.0, 200.0),
         bytes: bound(64.0, 64.0),
     },
     Bounds {
         implementation: "socknotify io_uring, owned",
         // One; every 16th time one more, for what is not in the ring.
         system_calls: bound(1.1, 1.0),
-        instructions: bound(1200.0, 200.0),
-        bytes: bound(160.0, 64.0),
+        instructions: bound(1050.0, 200.0),
+        bytes: bound(170.0, 64.0),
     },
 ];
 
