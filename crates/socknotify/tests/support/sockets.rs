@@ -159,7 +159,11 @@ fn unique_path() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("socknotify-{}-{number}", std::process::id());
-    std::env::temp_dir().join(name)
+    match cfg!(target_os = "linux") {
+        // An abstract name, which leaves no file behind.
+        true => PathBuf::from(format!("\0{name}")),
+        false => std::env::temp_dir().join(name),
+    }
 }
 
 /// Removes what an address leaves behind: a Unix socket's file.
