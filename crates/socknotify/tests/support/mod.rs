@@ -18,7 +18,7 @@ mod threads;
 
 use std::time::Duration;
 
-pub(crate) use self::backends::{backends, port, port_with, run};
+pub(crate) use self::backends::{backends, port, port_with, run, turn};
 pub(crate) use self::expectations::{
     collect, drain_port, expect, expect_nothing, expect_packets, expect_quiet, expect_removed,
     notification,
