@@ -2,12 +2,11 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::thread;
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
-use super::{Connection, Session, Shape, Until, deal};
+use super::{Connection, Session, Shape, Until, deal, on_threads};
 
 pub(super) fn serve<S: Session>(
     shape: Shape,
@@ -39,15 +38,7 @@ pub(super) fn serve<S: Session>(
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = deal(connections, shape.threads)
-            .into_iter()
-            .map(|connections| scope.spawn(move || serve(connections)))
-            .collect();
-        let outcome = until();
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
-    })
+    let hands = deal(connections, shape.threads).into_iter();
+    let threads = hands.map(|connections| move || serve(connections));
+    on_threads(threads, until, || Ok(()))
 }

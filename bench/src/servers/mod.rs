@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use crate::implementation::Implementation;
 
@@ -164,6 +165,26 @@ fn deal<T>(connections: Vec<T>, threads: usize) -> Vec<Vec<T>> {
         hands[index % threads].push(connection);
     }
     hands
+}
+
+/// Serve on a thread for each of these until the server shall end, and have them end.
+fn on_threads<F>(
+    serve: impl Iterator<Item = F>,
+    until: Until<'_>,
+    end: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()>
+where
+    F: FnOnce() -> io::Result<()> + Send,
+{
+    thread::scope(|scope| {
+        let threads: Vec<_> = serve.map(|serve| scope.spawn(serve)).collect();
+        let outcome = until();
+        end()?;
+        for thread in threads {
+            thread.join().expect("the server does not panic")?;
+        }
+        outcome
+    })
 }
 
 /// Receives what is there, and answers.

@@ -3,11 +3,10 @@
 use std::io;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use polling::{Event, Events, Poller};
 
-use super::{Session, Shape, Shared, Until};
+use super::{Session, Shape, Shared, Until, on_threads};
 
 pub(super) fn serve<S: Session>(
     shape: Shape,
@@ -36,14 +35,9 @@ pub(super) fn serve<S: Session>(
         // One after the other.
         poller.notify()
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..shape.threads).map(|_| scope.spawn(serve)).collect();
-        let outcome = until();
+    let threads = std::iter::repeat_n(serve, shape.threads);
+    on_threads(threads, until, || {
         done.store(true, Ordering::Relaxed);
-        poller.notify()?;
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
+        poller.notify()
     })
 }

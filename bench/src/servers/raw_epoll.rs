@@ -4,12 +4,11 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::{Connection, Session, Shape, Shared, Until, deal};
+use super::{Connection, Session, Shape, Shared, Until, deal, on_threads};
 
 const END: u64 = u64::MAX;
 
@@ -44,16 +43,11 @@ pub(super) fn serve_shared<S: Session>(
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..shape.threads).map(|_| scope.spawn(serve)).collect();
-        let outcome = until();
+    let threads = std::iter::repeat_n(serve, shape.threads);
+    on_threads(threads, until, || {
         done.store(true, Ordering::Relaxed);
         // It stays readable, for one thread after the other.
-        ender.write_all(&[0])?;
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
+        ender.write_all(&[0])
     })
 }
 
@@ -92,15 +86,7 @@ pub(super) fn serve_each<S: Session>(
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = deal(connections, shape.threads)
-            .into_iter()
-            .map(|connections| scope.spawn(move || serve(connections)))
-            .collect();
-        let outcome = until();
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
-    })
+    let hands = deal(connections, shape.threads).into_iter();
+    let threads = hands.map(|connections| move || serve(connections));
+    on_threads(threads, until, || Ok(()))
 }

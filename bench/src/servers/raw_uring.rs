@@ -7,12 +7,11 @@
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::thread;
 
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
-use super::{Protocol, Shape, Until, deal};
+use super::{Protocol, Shape, Until, deal, on_threads};
 use crate::uring::Ring;
 
 /// A connection with its buffers, which the kernel knows.
@@ -51,20 +50,12 @@ pub(super) fn serve<P: Protocol>(
     streams: Vec<TcpStream>,
     until: Until<'_>,
 ) -> io::Result<()> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = deal(streams, shape.threads)
-            .into_iter()
-            .map(|streams| {
-                let protocol = protocol.clone();
-                scope.spawn(move || converse(&protocol, streams))
-            })
-            .collect();
-        let outcome = until();
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
-    })
+    let hands = deal(streams, shape.threads).into_iter();
+    let threads = hands.map(|streams| {
+        let protocol = protocol.clone();
+        move || converse(&protocol, streams)
+    });
+    on_threads(threads, until, || Ok(()))
 }
 
 fn converse<P: Protocol>(protocol: &P, streams: Vec<TcpStream>) -> io::Result<()> {

@@ -1,12 +1,11 @@
 //! Ours: one port for all threads, with keys or with connections that it owns.
 
 use std::io;
-use std::thread;
 
 use socknotify::owned::{Event, Interest, Port};
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
 
-use super::{Connection, Session, Shape, Shared, Standing, Until};
+use super::{Connection, Session, Shape, Shared, Standing, Until, on_threads};
 
 pub(super) fn serve<S: Session>(
     backend: Backend,
@@ -41,14 +40,10 @@ pub(super) fn serve<S: Session>(
             }
         }
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..shape.threads).map(|_| scope.spawn(serve)).collect();
-        let outcome = until();
+    let threads = std::iter::repeat_n(serve, shape.threads);
+    on_threads(threads, until, || {
         port.close();
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
+        Ok(())
     })
 }
 
@@ -81,13 +76,9 @@ pub(super) fn serve_owned<S: Session>(
             }
         }
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..shape.threads).map(|_| scope.spawn(serve)).collect();
-        let outcome = until();
+    let threads = std::iter::repeat_n(serve, shape.threads);
+    on_threads(threads, until, || {
         port.close();
-        for thread in threads {
-            thread.join().expect("the server does not panic")?;
-        }
-        outcome
+        Ok(())
     })
 }
