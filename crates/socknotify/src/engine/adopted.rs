@@ -13,9 +13,9 @@ use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// How a socket is best watched: for good, or armed each time.
 ///
-/// The poller says which it is. What arrives while a thread has the connection wakes another thread for nothing, if the socket is
-/// watched for good. Where that happens more often than every fourth time, as it does when a client
-/// does not wait for answers, the poller is told each time instead, for a while.
+/// The poller says which it is. What arrives while a thread has the connection wakes another thread for
+/// nothing, if the socket is watched for good. Where that happens more often than every fourth time, as
+/// it does when a client does not wait for answers, the poller is told each time instead, for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unrest {
     best: Mode,
