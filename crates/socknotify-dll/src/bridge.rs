@@ -17,8 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use port::{
-    CompletionPort, Entry, Error, EventFilter, Events, Operation, Registration, RegistrationError,
-    Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation, Registration,
+    RegistrationError, Trigger,
 };
 use windows_sys::Win32::Foundation::{
     ERROR_INVALID_HANDLE, ERROR_NOT_ENOUGH_MEMORY, ERROR_SUCCESS, HANDLE,
@@ -98,11 +98,17 @@ impl Bridge {
         sweep(bridges);
         let bridge = Arc::new(Bridge {
             port: kernel::duplicate(port)?,
-            inner: CompletionPort::with_concurrency(PLACES).map_err(Error::code)?,
+            inner: CompletionPort::builder()
+                .concurrency(PLACES)
+                // The kernel's own would be reached through this library.
+                .backend(Backend::Afd)
+                .build()
+                .map_err(Error::code)?,
             state: Mutex::default(),
             passed: Mutex::new(0),
             passing: Condvar::new(),
         });
+        kernel::stay_loaded();
         let service = Arc::clone(&bridge);
         thread::Builder::new()
             .name("socknotify".to_owned())

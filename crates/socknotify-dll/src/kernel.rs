@@ -12,6 +12,7 @@ use windows_sys::Win32::System::IO::{
     GetQueuedCompletionStatusEx, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
 };
 use windows_sys::Win32::System::LibraryLoader::{
+    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleExA,
     GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
 };
 use windows_sys::Win32::System::Threading::GetCurrentProcess;
@@ -37,13 +38,15 @@ unsafe extern "system" {
 }
 
 /// The system's `ProcessSocketNotifications`.
+///
+/// This library may have been installed under the system's name. What is found in itself is none.
 pub(super) fn find_function() -> Option<Function> {
     [c"ws2_32.dll", c"mswsock.dll"]
         .into_iter()
         .find_map(|library| {
             // SAFETY: the names are strings that end. The libraries are the system's, and stay loaded; the
             // function has had this signature from its beginning.
-            unsafe {
+            let function = unsafe {
                 let name = library.as_ptr().cast();
                 let library = LoadLibraryExA(name, null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32);
                 if library.is_null() {
@@ -51,12 +54,25 @@ pub(super) fn find_function() -> Option<Function> {
                 }
                 let function =
                     GetProcAddress(library, c"ProcessSocketNotifications".as_ptr().cast())?;
-                Some(std::mem::transmute::<
-                    unsafe extern "system" fn() -> isize,
-                    Function,
-                >(function))
-            }
+                std::mem::transmute::<unsafe extern "system" fn() -> isize, Function>(function)
+            };
+            let ours: Function = super::ProcessSocketNotifications;
+            (module_of(function) != module_of(ours)).then_some(function)
         })
+}
+
+/// Keep this library loaded: threads of its own run in it.
+pub(super) fn stay_loaded() {
+    module_of(super::ProcessSocketNotifications);
+}
+
+/// The module that a function is in, which is never unloaded from here on.
+fn module_of(function: Function) -> HANDLE {
+    let mut module = null_mut();
+    let flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
+    // SAFETY: the address is in a module that is loaded, and not followed.
+    unsafe { GetModuleHandleExA(flags, (function as *const ()).cast(), &mut module) };
+    module
 }
 
 /// Another handle of a completion port.
