@@ -1,20 +1,28 @@
 //! A port of the caller's, and the port of ours beneath it.
 //!
-//! Sockets are registered with a port of ours, and a thread of ours posts what comes out of it to the
-//! caller's. What the caller has not taken yet, nobody tells. For one-shot registrations, and for edges,
-//! it does not matter: the next notification follows from an ENABLE, or from another edge. A
-//! persistent level-triggered registration is one-shot beneath, and armed again when its packet was
-//! taken. That is known at once where it was taken through this library. Otherwise it follows from the
-//! number of packets that wait in the caller's port: one that has more packets of ours behind it than
-//! wait there is not among them.
+//! Sockets are registered with a port of ours, and a thread of ours sends what comes out of it to the
+//! caller's. A packet there cannot be changed any more. So there is one for each registration at the
+//! most, as far as is known: what comes while it waits is kept until it is gone.
+//!
+//! - Who takes it by `ProcessSocketNotifications` has it completed here: with what was kept, with what
+//!   holds by now, and with REMOVE. A level that holds no more is not told.
+//! - When it is taken by the system's own calls, that is found out from the number of packets that wait:
+//!   see [`Sent`]. Nothing that may have to be told is dropped for want of certainty.
+//!
+//! A persistent level-triggered registration is one-shot beneath, and armed again when its packet was
+//! taken. Whoever took it is about to deal with what it told; if it holds still a moment later, it is
+//! told again.
+//!
+//! A registration beneath is disabled when the caller removes it, and removed when the caller has taken
+//! the last notification. Until then it tells whether a socket is the one that was registered.
 //!
 //! The caller's port is held by a handle of ours. When that is the last one, the caller has closed it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::os::windows::io::OwnedHandle;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use port::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation, Registration,
@@ -27,6 +35,7 @@ use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET};
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::kernel;
+use super::sent::Sent;
 
 /// How often to look whether the caller has closed its port.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,10 +44,13 @@ const LOOK: Duration = Duration::from_millis(50);
 const SOON: Duration = Duration::from_millis(1);
 const LATER: Duration = Duration::from_millis(16);
 
+/// How long whoever has taken the packet of a level has to deal with it.
+const MOMENT: Duration = Duration::from_millis(4);
+
 /// No port has so many threads.
 const PLACES: usize = 1 << 20;
 
-/// The bridges, by the value of the caller's handle.
+/// The bridges, by the values of the caller's handles.
 static BRIDGES: Mutex<Option<HashMap<usize, Arc<Bridge>>>> = Mutex::new(None);
 
 pub(super) struct Bridge {
@@ -53,31 +65,61 @@ pub(super) struct Bridge {
 
 #[derive(Default)]
 struct State {
-    /// What is registered, by the key that it is registered with beneath.
-    names: Vec<Option<Name>>,
-    free: Vec<usize>,
-    numbers: HashMap<(SOCKET, usize), usize>,
-    /// Packets of persistent level-triggered registrations that nobody has taken, as far as is known.
-    waiting: VecDeque<Waiting>,
-    /// Packets that were posted to the caller's port.
-    posted: u64,
+    records: HashMap<u32, Record>,
+    /// The latest registration of each socket.
+    ids: HashMap<SOCKET, u32>,
+    latest: u32,
+    sent: Sent,
+    /// Levels that are to be armed again, and when.
+    due: Vec<(Instant, u32)>,
     marks: usize,
 }
 
-/// A socket with the caller's key.
-struct Name {
+/// A registration.
+struct Record {
     socket: SOCKET,
     key: usize,
-    /// The filter to arm it with when its packet was taken.
-    level: Option<EventFilter>,
+    is_stream: bool,
+    filter: EventFilter,
+    is_level: bool,
+    is_once: bool,
+    phase: Phase,
+    /// What becomes true beneath is to be told.
+    armed: bool,
+    /// The packet that may wait in the caller's port.
+    packet: Option<u64>,
+    /// What came while it did.
+    kept: Events,
+    /// What is told until then, whoever took the last packet may be about to deal with.
+    doubtful: Option<Instant>,
+    is_due: bool,
 }
 
-struct Waiting {
-    /// Which of our packets it is.
-    position: u64,
-    number: usize,
-    key: usize,
-    events: u32,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Enabled,
+    Disabled,
+    /// It was removed, and the last notification is yet to be sent.
+    Leaving,
+    /// The last notification was sent.
+    Left,
+}
+
+impl Record {
+    fn wanted(&self) -> Events {
+        Events::from_bits_truncate(self.filter.bits().into()) | Events::ERR
+    }
+
+    fn is_persistent_level(&self) -> bool {
+        self.is_level && !self.is_once
+    }
+
+    fn stop(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.armed = false;
+        self.kept = Events::empty();
+        self.is_due = false;
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -91,11 +133,19 @@ impl Bridge {
         let bridges = bridges.get_or_insert_default();
         let value = port.addr();
         if let Some(bridge) = bridges.get(&value) {
-            if !kernel::is_last(&bridge.port) {
+            let is_it = kernel::is_same(port, &bridge.port);
+            if is_it.unwrap_or_else(|| !kernel::is_last(&bridge.port)) {
                 return Ok(Arc::clone(bridge));
             }
         }
         sweep(bridges);
+        let same = bridges
+            .values()
+            .find(|bridge| kernel::is_same(port, &bridge.port) == Some(true));
+        if let Some(bridge) = same.cloned() {
+            bridges.insert(value, Arc::clone(&bridge));
+            return Ok(bridge);
+        }
         let bridge = Arc::new(Bridge {
             port: kernel::duplicate(port)?,
             inner: CompletionPort::builder()
@@ -112,60 +162,157 @@ impl Bridge {
         let service = Arc::clone(&bridge);
         thread::Builder::new()
             .name("socknotify".to_owned())
-            .spawn(move || service.serve(value))
+            .spawn(move || service.serve())
             .map_err(|_| ERROR_NOT_ENOUGH_MEMORY)?;
         bridges.insert(value, Arc::clone(&bridge));
         Ok(bridge)
     }
 
     /// Apply one entry. Returns its result.
-    pub(super) fn register(&self, entry: &SOCK_NOTIFY_REGISTRATION) -> u32 {
-        match self.try_register(entry) {
-            // Perhaps with one that was closed, and that is not known yet.
+    ///
+    /// The last notification of a registration that it removes is sent, unless there is a list to put
+    /// the registration on.
+    pub(super) fn register(
+        &self,
+        entry: &SOCK_NOTIFY_REGISTRATION,
+        mut leaving: Option<&mut Vec<u32>>,
+    ) -> u32 {
+        let mut outcome = self.try_register(entry, leaving.as_deref_mut());
+        match outcome {
             Err(RegistrationError::OtherPort) => {
-                if let Some(bridges) = &mut *lock(&BRIDGES) {
-                    sweep(bridges);
-                }
-                code(self.try_register(entry))
+                let_go(entry.socket);
+                outcome = self.try_register(entry, leaving);
             }
-            outcome => code(outcome),
+            // Perhaps only beneath, and for as long as that takes.
+            Err(RegistrationError::RemovePending) => {
+                self.catch_up();
+                outcome = self.try_register(entry, leaving);
+            }
+            _ => {}
+        }
+        match outcome {
+            Ok(()) => ERROR_SUCCESS,
+            // The port was closed while it was used.
+            Err(RegistrationError::Os(735)) => ERROR_INVALID_HANDLE,
+            Err(error) => error.code(),
         }
     }
 
-    fn try_register(&self, entry: &SOCK_NOTIFY_REGISTRATION) -> Result<(), RegistrationError> {
+    fn try_register(
+        &self,
+        entry: &SOCK_NOTIFY_REGISTRATION,
+        leaving: Option<&mut Vec<u32>>,
+    ) -> Result<(), RegistrationError> {
         let mut state = lock(&self.state);
-        let operation = Operation::from_bits_retain(entry.operation);
-        let trigger = Trigger::from_bits_retain(entry.triggerFlags);
-        let filter = EventFilter::from_bits_retain(entry.eventFilter);
         let socket = entry.socket;
-        let is_level = [Trigger::LEVEL, Trigger::LEVEL | Trigger::PERSISTENT].contains(&trigger);
-        let enables = operation == Operation::ENABLE;
-        let number = match enables {
-            true => state.number(socket, entry.completionKey.addr()),
-            false => 0,
-        };
-        // SAFETY: whose socket it is, is for the caller to know.
-        let mut registration = unsafe { Registration::from_raw(socket as u64) };
-        registration.operation = operation;
-        registration.completion_key = number;
-        registration.event_filter = filter;
-        registration.trigger = match is_level {
+        let operation = Operation::from_bits_retain(entry.operation);
+        match operation {
+            Operation::ENABLE => self.enable(&mut state, entry),
+            Operation::DISABLE | Operation::REMOVE => {
+                self.beneath(Operation::DISABLE, socket, 0, None)?;
+                let id = state.ids.get(&socket).copied();
+                let record = id.and_then(|id| Some((id, state.records.get_mut(&id)?)));
+                let Some((id, record)) = record else {
+                    return Err(RegistrationError::NotFound);
+                };
+                if matches!(record.phase, Phase::Leaving | Phase::Left) {
+                    return Err(RegistrationError::NotFound);
+                }
+                if operation == Operation::DISABLE {
+                    record.stop(Phase::Disabled);
+                    return Ok(());
+                }
+                record.stop(Phase::Leaving);
+                match leaving {
+                    Some(leaving) if record.packet.is_some() => leaving.push(id),
+                    _ => self.send(&mut state, id, Events::REMOVE),
+                }
+                Ok(())
+            }
+            // Nothing, or too much.
+            _ => self.beneath(operation, socket, 0, None),
+        }
+    }
+
+    fn enable(
+        &self,
+        state: &mut State,
+        entry: &SOCK_NOTIFY_REGISTRATION,
+    ) -> Result<(), RegistrationError> {
+        let socket = entry.socket;
+        let key = entry.completionKey.addr();
+        let filter = EventFilter::from_bits_retain(entry.eventFilter);
+        let trigger = Trigger::from_bits_retain(entry.triggerFlags);
+        let is_persistent_level =
+            [Trigger::LEVEL, Trigger::LEVEL | Trigger::PERSISTENT].contains(&trigger);
+        let mut known = state.ids.get(&socket).copied();
+        if let Some(id) = known.filter(|id| state.is_over(*id)) {
+            self.find_gone(state);
+            if state.records.contains_key(&id) {
+                let waits = state.sent.is_alone() || state.records[&id].phase == Phase::Leaving;
+                if waits && self.beneath(Operation::DISABLE, socket, 0, None).is_ok() {
+                    return Err(RegistrationError::RemovePending);
+                }
+                self.end(state, id);
+            }
+            known = None;
+        }
+        let same = known.filter(|id| state.records[id].key == key);
+        let id = same.unwrap_or_else(|| state.unused_id());
+        let beneath = match is_persistent_level {
             true => Trigger::ONESHOT | Trigger::LEVEL,
             false => trigger,
         };
-        let outcome = match self.inner.register(registration) {
+        self.beneath(Operation::ENABLE, socket, id, Some((filter, beneath)))?;
+        if same.is_none() {
+            if let Some(closed) = known {
+                state.forget(closed);
+            }
+            state.ids.insert(socket, id);
+        }
+        let record = state.records.entry(id).or_insert_with(|| Record {
+            socket,
+            key,
+            is_stream: kernel::is_stream(socket),
+            filter,
+            is_level: false,
+            is_once: false,
+            phase: Phase::Disabled,
+            armed: false,
+            packet: None,
+            kept: Events::empty(),
+            doubtful: None,
+            is_due: false,
+        });
+        record.stop(Phase::Enabled);
+        record.armed = true;
+        record.filter = filter;
+        record.is_level = trigger.contains(Trigger::LEVEL);
+        record.is_once = trigger.contains(Trigger::ONESHOT);
+        record.doubtful = None;
+        Ok(())
+    }
+
+    /// Apply one entry to the port of ours.
+    fn beneath(
+        &self,
+        operation: Operation,
+        socket: SOCKET,
+        id: u32,
+        wanted: Option<(EventFilter, Trigger)>,
+    ) -> Result<(), RegistrationError> {
+        // SAFETY: whose socket it is, is for the caller to know.
+        let mut registration = unsafe { Registration::from_raw(socket as u64) };
+        registration.operation = operation;
+        registration.completion_key = id as usize;
+        if let Some((filter, trigger)) = wanted {
+            registration.event_filter = filter;
+            registration.trigger = trigger;
+        }
+        match self.inner.register(registration) {
             Ok(outcome) => outcome,
             Err(error) => Err(RegistrationError::Os(error.code() as i32)),
-        };
-        match (enables, &outcome) {
-            (true, Ok(())) => {
-                let level = (enables && is_level).then_some(filter);
-                state.set_level(number, level);
-            }
-            (false, Ok(())) if operation != Operation::NONE => state.end_levels(socket),
-            _ => {}
         }
-        outcome
     }
 
     /// Wait until all that was ready before this call is in the caller's port.
@@ -187,84 +334,171 @@ impl Bridge {
         }
     }
 
-    /// These packets have just been taken from the caller's port.
-    pub(super) fn taken(&self, packets: &[OVERLAPPED_ENTRY]) {
+    /// These packets have just been taken from the caller's port. Complete them, and drop those that
+    /// tell what holds no more.
+    pub(super) fn taken(&self, packets: &mut Vec<OVERLAPPED_ENTRY>) {
+        let marks: Vec<_> = packets.iter_mut().map(kernel::take_mark).collect();
         let mut state = lock(&self.state);
-        for packet in packets
+        if marks.iter().any(Option::is_none) {
+            state.sent.meet_other();
+        }
+        let mut questions = Vec::new();
+        let asked: Vec<_> = marks
             .iter()
-            .filter(|packet| packet.lpOverlapped.is_null())
-        {
-            let (key, events) = (packet.lpCompletionKey, packet.dwNumberOfBytesTransferred);
-            let mut waiting = state.waiting.iter();
-            let index = waiting.position(|waiting| (waiting.key, waiting.events) == (key, events));
-            if let Some(waiting) = index.and_then(|index| state.waiting.remove(index)) {
-                self.arm_again(&state, waiting.number);
+            .map(|mark| {
+                let record = state.records.get(mark.as_ref()?)?;
+                let is_asked = record.is_level && record.phase == Phase::Enabled;
+                is_asked.then(|| {
+                    questions.push(kernel::question(record.socket));
+                    (questions.len() - 1, record.is_stream)
+                })
+            })
+            .collect();
+        kernel::look(&mut questions);
+        let mut index = 0;
+        packets.retain_mut(|packet| {
+            let (mark, asked) = (marks[index], asked[index]);
+            index += 1;
+            let Some(id) = mark else { return true };
+            let holds =
+                asked.and_then(|(asked, is_stream)| kernel::answer(&questions[asked], is_stream));
+            let told = Events::from_bits_truncate(packet.dwNumberOfBytesTransferred);
+            match self.complete(&mut state, id, told, holds) {
+                Some(events) => {
+                    packet.dwNumberOfBytesTransferred = events.bits();
+                    true
+                }
+                None => false,
+            }
+        });
+    }
+
+    /// What a packet of this registration has to tell, now that it is taken; if anything.
+    fn complete(
+        &self,
+        state: &mut State,
+        id: u32,
+        told: Events,
+        holds: Option<Events>,
+    ) -> Option<Events> {
+        if told.contains(Events::REMOVE) {
+            self.end(state, id);
+            return Some(told);
+        }
+        let State {
+            records, sent, due, ..
+        } = state;
+        let Some(record) = records.get_mut(&id) else {
+            return Some(told);
+        };
+        if let Some(position) = record.packet.take_if(|_| record.phase != Phase::Left) {
+            sent.remove(position);
+        }
+        match record.phase {
+            Phase::Left | Phase::Disabled => return Some(told),
+            Phase::Leaving => {
+                self.end(state, id);
+                return Some(told | Events::REMOVE);
+            }
+            Phase::Enabled => {}
+        }
+        let events = (told | record.kept | holds.unwrap_or_default()) & record.wanted();
+        record.kept = Events::empty();
+        let is_past = record.is_persistent_level()
+            && holds.is_some_and(|holds| !holds.intersects(record.wanted()))
+            && !events.contains(Events::ERR);
+        if is_past || events.is_empty() {
+            if !record.armed && (record.is_level || record.is_once) {
+                self.arm(state, id);
+            }
+            return None;
+        }
+        if record.is_once && record.armed {
+            // It was enabled while this was waiting, and what is delivered disables it.
+            record.armed = false;
+            let _ = self.beneath(Operation::DISABLE, record.socket, 0, None);
+        }
+        if record.is_persistent_level() && !record.armed && !record.is_due {
+            record.is_due = true;
+            due.push((Instant::now() + MOMENT, id));
+        }
+        Some(events)
+    }
+
+    /// Send the last notifications of what this call has removed, unless they were taken with others.
+    pub(super) fn send_last(&self, leaving: &[u32]) {
+        if leaving.is_empty() {
+            return;
+        }
+        let mut state = lock(&self.state);
+        for &id in leaving {
+            let record = state.records.get(&id);
+            if record.is_some_and(|record| record.phase == Phase::Leaving) {
+                self.send(&mut state, id, Events::REMOVE);
+            }
+        }
+    }
+
+    /// Arm the levels that are due, whether the time has come or not: somebody asks.
+    pub(super) fn arm_due(&self) {
+        self.arm_due_at(&mut lock(&self.state), None);
+    }
+
+    fn arm_due_at(&self, state: &mut State, now: Option<Instant>) {
+        for (time, id) in std::mem::take(&mut state.due) {
+            if now.is_some_and(|now| time > now) {
+                state.due.push((time, id));
+                continue;
+            }
+            let record = state.records.get_mut(&id);
+            if let Some(record) = record.filter(|record| record.is_due) {
+                record.is_due = false;
+                record.doubtful = None;
+                self.arm(state, id);
             }
         }
     }
 
     /// What the bridge's thread does until the caller's port is closed.
-    fn serve(&self, value: usize) {
+    fn serve(&self) {
         let mut entries = [Entry::default(); 64];
         let mut pause = SOON;
         loop {
-            let is_anything_waiting = !lock(&self.state).waiting.is_empty();
-            let timeout = if is_anything_waiting { pause } else { LOOK };
+            let timeout = lock(&self.state).next_look(pause);
             let count = match self.inner.dequeue(&mut entries, Some(timeout)) {
                 Ok(entries) => entries.len(),
                 Err(Error::TimedOut) => 0,
                 Err(_) => break,
             };
             self.pass_on(&entries[..count]);
-            pause = match self.find_taken() || count > 0 {
+            let mut state = lock(&self.state);
+            self.arm_due_at(&mut state, Some(Instant::now()));
+            pause = match self.find_gone(&mut state) || count > 0 {
                 true => SOON,
                 false => (pause * 2).min(LATER),
             };
+            drop(state);
             if kernel::is_last(&self.port) {
                 break;
             }
         }
         if let Some(bridges) = &mut *lock(&BRIDGES) {
-            if bridges
-                .get(&value)
-                .is_some_and(|bridge| std::ptr::eq(&**bridge, self))
-            {
-                bridges.remove(&value);
-            }
+            bridges.retain(|_, bridge| !std::ptr::eq(&**bridge, self));
         }
         self.inner.close();
         *lock(&self.passed) = usize::MAX;
         self.passing.notify_all();
     }
 
-    /// Post what has come out of our port to the caller's.
+    /// Send what has come out of our port to the caller's.
     fn pass_on(&self, entries: &[Entry]) {
         let mut mark = 0;
         for entry in entries {
             if entry.overlapped != 0 {
                 mark = entry.overlapped.max(mark);
-                continue;
-            }
-            let mut state = lock(&self.state);
-            let number = entry.completion_key;
-            let Some(name) = state.names.get(number).and_then(Option::as_ref) else {
-                continue;
-            };
-            let (key, is_level) = (name.key, name.level.is_some());
-            if kernel::post(&self.port, key, entry.transferred).is_err() {
-                continue;
-            }
-            state.posted += 1;
-            if entry.events().contains(Events::REMOVE) {
-                state.end(number);
-            } else if is_level {
-                let waiting = Waiting {
-                    position: state.posted,
-                    number,
-                    key,
-                    events: entry.transferred,
-                };
-                state.waiting.push_back(waiting);
+            } else {
+                let id = entry.completion_key as u32;
+                self.tell(&mut lock(&self.state), id, entry.events());
             }
         }
         if mark > 0 {
@@ -274,93 +508,171 @@ impl Bridge {
         }
     }
 
-    /// Find out which packets were taken. True if some were.
-    fn find_taken(&self) -> bool {
-        let mut state = lock(&self.state);
-        if state.waiting.is_empty() {
+    /// A registration has something to tell.
+    fn tell(&self, state: &mut State, id: u32, events: Events) {
+        let State { records, due, .. } = state;
+        let Some(record) = records.get_mut(&id).filter(|record| record.armed) else {
+            return;
+        };
+        if record.is_level || record.is_once {
+            record.armed = false;
+        }
+        let now = Instant::now();
+        if let Some(time) = record.doubtful.take_if(|time| now < *time) {
+            record.is_due = true;
+            due.push((time, id));
+            return;
+        }
+        if record.packet.is_some() {
+            self.find_gone(state);
+            let waits = !state.sent.has_others();
+            if let Some(record) = state.records.get_mut(&id) {
+                if record.packet.is_some() && waits {
+                    record.kept |= events;
+                    return;
+                }
+            }
+        }
+        self.send(state, id, events);
+    }
+
+    /// Send a packet of a registration to the caller's port.
+    fn send(&self, state: &mut State, id: u32, events: Events) {
+        let State { records, sent, .. } = state;
+        let Some(record) = records.get_mut(&id) else {
+            return;
+        };
+        if events.contains(Events::REMOVE) {
+            record.phase = Phase::Left;
+        }
+        if kernel::post(&self.port, record.key, events.bits(), id) {
+            record.packet = Some(sent.add(id, kernel::depth(&self.port).unwrap_or(0)));
+        }
+    }
+
+    /// Find out which packets are gone. True if some are.
+    fn find_gone(&self, state: &mut State) -> bool {
+        if state.sent.is_empty() {
             return false;
         }
-        let depth = kernel::depth(&self.port).unwrap_or(0);
+        state.sent.look(kernel::depth(&self.port).unwrap_or(0));
         let mut any = false;
-        while let Some(first) = state.waiting.front() {
-            let behind = state.posted - first.position;
-            if depth > behind {
-                break;
-            }
-            let number = first.number;
-            state.waiting.pop_front();
-            self.arm_again(&state, number);
+        while let Some((id, position)) = state.sent.next_gone() {
             any = true;
+            let Some(record) = state.records.get_mut(&id) else {
+                continue;
+            };
+            if record
+                .packet
+                .take_if(|packet| *packet == position)
+                .is_none()
+            {
+                continue;
+            }
+            let kept = std::mem::take(&mut record.kept);
+            if record.phase == Phase::Left {
+                self.end(state, id);
+            } else if record.is_persistent_level() {
+                if record.phase == Phase::Enabled && !record.armed && !record.is_due {
+                    record.doubtful = Some(Instant::now() + MOMENT);
+                    self.arm(state, id);
+                }
+            } else if !kept.is_empty() {
+                self.send(state, id, kept);
+            }
         }
         any
     }
 
-    /// Arm a persistent level-triggered registration, if it is one still.
-    fn arm_again(&self, state: &State, number: usize) {
-        let Some(Some(name)) = state.names.get(number) else {
+    /// Have it told once when there is something.
+    fn arm(&self, state: &mut State, id: u32) {
+        let Some(record) = state.records.get_mut(&id) else {
             return;
         };
-        let Some(filter) = name.level else { return };
-        // SAFETY: the caller has registered it.
-        let mut registration = unsafe { Registration::from_raw(name.socket as u64) };
-        registration.operation = Operation::ENABLE;
-        registration.completion_key = number;
-        registration.event_filter = filter;
-        registration.trigger = Trigger::ONESHOT | Trigger::LEVEL;
-        // If it is closed, there is nothing more to be told.
-        let _ = self.inner.register(registration);
+        let socket = record.socket;
+        let wanted = match record.is_level {
+            true => Trigger::ONESHOT | Trigger::LEVEL,
+            false => Trigger::ONESHOT | Trigger::EDGE,
+        };
+        // The socket may have been closed, and its value may be another's, which this does not touch.
+        if self.beneath(Operation::DISABLE, socket, 0, None).is_err() {
+            return state.forget(id);
+        }
+        let wanted = Some((record.filter, wanted));
+        record.armed = self.beneath(Operation::ENABLE, socket, id, wanted).is_ok();
+    }
+
+    /// The caller has taken the last notification of a registration.
+    fn end(&self, state: &mut State, id: u32) {
+        if let Some(record) = state.records.get(&id) {
+            // If it is closed, there is nothing to be removed.
+            let _ = self.beneath(Operation::REMOVE, record.socket, 0, None);
+            state.forget(id);
+        }
     }
 }
 
 impl State {
-    /// The key beneath for a socket with this key.
-    fn number(&mut self, socket: SOCKET, key: usize) -> usize {
-        if let Some(&number) = self.numbers.get(&(socket, key)) {
-            return number;
+    /// Whether a registration was removed.
+    fn is_over(&self, id: u32) -> bool {
+        let record = self.records.get(&id);
+        record.is_none_or(|record| matches!(record.phase, Phase::Leaving | Phase::Left))
+    }
+
+    fn unused_id(&mut self) -> u32 {
+        loop {
+            self.latest = (self.latest + 1) % kernel::MARKS;
+            if !self.records.contains_key(&self.latest) {
+                return self.latest;
+            }
         }
-        let name = Some(Name {
-            socket,
-            key,
-            level: None,
-        });
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.names[number] = name;
-                number
-            }
-            None => {
-                self.names.push(name);
-                self.names.len() - 1
-            }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let Some(record) = self.records.remove(&id) else {
+            return;
         };
-        self.numbers.insert((socket, key), number);
-        number
-    }
-
-    fn set_level(&mut self, number: usize, level: Option<EventFilter>) {
-        if let Some(Some(name)) = self.names.get_mut(number) {
-            name.level = level;
+        if let Some(position) = record.packet {
+            self.sent.remove(position);
         }
-        // It is armed: what waits of it is not to arm it once more.
-        self.waiting.retain(|waiting| waiting.number != number);
-    }
-
-    /// A socket is disabled or removed.
-    fn end_levels(&mut self, socket: SOCKET) {
-        for name in self.names.iter_mut().flatten() {
-            if name.socket == socket {
-                name.level = None;
-            }
+        if self.ids.get(&record.socket) == Some(&id) {
+            self.ids.remove(&record.socket);
         }
     }
 
-    /// A registration is over.
-    fn end(&mut self, number: usize) {
-        if let Some(name) = self.names.get_mut(number).and_then(Option::take) {
-            self.numbers.remove(&(name.socket, name.key));
-            self.free.push(number);
-            self.waiting.retain(|waiting| waiting.number != number);
+    /// How long there is nothing to do but for what comes.
+    fn next_look(&self, pause: Duration) -> Duration {
+        let due = self.due.iter().map(|(time, _)| *time).min();
+        match due {
+            Some(time) => pause.min(time.saturating_duration_since(Instant::now()).max(SOON)),
+            None if self.sent.is_empty() => LOOK,
+            None => pause,
         }
+    }
+}
+
+/// A socket is to be registered with a port, and is registered with another one: unless the caller has
+/// closed that port, or taken the last notification out of it.
+fn let_go(socket: SOCKET) {
+    let bridges: Vec<_> = match &mut *lock(&BRIDGES) {
+        Some(bridges) => {
+            sweep(bridges);
+            bridges.values().cloned().collect()
+        }
+        None => return,
+    };
+    for bridge in bridges {
+        let mut state = lock(&bridge.state);
+        let Some(&id) = state.ids.get(&socket) else {
+            continue;
+        };
+        bridge.find_gone(&mut state);
+        let record = state.records.get(&id);
+        if record.is_some_and(|record| record.phase == Phase::Left) && !state.sent.is_alone() {
+            bridge.end(&mut state, id);
+        }
+        drop(state);
+        bridge.catch_up();
     }
 }
 
@@ -373,13 +685,4 @@ fn sweep(bridges: &mut HashMap<usize, Arc<Bridge>>) {
         }
         is_open
     });
-}
-
-fn code(outcome: Result<(), RegistrationError>) -> u32 {
-    match outcome {
-        Ok(()) => ERROR_SUCCESS,
-        // The port was closed while it was used.
-        Err(RegistrationError::Os(735)) => ERROR_INVALID_HANDLE,
-        Err(error) => error.code(),
-    }
 }

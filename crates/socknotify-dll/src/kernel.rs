@@ -1,19 +1,22 @@
 //! What is asked of the kernel.
 
-use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
+use port::Events;
 use windows_sys::Win32::Foundation::{
     DUPLICATE_SAME_ACCESS, DuplicateHandle, ERROR_INVALID_HANDLE, ERROR_SUCCESS, GetLastError,
     HANDLE, NTSTATUS,
 };
-use windows_sys::Win32::System::IO::{
-    GetQueuedCompletionStatusEx, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
+use windows_sys::Win32::Networking::WinSock::{
+    POLLERR, POLLHUP, POLLNVAL, POLLRDNORM, POLLWRNORM, SO_TYPE, SOCK_STREAM, SOCKET, SOL_SOCKET,
+    WSAPOLLFD, WSAPoll, getsockopt,
 };
+use windows_sys::Win32::System::IO::{GetQueuedCompletionStatusEx, OVERLAPPED_ENTRY};
 use windows_sys::Win32::System::LibraryLoader::{
-    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleExA,
-    GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
+    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleA,
+    GetModuleHandleExA, GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
 };
 use windows_sys::Win32::System::Threading::GetCurrentProcess;
 
@@ -27,6 +30,13 @@ unsafe extern "system" {
         information: *mut i32,
         length: u32,
         returned: *mut u32,
+    ) -> NTSTATUS;
+    fn NtSetIoCompletion(
+        port: HANDLE,
+        key: usize,
+        overlapped: usize,
+        status: NTSTATUS,
+        bytes: usize,
     ) -> NTSTATUS;
     fn NtQueryObject(
         handle: HANDLE,
@@ -118,13 +128,98 @@ pub(super) fn is_last(handle: &OwnedHandle) -> bool {
     status >= 0 && information[2] <= 1
 }
 
-/// `PostQueuedCompletionStatus`
-pub(super) fn post(port: &OwnedHandle, key: usize, bytes: u32) -> io::Result<()> {
+/// Whether two handles are of the same object. `None` if this system cannot tell.
+pub(super) fn is_same(port: HANDLE, other: &OwnedHandle) -> Option<bool> {
+    type Compare = unsafe extern "system" fn(HANDLE, HANDLE) -> i32;
+    static COMPARE: OnceLock<Option<Compare>> = OnceLock::new();
+    let compare = (*COMPARE.get_or_init(|| {
+        // SAFETY: the names are strings that end; the library is never unloaded, and the function has had
+        // this signature from its beginning.
+        unsafe {
+            let library = GetModuleHandleA(c"kernelbase.dll".as_ptr().cast());
+            let function = GetProcAddress(library, c"CompareObjectHandles".as_ptr().cast())?;
+            Some(std::mem::transmute::<
+                unsafe extern "system" fn() -> isize,
+                Compare,
+            >(function))
+        }
+    }))?;
+    // SAFETY: a handle that is none is like no other.
+    Some(unsafe { compare(port, other.as_raw_handle()) != 0 })
+}
+
+/// Above all statuses of the system's: a success, and an application's.
+const OURS: u32 = 0x2000_0000;
+
+/// The numbers that a packet can be marked with.
+pub(super) const MARKS: u32 = OURS - 1;
+
+/// Post a packet with a mark. It is where the status of an operation would be, which the callers of the
+/// system's functions are not shown, but for whether it is a success.
+pub(super) fn post(port: &OwnedHandle, key: usize, bytes: u32, mark: u32) -> bool {
+    let status = (OURS | mark) as NTSTATUS;
     // SAFETY: the packet points to nothing.
-    match unsafe { PostQueuedCompletionStatus(port.as_raw_handle(), bytes, key, null_mut()) } {
-        0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
+    unsafe { NtSetIoCompletion(port.as_raw_handle(), key, 0, status, bytes as usize) >= 0 }
+}
+
+/// The mark of a packet that was posted here. Takes it off.
+pub(super) fn take_mark(packet: &mut OVERLAPPED_ENTRY) -> Option<u32> {
+    let status = packet.Internal as u32;
+    if !packet.lpOverlapped.is_null() || status & !MARKS != OURS {
+        return None;
     }
+    packet.Internal = 0;
+    Some(status & MARKS)
+}
+
+/// Whether a socket is a stream.
+pub(super) fn is_stream(socket: SOCKET) -> bool {
+    let mut value = 0_i32;
+    let mut length = size_of::<i32>() as i32;
+    // SAFETY: the value is there for the call, and as long as it says.
+    let status = unsafe {
+        let value = (&raw mut value).cast();
+        getsockopt(socket, SOL_SOCKET, SO_TYPE, value, &mut length)
+    };
+    status == 0 && value == SOCK_STREAM
+}
+
+/// A question for [`look`].
+pub(super) fn question(socket: SOCKET) -> WSAPOLLFD {
+    WSAPOLLFD {
+        fd: socket,
+        events: POLLRDNORM | POLLWRNORM,
+        revents: 0,
+    }
+}
+
+/// `WSAPoll` — Look what holds now. Nothing is found out if it fails.
+pub(super) fn look(questions: &mut [WSAPOLLFD]) {
+    if questions.is_empty() {
+        return;
+    }
+    // SAFETY: the memory is there for the call, and as long as it says.
+    if unsafe { WSAPoll(questions.as_mut_ptr(), questions.len() as u32, 0) } < 0 {
+        for question in questions {
+            question.revents = POLLNVAL;
+        }
+    }
+}
+
+/// What was found out. `None` if nothing was.
+pub(super) fn answer(question: &WSAPOLLFD, is_stream: bool) -> Option<Events> {
+    let is = |events: i16| question.revents & events != 0;
+    if is(POLLNVAL) {
+        return None;
+    }
+    let mut events = Events::empty();
+    events.set(Events::IN, is(POLLRDNORM | POLLHUP));
+    events.set(Events::OUT, is(POLLWRNORM) && !is(POLLERR));
+    if is_stream {
+        events.set(Events::HANGUP, is(POLLHUP));
+        events.set(Events::ERR, is(POLLERR));
+    }
+    Some(events)
 }
 
 /// `GetQueuedCompletionStatusEx`

@@ -5,18 +5,21 @@
 #![cfg(windows)]
 
 mod bridge;
+mod call;
 mod kernel;
+mod sent;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use windows_sys::Win32::Foundation::{
-    ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, HANDLE, WAIT_TIMEOUT,
+    ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, HANDLE,
 };
 use windows_sys::Win32::Networking::WinSock::SOCK_NOTIFY_REGISTRATION;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::bridge::Bridge;
+use self::call::Call;
 
 type Function = unsafe extern "system" fn(
     HANDLE,
@@ -61,8 +64,10 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
             )
         };
     }
-    let is_wrong = (registration_count > 0 && registrations.is_null())
-        || (room > 0 && (entries.is_null() || received.is_null()))
+    // A null pointer goes with a count of 0, and only with that.
+    let is_wrong = (registration_count == 0) != registrations.is_null()
+        || (room == 0) != entries.is_null()
+        || (room == 0) != received.is_null()
         || (room == 0 && timeout != 0);
     if is_wrong {
         return ERROR_INVALID_PARAMETER;
@@ -72,12 +77,13 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
             Ok(bridge) => bridge,
             Err(error) => return error,
         };
+        let mut call = Call::new(&bridge, room > 0);
         for index in 0..registration_count as usize {
             // SAFETY: the caller's promise. The structure may be anywhere.
             unsafe {
                 let place = registrations.add(index);
                 let mut registration = place.read_unaligned();
-                registration.registrationResult = bridge.register(&registration);
+                registration.registrationResult = call.register(&registration);
                 place.write_unaligned(registration);
             }
         }
@@ -85,20 +91,7 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
             return ERROR_SUCCESS;
         }
         // SAFETY: the caller's promise.
-        let take = |timeout| unsafe { kernel::take(port, entries, room, timeout, received) };
-        let mut outcome = take(0);
-        if outcome == WAIT_TIMEOUT && timeout == 0 {
-            bridge.catch_up();
-            outcome = take(0);
-        } else if outcome == WAIT_TIMEOUT {
-            outcome = take(timeout);
-        }
-        if outcome == ERROR_SUCCESS {
-            // SAFETY: as many entries were written.
-            let taken = unsafe { std::slice::from_raw_parts(entries, received.read() as usize) };
-            bridge.taken(taken);
-        }
-        outcome
+        unsafe { call.dequeue(port, entries, room, timeout, received) }
     };
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(ERROR_INTERNAL_ERROR)
 }

@@ -230,8 +230,8 @@ DWORD serve(Server &server, bool in_one_call) {
         ULONG received = 0;
         if (in_one_call) {
             UINT32 taken = 0;
-            require(ProcessSocketNotifications(server.port, count, again, patience, 3, entries,
-                                               &taken) == ERROR_SUCCESS,
+            require(ProcessSocketNotifications(server.port, count, count > 0 ? again : nullptr,
+                                               patience, 3, entries, &taken) == ERROR_SUCCESS,
                     "ProcessSocketNotifications");
             received = taken;
         } else {

@@ -1,0 +1,99 @@
+//! What is known of the packets that were sent to the caller's port.
+//!
+//! Of packets that are taken by the system's own calls nobody tells. But a port says how many packets
+//! wait in it, and it is a queue: of a packet behind which nothing came it is known how many have to go
+//! until it is gone, and each time that fewer wait than before, some have gone.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long others' packets may hide that one of ours has gone. They do when, each time that somebody
+/// looks, one has come for each that went.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Sent {
+    /// Those that are not known to be gone.
+    packets: VecDeque<Packet>,
+    /// How many were sent, ever.
+    count: u64,
+    /// How many packets waited when somebody looked last.
+    depth: u64,
+    /// How many packets have been seen to go.
+    gone: u64,
+    /// Whether packets of others were ever seen.
+    mixed: bool,
+}
+
+struct Packet {
+    position: u64,
+    id: u32,
+    /// It is gone when as many are.
+    goal: u64,
+    since: Instant,
+}
+
+impl Sent {
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// A packet was sent, and so many wait now. Returns its position.
+    pub(super) fn add(&mut self, id: u32, depth: u64) -> u64 {
+        self.depth += 1;
+        self.look(depth);
+        self.count += 1;
+        self.packets.push_back(Packet {
+            position: self.count,
+            id,
+            goal: self.gone + self.depth,
+            since: Instant::now(),
+        });
+        self.mixed |= self.has_others();
+        self.count
+    }
+
+    /// So many packets wait now.
+    pub(super) fn look(&mut self, depth: u64) {
+        self.gone += self.depth.saturating_sub(depth);
+        self.depth = depth;
+    }
+
+    /// The next packet that is known to be gone: the registration that it is of, and its position.
+    pub(super) fn next_gone(&mut self) -> Option<(u32, u64)> {
+        let is_gone = self.packets.front().is_some_and(|first| {
+            first.goal <= self.gone || (self.mixed && first.since.elapsed() >= PATIENCE)
+        });
+        if !is_gone {
+            self.mixed |= self.has_others();
+            return None;
+        }
+        let first = self.packets.pop_front()?;
+        Some((first.id, first.position))
+    }
+
+    /// The packet at this position was taken.
+    pub(super) fn remove(&mut self, position: u64) {
+        let index = self
+            .packets
+            .binary_search_by_key(&position, |packet| packet.position);
+        if let Ok(index) = index {
+            self.packets.remove(index);
+        }
+    }
+
+    /// A packet was taken that is not ours.
+    pub(super) fn meet_other(&mut self) {
+        self.mixed = true;
+    }
+
+    /// Whether more packets wait than those of ours that are not known to be gone.
+    pub(super) fn has_others(&self) -> bool {
+        self.depth > self.packets.len() as u64
+    }
+
+    /// Whether nothing speaks against ours being the only ones, ever.
+    pub(super) fn is_alone(&self) -> bool {
+        !self.mixed
+    }
+}
