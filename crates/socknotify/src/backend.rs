@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::Error;
+use crate::engine::Engine;
 #[cfg(target_os = "linux")]
-use crate::poller::Ring;
-use crate::sys::SystemPoller;
+use crate::poller::{Epoll, Ring};
+use crate::sys::SystemPort;
+#[cfg(windows)]
+use crate::windows::{Afd, Native};
 
 /// What a port is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +27,9 @@ pub enum Backend {
     /// with one thread or few. Blocking calls of such a thread may fail with `EINTR`, as by a signal.
     #[cfg(target_os = "linux")]
     IoUring,
+    /// Windows from build 20348: the kernel's own `ProcessSocketNotifications`.
+    #[cfg(windows)]
+    Native,
     /// Windows: polls of the socket driver, on a completion port of the kernel.
     #[cfg(windows)]
     Afd,
@@ -36,6 +43,8 @@ impl Backend {
         #[cfg(target_os = "linux")]
         Backend::IoUring,
         #[cfg(windows)]
+        Backend::Native,
+        #[cfg(windows)]
         Backend::Afd,
     ];
 
@@ -46,6 +55,8 @@ impl Backend {
             Backend::Epoll => "epoll",
             #[cfg(target_os = "linux")]
             Backend::IoUring => "io_uring",
+            #[cfg(windows)]
+            Backend::Native => "native",
             #[cfg(windows)]
             Backend::Afd => "afd",
         }
@@ -68,18 +79,24 @@ impl Backend {
     /// }
     /// ```
     pub fn probe(self) -> Result<(), Error> {
-        self.poller().map(drop)
+        self.open(1).map(drop)
     }
 
-    pub(crate) fn poller(self) -> Result<SystemPoller, Error> {
-        match self {
+    /// A port on this backend, with so many places.
+    pub(crate) fn open(self, concurrency: usize) -> Result<SystemPort, Error> {
+        Ok(match self {
             #[cfg(target_os = "linux")]
-            Backend::Epoll => SystemPoller::new(),
+            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency)),
             #[cfg(target_os = "linux")]
-            Backend::IoUring => SystemPoller::with_ring(Ring::new()?),
+            Backend::IoUring => {
+                let poller = Epoll::with_ring(Ring::new()?)?;
+                Arc::new(Engine::new(poller, concurrency))
+            }
             #[cfg(windows)]
-            Backend::Afd => SystemPoller::new(),
-        }
+            Backend::Native => SystemPort::Native(Native::new(concurrency)?),
+            #[cfg(windows)]
+            Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency))),
+        })
     }
 }
 
@@ -118,13 +135,6 @@ impl fmt::Display for UnknownBackend {
 
 impl std::error::Error for UnknownBackend {}
 
-/// Why the first of [`Backend::ALL`] is the default.
-#[cfg(target_os = "linux")]
-const DEFAULT_REASON: &str =
-    "takes less time than io_uring on one thread, and interrupts no call of the program";
-#[cfg(not(target_os = "linux"))]
-const DEFAULT_REASON: &str = "the only backend for this system so far";
-
 /// A backend and why it was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
@@ -139,10 +149,29 @@ impl Choice {
                 backend,
                 reason: "asked for",
             }),
-            None => Ok(Choice {
-                backend: Backend::ALL[0],
-                reason: DEFAULT_REASON,
-            }),
+            None => Ok(Self::best()),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn best() -> Self {
+        Choice {
+            backend: Backend::Epoll,
+            reason: "takes less time than io_uring on one thread, and interrupts no call of the program",
+        }
+    }
+
+    #[cfg(windows)]
+    fn best() -> Self {
+        match Native::is_there() {
+            true => Choice {
+                backend: Backend::Native,
+                reason: "the system has ProcessSocketNotifications",
+            },
+            false => Choice {
+                backend: Backend::Afd,
+                reason: "the system has no ProcessSocketNotifications",
+            },
         }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::{fmt, io};
 
+use crate::sys;
+
 /// Why a call on a port gave nothing.
 ///
 /// With [`TimedOut`](Self::TimedOut) the registrations of the call have been applied, and each holds
@@ -26,7 +28,8 @@ pub enum Error {
     TooManyOpenFiles,
     /// The system has no memory left: `ERROR_NOT_ENOUGH_MEMORY`.
     OutOfMemory,
-    /// The system refused for a reason of its own, given as its error number: `ERROR_GEN_FAILURE`.
+    /// The system refused for a reason of its own, given as its error number, which is the Win32 code on
+    /// Windows: `ERROR_GEN_FAILURE` elsewhere.
     Os(i32),
 }
 
@@ -42,7 +45,7 @@ impl Error {
             Error::BackendUnavailable => 50,
             Error::TooManyOpenFiles => 4,
             Error::OutOfMemory => 8,
-            Error::Os(_) => 31,
+            Error::Os(number) => sys::code(number),
         }
     }
 }
@@ -89,6 +92,10 @@ impl From<Error> for io::Error {
 
 /// Why one entry of a batch was not applied: `registrationResult`.
 ///
+/// Where the kernel has the registrations, it has one code for [`OtherPort`](Self::OtherPort),
+/// [`OtherKey`](Self::OtherKey) and [`RemovePending`](Self::RemovePending): they come as
+/// [`Os(87)`](Self::Os), `ERROR_INVALID_PARAMETER`.
+///
 /// The entry changed nothing, and the other entries of the batch are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -117,7 +124,8 @@ pub enum RegistrationError {
     OutOfMemory,
     /// The system allows no more watched sockets: `ERROR_NO_SYSTEM_RESOURCES`.
     LimitReached,
-    /// The system refused for a reason of its own, given as its error number: `ERROR_GEN_FAILURE`.
+    /// The system refused for a reason of its own, given as its error number, which is the Win32 code on
+    /// Windows: `ERROR_GEN_FAILURE` elsewhere.
     Os(i32),
 }
 
@@ -136,7 +144,7 @@ impl RegistrationError {
             RegistrationError::NotASocket => 10038,
             RegistrationError::OutOfMemory => 8,
             RegistrationError::LimitReached => 1450,
-            RegistrationError::Os(_) => 31,
+            RegistrationError::Os(number) => sys::code(number),
         }
     }
 }

@@ -1,18 +1,16 @@
 //! [`CompletionPort`]: the faithful layer, one method for each call of the published interface.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Backend, Choice};
-use crate::engine::Engine;
-use crate::sys::SystemPoller;
+use crate::sys::SystemPort;
 use crate::{Entry, Error, Registration, RegistrationError};
 
 /// An I/O completion port that reports the state of sockets.
 ///
 /// Threads register sockets and dequeue packets, as many threads as you like on one port. Sharing is
-/// by reference or in an [`Arc`]; no call needs a lock around it.
+/// by reference or in an [`Arc`](std::sync::Arc); no call needs a lock around it.
 ///
 /// # Places
 ///
@@ -52,7 +50,7 @@ use crate::{Entry, Error, Registration, RegistrationError};
 #[doc(alias = "IOCP")]
 #[doc(alias = "CreateIoCompletionPort")]
 pub struct CompletionPort {
-    engine: Arc<Engine<SystemPoller>>,
+    system: SystemPort,
     choice: Choice,
 }
 
@@ -78,11 +76,8 @@ impl CompletionPort {
         Self::builder().concurrency(concurrency).build()
     }
 
-    pub(crate) fn assemble(choice: Choice, poller: SystemPoller, concurrency: usize) -> Self {
-        CompletionPort {
-            engine: Arc::new(Engine::new(poller, concurrency)),
-            choice,
-        }
+    pub(crate) fn assemble(choice: Choice, system: SystemPort) -> Self {
+        CompletionPort { system, choice }
     }
 
     /// Options for a new port.
@@ -122,7 +117,7 @@ impl CompletionPort {
         if entries.is_empty() && timeout != Some(Duration::ZERO) {
             return Err(Error::InvalidParameter);
         }
-        let count = self.engine.process(registrations, entries, timeout)?;
+        let count = self.system.process(registrations, entries, timeout)?;
         Ok(&mut entries[..count])
     }
 
@@ -205,7 +200,7 @@ impl CompletionPort {
     ///
     /// As [`post`](Self::post); either all are queued or none.
     pub fn post_all(&self, entries: &[Entry]) -> Result<(), Error> {
-        self.engine.post(entries, || {})
+        self.system.post(entries, || {})
     }
 
     /// Lends this thread's place to another thread while `work` runs.
@@ -228,7 +223,7 @@ impl CompletionPort {
     /// # }
     /// ```
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _lent = self.engine.lend_place();
+        let _lent = self.system.lend_place();
         work()
     }
 
@@ -240,7 +235,7 @@ impl CompletionPort {
     /// later call fails with [`Error::Closed`]. Closing twice does nothing.
     #[doc(alias = "CloseHandle")]
     pub fn close(&self) {
-        self.engine.close();
+        self.system.close();
     }
 
     /// The backend that this port runs on.
@@ -253,25 +248,25 @@ impl CompletionPort {
         self.choice.reason
     }
 
-    /// The engine, for the layer that owns connections.
-    pub(crate) fn engine(&self) -> &Engine<SystemPoller> {
-        &self.engine
+    /// The port beneath, for the layer that owns connections, and for what only some systems have.
+    pub(crate) fn system(&self) -> &SystemPort {
+        &self.system
     }
 
     /// The number of places: how many threads may run with packets in hand.
     pub fn concurrency(&self) -> usize {
-        self.engine.concurrency()
+        self.system.concurrency()
     }
 
     /// What the port looks like at this moment, for diagnosis and for tests.
     pub fn snapshot(&self) -> Snapshot {
-        self.engine.snapshot()
+        self.system.snapshot()
     }
 }
 
 impl Drop for CompletionPort {
     fn drop(&mut self) {
-        self.engine.close();
+        self.system.close();
     }
 }
 
@@ -334,8 +329,8 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        let poller = choice.backend.poller()?;
-        Ok(CompletionPort::assemble(choice, poller, concurrency))
+        let system = choice.backend.open(concurrency)?;
+        Ok(CompletionPort::assemble(choice, system))
     }
 }
 
@@ -351,12 +346,13 @@ pub fn default_concurrency() -> usize {
 #[non_exhaustive]
 pub struct Snapshot {
     /// Registrations the port keeps. One whose socket was closed without REMOVE counts until the
-    /// port notices: when its number is used again, or something is reported for it.
-    pub registrations: usize,
+    /// port notices: when its number is used again, or something is reported for it. `None` where they
+    /// are the kernel's, which does not tell.
+    pub registrations: Option<usize>,
     /// Packets in the queue. What the system has seen and the port has not fetched is not counted.
     pub queued: usize,
-    /// Threads that hold a place.
-    pub running: usize,
+    /// Threads that hold a place. `None` where the places are the kernel's, which does not tell.
+    pub running: Option<usize>,
     /// Threads that wait for a packet.
     pub waiting: usize,
 }

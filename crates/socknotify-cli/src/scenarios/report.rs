@@ -111,9 +111,9 @@ impl Report {
     /// All threads of the scenario are gone, so nothing of theirs may be left in the port.
     fn look_for_leftovers(&mut self, snapshot: &Snapshot) {
         let leftovers = [
-            ("registrations", snapshot.registrations),
+            ("registrations", snapshot.registrations.unwrap_or(0)),
             ("packets", snapshot.queued),
-            ("running threads", snapshot.running),
+            ("running threads", snapshot.running.unwrap_or(0)),
             ("waiting threads", snapshot.waiting),
         ];
         for (what, count) in leftovers {

@@ -89,12 +89,16 @@ fn watch(
 
 fn stuck(run: &Run, patience: Duration) -> Problem {
     let snapshot = run.port.snapshot();
+    let number = |number: Option<usize>| match number {
+        Some(number) => number.to_string(),
+        None => "unknown".to_owned(),
+    };
     Problem::new(format_args!(
         "no progress for {} s; the port has {} registrations, {} packets, {} running and {} waiting threads",
         patience.as_secs(),
-        snapshot.registrations,
+        number(snapshot.registrations),
         snapshot.queued,
-        snapshot.running,
+        number(snapshot.running),
         snapshot.waiting,
     ))
 }

@@ -89,7 +89,7 @@ impl LiveLine {
             figures.open,
             requests as f64 / time.as_secs_f64(),
             notifications as f64 / dequeues.max(1) as f64,
-            server.snapshot().running,
+            server.snapshot().running.unwrap_or(0),
             self.threads,
         ));
         self.since = Instant::now();

@@ -508,9 +508,9 @@ impl<P: Poller> Engine<P> {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let core = self.lock();
         Snapshot {
-            registrations: core.table.len(),
+            registrations: Some(core.table.len()),
             queued: core.queue.len(),
-            running: core.scheduler.running(),
+            running: Some(core.scheduler.running()),
             waiting: core.scheduler.waiting(),
         }
     }

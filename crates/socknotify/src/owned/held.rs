@@ -118,8 +118,8 @@ impl Home {
         let Some(socket) = entry.socket else {
             return false;
         };
-        let engine = self.port.engine();
-        engine.interrupt(socket, id.index as usize, CANCELLED, true);
+        let system = self.port.system();
+        system.interrupt(socket, id.index as usize, CANCELLED, true);
         true
     }
 }
@@ -183,8 +183,8 @@ impl<T> Held<T> {
         let node = *self.into_node();
         let (home, id) = (node.home, node.id);
         home.retire(id);
-        let engine = home.port.engine();
-        engine.release(node.socket, id.index as usize, true);
+        let system = home.port.system();
+        system.release(node.socket, id.index as usize, true);
         home.recycle(id);
         node.value
     }
@@ -195,8 +195,8 @@ impl<T> Drop for Held<T> {
         let Some(node) = self.node.take() else { return };
         let (home, id) = (Arc::clone(&node.home), node.id);
         home.retire(id);
-        let engine = home.port.engine();
-        engine.release(node.socket, id.index as usize, false);
+        let system = home.port.system();
+        system.release(node.socket, id.index as usize, false);
         // The number is free from here on; the index a moment later.
         drop(node);
         home.recycle(id);

@@ -88,7 +88,7 @@ impl<T: AsSocket, M> Port<T, M> {
         let id = home.acquire();
         // It is made before the port can be closed, and so is swept when it is.
         self.shared.slots.get(id.index);
-        let adopted = home.port.engine().adopt(socket, id.index as usize);
+        let adopted = home.port.system().adopt(socket, id.index as usize);
         match either(adopted) {
             Ok(()) => {
                 home.occupy(id, socket);
@@ -189,8 +189,8 @@ impl<T: AsSocket, M> Port<T, M> {
         // Whoever wakes for it finds the lock free.
         let mut messages = Some(messages);
         let packet = Entry::new(MESSAGE, 0, 0);
-        let engine = self.shared.home.port.engine();
-        let outcome = engine.post(&[packet], || drop(messages.take()));
+        let system = self.shared.home.port.system();
+        let outcome = system.post(&[packet], || drop(messages.take()));
         match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
             (Err(_), Some(message)) => Err(SendError(message)),
             _ => Ok(()),
@@ -340,7 +340,7 @@ impl<T, M> Shared<T, M> {
             connection.is_of(&self.home),
             "a connection is armed in the port that adopted it"
         );
-        // The engine knows if it is another one than was adopted.
+        // The port beneath knows if it is another one than was adopted.
         let socket = sys::raw(&*connection);
         let node = connection.into_node();
         let index = node.id.index;
@@ -404,7 +404,7 @@ impl<T, M> Shared<T, M> {
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
         let timer = Entry::new(TIMER, 0, 0);
-        if self.home.port.engine().post_after(time, timer).is_ok() {
+        if self.home.port.system().post_after(time, timer).is_ok() {
             deadlines.alarm = next;
         }
     }
@@ -437,9 +437,9 @@ impl<T, M> Shared<T, M> {
 
     /// False if it is just being armed, or notified: then it has to be looked at again.
     fn time_out(&self, node: &Node<T>) -> bool {
-        let engine = self.home.port.engine();
+        let system = self.home.port.system();
         let (socket, key) = (node.socket, node.id.index as usize);
-        engine.interrupt(socket, key, TIMED_OUT, false)
+        system.interrupt(socket, key, TIMED_OUT, false)
     }
 
     fn close(&self) -> Vec<T> {

@@ -270,11 +270,12 @@ mod tests {
     use std::collections::BTreeSet;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
     use crate::backend::{Backend, Choice};
-    use crate::engine::Kind;
+    use crate::engine::{Engine, Kind};
     use crate::owned::{Event, Port};
     use crate::poller::Epoll;
     use crate::{CompletionPort, EventFilter};
@@ -370,7 +371,8 @@ mod tests {
             backend: Backend::IoUring,
             reason: "tiny",
         };
-        let port = CompletionPort::assemble(choice, Epoll::with_ring(ring)?, 2);
+        let poller = Epoll::with_ring(ring)?;
+        let port = CompletionPort::assemble(choice, Arc::new(Engine::new(poller, 2)));
         let port = Port::<UnixStream>::from(port);
         let mut worker = port.worker(10);
         let mut peers = Vec::new();

@@ -1,16 +1,26 @@
 //! Sockets are file descriptors, whose numbers are small and dense by themselves.
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 pub(crate) use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket, RawFd as RawSocket};
 
 use crate::CompletionPort;
+use crate::engine::Engine;
 use crate::owned::Port;
-pub(crate) use crate::poller::Epoll as SystemPoller;
+use crate::poller::Epoll;
+
+/// What a port is beneath.
+pub(crate) type SystemPort = Arc<Engine<Epoll>>;
 
 /// What the system calls this socket.
 pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
     socket.as_fd().as_raw_fd()
+}
+
+/// The Win32 code for what the system calls by this number: `ERROR_GEN_FAILURE`.
+pub(crate) const fn code(_number: i32) -> u32 {
+    31
 }
 
 /// The number that a socket is known by. `None` if there can be no such socket.
@@ -24,7 +34,7 @@ pub(crate) fn number(raw: RawSocket) -> Option<u32> {
 /// Then no thread should wait in it; dequeue with a timeout of zero.
 impl AsSocket for CompletionPort {
     fn as_fd(&self) -> BorrowedSocket<'_> {
-        self.engine().expose().as_fd()
+        self.system().expose().as_fd()
     }
 }
 

@@ -4,12 +4,17 @@ use std::os::windows::io::{AsHandle, AsRawHandle, AsRawSocket};
 
 pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket, RawSocket};
 
-pub(crate) use crate::windows::Afd as SystemPoller;
+pub(crate) use crate::windows::SystemPort;
 use crate::{CompletionPort, Error};
 
 /// What the system calls this socket.
 pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
     socket.as_socket().as_raw_socket()
+}
+
+/// The Win32 code for what the system calls by this number: it is one.
+pub(crate) const fn code(number: i32) -> u32 {
+    number as u32
 }
 
 /// The number that a socket is known by. `None` if there can be no such socket.
@@ -42,7 +47,7 @@ impl CompletionPort {
         completion_key: usize,
     ) -> Result<(), Error> {
         let handle = handle.as_handle().as_raw_handle();
-        self.engine().poller().associate(handle, completion_key)
+        self.system().associate(handle, completion_key)
     }
 
     /// `CreateIoCompletionPort` — Has overlapped operations on a socket complete on this port: as
@@ -58,6 +63,6 @@ impl CompletionPort {
         completion_key: usize,
     ) -> Result<(), Error> {
         let handle = std::ptr::without_provenance_mut(raw(socket) as usize);
-        self.engine().poller().associate(handle, completion_key)
+        self.system().associate(handle, completion_key)
     }
 }

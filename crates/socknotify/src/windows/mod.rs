@@ -5,8 +5,13 @@
 mod afd;
 mod alarm;
 mod closings;
+mod connections;
 mod device;
 mod edges;
+mod native;
 mod port;
+mod system;
 
 pub(crate) use afd::Afd;
+pub(crate) use native::Native;
+pub(crate) use system::SystemPort;

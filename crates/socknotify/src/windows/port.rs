@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
+use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, NTSTATUS, STATUS_SUCCESS};
 use windows_sys::Win32::System::IO::{
     CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY,
     PostQueuedCompletionStatus,
@@ -13,20 +14,33 @@ use windows_sys::Win32::System::IO::{
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::INFINITE;
 
-/// A completion port that the engine, and not the kernel, decides how many threads run for.
+#[link(name = "ntdll")]
+unsafe extern "system" {
+    fn NtQueryIoCompletion(
+        port: HANDLE,
+        class: i32,
+        information: *mut i32,
+        length: u32,
+        returned: *mut u32,
+    ) -> NTSTATUS;
+}
+
+/// A completion port of the kernel.
 #[derive(Debug)]
 pub(super) struct KernelPort(OwnedHandle);
 
 impl KernelPort {
+    /// A port that lets any number of threads run.
     pub(super) fn new() -> io::Result<Self> {
+        Self::with_concurrency(i32::MAX as u32)
+    }
+
+    /// A port that lets so many threads run.
+    pub(super) fn with_concurrency(concurrency: u32) -> io::Result<Self> {
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
         unsafe {
-            let port = CreateIoCompletionPort(
-                INVALID_HANDLE_VALUE,
-                std::ptr::null_mut(),
-                0,
-                i32::MAX as u32,
-            );
+            let port =
+                CreateIoCompletionPort(INVALID_HANDLE_VALUE, std::ptr::null_mut(), 0, concurrency);
             if port.is_null() {
                 return Err(io::Error::last_os_error());
             }
@@ -57,6 +71,19 @@ impl KernelPort {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    /// How many packets wait in it.
+    pub(super) fn depth(&self) -> usize {
+        let mut depth = 0;
+        let length = size_of_val(&depth) as u32;
+        // SAFETY: the value is there for the call, and as long as it says.
+        let status =
+            unsafe { NtQueryIoCompletion(self.handle(), 0, &mut depth, length, null_mut()) };
+        match status {
+            STATUS_SUCCESS => usize::try_from(depth).unwrap_or(0),
+            _ => 0,
+        }
     }
 
     /// Wait for at least one packet, and take at most `room`. Nothing comes if the time is over.
@@ -99,7 +126,7 @@ pub(super) fn is_wine() -> bool {
 }
 
 /// A time for the kernel: not shorter, and at most some weeks. Who needs longer waits again.
-fn milliseconds(timeout: Option<Duration>) -> u32 {
+pub(super) fn milliseconds(timeout: Option<Duration>) -> u32 {
     match timeout {
         None => INFINITE,
         Some(timeout) => {

@@ -15,6 +15,7 @@ mod b_operations;
 mod c_triggers;
 mod d_conditions;
 mod e_dequeuing;
+mod f_places;
 mod f_threads;
 mod g_lifetime;
 

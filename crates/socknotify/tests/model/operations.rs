@@ -901,8 +901,8 @@ impl World {
         };
         let expected = self.model.registrations(port);
         let registered = self.ports[port].snapshot().registrations;
-        if !expected.contains(&registered) {
-            return Err(format!("{registered} registrations, not {expected:?}").into());
+        if registered.is_some_and(|registered| !expected.contains(&registered)) {
+            return Err(format!("{registered:?} registrations, not {expected:?}").into());
         }
         Ok(came)
     }

@@ -12,7 +12,7 @@ use socket2::Socket;
 use socknotify::owned::{Event, Held, Id, Interest};
 use socknotify::{Backend, Error, EventFilter, Events};
 
-use crate::support::{end_shows_behind_data, uninterrupted};
+use crate::support::{counted, end_shows_behind_data, uninterrupted};
 use crate::{Connection, TestPort, TestWorker, connect, owning_port};
 
 for_every_backend! {
@@ -320,10 +320,10 @@ impl World {
         for place in &mut self.places {
             place.held = None;
         }
-        let registrations = self.port.snapshot().registrations;
-        match registrations {
-            0 => Ok(()),
-            _ => Err(format!("{registrations} registrations are left").into()),
+        let registrations = counted(self.port.snapshot().registrations);
+        match registrations == 0 {
+            true => Ok(()),
+            false => Err(format!("{registrations:?} registrations are left").into()),
         }
     }
 }

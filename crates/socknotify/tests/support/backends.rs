@@ -14,21 +14,35 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Makes each function named, a `fn(Backend) -> io::Result<()>`, a test for every backend of this
 /// system, in a module with the backend's name.
 macro_rules! for_every_backend {
-    ($($(#[$attribute:meta])* $test:ident),+ $(,)?) => {
+    ($($tests:tt)+) => {
+        #[cfg(windows)]
+        mod native {
+            tests_for_backend!(Native $($tests)+);
+        }
+        for_every_backend_with_places!($($tests)+);
+    };
+}
+
+/// The same for the backends whose places are the library's, and not the kernel's.
+macro_rules! for_every_backend_with_places {
+    ($($tests:tt)+) => {
         #[cfg(target_os = "linux")]
         mod epoll {
-            for_every_backend!(@run Epoll $($(#[$attribute])* $test)+);
-        }
-        #[cfg(windows)]
-        mod afd {
-            for_every_backend!(@run Afd $($(#[$attribute])* $test)+);
+            tests_for_backend!(Epoll $($tests)+);
         }
         #[cfg(target_os = "linux")]
         mod io_uring {
-            for_every_backend!(@run IoUring $($(#[$attribute])* $test)+);
+            tests_for_backend!(IoUring $($tests)+);
+        }
+        #[cfg(windows)]
+        mod afd {
+            tests_for_backend!(Afd $($tests)+);
         }
     };
-    (@run $backend:ident $($(#[$attribute:meta])* $test:ident)+) => {
+}
+
+macro_rules! tests_for_backend {
+    ($backend:ident $($(#[$attribute:meta])* $test:ident),+ $(,)?) => {
         $(
             $(#[$attribute])*
             #[test]
@@ -56,12 +70,14 @@ pub(crate) fn turn(test: &str) -> impl Sized {
     }
 }
 
-/// The backends for which [`for_every_backend`] makes tests.
+/// The backends for which `for_every_backend` makes tests.
 const TESTED: &[Backend] = &[
     #[cfg(target_os = "linux")]
     Backend::Epoll,
     #[cfg(target_os = "linux")]
     Backend::IoUring,
+    #[cfg(windows)]
+    Backend::Native,
     #[cfg(windows)]
     Backend::Afd,
 ];

@@ -4,9 +4,39 @@ use std::io;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::{CompletionPort, Entry, Error, Events, Registration};
+use socknotify::{CompletionPort, Entry, Error, Events, Registration, RegistrationError};
 
 use super::{GLANCE, PATIENCE, TICK, thread_time};
+
+/// What a port counts of its own, to be compared to what it is. Where it keeps silent, there is nothing to
+/// compare.
+#[derive(Debug)]
+pub(crate) struct Counted(Option<usize>);
+
+pub(crate) fn counted(number: Option<usize>) -> Counted {
+    Counted(number)
+}
+
+impl PartialEq<usize> for Counted {
+    fn eq(&self, other: &usize) -> bool {
+        self.0.is_none_or(|number| number == *other)
+    }
+}
+
+/// The result of an entry, as this port puts it: the kernel has one code for several reasons.
+pub(crate) fn as_told_by(
+    port: &CompletionPort,
+    result: Result<(), RegistrationError>,
+) -> Result<(), RegistrationError> {
+    use RegistrationError::{OtherKey, OtherPort, RemovePending};
+
+    result.map_err(|error| match error {
+        OtherPort | OtherKey | RemovePending if port.backend().name() == "native" => {
+            RegistrationError::Os(error.code() as i32)
+        }
+        error => error,
+    })
+}
 
 /// The packet of a socket notification.
 pub(crate) fn notification(key: usize, events: Events) -> Entry {

@@ -1,0 +1,222 @@
+//! The connections that a native port owns.
+//!
+//! The kernel knows a registration by its completion key, and what it has said about one may come out
+//! when the connection is closed and its index is another's. So here a key is an index together with
+//! how many connections have had it. Those of shared sockets, and of packets that were posted, have no
+//! such count, and pass.
+//!
+//! Nor does the kernel know of interruptions. One is a packet of ours, under the connection's key. From
+//! its posting to its coming out, what the kernel says of the connection is dropped.
+
+use std::collections::HashSet;
+
+use crate::sys::RawSocket;
+use crate::{Entry, EventFilter, Events, RegistrationError};
+
+const SHIFT: u32 = usize::BITS / 2;
+const INDEX: usize = (1 << SHIFT) - 1;
+
+/// The completion key of an owned connection.
+pub(super) type Key = usize;
+
+fn key(index: usize, count: usize) -> Key {
+    index | count << SHIFT
+}
+
+#[derive(Default)]
+pub(super) struct Connections {
+    entries: Vec<Connection>,
+    /// The keys whose REMOVE has not come out.
+    leaving: HashSet<Key>,
+}
+
+#[derive(Default)]
+struct Connection {
+    /// How many have had the index, this one included.
+    count: usize,
+    socket: Option<RawSocket>,
+    filter: EventFilter,
+    state: State,
+    /// What to say in place of events when it is armed the next time.
+    interruption: Option<u32>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum State {
+    /// A thread has it.
+    #[default]
+    Held,
+    Armed,
+    /// A packet that says this is on its way.
+    Interrupted(u32),
+}
+
+/// How a connection is armed.
+pub(super) enum Arming {
+    Register(Key),
+    /// By a packet that says this.
+    Post(Key, u32),
+}
+
+/// What becomes of a packet.
+pub(super) enum Verdict {
+    Deliver(Entry),
+    Drop,
+    /// It says nothing that is asked for, but its registration is disabled.
+    ArmAgain(Key, RawSocket, EventFilter),
+}
+
+impl Connections {
+    /// The index is this socket's now. `None` if there are no more keys.
+    pub(super) fn adopt(&mut self, index: usize, socket: RawSocket) -> Option<Key> {
+        if index > INDEX {
+            return None;
+        }
+        if index >= self.entries.len() {
+            self.entries.resize_with(index + 1, Connection::default);
+        }
+        let entry = &mut self.entries[index];
+        // Neither none nor all of the bits: those are other keys.
+        let count = entry.count % (INDEX - 1) + 1;
+        *entry = Connection {
+            count,
+            socket: Some(socket),
+            ..Connection::default()
+        };
+        Some(key(index, count))
+    }
+
+    fn get(&mut self, index: usize, socket: RawSocket) -> Option<&mut Connection> {
+        let entry = self.entries.get_mut(index)?;
+        (entry.socket == Some(socket)).then_some(entry)
+    }
+
+    fn by_key(&mut self, key: Key) -> Option<&mut Connection> {
+        let entry = self.entries.get_mut(key & INDEX)?;
+        (entry.count == key >> SHIFT && entry.socket.is_some()).then_some(entry)
+    }
+
+    /// The index is nobody's.
+    pub(super) fn release(&mut self, index: usize, socket: RawSocket) -> Option<Key> {
+        let entry = self.get(index, socket)?;
+        entry.socket = None;
+        Some(key(index, entry.count))
+    }
+
+    /// REMOVE is about to be asked for.
+    pub(super) fn leave(&mut self, key: Key) {
+        self.leaving.insert(key);
+    }
+
+    /// Whether REMOVE has not come out yet.
+    pub(super) fn is_leaving(&self, key: Key) -> bool {
+        self.leaving.contains(&key)
+    }
+
+    /// REMOVE will not come.
+    pub(super) fn has_left(&mut self, key: Key) {
+        self.leaving.remove(&key);
+    }
+
+    pub(super) fn arm(
+        &mut self,
+        index: usize,
+        socket: RawSocket,
+        filter: EventFilter,
+    ) -> Result<Arming, RegistrationError> {
+        let entry = self
+            .get(index, socket)
+            .ok_or(RegistrationError::NotASocket)?;
+        let key = key(index, entry.count);
+        entry.filter = filter;
+        Ok(match entry.interruption.take() {
+            Some(reason) => {
+                entry.state = State::Interrupted(reason);
+                Arming::Post(key, reason)
+            }
+            None => {
+                entry.state = State::Armed;
+                Arming::Register(key)
+            }
+        })
+    }
+
+    /// It could not be armed.
+    pub(super) fn disarm(&mut self, key: Key) {
+        if let Some(entry) = self.by_key(key) {
+            entry.state = State::Held;
+        }
+    }
+
+    /// Have a connection come out and say this. `Ok` if it will; a key if a packet has to be posted.
+    ///
+    /// `insist`: also if it is on its way for another reason; or else when it is armed the next time.
+    pub(super) fn interrupt(
+        &mut self,
+        index: usize,
+        socket: RawSocket,
+        reason: u32,
+        insist: bool,
+    ) -> Result<Option<Key>, ()> {
+        let entry = self.get(index, socket).ok_or(())?;
+        match entry.state {
+            State::Armed => {
+                entry.state = State::Interrupted(reason);
+                Ok(Some(key(index, entry.count)))
+            }
+            State::Interrupted(_) if insist => {
+                entry.state = State::Interrupted(reason);
+                Ok(None)
+            }
+            State::Held if insist => {
+                entry.interruption = Some(reason);
+                Err(())
+            }
+            _ => Err(()),
+        }
+    }
+
+    /// The packet could not be posted.
+    pub(super) fn take_back_interruption(&mut self, key: Key) {
+        if let Some(entry) = self.by_key(key) {
+            entry.state = State::Armed;
+        }
+    }
+
+    /// A packet has come out of the port.
+    pub(super) fn judge(&mut self, packet: Entry) -> Verdict {
+        let key = packet.completion_key;
+        if [0, INDEX].contains(&(key >> SHIFT)) {
+            return Verdict::Deliver(packet);
+        }
+        if packet.events().contains(Events::REMOVE) {
+            self.leaving.remove(&key);
+            return Verdict::Drop;
+        }
+        let Some(entry) = self.by_key(key) else {
+            return Verdict::Drop;
+        };
+        let is_ours = packet.transferred & !Events::ALL.bits() != 0;
+        let says = match entry.state {
+            State::Interrupted(reason) if is_ours => reason,
+            State::Armed if !is_ours => {
+                let events = packet.events() & entry.filter.wanted();
+                if events.is_empty() {
+                    let socket = entry.socket.expect("those without are not found");
+                    return Verdict::ArmAgain(key, socket, entry.filter);
+                }
+                events.bits()
+            }
+            _ => return Verdict::Drop,
+        };
+        entry.state = State::Held;
+        Verdict::Deliver(Entry::new(key & INDEX, says, 0))
+    }
+
+    /// A connection could not be armed again: it comes out with an error.
+    pub(super) fn fail(&mut self, key: Key) -> Option<Entry> {
+        let entry = self.by_key(key)?;
+        entry.state = State::Held;
+        Some(Entry::new(key & INDEX, Events::ERR.bits(), 0))
+    }
+}

@@ -1,0 +1,646 @@
+//! Windows from build 20348: the kernel's own port, and its `ProcessSocketNotifications`.
+//!
+//! The queue, the places and the order of the threads are the kernel's, and so are the registrations.
+//! What is added here: a port that can be closed while threads use it, times that are met to the
+//! millisecond and never early, errors with names, and [`connections`](super::connections).
+
+use std::cell::Cell;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use windows_sys::Win32::Foundation::{
+    ERROR_ABANDONED_WAIT_0, ERROR_INVALID_HANDLE, ERROR_NO_SYSTEM_RESOURCES,
+    ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_FOUND, ERROR_OUTOFMEMORY, ERROR_SUCCESS, HANDLE,
+    WAIT_TIMEOUT,
+};
+use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET, WSAENOTSOCK};
+use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
+use windows_sys::Win32::System::LibraryLoader::{
+    GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
+};
+
+use super::alarm::Alarm;
+use super::connections::{Arming, Connections, Key, Verdict};
+use super::port::{KernelPort, milliseconds};
+use crate::sys::RawSocket;
+use crate::{
+    Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
+};
+
+/// `ProcessSocketNotifications`, which only new systems have. A program that is to start on others has
+/// to find it by itself.
+type Function = unsafe extern "system" fn(
+    HANDLE,
+    u32,
+    *mut SOCK_NOTIFY_REGISTRATION,
+    u32,
+    u32,
+    *mut OVERLAPPED_ENTRY,
+    *mut u32,
+) -> u32;
+
+/// The system's function, if it has it.
+fn function() -> Option<Function> {
+    static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
+    *FUNCTION.get_or_init(|| {
+        // The first hands it on to the second.
+        let libraries = [c"ws2_32.dll", c"mswsock.dll"];
+        libraries.into_iter().find_map(|library| {
+            // SAFETY: the names are strings that end. The libraries are the system's, and stay loaded;
+            // the function has had this signature from its beginning.
+            unsafe {
+                let name = library.as_ptr().cast();
+                let library = LoadLibraryExA(name, null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32);
+                if library.is_null() {
+                    return None;
+                }
+                let name = c"ProcessSocketNotifications".as_ptr().cast();
+                let function = GetProcAddress(library, name)?;
+                Some(mem::transmute::<
+                    unsafe extern "system" fn() -> isize,
+                    Function,
+                >(function))
+            }
+        })
+    })
+}
+
+/// A completion port that is the kernel's from top to bottom.
+pub(crate) struct Native {
+    function: Function,
+    concurrency: usize,
+    /// Whoever uses the port holds this for reading, also while it waits. So none can use a handle that
+    /// was closed, and has become another's.
+    open: RwLock<Option<Open>>,
+    closed: AtomicBool,
+    waiting: AtomicUsize,
+    connections: Mutex<Connections>,
+    /// There have been connections.
+    adopts: AtomicBool,
+}
+
+struct Open {
+    // In this order they go: the timer posts to the port.
+    alarm: Mutex<Option<Alarm>>,
+    port: KernelPort,
+}
+
+/// The port in use.
+struct InUse<'a>(RwLockReadGuard<'a, Option<Open>>);
+
+impl std::ops::Deref for InUse<'_> {
+    type Target = Open;
+
+    fn deref(&self) -> &Open {
+        self.0.as_ref().expect("it is closed by nobody who uses it")
+    }
+}
+
+impl Native {
+    pub(crate) fn is_there() -> bool {
+        function().is_some()
+    }
+
+    pub(crate) fn new(concurrency: usize) -> Result<Self, Error> {
+        let function = function().ok_or(Error::BackendUnavailable)?;
+        let places = i32::try_from(concurrency).unwrap_or(i32::MAX) as u32;
+        let port = KernelPort::with_concurrency(places).map_err(|error| call_error(&error))?;
+        Ok(Native {
+            function,
+            concurrency,
+            open: RwLock::new(Some(Open {
+                alarm: Mutex::default(),
+                port,
+            })),
+            closed: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            connections: Mutex::default(),
+            adopts: AtomicBool::new(false),
+        })
+    }
+
+    fn enter(&self) -> Result<InUse<'_>, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        match &*open {
+            Some(_) => Ok(InUse(open)),
+            None => Err(Error::Closed),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn process(
+        &self,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        let open = self.enter()?;
+        let mut memory = Memory::borrow();
+        self.check(&open, registrations, &mut memory);
+        let outcome = match entries.is_empty() {
+            true => self.register(&open, registrations, &mut memory).map(|()| 0),
+            false => self.register_and_wait(&open, registrations, entries, timeout, &mut memory),
+        };
+        memory.give_back();
+        outcome
+    }
+
+    /// Say what is wrong with entries as far as it shows, and list the others for the kernel.
+    fn check(&self, open: &Open, registrations: &mut [Registration<'_>], memory: &mut Memory) {
+        for (index, registration) in registrations.iter_mut().enumerate() {
+            registration.result = registration.check();
+            if registration.result.is_err() || registration.operation == Operation::NONE {
+                continue;
+            }
+            let key = match registration.owned {
+                false => registration.completion_key,
+                true => match self.arm(open, registration) {
+                    Ok(Some(key)) => key,
+                    outcome => {
+                        registration.result = outcome.map(drop);
+                        continue;
+                    }
+                },
+            };
+            memory.batch.push(SOCK_NOTIFY_REGISTRATION {
+                socket: registration.raw_socket() as SOCKET,
+                completionKey: with_exposed_provenance_mut(key),
+                eventFilter: registration.event_filter.bits(),
+                operation: registration.operation.bits(),
+                triggerFlags: registration.trigger.bits(),
+                registrationResult: 0,
+            });
+            memory.places.push(index);
+        }
+    }
+
+    /// The key to arm a connection with, unless it comes out at once.
+    fn arm(
+        &self,
+        open: &Open,
+        registration: &Registration<'_>,
+    ) -> Result<Option<Key>, RegistrationError> {
+        let arming = self.connections().arm(
+            registration.completion_key,
+            registration.raw_socket(),
+            registration.event_filter,
+        )?;
+        match arming {
+            Arming::Register(key) => Ok(Some(key)),
+            Arming::Post(key, reason) => match open.port.post(reason, key, 0) {
+                Ok(()) => Ok(None),
+                Err(_) => {
+                    self.connections().disarm(key);
+                    Err(RegistrationError::OutOfMemory)
+                }
+            },
+        }
+    }
+
+    /// Apply the batch, if there is one, and take nothing.
+    fn register(
+        &self,
+        open: &Open,
+        registrations: &mut [Registration<'_>],
+        memory: &mut Memory,
+    ) -> Result<(), Error> {
+        if memory.batch.is_empty() {
+            return Ok(());
+        }
+        let status = self.call(open, memory, 0, Some(Duration::ZERO));
+        self.settle(registrations, memory, status);
+        match status {
+            ERROR_SUCCESS => Ok(()),
+            other => Err(refusal_of_call(other)),
+        }
+    }
+
+    /// Apply the batch, and take packets, at least one.
+    fn register_and_wait(
+        &self,
+        open: &Open,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+        memory: &mut Memory,
+    ) -> Result<usize, Error> {
+        let waits = timeout != Some(Duration::ZERO);
+        let end = match timeout {
+            Some(timeout) if waits => Instant::now().checked_add(timeout),
+            _ => None,
+        };
+        let mut left = timeout;
+        loop {
+            self.waiting
+                .fetch_add(usize::from(waits), Ordering::Relaxed);
+            let status = self.call(open, memory, entries.len(), left);
+            self.waiting
+                .fetch_sub(usize::from(waits), Ordering::Relaxed);
+            self.settle(registrations, memory, status);
+            if self.is_closed() {
+                // And the next one is released.
+                let _ = open.port.post(0, 0, 0);
+                return Err(Error::Closed);
+            }
+            let mut is_over = !waits;
+            match status {
+                ERROR_SUCCESS => {
+                    let count = self.deliver(open, entries, memory);
+                    if count > 0 {
+                        return Ok(count);
+                    }
+                    // There may be something behind what was dropped.
+                    is_over = false;
+                }
+                WAIT_TIMEOUT => {}
+                other => return Err(refusal_of_call(other)),
+            }
+            // The kernel counts in ticks, and may be early.
+            if let Some(end) = end {
+                let rest = end.saturating_duration_since(Instant::now());
+                is_over = is_over || (status == WAIT_TIMEOUT && rest.is_zero());
+                left = Some(rest);
+            }
+            if is_over {
+                return Err(Error::TimedOut);
+            }
+        }
+    }
+
+    /// One call of the function, with the batch, and memory for so many packets.
+    fn call(
+        &self,
+        open: &Open,
+        memory: &mut Memory,
+        room: usize,
+        timeout: Option<Duration>,
+    ) -> u32 {
+        let Memory { batch, packets, .. } = memory;
+        packets.clear();
+        packets.reserve(room);
+        let mut count = 0;
+        let (entries, received) = match room {
+            0 => (null_mut(), null_mut()),
+            _ => (packets.as_mut_ptr(), &raw mut count),
+        };
+        let registrations = match batch.is_empty() {
+            true => null_mut(),
+            false => batch.as_mut_ptr(),
+        };
+        // SAFETY: the arrays are as long as it says, and there for the call. What it says that it has
+        // written, it has.
+        unsafe {
+            let status = (self.function)(
+                open.port.handle(),
+                batch.len() as u32,
+                registrations,
+                milliseconds(timeout),
+                room as u32,
+                entries,
+                received,
+            );
+            if status == ERROR_SUCCESS {
+                packets.set_len(count as usize);
+            }
+            status
+        }
+    }
+
+    /// Note what has become of the batch.
+    fn settle(&self, registrations: &mut [Registration<'_>], memory: &mut Memory, status: u32) {
+        let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
+        for (&index, entry) in memory.places.iter().zip(&memory.batch) {
+            let registration = &mut registrations[index];
+            if applied {
+                registration.result = result(entry.registrationResult);
+            }
+            if registration.owned && (!applied || registration.result.is_err()) {
+                self.connections().disarm(entry.completionKey.addr());
+            }
+        }
+        memory.places.clear();
+        memory.batch.clear();
+    }
+
+    /// Hand out the packets that are still of interest.
+    fn deliver(&self, open: &Open, entries: &mut [Entry], memory: &mut Memory) -> usize {
+        let packets = memory.packets.iter().map(|packet| Entry {
+            completion_key: packet.lpCompletionKey,
+            transferred: packet.dwNumberOfBytesTransferred,
+            overlapped: packet.lpOverlapped.expose_provenance(),
+        });
+        let mut count = 0;
+        let mut hand_out = |entry| {
+            entries[count] = entry;
+            count += 1;
+        };
+        if !self.adopts.load(Ordering::Relaxed) {
+            packets.for_each(hand_out);
+            return count;
+        }
+        let mut connections = self.connections();
+        for packet in packets {
+            match connections.judge(packet) {
+                Verdict::Deliver(entry) => hand_out(entry),
+                Verdict::Drop => {}
+                Verdict::ArmAgain(key, socket, filter) => {
+                    memory.batch.push(arming(socket, key, filter));
+                }
+            }
+        }
+        drop(connections);
+        if memory.batch.is_empty() {
+            return count;
+        }
+        let status = self.call(open, memory, 0, Some(Duration::ZERO));
+        let mut connections = self.connections();
+        for entry in memory.batch.drain(..) {
+            if status != ERROR_SUCCESS || entry.registrationResult != ERROR_SUCCESS {
+                let failed = connections.fail(entry.completionKey.addr());
+                failed.into_iter().for_each(&mut hand_out);
+            }
+        }
+        count
+    }
+
+    pub(crate) fn post(
+        &self,
+        entries: &[Entry],
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
+        let open = self.enter()?;
+        for entry in entries {
+            open.port
+                .post(entry.transferred, entry.completion_key, entry.overlapped)
+                .map_err(|error| call_error(&error))?;
+        }
+        before_waking();
+        Ok(())
+    }
+
+    /// Queue an empty packet with this entry's key, the same every time, when the time is over. The
+    /// latest time counts.
+    pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
+        let open = self.enter()?;
+        let mut alarm = open.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        let alarm = match &*alarm {
+            Some(alarm) => alarm,
+            None => {
+                let made = Alarm::new(&open.port, entry.completion_key);
+                alarm.insert(made.map_err(|error| call_error(&error))?)
+            }
+        };
+        alarm.set(delay);
+        Ok(())
+    }
+
+    pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
+        self.enter()?
+            .port
+            .associate(handle, key)
+            .map_err(|error| call_error(&error))
+    }
+
+    /// Register a socket under the key of this index, disabled.
+    pub(crate) fn adopt(
+        &self,
+        socket: RawSocket,
+        index: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        let open = self.enter()?;
+        let Some(key) = self.connections().adopt(index, socket) else {
+            return Ok(Err(RegistrationError::LimitReached));
+        };
+        self.adopts.store(true, Ordering::Relaxed);
+        let mut memory = Memory::borrow();
+        let enable = arming(socket, key, EventFilter::NONE);
+        let disable = SOCK_NOTIFY_REGISTRATION {
+            operation: Operation::DISABLE.bits(),
+            ..enable
+        };
+        memory.batch.extend([enable, disable]);
+        let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
+        let outcome = match status {
+            ERROR_SUCCESS => Ok(result(memory.batch[0].registrationResult)),
+            other => Err(refusal_of_call(other)),
+        };
+        memory.batch.clear();
+        memory.give_back();
+        if outcome != Ok(Ok(())) {
+            self.connections().release(index, socket);
+        }
+        outcome
+    }
+
+    /// End the registration of a connection that is not armed, without a notification. The kernel need
+    /// not be told if it is closed next.
+    pub(crate) fn release(&self, socket: RawSocket, index: usize, stays_open: bool) {
+        let Some(key) = self.connections().release(index, socket) else {
+            return;
+        };
+        if !stays_open {
+            return;
+        }
+        let Ok(open) = self.enter() else { return };
+        self.connections().leave(key);
+        let mut memory = Memory::borrow();
+        memory.batch.push(SOCK_NOTIFY_REGISTRATION {
+            operation: Operation::REMOVE.bits(),
+            ..arming(socket, key, EventFilter::NONE)
+        });
+        let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
+        let is_removed = status == ERROR_SUCCESS && memory.batch[0].registrationResult == 0;
+        memory.batch.clear();
+        if is_removed {
+            self.await_removal(&open, key, &mut memory);
+        } else {
+            self.connections().has_left(key);
+        }
+        memory.give_back();
+    }
+
+    /// Wait until REMOVE has come out, on this thread or on another: only then can the socket be
+    /// registered again.
+    fn await_removal(&self, open: &Open, key: Key, memory: &mut Memory) {
+        const ROOM: usize = 64;
+        let mut others = Vec::new();
+        let mut pause = Duration::ZERO;
+        while !self.is_closed() && self.connections().is_leaving(key) {
+            open.port.take(&mut memory.packets, ROOM, Some(pause));
+            pause = match memory.packets.is_empty() {
+                true => Duration::from_millis(1),
+                false => Duration::ZERO,
+            };
+            let mut packets = memory.packets.drain(..);
+            for packet in &mut packets {
+                if packet.lpCompletionKey == key {
+                    let entry = Entry::new(key, packet.dwNumberOfBytesTransferred, 0);
+                    // Nothing but REMOVE is of interest, and that to nobody else.
+                    self.connections().judge(entry);
+                } else {
+                    others.push(packet);
+                }
+            }
+        }
+        for packet in others {
+            let (bytes, overlapped) = (packet.dwNumberOfBytesTransferred, packet.lpOverlapped);
+            let key = packet.lpCompletionKey;
+            let _ = open.port.post(bytes, key, overlapped.expose_provenance());
+        }
+    }
+
+    /// Have a connection come out and say this, as [`Connections::interrupt`] has it.
+    pub(crate) fn interrupt(
+        &self,
+        socket: RawSocket,
+        index: usize,
+        reason: u32,
+        insist: bool,
+    ) -> bool {
+        let Ok(open) = self.enter() else { return false };
+        let outcome = self.connections().interrupt(index, socket, reason, insist);
+        match outcome {
+            Ok(Some(key)) => {
+                let posted = open.port.post(reason, key, 0).is_ok();
+                if !posted {
+                    self.connections().take_back_interruption(key);
+                }
+                posted
+            }
+            outcome => outcome.is_ok(),
+        }
+    }
+
+    /// Close the port when nobody uses it any more. Those who wait in it are released, one by the other.
+    pub(crate) fn close(&self) {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner) {
+            let _ = open.port.post(0, 0, 0);
+        }
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn concurrency(&self) -> usize {
+        self.concurrency
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            registrations: None,
+            queued: self.enter().map_or(0, |open| open.port.depth()),
+            running: None,
+            waiting: self.waiting.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What a thread needs for a call, kept from one to the next.
+#[derive(Default)]
+struct Memory {
+    batch: Vec<SOCK_NOTIFY_REGISTRATION>,
+    /// Which entries those are.
+    places: Vec<usize>,
+    packets: Vec<OVERLAPPED_ENTRY>,
+}
+
+thread_local! {
+    static MEMORY: Cell<Memory> = Cell::default();
+}
+
+impl Memory {
+    fn borrow() -> Self {
+        MEMORY.try_with(Cell::take).unwrap_or_default()
+    }
+
+    fn give_back(self) {
+        let _ = MEMORY.try_with(|memory| memory.set(self));
+    }
+}
+
+/// ENABLE for a connection.
+fn arming(socket: RawSocket, key: Key, filter: EventFilter) -> SOCK_NOTIFY_REGISTRATION {
+    SOCK_NOTIFY_REGISTRATION {
+        socket: socket as SOCKET,
+        completionKey: with_exposed_provenance_mut(key),
+        eventFilter: filter.bits(),
+        operation: Operation::ENABLE.bits(),
+        triggerFlags: Trigger::ONESHOT.union(Trigger::LEVEL).bits(),
+        registrationResult: 0,
+    }
+}
+
+fn result(code: u32) -> Result<(), RegistrationError> {
+    const NOT_A_SOCKET: u32 = WSAENOTSOCK as u32;
+    Err(match code {
+        ERROR_SUCCESS => return Ok(()),
+        NOT_A_SOCKET | ERROR_INVALID_HANDLE => RegistrationError::NotASocket,
+        ERROR_NOT_FOUND => RegistrationError::NotFound,
+        ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => RegistrationError::OutOfMemory,
+        ERROR_NO_SYSTEM_RESOURCES => RegistrationError::LimitReached,
+        code => RegistrationError::Os(code as i32),
+    })
+}
+
+fn call_error(error: &io::Error) -> Error {
+    refusal_of_call(error.raw_os_error().unwrap_or_default() as u32)
+}
+
+fn refusal_of_call(code: u32) -> Error {
+    match code {
+        WAIT_TIMEOUT => Error::TimedOut,
+        ERROR_ABANDONED_WAIT_0 => Error::Closed,
+        ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => Error::OutOfMemory,
+        code => Error::Os(code as i32),
+    }
+}
+
+/// The names and layouts of the published document, as `windows-sys` has them.
+const _: () = {
+    use std::mem::offset_of;
+
+    use windows_sys::Win32::Networking::WinSock as published;
+
+    use crate::Events;
+
+    let _: Function = published::ProcessSocketNotifications;
+
+    type R = SOCK_NOTIFY_REGISTRATION;
+    let word = size_of::<usize>();
+    assert!(offset_of!(R, socket) == 0 && offset_of!(R, completionKey) == word);
+    assert!(offset_of!(R, eventFilter) == 2 * word && offset_of!(R, operation) == 2 * word + 2);
+    assert!(offset_of!(R, triggerFlags) == 2 * word + 3);
+    assert!(offset_of!(R, registrationResult) == 2 * word + 4 && size_of::<R>() == 2 * word + 8);
+
+    assert!(EventFilter::IN.bits() as u32 == published::SOCK_NOTIFY_REGISTER_EVENT_IN);
+    assert!(EventFilter::OUT.bits() as u32 == published::SOCK_NOTIFY_REGISTER_EVENT_OUT);
+    assert!(EventFilter::HANGUP.bits() as u32 == published::SOCK_NOTIFY_REGISTER_EVENT_HANGUP);
+    assert!(Events::IN.bits() == published::SOCK_NOTIFY_EVENT_IN);
+    assert!(Events::OUT.bits() == published::SOCK_NOTIFY_EVENT_OUT);
+    assert!(Events::HANGUP.bits() == published::SOCK_NOTIFY_EVENT_HANGUP);
+    assert!(Events::ERR.bits() == published::SOCK_NOTIFY_EVENT_ERR);
+    assert!(Events::REMOVE.bits() == published::SOCK_NOTIFY_EVENT_REMOVE);
+    assert!(Operation::ENABLE.bits() as u32 == published::SOCK_NOTIFY_OP_ENABLE);
+    assert!(Operation::DISABLE.bits() as u32 == published::SOCK_NOTIFY_OP_DISABLE);
+    assert!(Operation::REMOVE.bits() as u32 == published::SOCK_NOTIFY_OP_REMOVE);
+    assert!(Trigger::ONESHOT.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_ONESHOT);
+    assert!(Trigger::PERSISTENT.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_PERSISTENT);
+    assert!(Trigger::LEVEL.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_LEVEL);
+    assert!(Trigger::EDGE.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_EDGE);
+};

@@ -1,0 +1,101 @@
+//! What a port is beneath: the engine over polls of the socket driver, or the kernel's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::HANDLE;
+
+use super::{Afd, Native};
+use crate::engine::Engine;
+use crate::sys::RawSocket;
+use crate::{Entry, Error, Registration, RegistrationError, Snapshot};
+
+/// A port on either backend.
+pub(crate) enum SystemPort {
+    Engine(Arc<Engine<Afd>>),
+    Native(Native),
+}
+
+/// Hands a call on to the port that it is.
+macro_rules! either {
+    ($system:expr, $port:ident => $call:expr) => {
+        match $system {
+            SystemPort::Engine($port) => $call,
+            SystemPort::Native($port) => $call,
+        }
+    };
+}
+
+impl SystemPort {
+    pub(crate) fn process(
+        &self,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        either!(self, port => port.process(registrations, entries, timeout))
+    }
+
+    pub(crate) fn post(
+        &self,
+        entries: &[Entry],
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
+        either!(self, port => port.post(entries, before_waking))
+    }
+
+    pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
+        either!(self, port => port.post_after(delay, entry))
+    }
+
+    /// Have what completes on this handle come out of the port, under this key.
+    pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.poller().associate(handle, key),
+            SystemPort::Native(port) => port.associate(handle, key),
+        }
+    }
+
+    pub(crate) fn adopt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        either!(self, port => port.adopt(socket, key))
+    }
+
+    pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
+        either!(self, port => port.release(socket, key, stays_open));
+    }
+
+    pub(crate) fn interrupt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        reason: u32,
+        insist: bool,
+    ) -> bool {
+        either!(self, port => port.interrupt(socket, key, reason, insist))
+    }
+
+    /// Lend this thread's place until the returned value is dropped. The kernel sees by itself when a
+    /// thread blocks.
+    pub(crate) fn lend_place(&self) -> impl Sized + '_ {
+        match self {
+            SystemPort::Engine(engine) => Some(engine.lend_place()),
+            SystemPort::Native(_) => None,
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        either!(self, port => port.close());
+    }
+
+    pub(crate) fn concurrency(&self) -> usize {
+        either!(self, port => port.concurrency())
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        either!(self, port => port.snapshot())
+    }
+}

@@ -1,0 +1,608 @@
+//! F. Threads: how many run, and who holds a place.
+//!
+//! These are for the backends whose places are the library's. Where they are the kernel's, it sees a
+//! thread block, and gives its place to another; and it does not tell.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
+
+use crate::support::trigger::{LEVEL, ONCE};
+use crate::support::{
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, expect_nothing,
+    expect_packets, port_with, this_thread, thread_time, wait_for_waiting, wait_until,
+};
+
+for_every_backend_with_places! {
+    f2_no_more_threads_run_than_there_are_places,
+    f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready,
+    f2_a_thread_keeps_its_place_whatever_else_it_calls,
+    f2_a_thread_that_dequeues_again_changes_one_place_for_another,
+    f2_many_packets_in_hand_are_one_place,
+    f2_a_thread_that_waits_in_vain_holds_no_place,
+    f2_a_thread_that_ends_gives_its_place_back,
+    f2_a_thread_that_panics_gives_its_place_back,
+    f2_a_thread_that_dequeues_elsewhere_gives_its_place_back,
+    f2_packets_wait_while_all_places_are_taken,
+    f2_a_ready_socket_waits_while_all_places_are_taken,
+    f2_waiting_for_a_place_costs_no_time,
+    f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken,
+    f4_a_blocking_thread_lends_its_place,
+    f4_the_place_is_back_when_the_scope_ends,
+    f4_a_scope_in_a_scope_changes_nothing,
+    f4_a_panic_in_the_scope_ends_it,
+    f4_without_a_place_it_only_runs_the_work,
+    f4_it_is_about_the_places_of_this_port_only,
+    f4_dequeuing_in_the_scope_leaves_one_place_taken,
+    f4_a_port_closed_in_the_scope_is_no_trouble,
+    g4_closing_releases_threads_that_wait_for_a_place,
+}
+
+const PACKET: Entry = Entry::new(51, 0, 0);
+
+/// Eight threads handle twenty packets, each of which takes until the gate is opened for it.
+fn run_eight_threads(
+    port: &CompletionPort,
+    places: usize,
+    make_packets: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    const THREADS: usize = 8;
+    const PACKETS: usize = 20;
+    let gate = Gate::new();
+    let [running, most, handled] = [const { AtomicUsize::new(0) }; 3];
+    let work = |tell: Sender<ThreadId>| {
+        tell.send(this_thread()).expect("someone listens");
+        while port.dequeue_one(None).is_ok() {
+            let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+            most.fetch_max(now, Ordering::SeqCst);
+            gate.pass();
+            running.fetch_sub(1, Ordering::SeqCst);
+            handled.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(port, &[&gate]);
+        let (tell, told) = channel();
+        for _ in 0..THREADS {
+            let tell = tell.clone();
+            scope.spawn(move || work(tell));
+        }
+        let threads: Vec<ThreadId> = told.iter().take(THREADS).collect();
+        wait_for_waiting(port, THREADS);
+        make_packets()?;
+        for done in 0..=PACKETS {
+            let busy = places.min(PACKETS - done);
+            wait_until("all places are taken again", || {
+                handled.load(Ordering::SeqCst) == done && running.load(Ordering::SeqCst) == busy
+            });
+            // Nobody else is on the way: all are asleep, at the gate or in the port.
+            wait_for_waiting(port, THREADS - busy);
+            threads.iter().copied().for_each(asleep);
+            assert_eq!(running.load(Ordering::SeqCst), busy);
+            assert_eq!(counted(port.snapshot().running), busy);
+            gate.open(1);
+        }
+        assert_eq!(most.load(Ordering::SeqCst), places);
+        Ok(())
+    })
+}
+
+fn f2_no_more_threads_run_than_there_are_places(backend: Backend) -> io::Result<()> {
+    for places in [1, 2, 3, 7] {
+        let port = port_with(backend, places)?;
+        run_eight_threads(&port, places, || {
+            for _ in 0..20 {
+                port.post(PACKET)?;
+            }
+            Ok(())
+        })?;
+    }
+    for places in [1, 2, 3, 7] {
+        let port = port_with(backend, places)?;
+        run_eight_threads(&port, places, || Ok(port.post_all(&[PACKET; 20])?))?;
+    }
+    Ok(())
+}
+
+fn f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready(
+    backend: Backend,
+) -> io::Result<()> {
+    for places in [1, 2, 3, 7] {
+        let port = port_with(backend, places)?;
+        let pairs = (0..20)
+            .map(|_| Pair::unix())
+            .collect::<io::Result<Vec<_>>>()?;
+        for (key, pair) in pairs.iter().enumerate() {
+            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+        }
+        run_eight_threads(&port, places, || pairs.iter().try_for_each(Pair::send))?;
+    }
+    Ok(())
+}
+
+/// The place of a port that has one is taken by this thread's packet, and stays taken.
+#[track_caller]
+fn assert_place_taken(port: &CompletionPort) {
+    assert_eq!(counted(port.snapshot().running), 1);
+    let look = thread::scope(|scope| {
+        let other = scope.spawn(|| port.dequeue_one(Some(Duration::ZERO)));
+        other.join().expect("no panic")
+    });
+    assert_eq!(look, Err(Error::TimedOut));
+}
+
+/// The place is free: another thread gets the packet that waits.
+#[track_caller]
+fn assert_place_free(port: &CompletionPort) {
+    let look = thread::scope(|scope| {
+        let other = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
+        other.join().expect("no panic")
+    });
+    assert_eq!(look, Ok(PACKET));
+}
+
+fn f2_a_thread_keeps_its_place_whatever_else_it_calls(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    port.post_all(&[PACKET; 2])?;
+    port.dequeue_one(None)?;
+    assert_place_taken(&port);
+    port.post(PACKET)?;
+    assert_place_taken(&port);
+    let enable = || Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL);
+    port.register(enable())??;
+    pair.send()?;
+    assert_place_taken(&port);
+    port.process(&mut [enable()], &mut [], Some(Duration::ZERO))?;
+    assert_place_taken(&port);
+    // Calls that fail dequeue nothing either.
+    let failed = port.process(&mut [enable()], &mut [], None);
+    assert_eq!(failed, Err(Error::InvalidParameter));
+    let failed = port.dequeue(&mut [], None);
+    assert_eq!(failed, Err(Error::InvalidParameter));
+    assert_place_taken(&port);
+    Ok(())
+}
+
+fn f2_a_thread_that_dequeues_again_changes_one_place_for_another(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    for timeout in [None, Some(PATIENCE), Some(Duration::ZERO)] {
+        port.post_all(&[PACKET; 101])?;
+        for _ in 0..100 {
+            assert_eq!(port.dequeue_one(timeout)?, PACKET);
+            assert_eq!(counted(port.snapshot().running), 1);
+        }
+        assert_place_taken(&port);
+        port.dequeue_one(timeout)?;
+    }
+    Ok(())
+}
+
+fn f2_many_packets_in_hand_are_one_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 2)?;
+    port.post_all(&[PACKET; 10])?;
+    assert_eq!(port.dequeue(&mut [PACKET; 9], None)?.len(), 9);
+    assert_eq!(counted(port.snapshot().running), 1);
+    assert_place_free(&port);
+    Ok(())
+}
+
+fn f2_a_thread_that_waits_in_vain_holds_no_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    for timeout in [Duration::ZERO, Duration::from_millis(1)] {
+        port.post(PACKET)?;
+        port.dequeue_one(None)?;
+        assert_eq!(counted(port.snapshot().running), 1);
+        assert_eq!(port.dequeue_one(Some(timeout)), Err(Error::TimedOut));
+        assert_eq!(counted(port.snapshot().running), 0);
+        port.post(PACKET)?;
+        assert_place_free(&port);
+    }
+    Ok(())
+}
+
+fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    for _ in 0..20 {
+        port.post_all(&[PACKET; 2])?;
+        let gate = Gate::new();
+        thread::scope(|scope| {
+            let close = CloseAtEnd(&port, &[&gate]);
+            let first = scope.spawn(|| {
+                port.dequeue_one(None).expect("a packet");
+            });
+            // Whether the next one waits already when the place becomes free, or comes later.
+            first.join().expect("no panic");
+            assert_eq!(counted(port.snapshot().running), 0);
+            let second = scope.spawn(|| {
+                port.dequeue_one(None).expect("a packet");
+                gate.pass();
+            });
+            wait_until("the place is taken", || {
+                counted(port.snapshot().running) == 1
+            });
+            let third = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
+            wait_for_waiting(&port, 1);
+            port.post(PACKET).expect("an open port");
+            gate.open(1);
+            second.join().expect("no panic");
+            assert_eq!(third.join().expect("no panic"), Ok(PACKET));
+            std::mem::forget(close);
+        });
+        assert_eq!(counted(port.snapshot().running), 0);
+    }
+    Ok(())
+}
+
+fn f2_a_thread_that_panics_gives_its_place_back(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[PACKET; 2])?;
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            port.dequeue_one(None).expect("a packet");
+            // Without a message on the test's output.
+            std::panic::resume_unwind(Box::new("on purpose"));
+        });
+        assert!(first.join().is_err());
+    });
+    assert_eq!(counted(port.snapshot().running), 0);
+    assert_place_free(&port);
+    Ok(())
+}
+
+fn f2_a_thread_that_dequeues_elsewhere_gives_its_place_back(backend: Backend) -> io::Result<()> {
+    let (here, there) = (port_with(backend, 1)?, port_with(backend, 1)?);
+    for _ in 0..3 {
+        here.post_all(&[PACKET; 2])?;
+        here.dequeue_one(None)?;
+        assert_place_taken(&here);
+        // Whether something comes from there or not.
+        there
+            .dequeue_one(Some(Duration::ZERO))
+            .expect_err("no packet");
+        assert_eq!(counted(here.snapshot().running), 0);
+        assert_place_free(&here);
+
+        here.post_all(&[PACKET; 2])?;
+        here.dequeue_one(None)?;
+        there.post(PACKET)?;
+        thread::scope(|scope| -> io::Result<()> {
+            let waiting = scope.spawn(|| here.dequeue_one(Some(PATIENCE)));
+            wait_for_waiting(&here, 1);
+            there.dequeue_one(None)?;
+            assert_eq!(waiting.join().expect("no panic"), Ok(PACKET));
+            Ok(())
+        })?;
+        assert_eq!(counted(there.snapshot().running), 1);
+        here.dequeue_one(Some(Duration::ZERO))
+            .expect_err("no packet");
+        assert_eq!(counted(there.snapshot().running), 0);
+    }
+    Ok(())
+}
+
+fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[PACKET; 5])?;
+    port.dequeue_one(None)?;
+    thread::scope(|scope| {
+        let others = [Duration::ZERO, Duration::from_millis(1), GLANCE].map(|timeout| {
+            let port = &port;
+            scope.spawn(move || port.dequeue_one(Some(timeout)))
+        });
+        for other in others {
+            assert_eq!(other.join().expect("no panic"), Err(Error::TimedOut));
+        }
+    });
+    assert_eq!(port.snapshot().queued, 4);
+    assert_eq!(counted(port.snapshot().running), 1);
+    expect_packets(&port, &[PACKET; 4]);
+    Ok(())
+}
+
+fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))??;
+    port.post(PACKET)?;
+    port.dequeue_one(None)?;
+    thread::scope(|scope| -> io::Result<()> {
+        let close = CloseAtEnd(&port, &[]);
+        let (tell, told) = channel();
+        let port = &port;
+        let waiting = scope.spawn(move || {
+            tell.send(this_thread()).expect("someone listens");
+            port.dequeue_one(Some(PATIENCE))
+        });
+        let thread = told.recv().expect("a thread");
+        wait_for_waiting(port, 1);
+        asleep(thread);
+        pair.send()?;
+        thread::sleep(GLANCE);
+        assert!(!waiting.is_finished());
+        // The place becomes free; and it is the other thread that waits for it.
+        assert_eq!(counted(port.snapshot().running), 1);
+        let other = port_with(backend, 1)?;
+        other
+            .dequeue_one(Some(Duration::ZERO))
+            .expect_err("no packet");
+        let entry = waiting.join().expect("no panic")?;
+        assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
+        std::mem::forget(close);
+        Ok(())
+    })
+}
+
+/// A socket that is ready all the time must not keep those busy who wait for a place.
+fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))??;
+    port.dequeue_one(None)?;
+    port.post(PACKET)?;
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let before = thread_time();
+                    let result = port.dequeue_one(Some(GLANCE * 4));
+                    (result, thread_time() - before)
+                })
+            })
+            .collect();
+        for thread in waiting {
+            let (result, spent) = thread.join().expect("no panic");
+            assert_eq!(result, Err(Error::TimedOut));
+            assert!(spent < GLANCE / 5, "{spent:?}");
+        }
+    });
+    Ok(())
+}
+
+/// The same for those who waited already when the place was taken.
+fn f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))??;
+    let gate = Gate::new();
+    thread::scope(|scope| -> io::Result<()> {
+        let close = CloseAtEnd(&port, &[&gate]);
+        let wait = || {
+            let before = thread_time();
+            let result = port.dequeue_one(Some(GLANCE * 10));
+            let spent = thread_time() - before;
+            if result.is_ok() {
+                gate.pass();
+            }
+            (result, spent)
+        };
+        let threads: Vec<_> = (0..5).map(|_| scope.spawn(wait)).collect();
+        wait_for_waiting(&port, 5);
+        port.post(PACKET)?;
+        wait_until("the place is taken", || {
+            counted(port.snapshot().running) == 1
+        });
+        pair.send()?;
+        wait_until("the others have given up", || port.snapshot().waiting == 0);
+        drop(close);
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        let (taken, rest): (Vec<_>, Vec<_>) = results.partition(|(result, _)| result.is_ok());
+        assert_eq!((taken.len(), rest.len()), (1, 4));
+        for (result, spent) in rest {
+            assert_eq!(result, Err(Error::TimedOut));
+            assert!(spent < GLANCE / 5, "{spent:?}");
+        }
+        Ok(())
+    })
+}
+
+/// Runs `work` on a thread that holds the only place, with a packet left in the queue.
+fn with_a_place<R: Send>(
+    port: &CompletionPort,
+    work: impl FnOnce() -> R + Send,
+) -> Result<R, Error> {
+    port.post_all(&[PACKET; 2])?;
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            port.dequeue_one(None)?;
+            Ok(work())
+        });
+        worker.join().expect("no panic")
+    })
+}
+
+fn f4_a_blocking_thread_lends_its_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    // To a thread that comes later.
+    let value = with_a_place(&port, || {
+        assert_place_taken(&port);
+        port.blocking(|| {
+            assert_eq!(counted(port.snapshot().running), 0);
+            assert_place_free(&port);
+            "the value of the work"
+        })
+    })?;
+    assert_eq!(value, "the value of the work");
+
+    // And to one that waits already.
+    port.post(PACKET)?;
+    port.dequeue_one(None)?;
+    thread::scope(|scope| -> io::Result<()> {
+        let waiting = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
+        wait_for_waiting(&port, 1);
+        port.post(PACKET)?;
+        thread::sleep(GLANCE);
+        assert!(!waiting.is_finished());
+        port.blocking(|| assert_eq!(waiting.join().expect("no panic"), Ok(PACKET)));
+        Ok(())
+    })
+}
+
+fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let gate = Gate::new();
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[&gate]);
+        port.post_all(&[PACKET; 3])?;
+        port.dequeue_one(None)?;
+        let other = port.blocking(|| {
+            let other = scope.spawn(|| {
+                port.dequeue_one(None).expect("a packet");
+                gate.pass();
+                port.dequeue_one(Some(GLANCE))
+            });
+            wait_until("the place is lent", || {
+                counted(port.snapshot().running) == 1
+            });
+            other
+        });
+        // At once, even though that makes one too many for a while.
+        assert_eq!(counted(port.snapshot().running), 2);
+        gate.open(1);
+        // Then the other has to wait.
+        assert_eq!(other.join().expect("no panic"), Err(Error::TimedOut));
+        assert_eq!(counted(port.snapshot().running), 1);
+        assert_place_taken(&port);
+        Ok(())
+    })
+}
+
+fn f4_a_scope_in_a_scope_changes_nothing(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 2)?;
+    port.post_all(&[PACKET; 2])?;
+    port.dequeue_one(None)?;
+    assert_eq!(counted(port.snapshot().running), 1);
+    port.blocking(|| {
+        assert_eq!(counted(port.snapshot().running), 0);
+        port.blocking(|| {
+            port.blocking(|| assert_eq!(counted(port.snapshot().running), 0));
+            assert_eq!(counted(port.snapshot().running), 0);
+        });
+        // It is the outer scope's end that counts.
+        assert_eq!(counted(port.snapshot().running), 0);
+    });
+    assert_eq!(counted(port.snapshot().running), 1);
+    port.blocking(|| assert_eq!(counted(port.snapshot().running), 0));
+    assert_eq!(counted(port.snapshot().running), 1);
+    Ok(())
+}
+
+fn f4_a_panic_in_the_scope_ends_it(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[PACKET; 2])?;
+    port.dequeue_one(None)?;
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        port.blocking(|| {
+            port.blocking(|| std::panic::resume_unwind(Box::new("on purpose")));
+        });
+    }));
+    assert!(panic.is_err());
+    assert_place_taken(&port);
+    port.dequeue_one(None)?;
+    expect_nothing(&port);
+    assert_eq!(counted(port.snapshot().running), 0);
+    Ok(())
+}
+
+fn f4_without_a_place_it_only_runs_the_work(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    assert_eq!(port.blocking(|| 7), 7);
+    assert_eq!(counted(port.snapshot().running), 0);
+    // Another thread holds the place; this one has none to lend.
+    with_a_place(&port, || {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| port.blocking(|| assert_place_taken(&port)));
+            other.join().expect("no panic");
+        });
+        assert_place_taken(&port);
+    })?;
+    // Nor has one whose wait was in vain.
+    expect_packets(&port, &[PACKET]);
+    expect_nothing(&port);
+    port.blocking(|| assert_eq!(counted(port.snapshot().running), 0));
+    assert_eq!(counted(port.snapshot().running), 0);
+    Ok(())
+}
+
+fn f4_it_is_about_the_places_of_this_port_only(backend: Backend) -> io::Result<()> {
+    let (here, there) = (port_with(backend, 1)?, port_with(backend, 1)?);
+    here.post_all(&[PACKET; 2])?;
+    here.dequeue_one(None)?;
+    there.blocking(|| assert_place_taken(&here));
+    assert_eq!(counted(there.snapshot().running), 0);
+    here.blocking(|| there.blocking(|| assert_place_free(&here)));
+    assert_eq!(counted(here.snapshot().running), 1);
+    assert_eq!(counted(there.snapshot().running), 0);
+    Ok(())
+}
+
+/// A thread holds one place at most. Open in the contract: what a thread holds that has dequeued in
+/// the scope. It is what it would be without the scope.
+fn f4_dequeuing_in_the_scope_leaves_one_place_taken(backend: Backend) -> io::Result<()> {
+    let (here, there) = (port_with(backend, 2)?, port_with(backend, 2)?);
+    here.post_all(&[PACKET; 2])?;
+    here.dequeue_one(None)?;
+    here.blocking(|| {
+        here.dequeue_one(None).expect("a packet");
+        assert_eq!(counted(here.snapshot().running), 1);
+    });
+    assert_eq!(counted(here.snapshot().running), 1);
+    expect_nothing(&here);
+    assert_eq!(counted(here.snapshot().running), 0);
+
+    here.post(PACKET)?;
+    there.post(PACKET)?;
+    here.dequeue_one(None)?;
+    here.blocking(|| there.dequeue_one(None).expect("a packet"));
+    assert_eq!(counted(here.snapshot().running), 0);
+    assert_eq!(counted(there.snapshot().running), 1);
+    expect_nothing(&here);
+    assert_eq!(counted(here.snapshot().running), 0);
+    assert_eq!(counted(there.snapshot().running), 0);
+    Ok(())
+}
+
+fn f4_a_port_closed_in_the_scope_is_no_trouble(backend: Backend) -> io::Result<()> {
+    let (first, second) = (port_with(backend, 1)?, port_with(backend, 1)?);
+    first.post(PACKET)?;
+    first.dequeue_one(None)?;
+    first.blocking(|| first.close());
+    assert_eq!(first.dequeue_one(None), Err(Error::Closed));
+    assert_eq!(first.blocking(|| 7), 7);
+    drop(first);
+    second.post(PACKET)?;
+    expect_packets(&second, &[PACKET]);
+    assert_eq!(counted(second.snapshot().running), 1);
+    Ok(())
+}
+
+fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[Entry::default(); 5])?;
+    port.dequeue_one(None)?;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..5)
+            .map(|_| scope.spawn(|| port.dequeue_one(None)))
+            .collect();
+        wait_for_waiting(&port, 5);
+        // Packets that were not dequeued are lost.
+        port.close();
+        for thread in threads {
+            assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
+        }
+    });
+    assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::Closed));
+    Ok(())
+}
