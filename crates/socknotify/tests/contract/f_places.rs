@@ -14,8 +14,9 @@ use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Reg
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, expect_nothing,
-    expect_packets, port_with, this_thread, thread_time, wait_for_waiting, wait_until,
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, expect_no_early_end,
+    expect_nothing, expect_packets, port_with, this_thread, thread_time, wait_for_waiting,
+    wait_until,
 };
 
 for_every_backend_with_places! {
@@ -40,6 +41,7 @@ for_every_backend_with_places! {
     f4_it_is_about_the_places_of_this_port_only,
     f4_dequeuing_in_the_scope_leaves_one_place_taken,
     f4_a_port_closed_in_the_scope_is_no_trouble,
+    e4_a_wait_for_a_place_never_ends_early,
     g4_closing_releases_threads_that_wait_for_a_place,
 }
 
@@ -585,6 +587,26 @@ fn f4_a_port_closed_in_the_scope_is_no_trouble(backend: Backend) -> io::Result<(
     second.post(PACKET)?;
     expect_packets(&second, &[PACKET]);
     assert_eq!(counted(second.snapshot().running), 1);
+    Ok(())
+}
+
+fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post(PACKET)?;
+    let gate = Gate::new();
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port, &[&gate]);
+        scope.spawn(|| {
+            port.dequeue_one(None).expect("a packet");
+            port.post(PACKET).expect("an open port");
+            gate.pass();
+        });
+        wait_until("the place is taken and a packet waits", || {
+            let snapshot = port.snapshot();
+            counted(snapshot.running) == 1 && snapshot.queued == 1
+        });
+        expect_no_early_end(&port);
+    });
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What should come out of a port, and what should not.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use socknotify::{CompletionPort, Entry, Error, Events, Registration, RegistrationError};
@@ -101,6 +101,34 @@ pub(crate) fn expect_quiet(port: &CompletionPort) {
         spent < (GLANCE / 5).max(TICK * 2),
         "the wait for nothing took {spent:?} of a processor"
     );
+}
+
+/// Waits in vain, and tells how long.
+#[track_caller]
+pub(crate) fn wait_in_vain(port: &CompletionPort, timeout: Duration) -> Duration {
+    let start = Instant::now();
+    assert_eq!(port.dequeue_one(Some(timeout)), Err(Error::TimedOut));
+    start.elapsed()
+}
+
+/// Waits in vain, for many times around the milliseconds, each of which lasts at least so long.
+#[track_caller]
+pub(crate) fn expect_no_early_end(port: &CompletionPort) {
+    let micros = [
+        1, 10, 50, 100, 250, 499, 500, 501, 999, 1000, 1001, 1499, 1500, 1999,
+    ];
+    let timeouts = micros
+        .into_iter()
+        .map(Duration::from_micros)
+        .chain((1..=20).map(Duration::from_millis))
+        .chain([Duration::from_nanos(1), Duration::from_nanos(1_000_001)])
+        .chain([Duration::from_millis(150)]);
+    for timeout in timeouts {
+        for _ in 0..3 {
+            let waited = wait_in_vain(port, timeout);
+            assert!(waited >= timeout, "{waited:?} instead of {timeout:?}");
+        }
+    }
 }
 
 /// Removes a registration that has nothing to say any more, and sees it go.

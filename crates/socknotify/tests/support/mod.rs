@@ -20,8 +20,8 @@ use std::time::Duration;
 
 pub(crate) use self::backends::{backends, port, port_with, run, turn};
 pub(crate) use self::expectations::{
-    as_told_by, collect, counted, drain_port, expect, expect_nothing, expect_packets, expect_quiet,
-    expect_removed, notification,
+    as_told_by, collect, counted, drain_port, expect, expect_no_early_end, expect_nothing,
+    expect_packets, expect_quiet, expect_removed, notification, wait_in_vain,
 };
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
