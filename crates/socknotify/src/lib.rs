@@ -2,9 +2,8 @@
 //!
 //! Windows has an interface in which one call registers a batch of sockets with an I/O completion
 //! port and dequeues what is ready: `ProcessSocketNotifications`. This crate brings its contract to
-//! systems that have nothing of the kind: Linux, over `epoll` or
-//! `io_uring`, and older Windows and Wine, over polls of
-//! the socket driver.
+//! systems that have nothing of the kind: Linux, over `epoll` or `io_uring`, and older Windows and Wine,
+//! over polls of the socket driver. Where Windows has it, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
 //! - Many threads share one port, which lets no more of them run than its concurrency value allows
