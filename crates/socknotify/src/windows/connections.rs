@@ -41,7 +41,7 @@ struct Connection {
     interruption: Option<u32>,
 }
 
-#[derive(Clone, Copy, Default, PartialEq)]
+#[derive(Clone, Copy, Default)]
 enum State {
     /// A thread has it.
     #[default]
@@ -218,5 +218,133 @@ impl Connections {
         let entry = self.by_key(key)?;
         entry.state = State::Held;
         Some(Entry::new(key & INDEX, Events::ERR.bits(), 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOCKET: RawSocket = 84;
+    const REASON: u32 = 1 << 31;
+    const OTHER_REASON: u32 = 1 << 30;
+
+    fn adopted(connections: &mut Connections, index: usize) -> Key {
+        connections.adopt(index, SOCKET).expect("a key")
+    }
+
+    fn arm(connections: &mut Connections, index: usize, filter: EventFilter) {
+        let armed = connections.arm(index, SOCKET, filter);
+        assert!(matches!(armed, Ok(Arming::Register(_))));
+    }
+
+    /// What is handed out when the kernel says this.
+    fn says(connections: &mut Connections, key: Key, says: u32) -> Option<Entry> {
+        match connections.judge(Entry::new(key, says, 0)) {
+            Verdict::Deliver(entry) => Some(entry),
+            Verdict::Drop => None,
+            Verdict::ArmAgain(..) => panic!("it is to be armed again"),
+        }
+    }
+
+    const IN: u32 = Events::IN.bits();
+
+    #[test]
+    fn what_is_armed_comes_out_once() {
+        let mut connections = Connections::default();
+        let key = adopted(&mut connections, 3);
+        assert_eq!(says(&mut connections, key, IN), None);
+        arm(&mut connections, 3, EventFilter::IN);
+        assert_eq!(says(&mut connections, key, IN), Some(Entry::new(3, IN, 0)));
+        assert_eq!(says(&mut connections, key, IN), None);
+    }
+
+    #[test]
+    fn what_was_said_of_the_one_before_is_dropped() {
+        let mut connections = Connections::default();
+        let old = adopted(&mut connections, 3);
+        arm(&mut connections, 3, EventFilter::IN);
+        assert_eq!(connections.release(3, SOCKET), Some(old));
+        assert_eq!(says(&mut connections, old, IN), None);
+        let new = adopted(&mut connections, 3);
+        arm(&mut connections, 3, EventFilter::IN);
+        assert_eq!(says(&mut connections, old, IN), None);
+        assert_eq!(says(&mut connections, new, IN), Some(Entry::new(3, IN, 0)));
+    }
+
+    #[test]
+    fn keys_are_never_those_of_other_packets() {
+        let mut connections = Connections::default();
+        connections.entries.push(Connection {
+            count: INDEX - 3,
+            ..Connection::default()
+        });
+        for _ in 0..5 {
+            let count = adopted(&mut connections, 0) >> SHIFT;
+            assert!(count != 0 && count != INDEX, "{count}");
+        }
+        assert_eq!(connections.adopt(INDEX + 1, SOCKET), None);
+        for key in [0, 7, INDEX, usize::MAX, usize::MAX - 1] {
+            let packet = Entry::new(key, 5, 6);
+            assert!(matches!(connections.judge(packet), Verdict::Deliver(it) if it == packet));
+        }
+    }
+
+    #[test]
+    fn an_interruption_comes_in_place_of_what_the_kernel_says() {
+        let mut connections = Connections::default();
+        let key = adopted(&mut connections, 0);
+        arm(&mut connections, 0, EventFilter::IN);
+        let posted = connections.interrupt(0, SOCKET, REASON, false);
+        assert_eq!(posted, Ok(Some(key)));
+        assert_eq!(says(&mut connections, key, IN), None);
+        // The second reason takes the place of the first, in the packet that is on its way.
+        assert_eq!(connections.interrupt(0, SOCKET, REASON, false), Err(()));
+        assert_eq!(
+            connections.interrupt(0, SOCKET, OTHER_REASON, true),
+            Ok(None)
+        );
+        let told = Entry::new(0, OTHER_REASON, 0);
+        assert_eq!(says(&mut connections, key, REASON), Some(told));
+        assert_eq!(says(&mut connections, key, IN), None);
+    }
+
+    #[test]
+    fn an_interruption_that_insists_waits_for_the_connection() {
+        let mut connections = Connections::default();
+        let key = adopted(&mut connections, 0);
+        assert_eq!(connections.interrupt(0, SOCKET, REASON, false), Err(()));
+        assert_eq!(connections.interrupt(0, SOCKET, REASON, true), Err(()));
+        let armed = connections.arm(0, SOCKET, EventFilter::IN);
+        assert!(matches!(armed, Ok(Arming::Post(posted, REASON)) if posted == key));
+        let told = Entry::new(0, REASON, 0);
+        assert_eq!(says(&mut connections, key, REASON), Some(told));
+        arm(&mut connections, 0, EventFilter::IN);
+    }
+
+    #[test]
+    fn what_nobody_asked_for_arms_again() {
+        let mut connections = Connections::default();
+        let key = adopted(&mut connections, 0);
+        arm(&mut connections, 0, EventFilter::OUT);
+        let verdict = connections.judge(Entry::new(key, IN, 0));
+        assert!(matches!(
+            verdict,
+            Verdict::ArmAgain(again, SOCKET, EventFilter::OUT) if again == key
+        ));
+        // If that fails, it comes out with an error.
+        let failed = Entry::new(0, Events::ERR.bits(), 0);
+        assert_eq!(connections.fail(key), Some(failed));
+        assert_eq!(says(&mut connections, key, IN), None);
+    }
+
+    #[test]
+    fn a_removal_is_noticed_whoever_takes_it() {
+        let mut connections = Connections::default();
+        let key = adopted(&mut connections, 0);
+        connections.release(0, SOCKET);
+        connections.leave(key);
+        assert_eq!(says(&mut connections, key, Events::REMOVE.bits()), None);
+        assert!(!connections.is_leaving(key));
     }
 }
