@@ -13,8 +13,8 @@ use std::{io, mem};
 
 use windows_sys::Win32::Foundation::{
     ERROR_ABANDONED_WAIT_0, ERROR_INVALID_HANDLE, ERROR_NO_SYSTEM_RESOURCES,
-    ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_FOUND, ERROR_OUTOFMEMORY, ERROR_SUCCESS, HANDLE,
-    WAIT_TIMEOUT,
+    ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_FOUND, ERROR_OUTOFMEMORY, ERROR_SUCCESS, ERROR_TIMEOUT,
+    HANDLE, WAIT_TIMEOUT,
 };
 use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET, WSAENOTSOCK};
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -267,13 +267,13 @@ impl Native {
                     // There may be something behind what was dropped.
                     is_over = false;
                 }
-                WAIT_TIMEOUT => {}
+                WAIT_TIMEOUT | ERROR_TIMEOUT => {}
                 other => return Err(refusal_of_call(other)),
             }
             // The kernel counts in ticks, and may be early.
             if let Some(end) = end {
                 let rest = end.saturating_duration_since(Instant::now());
-                is_over = is_over || (status == WAIT_TIMEOUT && rest.is_zero());
+                is_over = is_over || (status != ERROR_SUCCESS && rest.is_zero());
                 left = Some(rest);
             }
             if is_over {
@@ -323,7 +323,14 @@ impl Native {
 
     /// Note what has become of the batch.
     fn settle(&self, registrations: &mut [Registration<'_>], memory: &mut Memory, status: u32) {
-        let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
+        // The document's words for a time that is over are two.
+        let applied = [
+            ERROR_SUCCESS,
+            WAIT_TIMEOUT,
+            ERROR_TIMEOUT,
+            ERROR_ABANDONED_WAIT_0,
+        ]
+        .contains(&status);
         for (&index, entry) in memory.places.iter().zip(&memory.batch) {
             let registration = &mut registrations[index];
             if applied {
@@ -416,7 +423,8 @@ impl Native {
             .map_err(|error| call_error(&error))
     }
 
-    /// Register a socket under the key of this index, disabled.
+    /// Register a socket under the key of this index, for nothing but errors. Until it is armed, what
+    /// comes of those is dropped.
     pub(crate) fn adopt(
         &self,
         socket: RawSocket,
@@ -428,12 +436,7 @@ impl Native {
         };
         self.adopts.store(true, Ordering::Relaxed);
         let mut memory = Memory::borrow();
-        let enable = arming(socket, key, EventFilter::NONE);
-        let disable = SOCK_NOTIFY_REGISTRATION {
-            operation: Operation::DISABLE.bits(),
-            ..enable
-        };
-        memory.batch.extend([enable, disable]);
+        memory.batch.push(arming(socket, key, EventFilter::NONE));
         let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
         let outcome = match status {
             ERROR_SUCCESS => Ok(result(memory.batch[0].registrationResult)),
@@ -604,7 +607,7 @@ fn call_error(error: &io::Error) -> Error {
 
 fn refusal_of_call(code: u32) -> Error {
     match code {
-        WAIT_TIMEOUT => Error::TimedOut,
+        WAIT_TIMEOUT | ERROR_TIMEOUT => Error::TimedOut,
         ERROR_ABANDONED_WAIT_0 => Error::Closed,
         ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => Error::OutOfMemory,
         code => Error::Os(code as i32),
