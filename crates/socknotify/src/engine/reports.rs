@@ -273,7 +273,7 @@ impl<P: Poller> Engine<P> {
         if events.is_empty() {
             // Something that nobody asked for, and that would be reported over and over. Wait for it
             // to change. A socket that is gone will be found out when it is used again.
-            if !matches!(slot.watched, Some(Mode::Edge | Mode::Kept)) {
+            if matches!(slot.watched, Some(Mode::Once | Mode::Level)) {
                 let _ = self
                     .poller
                     .watch(&slot.watch_anew(socket, Mode::Edge), true);
@@ -320,8 +320,6 @@ impl<P: Poller> Engine<P> {
         let mut watches = Vec::with_capacity(core.table.len());
         for (socket, slot) in core.table.iter_mut() {
             match slot.watched {
-                // Reported, and silent since.
-                Some(Mode::Once) if slot.queued => slot.watched = None,
                 Some(Mode::Request) => {}
                 Some(mode) if slot.state == State::Enabled => {
                     watches.push(slot.watch(socket, mode))
@@ -334,7 +332,24 @@ impl<P: Poller> Engine<P> {
         for socket in self.poller.rebuild(&watches, &mut fetch_edges) {
             self.forget(core, socket);
         }
+        for watch in &watches {
+            self.confirm(core, watch);
+        }
         core.zombies = Zombies::default();
+    }
+
+    /// The poller was told to watch this anew, by the number alone. See that it is the socket that was
+    /// registered, and watched as is wanted by now.
+    fn confirm(&self, core: &mut Core<P::Buffer>, watch: &Watch) {
+        let socket = watch.socket;
+        if !self.is_same_socket(socket).unwrap_or(false) {
+            let _ = self.poller.unwatch(socket);
+            return self.forget(core, socket);
+        }
+        let slot = core.table.slot(socket);
+        if slot.is_some_and(|slot| slot.turn != watch.turn) {
+            self.watch_anew(core, socket);
+        }
     }
 }
 

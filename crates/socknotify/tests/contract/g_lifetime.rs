@@ -52,6 +52,10 @@ for_every_backend! {
     #[cfg(unix)]
     g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with,
     #[cfg(unix)]
+    g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_duplicate_was_dealt_with,
+    #[cfg(unix)]
+    g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_with,
+    #[cfg(unix)]
     g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with,
     g3_closing_the_duplicate_changes_nothing,
     g4_closing_releases_all_threads_that_wait,
@@ -704,6 +708,60 @@ fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     }
     for (key, pair) in pairs.iter().enumerate() {
         expect_removed(&port, &pair.ours, key)?;
+    }
+    Ok(())
+}
+
+/// Armed with another filter and trigger while a notification of what was wanted before waits.
+#[cfg(unix)]
+fn g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_duplicate_was_dealt_with(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in [ONCE, LEVEL] {
+        let port = port(backend)?;
+        let pair = Pair::unix()?;
+        let enable =
+            |filter, trigger| port.register(Registration::enable(&pair.ours, KEY, filter, trigger));
+        enable(EventFilter::OUT, LEVEL)??;
+        port.post(Entry::default())?;
+        enable(EventFilter::IN, trigger)??;
+        // Posting looks at the sockets, and dequeues nothing.
+        let _kept = have_it_deal_with_a_duplicate(&port)?;
+        for _ in 0..100 {
+            port.post(Entry::default())?;
+        }
+        let found = drain_port(&port);
+        assert_eq!(found, [(0, Events::empty()); 101]);
+        expect_quiet(&port);
+        pair.send()?;
+        expect(&port, &[IN]);
+        pair.drain()?;
+        drain_port(&port);
+        expect_removed(&port, &pair.ours, KEY)?;
+    }
+    Ok(())
+}
+
+/// It has the number of one that was registered, and closed without a word.
+#[cfg(unix)]
+fn g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_with(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        let (port, elsewhere) = (port(backend)?, port(backend)?);
+        let old = Pair::unix()?;
+        bring_to(Stage::Armed, &port, &old, trigger)?;
+        let new = in_place_of(old, Pair::unix()?)?;
+        let _kept = have_it_deal_with_a_duplicate(&port)?;
+        expect_quiet(&port);
+        new.send()?;
+        expect_quiet(&port);
+        assert_eq!(port.snapshot().registrations, 0);
+        let enable = Registration::enable(&new.ours, OTHER_KEY, EventFilter::IN, trigger);
+        elsewhere.register(enable)??;
+        new.send()?;
+        expect(&elsewhere, &[(OTHER_KEY, Events::IN)]);
+        expect_nothing(&port);
     }
     Ok(())
 }

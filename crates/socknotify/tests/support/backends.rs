@@ -1,8 +1,8 @@
 //! Every test once for each backend.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -47,27 +47,10 @@ macro_rules! tests_for_backend {
             $(#[$attribute])*
             #[test]
             fn $test() -> std::io::Result<()> {
-                let _turn = crate::support::turn(stringify!($test));
                 crate::support::run(socknotify::Backend::$backend, super::$test)
             }
         )+
     };
-}
-
-/// Waits until a test may begin. The one of random threads has the process to itself: it asks that
-/// nobody else opens and closes sockets under the numbers that it has just closed.
-pub(crate) fn turn(test: &str) -> impl Sized {
-    static TURNS: RwLock<()> = RwLock::new(());
-    match test.starts_with("g6_") {
-        true => (
-            Some(TURNS.write().unwrap_or_else(PoisonError::into_inner)),
-            None,
-        ),
-        false => (
-            None,
-            Some(TURNS.read().unwrap_or_else(PoisonError::into_inner)),
-        ),
-    }
 }
 
 /// The backends for which `for_every_backend` makes tests.
