@@ -517,8 +517,12 @@ impl<P: Poller> Engine<P> {
             }
             // The socket that was registered is closed, and this is another.
             (WatchError::Unknown, Some(_)) => self.enable_new(core, socket, registration),
-            // The registration ended meanwhile; begin again with whatever there is now.
-            (_, None) => self.enable(core, socket, registration),
+            (_, None) => match core.table.was_removed(socket, turn) {
+                // It was armed before that. By now the number may be anybody's.
+                true => Ok(()),
+                // Its socket was found to be closed; begin again with whatever there is now.
+                false => self.enable(core, socket, registration),
+            },
         }
     }
 }

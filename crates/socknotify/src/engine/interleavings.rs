@@ -50,6 +50,8 @@ enum Asked {
 
 #[derive(Default)]
 struct Socket {
+    /// How many other sockets have had the number.
+    generation: u64,
     readable: bool,
     watch: Option<Watch>,
     /// The requests that are submitted and not answered.
@@ -162,7 +164,7 @@ impl Model {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Model {
             kernel: Mutex::new(Kernel::default()),
-            first_id: IDS.fetch_add(2, Ordering::Relaxed),
+            first_id: IDS.fetch_add(4, Ordering::Relaxed),
             adopted,
         }
     }
@@ -191,6 +193,15 @@ impl Model {
         kernel.call();
     }
 
+    /// Close a socket, and give its number to another.
+    fn replace(&self, number: u32) {
+        let socket = &mut self.kernel().sockets[number as usize];
+        *socket = Socket {
+            generation: socket.generation + 1,
+            ..Socket::default()
+        };
+    }
+
     /// As when a thread ends that made requests.
     fn cancel(&self, socket: u32) {
         let mut kernel = self.kernel();
@@ -214,9 +225,10 @@ impl Poller for Model {
     }
 
     fn identify(&self, socket: u32) -> Result<Identity, RegistrationError> {
+        let generation = self.kernel().sockets[socket as usize].generation;
         Ok(Identity {
             kind: Kind::Stream,
-            id: self.first_id + u64::from(socket),
+            id: self.first_id + u64::from(socket) + 2 * generation,
         })
     }
 
@@ -874,6 +886,34 @@ fn g4_closing_releases_everyone() {
         for waiter in waiters {
             assert_eq!(waiter.join().unwrap(), Err(Error::Closed));
         }
+    });
+}
+
+/// A registration is armed twice in one call, notified, and removed before the call has come to tell the
+/// poller the second time. Its socket may be closed then.
+#[test]
+fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+        port.poller.become_readable(0);
+        assert_eq!(dequeue(&port, None).unwrap().events(), Events::IN);
+        port.poller.drain(0);
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                let mut batch = [enable(0, ONESHOT), enable(0, ONESHOT)];
+                assert_eq!(port.process(&mut batch, &mut [], None), Ok(0));
+                assert!(batch.iter().all(|entry| entry.result() == Ok(())));
+            })
+        };
+        port.poller.become_readable(0);
+        assert_eq!(dequeue(&port, None).unwrap().events(), Events::IN);
+        assert_eq!(apply(&port, remove(0)), Ok(()));
+        assert_eq!(dequeue(&port, None).unwrap().events(), Events::REMOVE);
+        port.poller.replace(0);
+        other.join().unwrap();
+        assert_eq!(port.snapshot().registrations, 0);
     });
 }
 

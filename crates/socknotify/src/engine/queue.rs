@@ -90,6 +90,7 @@ impl Queue {
             }
             put(&mut rest, Entry::new(slot.key, events.bits(), 0));
             if slot.state == State::Removing {
+                slot.removed = true;
                 table.end(token.socket);
                 on_end(token.socket);
             } else if slot.trigger.contains(Trigger::ONESHOT) {

@@ -53,6 +53,8 @@ pub(super) struct Slot {
     pub(super) dormant: bool,
     /// How often it was armed again since the poller was last bound to be asked.
     pub(super) looks: u8,
+    /// Whether it ended with its removal, and not because its socket was found to be closed.
+    pub(super) removed: bool,
     /// Whether a packet of this registration is in the queue.
     pub(super) queued: bool,
     /// What that packet will say.
@@ -229,6 +231,14 @@ impl Table {
         self.slots
             .get_mut(socket)
             .filter(|slot| slot.state != State::Vacant && slot.has_had(turn))
+    }
+
+    /// Whether the registration that was watched in this turn was removed, or is about to be; as opposed
+    /// to one whose socket was found to be closed.
+    pub(super) fn was_removed(&self, socket: u32, turn: u32) -> bool {
+        self.slots.get(socket).is_some_and(|slot| {
+            slot.removed || slot.state == State::Removing || !slot.has_had(turn)
+        })
     }
 
     /// Begin a registration in a vacant slot.
