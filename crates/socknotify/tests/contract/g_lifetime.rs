@@ -756,7 +756,7 @@ fn g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_wit
         expect_quiet(&port);
         new.send()?;
         expect_quiet(&port);
-        assert_eq!(port.snapshot().registrations, 0);
+        assert_eq!(counted(port.snapshot().registrations), 0);
         let enable = Registration::enable(&new.ours, OTHER_KEY, EventFilter::IN, trigger);
         elsewhere.register(enable)??;
         new.send()?;
