@@ -139,7 +139,12 @@ impl<P: Poller> Engine<P> {
             return 0;
         }
         let Core { queue, table, .. } = core;
-        let count = queue.dequeue(table, entries, |socket| ownership::release(socket, self.id));
+        let count = queue.dequeue(
+            table,
+            entries,
+            |socket| self.poller.delivered(socket),
+            |socket| ownership::release(socket, self.id),
+        );
         let this = || {
             let this: Weak<Self> = Arc::downgrade(self);
             this as Weak<dyn Places>

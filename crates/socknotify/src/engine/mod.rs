@@ -71,7 +71,8 @@ pub(crate) enum Mode {
     /// Report a condition that holds, or the next one to hold, once. Then keep silent until told to
     /// watch again.
     Once,
-    /// Report as long as a condition holds.
+    /// Report as long as a condition holds; once at least until the report was
+    /// [delivered](Poller::delivered).
     Level,
     /// Report when a condition begins to hold. One that holds already is reported at once; so is,
     /// possibly, one that held all the time.
@@ -242,7 +243,13 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Withdraw all requests.
     fn withdraw_all(&self) {}
 
-    /// Submit what was requested and withdrawn up to now. Waiting does so, too.
+    /// The notification of a socket that is watched for a level was dequeued, and another one is due for as
+    /// long as it holds. A poller that has kept silent since its report has to speak again: at the latest
+    /// when this thread waits, or [submits](Self::submit).
+    fn delivered(&self, _socket: u32) {}
+
+    /// Submit what was requested and withdrawn up to now, and see to it that threads which wait already
+    /// learn of what this one has to do with. Waiting does so, too.
     fn submit(&self) {}
 
     /// Stop watching.
@@ -429,7 +436,7 @@ impl<P: Poller> Engine<P> {
         }
     }
 
-    /// Let go of the lock, wake whoever is due, and submit what was requested.
+    /// Let go of the lock, wake whoever is due, and submit what the poller was asked.
     fn leave(&self, mut core: Guard<'_, P>) {
         let wake = core.release();
         drop(core);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::Mode;
 use super::table::{Slot, State, Table, Token};
 use crate::{Entry, Events, Trigger};
 
@@ -59,12 +60,13 @@ impl Queue {
     }
 
     /// Move the first packets to the caller, and let their delivery have its effect: it disables a
-    /// one-shot registration, and ends one that is being removed (`on_end`, with the number). Returns
-    /// how many there were.
+    /// one-shot registration, lets one that is watched for a level be reported again (`on_level`, with the
+    /// number), and ends one that is being removed (`on_end`). Returns how many there were.
     pub(super) fn dequeue(
         &mut self,
         table: &mut Table,
         entries: &mut [Entry],
+        mut on_level: impl FnMut(u32),
         mut on_end: impl FnMut(u32),
     ) -> usize {
         let room = entries.len();
@@ -84,6 +86,9 @@ impl Queue {
                 continue;
             };
             slot.queued = false;
+            if slot.watched == Some(Mode::Level) {
+                on_level(token.socket);
+            }
             let events = std::mem::take(&mut slot.pending);
             if events.is_empty() {
                 continue;

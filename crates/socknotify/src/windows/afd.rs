@@ -1,14 +1,17 @@
 //! Windows before build 20348, and Wine: polls of the socket driver.
 //!
 //! - A one-shot registration is one poll for each time that it is armed, and nothing in between.
-//! - A level-triggered one is polled again after each report.
+//! - A level-triggered one is polled again when what was reported of it has been delivered.
 //! - An edge-triggered one has its [`Edges`], and a poll for what never falls.
 //! - A wake-up is a packet; and so is whatever else completes on the port.
+//!
+//! A poll of a socket that is ready is over when it has begun, and gives no packet. The thread that began
+//! it takes what it has found along when it goes to wait. If it does not, it posts the packet itself.
 //!
 //! Polls are of sockets, not of handles. What a handle's value stands for is the matter of
 //! [`closings`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +27,7 @@ use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
 use super::alarm::Alarm;
 use super::closings;
-use super::device::{self, Device, Devices, LOOK, Poll, PolledSocket};
+use super::device::{self, Begun, Device, Devices, LOOK, Outcome, Poll, PolledSocket};
 use super::edges::Edges;
 use super::port::{self, KernelPort};
 use crate::engine::{
@@ -44,8 +47,6 @@ pub(crate) struct Afd {
     alarm: Alarm,
     state: Mutex<State>,
     looker: Device,
-    /// The callers' keys for what else completes on the port. They stay where they are.
-    foreign: Mutex<Vec<Box<usize>>>,
     port: KernelPort,
 }
 
@@ -54,14 +55,23 @@ struct State {
     records: HashMap<u32, Record>,
     /// What was found without waiting.
     found: Vec<Report>,
-    /// Level-triggered sockets that were reported, and are to be polled again. Not before somebody
-    /// waits: what is found until then may hold no longer when it is told.
-    due: Vec<u32>,
+    /// Polls that were over when they had begun.
+    over: Vec<*mut Poll>,
+    /// Level-triggered sockets whose notification was delivered, and that are to be polled again. Not
+    /// before somebody waits: what is found until then may hold no longer when it is told.
+    due: VecDeque<u32>,
     /// The sockets whose edges are watched, and what is signalled when there are some.
     edges: Vec<u32>,
     signals: Vec<HANDLE>,
-    /// Threads that wait.
+    /// Threads that wait for packets, and do not only look for some.
     waiting: usize,
+    /// Wake-ups that nobody has taken.
+    wakes: usize,
+    /// Whether there ever was an alarm.
+    has_alarm: bool,
+    /// The callers' keys for what else completes on the port. They stay where they are.
+    #[allow(clippy::vec_box, reason = "packets carry their addresses")]
+    foreign: Vec<Box<usize>>,
 }
 
 /// What is known of a socket that is watched.
@@ -70,11 +80,21 @@ struct Record {
     id: u64,
     watch: Watch,
     armed: bool,
-    /// The poll that counts, and what it is for.
-    poll: Option<(*mut Poll, u32)>,
+    /// The poll that counts.
+    poll: Option<Current>,
+    /// Among those that are due.
+    is_due: bool,
     edge: Option<Edge>,
     /// What has begun to hold since it was observed.
     risen: Events,
+}
+
+/// A poll that is under way.
+#[derive(Clone, Copy)]
+struct Current {
+    poll: *mut Poll,
+    /// What it is for.
+    events: u32,
 }
 
 /// What is known of a socket whose edges are watched.
@@ -102,13 +122,16 @@ impl Afd {
                 devices: Devices::new(POLL),
                 records: HashMap::new(),
                 found: Vec::new(),
-                due: Vec::new(),
+                over: Vec::new(),
+                due: VecDeque::new(),
                 edges: Vec::new(),
                 signals: Vec::new(),
                 waiting: 0,
+                wakes: 0,
+                has_alarm: false,
+                foreign: Vec::new(),
             }),
             looker: Device::for_looks()?,
-            foreign: Mutex::default(),
             port,
         })
     }
@@ -121,11 +144,11 @@ impl Afd {
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
         let key = Box::new(key);
         let address = std::ptr::from_ref(&*key).expose_provenance();
+        let mut state = self.state();
         self.port
             .associate(handle, address)
             .map_err(|error| call_error(&error))?;
-        let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
-        foreign.push(key);
+        state.foreign.push(key);
         Ok(())
     }
 }
@@ -134,33 +157,45 @@ impl State {
     /// See to it that a socket is polled for what it is to be polled for.
     fn poll(&mut self, port: &KernelPort, number: u32) -> io::Result<()> {
         let State {
-            devices, records, ..
+            devices,
+            records,
+            over,
+            ..
         } = self;
+        let mut begin = |events| {
+            let begun = devices.begin(port, number, sys::handle(number), events);
+            begun.map(|Begun { poll, is_over }| {
+                over.extend(is_over.then_some(poll));
+                poll
+            })
+        };
         let Some(record) = records.get_mut(&number) else {
             return Ok(());
         };
-        let handle = sys::handle(number);
         let wanted = match &mut record.edge {
             None => polled(&record.watch),
             Some(edge) => {
                 if edge.lasting.is_none() {
                     let events = LASTING & !edge.told | device::LOCAL_CLOSE;
-                    edge.lasting = Some(devices.begin(port, number, handle, events)?);
+                    edge.lasting = Some(begin(events)?);
                 }
                 0
             }
         };
-        if let Some((poll, polled)) = record.poll {
-            if wanted & !polled == 0 {
-                return Ok(());
-            }
-            // SAFETY: as long as it is noted here, its packet was not taken back.
-            unsafe { devices.cancel(poll) };
-            record.poll = None;
+        let current = record.poll;
+        if current.is_some_and(|current| wanted & !current.events == 0) {
+            return Ok(());
         }
-        if wanted != 0 {
-            let poll = devices.begin(port, number, handle, wanted)?;
-            record.poll = Some((poll, wanted));
+        record.poll = match wanted {
+            0 => None,
+            events => Some(Current {
+                poll: begin(events)?,
+                events,
+            }),
+        };
+        if let Some(Current { poll, .. }) = current {
+            // SAFETY: as long as it was noted here, it has not ended.
+            unsafe { devices.cancel(poll) };
         }
         Ok(())
     }
@@ -170,7 +205,7 @@ impl State {
         let Some(record) = self.records.remove(&number) else {
             return;
         };
-        if let Some((poll, _)) = record.poll {
+        if let Some(Current { poll, .. }) = record.poll {
             // SAFETY: as above.
             unsafe { self.devices.cancel(poll) };
         }
@@ -195,23 +230,19 @@ impl State {
         }
     }
 
-    /// A poll's packet has come.
+    /// A poll is over.
     ///
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    unsafe fn end_poll(&mut self, port: &KernelPort, poll: *mut Poll) -> Option<Report> {
+    unsafe fn end_poll(&mut self, afd: &Afd, poll: *mut Poll) -> Option<Report> {
         // SAFETY: the caller's promise.
-        let ended = unsafe { self.devices.end(poll) };
-        let number = ended.number;
-        let found = ended.found();
+        let Outcome { number, found } = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&number)?;
-        if record.poll.is_some_and(|(current, _)| current == poll) {
-            record.poll = None;
-        } else if record.edge.as_ref()?.lasting == Some(poll) {
-            record.edge.as_mut()?.lasting = None;
-        } else {
-            return None;
+        let current = record.poll.take_if(|current| current.poll == poll);
+        if current.is_none() {
+            let edge = record.edge.as_mut()?;
+            edge.lasting.take_if(|lasting| *lasting == poll)?;
         }
         if found & device::LOCAL_CLOSE != 0 {
             record.armed = false;
@@ -222,42 +253,50 @@ impl State {
             return None;
         }
         if record.edge.is_some() {
-            return self.end_edge_poll(port, number, found);
+            return self.end_edge_poll(&afd.port, number, found);
         }
         if !record.armed {
             return None;
         }
         let events = conditions(found, record.watch.kind);
-        let report = report(&record.watch, events);
-        let counts = events.intersects(record.watch.filter.wanted());
-        if counts && record.watch.mode == Mode::Once {
-            record.armed = false;
-            return Some(report);
-        }
-        if counts && self.waiting == 0 {
-            self.due.push(number);
-            return Some(report);
+        if events.intersects(record.watch.filter.wanted()) {
+            record.armed = record.watch.mode != Mode::Once;
+            return Some(report(&record.watch, events));
         }
         // If it cannot be polled again, it is closed, and its closing will be learnt of.
-        let _ = self.poll(port, number);
-        counts.then_some(report)
+        let _ = self.poll(&afd.port, number);
+        None
     }
 
-    /// Poll what is due, unless it was closed and its number may be another's.
-    fn poll_due(&mut self, port: &KernelPort) {
+    /// Poll what is due, unless it was closed and its number may be another's. Stop when so many sockets
+    /// are ready.
+    fn poll_due(&mut self, port: &KernelPort, enough: usize) {
         if self.due.is_empty() {
             return;
         }
         closings::catch_up();
-        for number in std::mem::take(&mut self.due) {
-            let record = self.records.get(&number);
-            let is_due =
-                |record: &Record| record.armed && closings::known(number) == Some(record.id);
-            if record.is_some_and(is_due) {
-                // If it cannot be polled, it is closed, and its closing will be learnt of.
+        while self.over.len() < enough {
+            let Some(number) = self.due.pop_front() else {
+                return;
+            };
+            let Some(record) = self.records.get_mut(&number) else {
+                continue;
+            };
+            record.is_due = false;
+            if record.armed && closings::known(number) == Some(record.id) {
+                // As above.
                 let _ = self.poll(port, number);
             }
         }
+    }
+
+    /// Whether there may be a packet in the port.
+    fn may_have_packets(&self) -> bool {
+        self.devices.pending() > self.over.len()
+            || self.wakes > 0
+            || self.has_alarm
+            || !self.edges.is_empty()
+            || !self.foreign.is_empty()
     }
 
     /// A poll has found what does not fall again.
@@ -266,7 +305,7 @@ impl State {
         record.edge.as_mut()?.told |= found & LASTING;
         let events = conditions(found, record.watch.kind);
         let report = self.edge(number, events);
-        // As for those that are due.
+        // As above.
         let _ = self.poll(port, number);
         report
     }
@@ -372,6 +411,7 @@ impl Poller for Afd {
             watch: *watch,
             armed: false,
             poll: None,
+            is_due: false,
             edge: None,
             risen: Events::empty(),
         });
@@ -440,27 +480,31 @@ impl Poller for Afd {
         let mut timeout = timeout;
         let mut state = self.state();
         loop {
-            state.poll_due(&self.port);
+            state.poll_due(&self.port, room);
             if timeout == Some(Duration::ZERO) {
                 state.find_edges();
             }
-            if !state.found.is_empty() {
-                timeout = Some(Duration::ZERO);
+            let waits =
+                timeout != Some(Duration::ZERO) && state.over.is_empty() && state.found.is_empty();
+            let asks = waits || state.may_have_packets();
+            buffer.over.append(&mut state.over);
+            buffer.packets.clear();
+            if asks {
+                state.waiting += usize::from(waits);
+                drop(state);
+                let timeout = if waits { timeout } else { Some(Duration::ZERO) };
+                // Beside the reports there may be a wake-up.
+                self.port.take(&mut buffer.packets, room + 1, timeout);
+                state = self.state();
+                state.waiting -= usize::from(waits);
             }
-            state.waiting += 1;
-            drop(state);
-            // Beside the reports there may be a wake-up.
-            self.port.take(&mut buffer.packets, room + 1, timeout);
-            state = self.state();
-            state.waiting -= 1;
             for packet in &buffer.packets {
                 let report = match packet.lpCompletionKey {
                     // SAFETY: under this key there are polls, and each packet is taken once.
-                    POLL => unsafe {
-                        state.end_poll(&self.port, packet.lpOverlapped.cast::<Poll>())
-                    },
+                    POLL => unsafe { state.end_poll(self, packet.lpOverlapped.cast::<Poll>()) },
                     EDGE => state.end_edge(packet.lpOverlapped.addr() as u32),
                     WAKE => {
+                        state.wakes -= 1;
                         buffer.woken = true;
                         None
                     }
@@ -480,6 +524,10 @@ impl Poller for Afd {
                 };
                 buffer.reports.extend(report);
             }
+            for poll in buffer.over.drain(..) {
+                // SAFETY: these have no packets, and nobody else has taken them.
+                buffer.reports.extend(unsafe { state.end_poll(self, poll) });
+            }
             buffer.reports.append(&mut state.found);
             if !buffer.is_empty() {
                 return self.complete(&state, buffer);
@@ -494,6 +542,29 @@ impl Poller for Afd {
                 _ => end.map(|end| end.saturating_duration_since(Instant::now())),
             };
         }
+    }
+
+    fn delivered(&self, socket: u32) {
+        let mut state = self.state();
+        let State { records, due, .. } = &mut *state;
+        let record = records.get_mut(&socket);
+        let record = record.filter(|record| record.armed && record.watch.mode == Mode::Level);
+        if let Some(record) = record.filter(|record| !record.is_due) {
+            record.is_due = true;
+            due.push_back(socket);
+        }
+    }
+
+    fn submit(&self) {
+        let mut state = self.state();
+        if state.waiting > 0 {
+            state.poll_due(&self.port, usize::MAX);
+        }
+        // What cannot be posted is left to the next thread that waits.
+        state.over.retain(|poll| {
+            let posted = self.port.post(0, POLL, poll.expose_provenance());
+            posted.is_err()
+        });
     }
 
     fn check(&self, buffer: &mut Buffer, is_good: impl Fn(u32) -> bool) {
@@ -566,10 +637,12 @@ impl Poller for Afd {
     }
 
     fn wake(&self) {
+        self.state().wakes += 1;
         let _ = self.port.post(0, WAKE, 0);
     }
 
     fn set_alarm(&self, delay: Duration) -> Result<(), Error> {
+        self.state().has_alarm = true;
         self.alarm.set(delay);
         Ok(())
     }
@@ -658,7 +731,11 @@ impl Drop for Afd {
         for number in numbers {
             state.drop_record(number);
         }
-        // The kernel has the memory of the polls until their packets have come.
+        for poll in std::mem::take(&mut state.over) {
+            // SAFETY: these have no packets.
+            unsafe { state.devices.end(poll) };
+        }
+        // The kernel has the memory of the others until their packets have come.
         let mut packets = Vec::new();
         let patience = Duration::from_secs(1);
         while state.devices.pending() > 0 {
@@ -671,7 +748,7 @@ impl Drop for Afd {
                 .filter(|packet| packet.lpCompletionKey == POLL)
             {
                 // SAFETY: under this key there are polls, and each packet is taken once.
-                drop(unsafe { state.devices.end(packet.lpOverlapped.cast::<Poll>()) });
+                unsafe { state.devices.end(packet.lpOverlapped.cast::<Poll>()) };
             }
         }
     }
@@ -819,6 +896,7 @@ fn watch_error(error: &io::Error) -> WatchError {
 #[derive(Default)]
 pub(crate) struct Buffer {
     packets: Vec<OVERLAPPED_ENTRY>,
+    over: Vec<*mut Poll>,
     reports: Vec<Report>,
     others: Vec<Entry>,
     probes: Vec<Watch>,
@@ -828,7 +906,7 @@ pub(crate) struct Buffer {
     alarmed: bool,
 }
 
-// SAFETY: packets and looks hold pointers and handles, which belong to the process.
+// SAFETY: packets, polls and looks are pointers and handles, which belong to the process.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -856,5 +934,96 @@ impl ReportBuffer for Buffer {
 
     fn alarmed(&self) -> bool {
         self.alarmed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::super::calls;
+    use super::*;
+    use crate::{Backend, CompletionPort, EventFilter, Registration, Trigger};
+
+    fn port() -> CompletionPort {
+        let port = CompletionPort::builder().backend(Backend::Afd).build();
+        port.expect("a port")
+    }
+
+    /// Connected sockets, each with data to be read.
+    fn readable(count: usize) -> io::Result<Vec<(TcpStream, TcpStream)>> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        (0..count)
+            .map(|_| {
+                let mut peer = TcpStream::connect(listener.local_addr()?)?;
+                let (socket, _) = listener.accept()?;
+                send(&mut peer, &socket)?;
+                Ok((socket, peer))
+            })
+            .collect()
+    }
+
+    /// Send something, and see that it has come.
+    fn send(peer: &mut TcpStream, socket: &TcpStream) -> io::Result<()> {
+        peer.write_all(b"x")?;
+        socket.peek(&mut [0]).map(drop)
+    }
+
+    /// How many calls of the kernel this takes.
+    fn count(action: impl FnOnce()) -> usize {
+        let before = calls::made();
+        action();
+        calls::made() - before
+    }
+
+    #[test]
+    fn a_packet_takes_as_many_calls_however_many_sockets_are_ready() -> io::Result<()> {
+        let pairs = readable(300)?;
+        let counts = [10, 300].map(|ready| {
+            let port = port();
+            for (socket, _) in &pairs[..ready] {
+                let level = Trigger::PERSISTENT | Trigger::LEVEL;
+                let entry = Registration::enable(socket, 1, EventFilter::IN, level);
+                assert_eq!(port.register(entry), Ok(Ok(())));
+            }
+            // Of those that come out here there is one more to come.
+            let mut entries = [Entry::default(); 3];
+            assert_eq!(
+                port.dequeue(&mut entries, None).map(|found| found.len()),
+                Ok(3)
+            );
+            port.post(Entry::default()).expect("it is posted");
+            let post = count(|| port.post(Entry::default()).expect("it is posted"));
+            let socket = &pairs[ready - 1].0;
+            let remove =
+                count(|| assert_eq!(port.register(Registration::remove(socket)), Ok(Ok(()))));
+            (post, remove)
+        });
+        assert_eq!(counts[0], counts[1]);
+        assert!(counts[0].0 <= 1 && counts[0].1 <= 3, "{counts:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_ready_when_it_is_armed_takes_one_call() -> io::Result<()> {
+        let port = port();
+        let pairs = readable(1)?;
+        for (mut socket, mut peer) in pairs {
+            for turn in 0..3 {
+                let mut entries = [Entry::default(); 2];
+                let once = Trigger::ONESHOT | Trigger::LEVEL;
+                let mut batch = [Registration::enable(&socket, 1, EventFilter::IN, once)];
+                let calls = count(|| {
+                    let found = port.process(&mut batch, &mut entries, None);
+                    assert_eq!(found.map(|found| found.len()), Ok(1));
+                });
+                // The first time, the socket has to be identified.
+                assert!(calls == 1 || turn == 0, "{calls}");
+                socket.read_exact(&mut [0])?;
+                send(&mut peer, &socket)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -13,9 +13,12 @@ use std::time::Duration;
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use super::device::{Devices, LOCAL_CLOSE, Poll};
+use super::device::{Devices, LOCAL_CLOSE, Outcome, Poll};
 use super::port::KernelPort;
 use crate::sys;
+
+/// The key of all packets.
+const KEY: usize = 0;
 
 /// How many closings are fetched at once.
 const BATCH: usize = 64;
@@ -44,7 +47,7 @@ impl Closings {
     fn new() -> io::Result<Self> {
         Ok(Closings {
             port: KernelPort::new()?,
-            devices: Devices::new(0),
+            devices: Devices::new(KEY),
             sockets: HashMap::new(),
             latest: 0,
             packets: Vec::new(),
@@ -59,19 +62,13 @@ impl Closings {
             for packet in &self.packets {
                 let poll = packet.lpOverlapped.cast::<Poll>();
                 // SAFETY: nothing but polls is on this port, and each packet is taken once.
-                let ended = unsafe { self.devices.end(poll) };
-                let number = ended.number;
+                let Outcome { number, found } = unsafe { self.devices.end(poll) };
                 let current = self.sockets.get_mut(&number);
                 let Some(socket) = current.filter(|socket| socket.poll == poll) else {
                     continue;
                 };
-                let again = match ended.found() & LOCAL_CLOSE {
-                    0 => {
-                        let handle = sys::handle(number);
-                        self.devices
-                            .begin(&self.port, number, handle, LOCAL_CLOSE)
-                            .ok()
-                    }
+                let again = match found & LOCAL_CLOSE {
+                    0 => begin(&mut self.devices, &self.port, number).ok(),
                     _ => None,
                 };
                 match again {
@@ -84,6 +81,15 @@ impl Closings {
             }
         }
     }
+}
+
+/// Begin to wait for the closing of a socket.
+fn begin(devices: &mut Devices, port: &KernelPort, number: u32) -> io::Result<*mut Poll> {
+    let begun = devices.begin(port, number, sys::handle(number), LOCAL_CLOSE)?;
+    if begun.is_over {
+        port.post(0, KEY, begun.poll.expose_provenance())?;
+    }
+    Ok(begun.poll)
 }
 
 fn lock() -> MutexGuard<'static, Option<Closings>> {
@@ -101,10 +107,7 @@ pub(super) fn identify(number: u32) -> io::Result<u64> {
     let known = closings.sockets.remove(&number);
     // SAFETY: as long as it is noted, its packet was not taken back.
     let known = known.filter(|socket| unsafe { closings.devices.cancel(socket.poll) });
-    let handle = sys::handle(number);
-    let poll = closings
-        .devices
-        .begin(&closings.port, number, handle, LOCAL_CLOSE)?;
+    let poll = begin(&mut closings.devices, &closings.port, number)?;
     let id = known.map_or(closings.latest + 1, |socket| socket.id);
     closings.latest = closings.latest.max(id);
     closings.sockets.insert(number, Socket { id, poll });

@@ -17,9 +17,15 @@ use windows_sys::Win32::Foundation::{
     HANDLE, NTSTATUS, RtlNtStatusToDosError, STATUS_PENDING, STATUS_SUCCESS, STATUS_TIMEOUT,
     UNICODE_STRING,
 };
-use windows_sys::Win32::Storage::FileSystem::{FILE_SHARE_READ, FILE_SHARE_WRITE, SYNCHRONIZE};
+use windows_sys::Win32::Storage::FileSystem::{
+    FILE_SHARE_READ, FILE_SHARE_WRITE, SYNCHRONIZE, SetFileCompletionNotificationModes,
+};
 use windows_sys::Win32::System::IO::{IO_STATUS_BLOCK, IO_STATUS_BLOCK_0};
+use windows_sys::Win32::System::WindowsProgramming::{
+    FILE_SKIP_COMPLETION_PORT_ON_SUCCESS, FILE_SKIP_SET_EVENT_ON_HANDLE,
+};
 
+use super::calls;
 use super::port::KernelPort;
 
 pub(super) const RECEIVE: u32 = 0x0001;
@@ -62,34 +68,35 @@ struct PollInfo<const COUNT: usize> {
     sockets: [PolledSocket; COUNT],
 }
 
-/// One poll of one socket. It must stay where it is until its packet has come.
+/// Memory for one poll of one socket, and its place in a device. It must stay where it is until the poll
+/// has [ended](Devices::end).
 #[repr(C)]
 pub(super) struct Poll {
     outcome: IO_STATUS_BLOCK,
     info: PollInfo<1>,
     /// The number of the socket.
-    pub(super) number: u32,
-    /// The group whose device it was given to.
-    group: usize,
+    number: u32,
+    /// Which device it is for.
+    device: usize,
 }
 
 impl Poll {
-    fn new(number: u32, handle: HANDLE, events: u32, group: usize) -> Box<Self> {
-        Box::new(Poll {
+    fn new(device: usize) -> Self {
+        Poll {
             outcome: nothing(),
             info: PollInfo {
                 timeout: i64::MAX,
-                count: 1,
+                count: 0,
                 exclusive: 0,
-                sockets: [PolledSocket::new(handle, events)],
+                sockets: [PolledSocket::new(null_mut(), 0)],
             },
-            number,
-            group,
-        })
+            number: 0,
+            device,
+        }
     }
 
     /// What was found to hold, once the poll is completed. Nothing if it was cancelled.
-    pub(super) fn found(&self) -> u32 {
+    fn found(&self) -> u32 {
         // SAFETY: every bit pattern is a status.
         let status = unsafe { self.outcome.Anonymous.Status };
         if status == STATUS_SUCCESS && self.info.count > 0 {
@@ -154,11 +161,17 @@ impl Device {
         }
     }
 
-    /// For polls that are waited for. Their packets come out of the port, under this key.
+    /// For polls that are waited for. Their packets come out of the port, under this key; but not those of
+    /// polls that are over when they have begun.
     fn on(port: &KernelPort, key: usize) -> io::Result<Self> {
         let device = Self::open(0)?;
         port.associate(device.0.as_raw_handle(), key)?;
-        Ok(device)
+        let modes = (FILE_SKIP_COMPLETION_PORT_ON_SUCCESS | FILE_SKIP_SET_EVENT_ON_HANDLE) as u8;
+        // SAFETY: the call touches no memory of ours.
+        match unsafe { SetFileCompletionNotificationModes(device.0.as_raw_handle(), modes) } {
+            0 => Err(io::Error::last_os_error()),
+            _ => Ok(device),
+        }
     }
 
     /// For [looks](Self::look), which end at once.
@@ -166,14 +179,18 @@ impl Device {
         Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
     }
 
-    /// Begin a poll. Whatever comes of it, its packet will, unless the call fails.
-    fn begin(&self, poll: Box<Poll>) -> Result<*mut Poll, NTSTATUS> {
-        let poll = Box::into_raw(poll);
-        // SAFETY: the poll is not touched until its packet has come, and stays where it is.
-        unsafe {
+    /// Begin a poll. True if it is over already: then there is no packet. Nor is there one if it fails.
+    ///
+    /// # Safety
+    ///
+    /// The poll is not touched until it is over, and stays where it is.
+    unsafe fn begin(&self, poll: *mut Poll) -> Result<bool, NTSTATUS> {
+        calls::note();
+        // SAFETY: the caller's promise; the kernel writes into what was made for that.
+        let status = unsafe {
             let info = (&raw mut (*poll).info).cast();
             let length = size_of::<PollInfo<1>>() as u32;
-            let status = NtDeviceIoControlFile(
+            NtDeviceIoControlFile(
                 self.0.as_raw_handle(),
                 null_mut(),
                 None,
@@ -184,19 +201,19 @@ impl Device {
                 length,
                 info,
                 length,
-            );
-            if status == STATUS_SUCCESS || status == STATUS_PENDING {
-                return Ok(poll);
-            }
-            // The kernel has not taken it.
-            drop(Box::from_raw(poll));
-            Err(status)
+            )
+        };
+        match status {
+            STATUS_PENDING => Ok(false),
+            STATUS_SUCCESS => Ok(true),
+            status => Err(status),
         }
     }
 
     /// Look at sockets, and say of those of which something holds what that is: in place, and how
     /// many there are, in the order that they were given in.
     pub(super) fn look(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
+        calls::note();
         let none = PolledSocket::new(null_mut(), 0);
         let mut info = PollInfo {
             timeout: 0,
@@ -237,33 +254,47 @@ impl Device {
 
 /// Devices that share the polls of one port: the kernel searches one device's list for each poll that
 /// is cancelled.
-#[derive(Debug)]
 pub(super) struct Devices {
     key: usize,
-    groups: Vec<Group>,
-    /// Polls whose packets have not come.
+    devices: Vec<Device>,
+    /// Polls that are not under way. The others belong to the kernel.
+    #[allow(clippy::vec_box, reason = "the kernel knows them by their address")]
+    spare: Vec<Box<Poll>>,
     pending: usize,
 }
 
-#[derive(Debug)]
-struct Group {
-    device: Device,
-    pending: usize,
+/// A poll that was begun.
+#[derive(Clone, Copy)]
+pub(super) struct Begun {
+    pub(super) poll: *mut Poll,
+    /// It is over already, and has no packet.
+    pub(super) is_over: bool,
+}
+
+/// What came of a poll.
+#[derive(Clone, Copy)]
+pub(super) struct Outcome {
+    /// The number of the socket.
+    pub(super) number: u32,
+    /// What was found to hold. Nothing if it was cancelled.
+    pub(super) found: u32,
 }
 
 /// How many polls one device is given.
-const GROUP: usize = 32;
+const SHARE: usize = 32;
 
 impl Devices {
     /// Packets of polls will come under this key.
     pub(super) const fn new(key: usize) -> Self {
         Devices {
             key,
-            groups: Vec::new(),
+            devices: Vec::new(),
+            spare: Vec::new(),
             pending: 0,
         }
     }
 
+    /// Polls that were begun and not [ended](Self::end).
     pub(super) fn pending(&self) -> usize {
         self.pending
     }
@@ -275,21 +306,32 @@ impl Devices {
         number: u32,
         handle: HANDLE,
         events: u32,
-    ) -> io::Result<*mut Poll> {
-        let index = match self.groups.iter().rposition(|group| group.pending < GROUP) {
-            Some(index) => index,
-            None => {
-                let device = Device::on(port, self.key)?;
-                self.groups.push(Group { device, pending: 0 });
-                self.groups.len() - 1
+    ) -> io::Result<Begun> {
+        if self.spare.is_empty() {
+            let index = self.devices.len();
+            self.devices.push(Device::on(port, self.key)?);
+            let polls = (0..SHARE).map(|_| Box::new(Poll::new(index)));
+            self.spare.extend(polls);
+        }
+        let mut poll = self.spare.pop().ok_or(io::ErrorKind::OutOfMemory)?;
+        poll.number = number;
+        poll.outcome = nothing();
+        poll.info.count = 1;
+        poll.info.sockets = [PolledSocket::new(handle, events)];
+        let device = &self.devices[poll.device];
+        let poll = Box::into_raw(poll);
+        // SAFETY: until it has ended nothing else refers to it.
+        match unsafe { device.begin(poll) } {
+            Ok(is_over) => {
+                self.pending += 1;
+                Ok(Begun { poll, is_over })
             }
-        };
-        let group = &mut self.groups[index];
-        let poll = Poll::new(number, handle, events, index);
-        let poll = group.device.begin(poll).map_err(error)?;
-        group.pending += 1;
-        self.pending += 1;
-        Ok(poll)
+            Err(status) => {
+                // SAFETY: the kernel has not taken it.
+                self.spare.push(unsafe { Box::from_raw(poll) });
+                Err(error(status))
+            }
+        }
     }
 
     /// End a poll early. Its packet still comes, with whatever it has found. True if it was not completed
@@ -297,15 +339,15 @@ impl Devices {
     ///
     /// # Safety
     ///
-    /// Its packet was not taken back yet.
+    /// It has not [ended](Self::end).
     pub(super) unsafe fn cancel(&self, poll: *mut Poll) -> bool {
+        calls::note();
         let mut outcome = nothing();
-        // SAFETY: the poll is there until its packet was taken back. If it is completed already, the
-        // call does nothing.
+        // SAFETY: the poll is there until it has ended. If it is completed already, the call does nothing.
         unsafe {
-            let group = &self.groups[(&raw const (*poll).group).read()];
+            let device = &self.devices[(&raw const (*poll).device).read()];
             let status = NtCancelIoFileEx(
-                group.device.0.as_raw_handle(),
+                device.0.as_raw_handle(),
                 &raw const (*poll).outcome,
                 &mut outcome,
             );
@@ -313,17 +355,21 @@ impl Devices {
         }
     }
 
-    /// A poll's packet has come.
+    /// A poll's packet has come, or it was over when it had begun.
     ///
     /// # Safety
     ///
-    /// It is this poll's, it came out of the port that the poll was begun with, and it came once.
-    pub(super) unsafe fn end(&mut self, poll: *mut Poll) -> Box<Poll> {
+    /// It was begun by this, and has not ended since.
+    pub(super) unsafe fn end(&mut self, poll: *mut Poll) -> Outcome {
         // SAFETY: the kernel has given it back.
         let poll = unsafe { Box::from_raw(poll) };
-        self.groups[poll.group].pending -= 1;
+        let outcome = Outcome {
+            number: poll.number,
+            found: poll.found(),
+        };
         self.pending -= 1;
-        poll
+        self.spare.push(poll);
+        outcome
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod afd;
 mod alarm;
+mod calls;
 mod closings;
 mod connections;
 mod device;

@@ -14,6 +14,8 @@ use windows_sys::Win32::System::IO::{
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::INFINITE;
 
+use super::calls;
+
 #[link(name = "ntdll")]
 unsafe extern "system" {
     fn NtQueryIoCompletion(
@@ -63,6 +65,7 @@ impl KernelPort {
     }
 
     pub(super) fn post(&self, bytes: u32, key: usize, overlapped: usize) -> io::Result<()> {
+        calls::note();
         // SAFETY: the pointer is carried as a value, and followed by nobody but who has put it there.
         let posted = unsafe {
             PostQueuedCompletionStatus(self.handle(), bytes, key, overlapped as *const OVERLAPPED)
@@ -93,6 +96,7 @@ impl KernelPort {
         room: usize,
         timeout: Option<Duration>,
     ) {
+        calls::note();
         packets.clear();
         packets.reserve(room);
         let mut count = 0;

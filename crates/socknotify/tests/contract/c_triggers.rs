@@ -16,7 +16,7 @@ use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, as_told_by, counted, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_packets, expect_quiet, notification,
-    port, port_with, reset, wait_readiness, wait_until,
+    port, port_with, reset, wait_for_waiting, wait_readiness, wait_until,
 };
 
 for_every_backend! {
@@ -31,6 +31,7 @@ for_every_backend! {
     c4_level_persistent_reports_again_as_long_as_it_holds,
     c4_level_persistent_sockets_take_turns,
     c4_level_persistent_does_not_crowd_out_posted_packets,
+    c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it,
     c4_level_follows_each_condition_by_itself,
     c5_edge_gives_none_for_what_holds_at_enable,
     c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait,
@@ -378,6 +379,35 @@ fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io
             .map(|_| port.dequeue_one(None))
             .collect::<Result<Vec<_>, _>>()?;
         assert!(found.contains(&POSTED), "{found:?}");
+    }
+    Ok(())
+}
+
+/// Whoever takes the first notification, the next one reaches the thread that waits.
+fn c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it(
+    backend: Backend,
+) -> io::Result<()> {
+    for _ in 0..20 {
+        let port = port_with(backend, 2)?;
+        let pair = Pair::unix()?;
+        pair.send()?;
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            let other = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
+            wait_for_waiting(&port, 1);
+            let mut batch = [Registration::enable(
+                &pair.ours,
+                KEY,
+                EventFilter::IN,
+                LEVEL,
+            )];
+            let mut entries = [Entry::default(); 1];
+            let found = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
+            assert_eq!(found, [notification(KEY, Events::IN)]);
+            let heard = other.join().expect("no panic")?;
+            assert_eq!(heard, notification(KEY, Events::IN));
+            Ok(())
+        })?;
     }
     Ok(())
 }

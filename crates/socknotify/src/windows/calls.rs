@@ -1,0 +1,21 @@
+//! How many calls of the kernel there are for each thing that is done. Only tests count them.
+
+#[cfg(test)]
+use std::cell::Cell;
+
+#[cfg(test)]
+thread_local! {
+    static MADE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread makes a call.
+pub(super) fn note() {
+    #[cfg(test)]
+    MADE.set(MADE.get() + 1);
+}
+
+/// The calls that this thread has made.
+#[cfg(test)]
+pub(super) fn made() -> usize {
+    MADE.get()
+}
