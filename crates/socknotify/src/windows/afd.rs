@@ -95,6 +95,8 @@ struct Current {
     poll: *mut Poll,
     /// What it is for.
     events: u32,
+    /// The socket was armed again since. What this finds may have been dealt with before that.
+    is_older: bool,
 }
 
 /// What is known of a socket whose edges are watched.
@@ -191,6 +193,7 @@ impl State {
             events => Some(Current {
                 poll: begin(events)?,
                 events,
+                is_older: false,
             }),
         };
         if let Some(Current { poll, .. }) = current {
@@ -237,7 +240,7 @@ impl State {
     /// As for [`Devices::end`].
     unsafe fn end_poll(&mut self, afd: &Afd, poll: *mut Poll) -> Option<Report> {
         // SAFETY: the caller's promise.
-        let Outcome { number, found } = unsafe { self.devices.end(poll) };
+        let Outcome { number, mut found } = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&number)?;
         let current = record.poll.take_if(|current| current.poll == poll);
         if current.is_none() {
@@ -257,6 +260,9 @@ impl State {
         }
         if !record.armed {
             return None;
+        }
+        if current.is_some_and(|current| current.is_older) {
+            found = afd.glance(&record.watch);
         }
         let events = conditions(found, record.watch.kind);
         if events.intersects(record.watch.filter.wanted()) {
@@ -418,6 +424,9 @@ impl Poller for Afd {
         let lasting = record.watch.filter & watch.filter;
         record.watch = *watch;
         record.armed = true;
+        if let Some(current) = &mut record.poll {
+            current.is_older = true;
+        }
         if watch.mode == Mode::Edge {
             let edge = match &mut record.edge {
                 Some(edge) => edge,
@@ -654,11 +663,18 @@ impl Poller for Afd {
 }
 
 impl Afd {
+    /// What holds now, of what is watched.
+    fn glance(&self, watch: &Watch) -> u32 {
+        let mut one = [look(watch)];
+        match self.looker.look(&mut one) {
+            Ok(1) => one[0].events,
+            _ => 0,
+        }
+    }
+
     /// Whether any of these holds for a socket now.
     fn holds(&self, watch: &Watch, events: Events) -> bool {
-        let mut one = [look(watch)];
-        self.looker.look(&mut one) == Ok(1)
-            && conditions(one[0].events, watch.kind).intersects(events)
+        conditions(self.glance(watch), watch.kind).intersects(events)
     }
 
     /// A poll tells what held at its end. Since then its packet may have waited; what it does not tell,

@@ -23,7 +23,6 @@ for_every_backend! {
     g1_the_peer_sees_the_end_whoever_armed_it,
     f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended,
     f5_a_connection_is_heard_while_the_thread_that_armed_it_computes,
-    #[cfg(unix)]
     a_connection_that_was_cancelled_says_what_holds_now,
     what_nobody_asked_for_costs_no_time,
 }
@@ -234,9 +233,7 @@ fn f5_a_connection_is_heard_while_the_thread_that_armed_it_computes(
     })
 }
 
-/// What came and went while a thread had the connection is not told to the next one. (On Windows over
-/// AFD it can be: docs/CONTRACT.md.)
-#[cfg(unix)]
+/// What came and went while a thread had the connection is not told to the next one.
 fn a_connection_that_was_cancelled_says_what_holds_now(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
