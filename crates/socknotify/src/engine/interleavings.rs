@@ -27,6 +27,8 @@ struct Model {
     first_id: u64,
     /// How sockets that the port owns are watched.
     adopted: Mode,
+    /// Whether any is watched for a level. It has something to submit, then.
+    has_levels: AtomicBool,
 }
 
 #[derive(Default)]
@@ -166,6 +168,7 @@ impl Model {
             kernel: Mutex::new(Kernel::default()),
             first_id: IDS.fetch_add(4, Ordering::Relaxed),
             adopted,
+            has_levels: AtomicBool::new(false),
         }
     }
 
@@ -249,12 +252,18 @@ impl Poller for Model {
 
     fn submit(&self) {
         // There is no system call where there is nothing to submit.
-        if self.adopted == Mode::Request {
+        if self.adopted == Mode::Request || self.has_levels.load(Ordering::Relaxed) {
             self.kernel().submit();
         }
     }
 
+    fn delivered(&self, socket: u32) {
+        self.kernel().sockets[socket as usize].armed = true;
+    }
+
     fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
+        self.has_levels
+            .fetch_or(watch.mode == Mode::Level, Ordering::Relaxed);
         let mut kernel = self.kernel();
         if watch.mode == Mode::Request {
             kernel.requests.push((*watch, Asked::Make));
@@ -293,7 +302,8 @@ impl Poller for Model {
             if buffer.reports.len() == room {
                 break;
             }
-            socket.armed = watch.mode == Mode::Level;
+            // The next report of a level comes when this one was delivered.
+            socket.armed = false;
             buffer.reports.push(report(&watch));
         }
         // As a kernel does: what is left is the next waiter's.
@@ -606,6 +616,31 @@ fn c5_a_change_of_the_filter_hides_no_edge() {
         let more = dequeue(&port, Some(Duration::ZERO));
         assert!(more.is_err() || dequeue(&port, Some(Duration::ZERO)).is_err());
     });
+}
+
+/// Whoever is notified first, and whatever the other one waits for at that time.
+fn a_level_is_heard_by_two(places: usize) {
+    explore(3, move || {
+        let port = port(places);
+        let level = Trigger::PERSISTENT | Trigger::LEVEL;
+        assert_eq!(apply(&port, enable(0, level)), Ok(()));
+        let consumers = [waiter(&port), waiter(&port)];
+        port.poller.become_readable(0);
+        for consumer in consumers {
+            let entry = consumer.join().unwrap().unwrap();
+            assert_eq!((entry.completion_key, entry.events()), (10, Events::IN));
+        }
+    });
+}
+
+#[test]
+fn c4_a_level_is_heard_by_everyone_who_waits_for_one_place() {
+    a_level_is_heard_by_two(1);
+}
+
+#[test]
+fn c4_a_level_is_heard_by_everyone_who_waits() {
+    a_level_is_heard_by_two(2);
 }
 
 #[test]
