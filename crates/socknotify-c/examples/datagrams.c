@@ -4,7 +4,6 @@
  * An edge is notified once, so whoever is told of it has to receive until there is nothing left. The
  * socket is registered before it is bound: nothing can arrive unnoticed in between.
  */
-#include <errno.h>
 #include <socknotify.h>
 
 #include "traffic.h"
@@ -13,9 +12,9 @@
 static int drain(int fd) {
     for (int count = 0;; count += 1) {
         char buffer[512];
-        ssize_t length = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+        ssize_t length = recv(fd, buffer, sizeof buffer, 0);
         if (length < 0) {
-            require(errno == EAGAIN || errno == EWOULDBLOCK, "receive");
+            require(would_block(), "receive");
             return count;
         }
         require(length == MESSAGE_SIZE, "a whole datagram");
@@ -23,8 +22,10 @@ static int drain(int fd) {
 }
 
 int main(void) {
-    int server = socket(AF_INET, SOCK_DGRAM, 0);
+    start_sockets();
+    int server = (int)socket(AF_INET, SOCK_DGRAM, 0);
     require(server >= 0, "a server");
+    do_not_block(server);
     sn_port port;
     require(sn_create_port(0, &port) == SN_SUCCESS, "a port");
     sn_registration registration = {
@@ -52,7 +53,7 @@ int main(void) {
     registration.operation = SOCK_NOTIFY_OP_REMOVE;
     require(sn_process(port, 1, &registration, 0, 0, NULL, NULL) == SN_SUCCESS, "remove");
     require(registration.registrationResult == SN_SUCCESS, "the removal");
-    uint32_t events;
+    uint32_t events = 0;
     do {
         uintptr_t key;
         sn_overlapped *overlapped;
@@ -60,7 +61,7 @@ int main(void) {
                 "dequeue");
     } while ((events & SOCK_NOTIFY_EVENT_REMOVE) == 0);
     require(sn_close_port(port) == SN_SUCCESS, "close");
-    close(server);
+    close_socket(server);
     join_client(&client);
 
     printf("received %d datagrams\n", total);

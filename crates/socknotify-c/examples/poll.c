@@ -24,14 +24,15 @@ static void remove_and_wait(sn_port port, int fd) {
 }
 
 int main(void) {
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    start_sockets();
+    int listener = (int)socket(AF_INET, SOCK_STREAM, 0);
     require(listener >= 0, "a listener");
     struct sockaddr_in address = bind_to_loopback(listener);
     require(listen(listener, 1) == 0, "listen");
 
     struct client client;
     start_client(&client, address, SOCK_STREAM);
-    int connection = accept(listener, NULL, NULL);
+    int connection = (int)accept(listener, NULL, NULL);
     require(connection >= 0, "accept");
 
     sn_port port;
@@ -65,8 +66,8 @@ int main(void) {
 
     remove_and_wait(port, connection);
     require(sn_close_port(port) == SN_SUCCESS, "close");
-    close(connection);
-    close(listener);
+    close_socket(connection);
+    close_socket(listener);
     join_client(&client);
 
     printf("received %ld bytes\n", total);

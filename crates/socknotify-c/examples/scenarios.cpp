@@ -8,7 +8,6 @@
 #include <socknotify.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <thread>
 #include <vector>
@@ -69,10 +68,10 @@ private:
 /* A socket that is closed with its scope. */
 class Socket {
 public:
-    explicit Socket(int descriptor) : value_(static_cast<SOCKET>(descriptor)) {
+    explicit Socket(SOCKET value) : value_(value) {
         require(value_ != INVALID_SOCKET, "a socket");
     }
-    ~Socket() { close(descriptor()); }
+    ~Socket() { close_socket(descriptor()); }
     Socket(const Socket &) = delete;
     Socket &operator=(const Socket &) = delete;
 
@@ -129,6 +128,7 @@ long poll_replacement() {
 /* Datagrams, edge-triggered. Returns how many were received. */
 int edge_triggered() {
     Socket server(socket(AF_INET, SOCK_DGRAM, 0));
+    do_not_block(server.descriptor());
     Port port;
     port.apply(enable(server.value(), as_key(server.value()), SOCK_NOTIFY_EVENT_IN,
                       SOCK_NOTIFY_TRIGGER_EDGE));
@@ -141,10 +141,10 @@ int edge_triggered() {
         require((SocketNotificationRetrieveEvents(&entry) & SOCK_NOTIFY_EVENT_IN) != 0, "IN");
         /* Until the edge has fallen, no other one can be seen. */
         char buffer[512];
-        while (recv(server.descriptor(), buffer, sizeof buffer, MSG_DONTWAIT) >= 0) {
+        while (recv(server.descriptor(), buffer, sizeof buffer, 0) >= 0) {
             total += 1;
         }
-        require(errno == EAGAIN || errno == EWOULDBLOCK, "receive");
+        require(would_block(), "receive");
     }
     port.remove_and_wait(server.value());
     join_client(&client);
@@ -153,14 +153,14 @@ int edge_triggered() {
 
 /* What a completion key of the server points to. */
 struct Peer {
-    Peer(int descriptor, bool listens) : socket(descriptor), listens(listens) {}
+    Peer(SOCKET socket, bool listens) : socket(socket), listens(listens) {}
     Socket socket;
     bool listens;
 };
 
 class Server {
 public:
-    explicit Server(int descriptor) : listener_(descriptor, true) {
+    explicit Server(SOCKET listener) : listener_(listener, true) {
         port_.apply(turn(listener_));
     }
 
@@ -245,11 +245,11 @@ private:
 
 /* Many threads and many connections, one-shot. Returns the bytes received. */
 long multi_threaded() {
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    int listener = static_cast<int>(socket(AF_INET, SOCK_STREAM, 0));
     require(listener >= 0, "a listener");
     sockaddr_in address = bind_to_loopback(listener);
     require(listen(listener, server_clients) == 0, "listen");
-    Server server(listener);
+    Server server(static_cast<SOCKET>(listener));
 
     std::vector<std::thread> threads;
     for (UINT32 index = 0; index < server_threads; index += 1) {
@@ -272,6 +272,7 @@ long multi_threaded() {
 } // namespace
 
 int main() {
+    start_sockets();
     long polled = poll_replacement();
     std::printf("poll replacement: %ld bytes\n", polled);
     require(polled == long{MESSAGES} * MESSAGE_SIZE, "the total");

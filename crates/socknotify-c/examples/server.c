@@ -43,7 +43,7 @@ static void enable(sn_registration *registration, struct peer *peer) {
 static struct peer *accept_peer(const struct peer *listener) {
     struct peer *peer = (struct peer *)malloc(sizeof *peer);
     require(peer != NULL, "memory");
-    peer->fd = accept(listener->fd, NULL, NULL);
+    peer->fd = (int)accept(listener->fd, NULL, NULL);
     peer->listens = 0;
     require(peer->fd >= 0, "accept");
     return peer;
@@ -55,7 +55,7 @@ static void stop_a_thread(const struct server *server) {
 
 /* The last notification of a connection has come. */
 static void forget_peer(struct server *server, struct peer *peer) {
-    close(peer->fd);
+    close_socket(peer->fd);
     free(peer);
     pthread_mutex_lock(&server->lock);
     server->gone += 1;
@@ -120,8 +120,9 @@ static void *serve(void *context) {
 }
 
 int main(void) {
+    start_sockets();
     struct server server = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    struct peer listener = {.fd = socket(AF_INET, SOCK_STREAM, 0), .listens = 1};
+    struct peer listener = {.fd = (int)socket(AF_INET, SOCK_STREAM, 0), .listens = 1};
     require(listener.fd >= 0, "a listener");
     struct sockaddr_in address = bind_to_loopback(listener.fd);
     require(listen(listener.fd, CLIENTS) == 0, "listen");
@@ -147,7 +148,7 @@ int main(void) {
         require(pthread_join(threads[index], NULL) == 0, "join");
     }
     require(sn_close_port(server.port) == SN_SUCCESS, "close");
-    close(listener.fd);
+    close_socket(listener.fd);
 
     printf("received %ld bytes from %d clients\n", server.bytes, server.gone);
     require(server.bytes == (long)CLIENTS * MESSAGES * MESSAGE_SIZE, "the total");

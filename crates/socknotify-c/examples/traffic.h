@@ -4,15 +4,23 @@
 #ifndef TRAFFIC_H
 #define TRAFFIC_H
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef _WIN32
+#include <winsock2.h>
+#include <ws2tcpip.h>
+#else
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#endif
 
 /* Longer than anything here takes. */
 #define PATIENCE_MS 30000
@@ -27,6 +35,41 @@ static inline void require(int holds, const char *what) {
         exit(EXIT_FAILURE);
     }
 }
+
+/* What Windows spells in its own way. Its sockets fit into an int. */
+#ifdef _WIN32
+static inline void start_sockets(void) {
+    WSADATA data;
+    require(WSAStartup(MAKEWORD(2, 2), &data) == 0, "WSAStartup");
+}
+
+static inline void close_socket(int fd) {
+    closesocket((SOCKET)fd);
+}
+
+static inline void do_not_block(int fd) {
+    u_long yes = 1;
+    require(ioctlsocket((SOCKET)fd, FIONBIO, &yes) == 0, "FIONBIO");
+}
+
+static inline int would_block(void) {
+    return WSAGetLastError() == WSAEWOULDBLOCK;
+}
+#else
+static inline void start_sockets(void) {}
+
+static inline void close_socket(int fd) {
+    close(fd);
+}
+
+static inline void do_not_block(int fd) {
+    require(fcntl(fd, F_SETFL, O_NONBLOCK) == 0, "O_NONBLOCK");
+}
+
+static inline int would_block(void) {
+    return errno == EAGAIN || errno == EWOULDBLOCK;
+}
+#endif
 
 /* Bind to a free port of the loopback interface, and say which. */
 static inline struct sockaddr_in bind_to_loopback(int socket) {
@@ -50,14 +93,14 @@ struct client {
 static inline void *run_client(void *context) {
     const struct client *client = (const struct client *)context;
     const char message[MESSAGE_SIZE] = {'p', 'i', 'n', 'g'};
-    int fd = socket(AF_INET, client->socket_type, 0);
+    int fd = (int)socket(AF_INET, client->socket_type, 0);
     require(fd >= 0, "a client's socket");
     require(connect(fd, (const struct sockaddr *)&client->server, sizeof client->server) == 0,
             "connect");
     for (int sent = 0; sent < MESSAGES; sent += 1) {
         require(send(fd, message, sizeof message, 0) == (ssize_t)sizeof message, "send");
     }
-    close(fd);
+    close_socket(fd);
     return NULL;
 }
 

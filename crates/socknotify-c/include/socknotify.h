@@ -36,7 +36,8 @@
 
 /*
  * On Windows the interface is the system's, with the system's names and on the system's completion
- * ports; there are no sn_ names. What follows is what its headers may lack: MinGW's lack all of it.
+ * ports, and the sn_ names stand for these. What follows is what its headers may lack: MinGW's lacked
+ * all of it, newer ones leave the functions out for programs that ask for an older Windows.
  * socknotify.dll has the function for systems that do not; where the system has it, it is the
  * system's that is called.
  */
@@ -46,6 +47,16 @@
 #include <winsock2.h>
 #include <ws2tcpip.h>
 #include <windows.h>
+#include <stdint.h>
+
+/* The first Windows that these headers declare the functions for. */
+#if !defined(SOCK_NOTIFY_REGISTER_EVENT_NONE)
+#define SN_DECLARED_FROM 0xFFFFFFFF
+#elif defined(__MINGW32__)
+#define SN_DECLARED_FROM NTDDI_WIN10_MN
+#else
+#define SN_DECLARED_FROM NTDDI_WIN10_FE
+#endif
 
 #ifndef SOCK_NOTIFY_REGISTER_EVENT_NONE
 
@@ -82,9 +93,13 @@ typedef struct SOCK_NOTIFY_REGISTRATION {
     DWORD registrationResult; /* out */
 } SOCK_NOTIFY_REGISTRATION;
 
+#endif /* SOCK_NOTIFY_REGISTER_EVENT_NONE */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#if NTDDI_VERSION < SN_DECLARED_FROM
 
 DWORD WSAAPI ProcessSocketNotifications(HANDLE completionPort, UINT32 registrationCount,
                                         SOCK_NOTIFY_REGISTRATION *registrationInfos, UINT32 timeoutMs,
@@ -92,16 +107,110 @@ DWORD WSAAPI ProcessSocketNotifications(HANDLE completionPort, UINT32 registrati
                                         OVERLAPPED_ENTRY *completionPortEntries,
                                         UINT32 *receivedEntryCount);
 
-#ifdef __cplusplus
-}
-#endif
-
-static inline UINT32 SocketNotificationRetrieveEvents(OVERLAPPED_ENTRY *notification)
-{
+static inline UINT32 SocketNotificationRetrieveEvents(OVERLAPPED_ENTRY *notification) {
     return notification->dwNumberOfBytesTransferred;
 }
 
-#endif /* SOCK_NOTIFY_REGISTER_EVENT_NONE */
+#endif /* SN_DECLARED_FROM */
+
+/*
+ * The sn_ names, as they are described below. What differs: there are as many error codes as the system
+ * has, a port is any that CreateIoCompletionPort has made, and the system sees by itself when a thread
+ * blocks.
+ */
+typedef HANDLE sn_port;
+typedef SOCKET sn_socket;
+typedef SOCK_NOTIFY_REGISTRATION sn_registration;
+typedef OVERLAPPED sn_overlapped;
+typedef OVERLAPPED_ENTRY sn_entry;
+
+#define SN_INFINITE INFINITE
+#define SN_SUCCESS ERROR_SUCCESS
+#define SN_TOO_MANY_OPEN_FILES ERROR_TOO_MANY_OPEN_FILES
+#define SN_INVALID_HANDLE ERROR_INVALID_HANDLE
+#define SN_NOT_ENOUGH_MEMORY ERROR_NOT_ENOUGH_MEMORY
+#define SN_GEN_FAILURE ERROR_GEN_FAILURE
+#define SN_NOT_SUPPORTED ERROR_NOT_SUPPORTED
+#define SN_INVALID_PARAMETER ERROR_INVALID_PARAMETER
+#define SN_TIMEOUT WAIT_TIMEOUT
+#define SN_ABANDONED_WAIT ERROR_ABANDONED_WAIT_0
+#define SN_NOT_FOUND ERROR_NOT_FOUND
+#define SN_INTERNAL_ERROR ERROR_INTERNAL_ERROR
+#define SN_NO_SYSTEM_RESOURCES ERROR_NO_SYSTEM_RESOURCES
+#define SN_NOT_A_SOCKET WSAENOTSOCK
+
+static inline uint32_t sn_create_port(uint32_t concurrency, sn_port *port) {
+    *port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, concurrency);
+    return *port != NULL ? SN_SUCCESS : GetLastError();
+}
+
+static inline uint32_t sn_close_port(sn_port port) {
+    return CloseHandle(port) ? SN_SUCCESS : GetLastError();
+}
+
+static inline uint32_t sn_process(sn_port port,
+                                  uint32_t registration_count,
+                                  sn_registration *registrations,
+                                  uint32_t timeout_ms,
+                                  uint32_t entry_count,
+                                  sn_entry *entries,
+                                  uint32_t *received) {
+    return ProcessSocketNotifications(port, registration_count, registrations, timeout_ms,
+                                      entry_count, entries, received);
+}
+
+static inline uint32_t sn_dequeue(sn_port port,
+                                  sn_entry *entries,
+                                  uint32_t entry_count,
+                                  uint32_t *received,
+                                  uint32_t timeout_ms) {
+    ULONG count = 0;
+    BOOL taken = GetQueuedCompletionStatusEx(port, entries, entry_count, &count, timeout_ms, FALSE);
+    *received = taken ? count : 0;
+    return taken ? SN_SUCCESS : GetLastError();
+}
+
+/* A failed operation of the caller's own is a packet too: its error is returned, with the rest filled in. */
+static inline uint32_t sn_dequeue_one(sn_port port,
+                                      uint32_t *transferred,
+                                      uintptr_t *completion_key,
+                                      sn_overlapped **overlapped,
+                                      uint32_t timeout_ms) {
+    DWORD bytes = 0;
+    ULONG_PTR key = 0;
+    BOOL taken = GetQueuedCompletionStatus(port, &bytes, &key, overlapped, timeout_ms);
+    if (taken || *overlapped != NULL) {
+        *transferred = bytes;
+        *completion_key = key;
+    }
+    return taken ? SN_SUCCESS : GetLastError();
+}
+
+static inline uint32_t sn_post(sn_port port,
+                               uint32_t transferred,
+                               uintptr_t completion_key,
+                               sn_overlapped *overlapped) {
+    BOOL posted = PostQueuedCompletionStatus(port, transferred, completion_key, overlapped);
+    return posted ? SN_SUCCESS : GetLastError();
+}
+
+static inline uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context) {
+    (void)port;
+    work(context);
+    return SN_SUCCESS;
+}
+
+static inline uint32_t sn_last_error(void) {
+    return GetLastError();
+}
+
+static inline void sn_set_last_error(uint32_t error) {
+    SetLastError(error);
+}
+
+#ifdef __cplusplus
+}
+#endif
 
 #else /* not Windows */
 
