@@ -90,8 +90,7 @@ struct Record {
     packet: Option<u64>,
     /// What came while it did.
     kept: Events,
-    /// What is told until then, whoever took the last packet may be about to deal with.
-    doubtful: Option<Instant>,
+    /// It is to be armed again, and not yet.
     is_due: bool,
 }
 
@@ -281,7 +280,6 @@ impl Bridge {
             armed: false,
             packet: None,
             kept: Events::empty(),
-            doubtful: None,
             is_due: false,
         });
         record.stop(Phase::Enabled);
@@ -289,7 +287,6 @@ impl Bridge {
         record.filter = filter;
         record.is_level = trigger.contains(Trigger::LEVEL);
         record.is_once = trigger.contains(Trigger::ONESHOT);
-        record.doubtful = None;
         Ok(())
     }
 
@@ -453,7 +450,6 @@ impl Bridge {
             let record = state.records.get_mut(&id);
             if let Some(record) = record.filter(|record| record.is_due) {
                 record.is_due = false;
-                record.doubtful = None;
                 self.arm(state, id);
             }
         }
@@ -510,18 +506,12 @@ impl Bridge {
 
     /// A registration has something to tell.
     fn tell(&self, state: &mut State, id: u32, events: Events) {
-        let State { records, due, .. } = state;
-        let Some(record) = records.get_mut(&id).filter(|record| record.armed) else {
+        let record = state.records.get_mut(&id);
+        let Some(record) = record.filter(|record| record.armed) else {
             return;
         };
         if record.is_level || record.is_once {
             record.armed = false;
-        }
-        let now = Instant::now();
-        if let Some(time) = record.doubtful.take_if(|time| now < *time) {
-            record.is_due = true;
-            due.push((time, id));
-            return;
         }
         if record.packet.is_some() {
             self.find_gone(state);
@@ -573,15 +563,33 @@ impl Bridge {
             if record.phase == Phase::Left {
                 self.end(state, id);
             } else if record.is_persistent_level() {
-                if record.phase == Phase::Enabled && !record.armed && !record.is_due {
-                    record.doubtful = Some(Instant::now() + MOMENT);
-                    self.arm(state, id);
-                }
+                self.level_taken(state, id);
             } else if !kept.is_empty() {
                 self.send(state, id, kept);
             }
         }
         any
+    }
+
+    /// The packet of a level is gone. If the level holds, whoever took it may be about to deal with it.
+    fn level_taken(&self, state: &mut State, id: u32) {
+        let State { records, due, .. } = state;
+        let record = records.get_mut(&id);
+        let Some(record) = record.filter(|record| record.phase == Phase::Enabled) else {
+            return;
+        };
+        if record.armed || record.is_due {
+            return;
+        }
+        let mut question = [kernel::question(record.socket)];
+        kernel::look(&mut question);
+        let holds = kernel::answer(&question[0], record.is_stream);
+        if holds.is_none_or(|holds| holds.intersects(record.wanted())) {
+            record.is_due = true;
+            due.push((Instant::now() + MOMENT, id));
+        } else {
+            self.arm(state, id);
+        }
     }
 
     /// Have it told once when there is something.

@@ -1,0 +1,130 @@
+/*
+ * What the programs need besides the function itself: ports, sockets on loopback, threads, and a way to
+ * give up.
+ */
+#ifndef LOOPBACK_HPP
+#define LOOPBACK_HPP
+
+#include <socknotify.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+constexpr DWORD patience = 30000;
+
+inline void require(bool holds, const char *what) {
+    if (!holds) {
+        std::fprintf(stderr, "failed: %s (%lu)\n", what, GetLastError());
+        std::exit(1);
+    }
+}
+
+inline HANDLE make_port() {
+    HANDLE port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, nullptr, 0, 0);
+    require(port != nullptr, "CreateIoCompletionPort");
+    return port;
+}
+
+inline SOCKET make_socket(int type) {
+    SOCKET made = socket(AF_INET, type, 0);
+    require(made != INVALID_SOCKET, "socket");
+    return made;
+}
+
+inline sockaddr_in bind_to_loopback(SOCKET socket) {
+    sockaddr_in address = {};
+    int length = sizeof address;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    require(bind(socket, reinterpret_cast<sockaddr *>(&address), length) == 0, "bind");
+    require(getsockname(socket, reinterpret_cast<sockaddr *>(&address), &length) == 0,
+            "getsockname");
+    return address;
+}
+
+inline SOCK_NOTIFY_REGISTRATION entry_for(SOCKET socket, UINT8 operation) {
+    SOCK_NOTIFY_REGISTRATION registration = {};
+    registration.socket = socket;
+    registration.operation = operation;
+    return registration;
+}
+
+inline SOCK_NOTIFY_REGISTRATION enable(SOCKET socket, void *key, int filter, int trigger) {
+    SOCK_NOTIFY_REGISTRATION registration = entry_for(socket, SOCK_NOTIFY_OP_ENABLE);
+    registration.completionKey = key;
+    registration.eventFilter = static_cast<UINT16>(filter);
+    registration.triggerFlags = static_cast<UINT8>(trigger);
+    return registration;
+}
+
+inline void *as_key(SOCKET socket) {
+    return reinterpret_cast<void *>(socket);
+}
+
+/* Apply one entry, and say what came of it. */
+inline DWORD apply(HANDLE port, SOCK_NOTIFY_REGISTRATION registration) {
+    DWORD error = ProcessSocketNotifications(port, 1, &registration, 0, 0, nullptr, nullptr);
+    require(error == ERROR_SUCCESS, "ProcessSocketNotifications");
+    return registration.registrationResult;
+}
+
+inline OVERLAPPED_ENTRY next(HANDLE port) {
+    OVERLAPPED_ENTRY entry;
+    ULONG count = 0;
+    require(GetQueuedCompletionStatusEx(port, &entry, 1, &count, patience, FALSE) && count == 1,
+            "GetQueuedCompletionStatusEx");
+    return entry;
+}
+
+/* How many packets are there, after this long. */
+inline ULONG count_after(HANDLE port, DWORD time) {
+    Sleep(time);
+    OVERLAPPED_ENTRY entries[16];
+    ULONG count = 0;
+    return GetQueuedCompletionStatusEx(port, entries, 16, &count, 0, FALSE) ? count : 0;
+}
+
+inline void remove_and_wait(HANDLE port, SOCKET socket) {
+    require(apply(port, entry_for(socket, SOCK_NOTIFY_OP_REMOVE)) == ERROR_SUCCESS, "REMOVE");
+    OVERLAPPED_ENTRY entry;
+    do {
+        entry = next(port);
+    } while ((SocketNotificationRetrieveEvents(&entry) & SOCK_NOTIFY_EVENT_REMOVE) == 0);
+    require(count_after(port, 50) == 0, "REMOVE is the last word");
+}
+
+inline HANDLE start(LPTHREAD_START_ROUTINE routine, void *context) {
+    HANDLE thread = CreateThread(nullptr, 0, routine, context, 0, nullptr);
+    require(thread != nullptr, "CreateThread");
+    return thread;
+}
+
+inline void join(HANDLE thread) {
+    require(WaitForSingleObject(thread, patience) == WAIT_OBJECT_0, "a thread ends");
+    CloseHandle(thread);
+}
+
+struct Pair {
+    SOCKET ours;
+    SOCKET theirs;
+};
+
+inline Pair connect_pair() {
+    SOCKET listener = make_socket(SOCK_STREAM);
+    sockaddr_in address = bind_to_loopback(listener);
+    require(listen(listener, 1) == 0, "listen");
+    Pair pair;
+    pair.theirs = make_socket(SOCK_STREAM);
+    require(connect(pair.theirs, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0,
+            "connect");
+    pair.ours = accept(listener, nullptr, nullptr);
+    require(pair.ours != INVALID_SOCKET, "accept");
+    closesocket(listener);
+    return pair;
+}
+
+} // namespace
+
+#endif // LOOPBACK_HPP
