@@ -342,9 +342,14 @@ impl Bridge {
         let mut questions = Vec::new();
         let asked: Vec<_> = marks
             .iter()
-            .map(|mark| {
+            .zip(packets.iter())
+            .map(|(mark, packet)| {
                 let record = state.records.get(mark.as_ref()?)?;
-                let is_asked = record.is_level && record.phase == Phase::Enabled;
+                let told = Events::from_bits_truncate(packet.dwNumberOfBytesTransferred);
+                let is_asked = record.phase == Phase::Enabled
+                    && record.is_level
+                    && (record.is_persistent_level()
+                        || !(told | Events::ERR).contains(record.wanted()));
                 is_asked.then(|| {
                     questions.push(kernel::question(record.socket));
                     (questions.len() - 1, record.is_stream)

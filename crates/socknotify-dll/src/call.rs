@@ -48,13 +48,25 @@ impl<'a> Call<'a> {
         let end = Instant::now() + Duration::from_millis(timeout.into());
         self.bridge.arm_due();
         // SAFETY: the caller's promise.
-        let mut outcome = unsafe { self.take(port, entries, room, 0, received) };
-        if outcome == WAIT_TIMEOUT && timeout == 0 {
-            self.bridge.catch_up();
-            // SAFETY: the caller's promise.
-            return unsafe { self.take(port, entries, room, 0, received) };
+        let take =
+            |call: &mut Self, timeout| unsafe { call.take(port, entries, room, timeout, received) };
+        if timeout == 0 {
+            return match take(self, 0) {
+                WAIT_TIMEOUT => {
+                    self.bridge.catch_up();
+                    take(self, 0)
+                }
+                outcome => outcome,
+            };
         }
-        while outcome == WAIT_TIMEOUT {
+        // What is removed is to come with what waits, if that is taken at once.
+        if !self.leaving.is_empty() {
+            let outcome = take(self, 0);
+            if outcome != WAIT_TIMEOUT {
+                return outcome;
+            }
+        }
+        loop {
             let left = match timeout {
                 INFINITE => INFINITE,
                 _ => {
@@ -62,13 +74,11 @@ impl<'a> Call<'a> {
                     left.as_nanos().div_ceil(1_000_000) as u32
                 }
             };
-            // SAFETY: the caller's promise.
-            outcome = unsafe { self.take(port, entries, room, left, received) };
-            if left == 0 {
-                break;
+            let outcome = take(self, left);
+            if outcome != WAIT_TIMEOUT || left == 0 {
+                return outcome;
             }
         }
-        outcome
     }
 
     /// Take packets. It is a time-out also if all of them were out of date.

@@ -52,6 +52,16 @@ Taken dequeue(HANDLE port, DWORD time) {
     return taken;
 }
 
+/* Until REMOVE has come, which is the last. */
+void wait_for_removal(HANDLE port, Taken (*call)(HANDLE, DWORD)) {
+    Taken taken;
+    do {
+        taken = call(port, patience);
+        require(taken.error == ERROR_SUCCESS, "REMOVE comes");
+    } while (!(SocketNotificationRetrieveEvents(&taken.entries[taken.count - 1]) &
+               SOCK_NOTIFY_EVENT_REMOVE));
+}
+
 void require_nothing(HANDLE port) {
     Taken taken = take(port, 60);
     require(taken.error == WAIT_TIMEOUT && taken.count == 0, "nothing");
@@ -94,8 +104,7 @@ void merging() {
             require_nothing(port);
         }
         require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
-        while (!(take_one(port).events() & SOCK_NOTIFY_EVENT_REMOVE)) {
-        }
+        wait_for_removal(port, take);
         close_pair(pair);
     }
     require_nothing(port);
@@ -179,8 +188,7 @@ void removing() {
     HANDLE other = make_port();
     require(apply(other, enable(pair.ours, as_key(2), in, once)) == ERROR_INVALID_PARAMETER,
             "another port's");
-    while (!(dequeue(port, patience).events() & SOCK_NOTIFY_EVENT_REMOVE)) {
-    }
+    wait_for_removal(port, dequeue);
     require_applied(other, enable(pair.ours, as_key(2), in, once));
     require(take_one(other).entries[0].lpCompletionKey == 2, "with another port and key");
     close_pair(pair);
@@ -308,7 +316,7 @@ void many_sockets() {
             "REMOVE");
     for (int count = 0; count < number;) {
         Taken taken = dequeue(port, patience);
-        require(taken.error == ERROR_SUCCESS, "REMOVE comes");
+        require(taken.error == ERROR_SUCCESS, "each REMOVE comes");
         count += static_cast<int>(taken.count);
     }
     for (SOCKET socket : sockets) {
