@@ -282,11 +282,20 @@ impl Bridge {
             kept: Events::empty(),
             is_due: false,
         });
+        let is_level = trigger.contains(Trigger::LEVEL);
+        // Edges go on, while levels are told anew.
+        let goes_on = record.phase == Phase::Enabled && !record.is_level && !is_level;
+        let kept = if goes_on {
+            record.kept
+        } else {
+            Events::empty()
+        };
         record.stop(Phase::Enabled);
         record.armed = true;
         record.filter = filter;
-        record.is_level = trigger.contains(Trigger::LEVEL);
+        record.is_level = is_level;
         record.is_once = trigger.contains(Trigger::ONESHOT);
+        record.kept = kept & record.wanted();
         Ok(())
     }
 

@@ -197,6 +197,42 @@ void removing() {
     std::puts("removing: ok");
 }
 
+/* One at a time, beside operations of the program's own on the same socket and the same port. */
+void one_at_a_time() {
+    HANDLE port = make_port();
+    Pair pair = connect_pair();
+    require(CreateIoCompletionPort(HANDLE(pair.ours), port, 7, 0) == port, "associate");
+    char byte = 0;
+    WSABUF buffer = {1, &byte};
+    DWORD flags = 0;
+    OVERLAPPED receiving = {};
+    require(WSARecv(pair.ours, &buffer, 1, nullptr, &flags, &receiving, nullptr) != 0 &&
+                WSAGetLastError() == WSA_IO_PENDING,
+            "WSARecv");
+    require_applied(port, enable(pair.ours, as_key(8), out, once));
+    DWORD bytes = 0;
+    ULONG_PTR key = 0;
+    OVERLAPPED *overlapped = nullptr;
+    require(GetQueuedCompletionStatus(port, &bytes, &key, &overlapped, patience), "dequeue");
+    require(bytes == out && key == 8 && overlapped == nullptr, "the notification");
+    send_one(pair.theirs);
+    require(GetQueuedCompletionStatus(port, &bytes, &key, &overlapped, patience), "dequeue");
+    require(bytes == 1 && key == 7 && overlapped == &receiving && byte == 'x', "the operation");
+    require(!GetQueuedCompletionStatus(port, &bytes, &key, &overlapped, 20) &&
+                GetLastError() == WAIT_TIMEOUT && overlapped == nullptr,
+            "nothing more");
+    /* An operation that fails is one whatever call it comes out of. */
+    require(WSARecv(pair.ours, &buffer, 1, nullptr, &flags, &receiving, nullptr) != 0, "WSARecv");
+    CancelIoEx(HANDLE(pair.ours), &receiving);
+    Taken taken = take_one(port);
+    require(taken.entries[0].lpCompletionKey == 7 && taken.entries[0].lpOverlapped == &receiving &&
+                static_cast<LONG>(taken.entries[0].Internal) < 0,
+            "it was cancelled");
+    close_pair(pair);
+    CloseHandle(port);
+    std::puts("one at a time: ok");
+}
+
 /* Packets of the program's own that look like notifications, and with values of all kinds. */
 void packets_alike() {
     HANDLE port = make_port();
@@ -517,6 +553,7 @@ int main() {
     a_level_that_fell();
     enabling_twice();
     removing();
+    one_at_a_time();
     packets_alike();
     keys_in_common();
     closing();
