@@ -70,6 +70,8 @@ struct State {
     ids: HashMap<SOCKET, u32>,
     latest: u32,
     sent: Sent,
+    /// Whether packets were ever taken by the system's own calls, as far as is known.
+    taken_elsewhere: bool,
     /// Levels that are to be armed again, and when.
     due: Vec<(Instant, u32)>,
     marks: usize,
@@ -356,7 +358,6 @@ impl Bridge {
                 let record = state.records.get(mark.as_ref()?)?;
                 let told = Events::from_bits_truncate(packet.dwNumberOfBytesTransferred);
                 let is_asked = record.phase == Phase::Enabled
-                    && record.is_level
                     && (record.is_persistent_level()
                         || !(told | Events::ERR).contains(record.wanted()));
                 is_asked.then(|| {
@@ -413,7 +414,12 @@ impl Bridge {
             }
             Phase::Enabled => {}
         }
-        let events = (told | record.kept | holds.unwrap_or_default()) & record.wanted();
+        // Of what holds, only what never falls can be taken for an edge.
+        let seen = match record.is_level {
+            true => holds.unwrap_or_default(),
+            false => holds.unwrap_or_default() & (Events::HANGUP | Events::ERR),
+        };
+        let events = (told | record.kept | seen) & record.wanted();
         record.kept = Events::empty();
         let is_past = record.is_persistent_level()
             && holds.is_some_and(|holds| !holds.intersects(record.wanted()))
@@ -529,7 +535,7 @@ impl Bridge {
         }
         if record.packet.is_some() {
             self.find_gone(state);
-            let waits = !state.sent.has_others();
+            let waits = !state.taken_elsewhere || !state.sent.has_others();
             if let Some(record) = state.records.get_mut(&id) {
                 if record.packet.is_some() && waits {
                     record.kept |= events;
@@ -573,6 +579,7 @@ impl Bridge {
             {
                 continue;
             }
+            state.taken_elsewhere = true;
             let kept = std::mem::take(&mut record.kept);
             if record.phase == Phase::Left {
                 self.end(state, id);
