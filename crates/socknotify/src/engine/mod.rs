@@ -240,7 +240,7 @@ pub(crate) trait Poller: Send + Sync + 'static {
     /// Withdraw a request. It is submitted like a request.
     fn withdraw(&self, _request: &Watch) {}
 
-    /// Withdraw all requests.
+    /// Withdraw all requests, and whatever else would be felt by another port that watches the sockets.
     fn withdraw_all(&self) {}
 
     /// The notification of a socket that is watched for a level was dequeued, and another one is due for as
@@ -493,13 +493,14 @@ impl<P: Poller> Engine<P> {
     pub(crate) fn close(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.closed = true;
+        // Before another port can have the sockets.
+        self.poller.withdraw_all();
         for (socket, _) in core.table.iter_mut() {
             ownership::release(socket, self.id);
         }
         core.table = Table::new();
         core.queue.clear();
         let chairs = core.scheduler.chairs_taken();
-        self.poller.withdraw_all();
         drop(core);
         for chair in chairs {
             chair.notify_one();

@@ -217,6 +217,15 @@ impl State {
         }
     }
 
+    /// Forget all sockets.
+    fn drop_all(&mut self) {
+        let numbers: Vec<u32> = self.records.keys().copied().collect();
+        closings::catch_up();
+        for number in numbers {
+            self.drop_record(number);
+        }
+    }
+
     /// See the edges of a socket no longer.
     fn drop_edge(&mut self, number: u32, id: u64, edge: Edge) {
         if let Some(poll) = edge.lasting {
@@ -645,6 +654,11 @@ impl Poller for Afd {
         !port::is_wine()
     }
 
+    fn withdraw_all(&self) {
+        // There are edges of a socket for one port at a time.
+        self.state().drop_all();
+    }
+
     fn wake(&self) {
         self.state().wakes += 1;
         let _ = self.port.post(0, WAKE, 0);
@@ -742,11 +756,7 @@ impl Afd {
 impl Drop for Afd {
     fn drop(&mut self) {
         let mut state = self.state();
-        let numbers: Vec<u32> = state.records.keys().copied().collect();
-        closings::catch_up();
-        for number in numbers {
-            state.drop_record(number);
-        }
+        state.drop_all();
         for poll in std::mem::take(&mut state.over) {
             // SAFETY: these have no packets.
             unsafe { state.devices.end(poll) };

@@ -62,6 +62,7 @@ for_every_backend! {
     g4_after_closing_every_call_says_so,
     g4_sockets_can_be_registered_elsewhere_at_once,
     g4_dropping_the_port_closes_it,
+    g4_the_end_of_a_closed_port_is_not_noticed_elsewhere,
     g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in,
     g4_closing_while_threads_come_and_go,
     g5_what_the_key_stands_for_may_go_after_the_remove_notification,
@@ -955,6 +956,23 @@ fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Resul
                 pair.drain()?;
                 Ok(())
             })?;
+        }
+    }
+    Ok(())
+}
+
+fn g4_the_end_of_a_closed_port_is_not_noticed_elsewhere(backend: Backend) -> io::Result<()> {
+    for kind in Kind::all() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            let enable = |key| Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
+            let (first, second) = (port(backend)?, port(backend)?);
+            first.register(enable(KEY))??;
+            first.close();
+            second.register(enable(OTHER_KEY))??;
+            drop(first);
+            pair.send()?;
+            expect(&second, &[(OTHER_KEY, Events::IN)]);
         }
     }
     Ok(())
