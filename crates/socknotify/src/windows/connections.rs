@@ -6,9 +6,11 @@
 //! such count, and pass.
 //!
 //! Nor does the kernel know of interruptions. One is a packet of ours, under the connection's key. From
-//! its posting to its coming out, what the kernel says of the connection is dropped.
+//! its posting to its coming out, what the kernel says of the connection is dropped. The registration is
+//! left enabled, and what comes of it when the connection is armed again may be of before that.
 
 use std::collections::HashSet;
+use std::mem;
 
 use crate::sys::RawSocket;
 use crate::{Entry, EventFilter, Events, RegistrationError};
@@ -37,6 +39,8 @@ struct Connection {
     socket: Option<RawSocket>,
     filter: EventFilter,
     state: State,
+    /// An interruption has left the registration enabled.
+    left: bool,
     /// What to say in place of events when it is armed the next time.
     interruption: Option<u32>,
 }
@@ -162,6 +166,7 @@ impl Connections {
         match entry.state {
             State::Armed => {
                 entry.state = State::Interrupted(reason);
+                entry.left = true;
                 Ok(Some(key(index, entry.count)))
             }
             State::Interrupted(_) if insist => {
@@ -183,8 +188,13 @@ impl Connections {
         }
     }
 
-    /// A packet has come out of the port.
-    pub(super) fn judge(&mut self, packet: Entry) -> Verdict {
+    /// A packet has come out of the port. Of one that may be of before the connection was armed, it is
+    /// asked whether something holds.
+    pub(super) fn judge(
+        &mut self,
+        packet: Entry,
+        holds: impl FnOnce(RawSocket, EventFilter) -> bool,
+    ) -> Verdict {
         let key = packet.completion_key;
         if [0, INDEX].contains(&(key >> SHIFT)) {
             return Verdict::Deliver(packet);
@@ -201,13 +211,17 @@ impl Connections {
             State::Interrupted(reason) if is_ours => reason,
             State::Armed if !is_ours => {
                 let events = packet.events() & entry.filter.wanted();
-                if events.is_empty() {
-                    let socket = entry.socket.expect("those without are not found");
+                let socket = entry.socket.expect("those without are not found");
+                let is_old = mem::take(&mut entry.left) && !holds(socket, entry.filter);
+                if events.is_empty() || is_old {
                     return Verdict::ArmAgain(key, socket, entry.filter);
                 }
                 events.bits()
             }
-            _ => return Verdict::Drop,
+            _ => {
+                entry.left &= is_ours;
+                return Verdict::Drop;
+            }
         };
         entry.state = State::Held;
         Verdict::Deliver(Entry::new(key & INDEX, says, 0))
@@ -240,7 +254,7 @@ mod tests {
 
     /// What is handed out when the kernel says this.
     fn says(connections: &mut Connections, key: Key, says: u32) -> Option<Entry> {
-        match connections.judge(Entry::new(key, says, 0)) {
+        match connections.judge(Entry::new(key, says, 0), |_, _| true) {
             Verdict::Deliver(entry) => Some(entry),
             Verdict::Drop => None,
             Verdict::ArmAgain(..) => panic!("it is to be armed again"),
@@ -286,7 +300,8 @@ mod tests {
         assert_eq!(connections.adopt(INDEX + 1, SOCKET), None);
         for key in [0, 7, INDEX, usize::MAX, usize::MAX - 1] {
             let packet = Entry::new(key, 5, 6);
-            assert!(matches!(connections.judge(packet), Verdict::Deliver(it) if it == packet));
+            let verdict = connections.judge(packet, |_, _| true);
+            assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
         }
     }
 
@@ -327,7 +342,7 @@ mod tests {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
         arm(&mut connections, 0, EventFilter::OUT);
-        let verdict = connections.judge(Entry::new(key, IN, 0));
+        let verdict = connections.judge(Entry::new(key, IN, 0), |_, _| true);
         assert!(matches!(
             verdict,
             Verdict::ArmAgain(again, SOCKET, EventFilter::OUT) if again == key
@@ -336,6 +351,25 @@ mod tests {
         let failed = Entry::new(0, Events::ERR.bits(), 0);
         assert_eq!(connections.fail(key), Some(failed));
         assert_eq!(says(&mut connections, key, IN), None);
+    }
+
+    #[test]
+    fn what_an_interruption_left_enabled_says_what_holds_now() {
+        for (left_behind, holds) in [(true, true), (true, false), (false, false)] {
+            let mut connections = Connections::default();
+            let key = adopted(&mut connections, 0);
+            arm(&mut connections, 0, EventFilter::IN);
+            let posted = connections.interrupt(0, SOCKET, REASON, true);
+            assert_eq!(posted, Ok(Some(key)));
+            assert!(says(&mut connections, key, REASON).is_some());
+            if !left_behind {
+                assert_eq!(says(&mut connections, key, IN), None);
+            }
+            arm(&mut connections, 0, EventFilter::IN);
+            let verdict = connections.judge(Entry::new(key, IN, 0), |_, _| holds);
+            let is_delivered = matches!(verdict, Verdict::Deliver(_));
+            assert_eq!(is_delivered, holds || !left_behind);
+        }
     }
 
     #[test]

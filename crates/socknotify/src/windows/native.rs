@@ -16,7 +16,9 @@ use windows_sys::Win32::Foundation::{
     ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_FOUND, ERROR_OUTOFMEMORY, ERROR_SUCCESS, ERROR_TIMEOUT,
     HANDLE, WAIT_TIMEOUT,
 };
-use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET, WSAENOTSOCK};
+use windows_sys::Win32::Networking::WinSock::{
+    POLLRDNORM, POLLWRNORM, SOCK_NOTIFY_REGISTRATION, SOCKET, WSAENOTSOCK, WSAPOLLFD, WSAPoll,
+};
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use windows_sys::Win32::System::LibraryLoader::{
     GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
@@ -362,7 +364,7 @@ impl Native {
         }
         let mut connections = self.connections();
         for packet in packets {
-            match connections.judge(packet) {
+            match connections.judge(packet, holds) {
                 Verdict::Deliver(entry) => hand_out(entry),
                 Verdict::Drop => {}
                 Verdict::ArmAgain(key, socket, filter) => {
@@ -494,7 +496,7 @@ impl Native {
                 if packet.lpCompletionKey == key {
                     let entry = Entry::new(key, packet.dwNumberOfBytesTransferred, 0);
                     // Nothing but REMOVE is of interest, and that to nobody else.
-                    self.connections().judge(entry);
+                    self.connections().judge(entry, holds);
                 } else {
                     others.push(packet);
                 }
@@ -587,6 +589,25 @@ fn arming(socket: RawSocket, key: Key, filter: EventFilter) -> SOCK_NOTIFY_REGIS
         triggerFlags: Trigger::ONESHOT.union(Trigger::LEVEL).bits(),
         registrationResult: 0,
     }
+}
+
+/// Whether something that is wanted, or an error, holds for a socket now.
+fn holds(socket: RawSocket, filter: EventFilter) -> bool {
+    let mut wanted = 0;
+    if filter.contains(EventFilter::IN) {
+        wanted |= POLLRDNORM;
+    }
+    if filter.contains(EventFilter::OUT) {
+        wanted |= POLLWRNORM;
+    }
+    // What is hung up or in error is said in any case.
+    let mut asked = WSAPOLLFD {
+        fd: socket as SOCKET,
+        events: wanted,
+        revents: 0,
+    };
+    // SAFETY: the structure is there for the call.
+    unsafe { WSAPoll(&mut asked, 1, 0) != 0 }
 }
 
 fn result(code: u32) -> Result<(), RegistrationError> {
