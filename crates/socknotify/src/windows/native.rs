@@ -254,17 +254,18 @@ impl Native {
             self.waiting
                 .fetch_sub(usize::from(waits), Ordering::Relaxed);
             self.settle(registrations, memory, status);
-            if self.is_closed() {
-                // And the next one is released.
-                let _ = open.port.post(0, 0, 0);
-                return Err(Error::Closed);
-            }
             let mut is_over = !waits;
             match status {
                 ERROR_SUCCESS => {
                     let count = self.deliver(open, entries, memory);
+                    if self.is_closed() {
+                        Self::release_waiter(open);
+                    }
                     if count > 0 {
                         return Ok(count);
+                    }
+                    if self.is_closed() {
+                        return Err(Error::Closed);
                     }
                     // There may be something behind what was dropped.
                     is_over = false;
@@ -348,7 +349,8 @@ impl Native {
 
     /// Hand out the packets that are still of interest.
     fn deliver(&self, open: &Open, entries: &mut [Entry], memory: &mut Memory) -> usize {
-        let packets = memory.packets.iter().map(|packet| Entry {
+        let packets = memory.packets.iter().filter(|packet| !is_release(packet));
+        let packets = packets.map(|packet| Entry {
             completion_key: packet.lpCompletionKey,
             transferred: packet.dwNumberOfBytesTransferred,
             overlapped: packet.lpOverlapped.expose_provenance(),
@@ -486,7 +488,7 @@ impl Native {
         let mut others = Vec::new();
         let mut pause = Duration::ZERO;
         while !self.is_closed() && self.connections().is_leaving(key) {
-            open.port.take(&mut memory.packets, ROOM, Some(pause));
+            self.call(open, memory, ROOM, Some(pause));
             pause = match memory.packets.is_empty() {
                 true => Duration::from_millis(1),
                 false => Duration::ZERO,
@@ -537,9 +539,15 @@ impl Native {
             return;
         }
         if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner) {
-            let _ = open.port.post(0, 0, 0);
+            Self::release_waiter(open);
         }
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Release a thread that waits in the port, which is closed.
+    fn release_waiter(open: &Open) {
+        // Without memory for a packet, those who wait are released by what comes.
+        let _ = open.port.post(0, 0, (&raw const RELEASE).addr());
     }
 
     pub(crate) fn concurrency(&self) -> usize {
@@ -555,6 +563,13 @@ impl Native {
         }
     }
 }
+
+/// Whether a packet is there to release a thread. No other points to this place.
+fn is_release(packet: &OVERLAPPED_ENTRY) -> bool {
+    packet.lpOverlapped.addr() == (&raw const RELEASE).addr()
+}
+
+static RELEASE: u8 = 0;
 
 /// What a thread needs for a call, kept from one to the next.
 #[derive(Default)]
