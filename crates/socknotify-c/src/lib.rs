@@ -8,6 +8,10 @@
 //! The library never holds a reference to the caller's memory. It reads and writes through raw
 //! pointers, one value at a time and whatever the alignment; so arrays may be misaligned and may
 //! overlap.
+//!
+//! On Windows it is empty: there the names are the system's, and `socknotify.dll` has the one that
+//! older versions lack.
+#![cfg(unix)]
 
 pub mod caller;
 pub mod code;

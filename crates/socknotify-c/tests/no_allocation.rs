@@ -1,4 +1,5 @@
 //! The C interface keeps its memory from one call to the next.
+#![cfg(unix)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

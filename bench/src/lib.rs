@@ -1,0 +1,218 @@
+//! Side-by-side measurements of socknotify against raw system calls and its peers.
+//!
+//! Every case runs all its implementations in turn, several rounds of them, and prints medians and
+//! ratios. Ratios within one run are what counts: absolute figures are the machine's.
+//!
+//! It is for Linux: what it compares with is raw `epoll` and `io_uring`, and it counts with `strace`.
+#![cfg(target_os = "linux")]
+
+mod allocator;
+mod case;
+mod cases;
+mod client;
+mod count;
+mod descriptors;
+mod figure;
+mod goals;
+mod implementation;
+mod plot;
+mod processors;
+mod report;
+mod row;
+mod run;
+mod servers;
+mod uring;
+mod ways;
+
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use self::case::{Effort, Parameter, Setting};
+use self::implementation::Implementation;
+use self::run::Plan;
+
+#[derive(Parser)]
+#[command(about, version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    /// What to measure; everything if nothing is named. `list` says what there is.
+    cases: Vec<String>,
+    /// Few rounds, and a part of the settings, for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object for each case, implementation and setting.
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots into this directory.
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Only implementations with this in their names.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Rounds; the median counts.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only what is counted: system calls, instructions, allocations. Nothing is timed.
+    #[arg(long, conflicts_with = "timed")]
+    counted: bool,
+    /// Only what takes time. Nothing is counted, which takes strace and valgrind.
+    #[arg(long)]
+    timed: bool,
+    #[command(flatten)]
+    values: Values,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// Other values for the axes of the cases.
+#[derive(clap::Args)]
+struct Values {
+    /// Sockets that are ready at once.
+    #[arg(long, value_delimiter = ',')]
+    batch: Vec<usize>,
+    /// Threads of a server.
+    #[arg(long, value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Connections of a server.
+    #[arg(long, value_delimiter = ',')]
+    connections: Vec<usize>,
+    /// Microseconds of computing for each request.
+    #[arg(long, value_delimiter = ',')]
+    work: Vec<usize>,
+    /// Idle registrations.
+    #[arg(long, value_delimiter = ',')]
+    idle: Vec<usize>,
+    /// Deadlines.
+    #[arg(long, value_delimiter = ',')]
+    deadlines: Vec<usize>,
+    /// Processors that threads wake each other on.
+    #[arg(long, value_delimiter = ',')]
+    processors: Vec<usize>,
+}
+
+impl Values {
+    fn by_parameter(self) -> Vec<(Parameter, Vec<usize>)> {
+        vec![
+            (Parameter::Batch, self.batch),
+            (Parameter::Threads, self.threads),
+            (Parameter::Connections, self.connections),
+            (Parameter::Work, self.work),
+            (Parameter::Idle, self.idle),
+            (Parameter::Deadlines, self.deadlines),
+            (Parameter::Processors, self.processors),
+        ]
+    }
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Say what cases there are.
+    List,
+    /// Do so many turns of a case and nothing else, for profilers; print the allocations.
+    Turns {
+        case: String,
+        implementation: Implementation,
+        /// Such as "batch=64".
+        setting: Setting,
+        turns: usize,
+    },
+    /// The other side of a server, in a process of its own.
+    #[command(hide = true)]
+    Client(client::Options),
+}
+
+/// Does what the command line asks for.
+///
+/// # Errors
+///
+/// What the first case that fails says.
+pub fn run() -> io::Result<()> {
+    let arguments = Arguments::parse();
+    descriptors::raise();
+    match arguments.part {
+        Some(Part::List) => list(),
+        Some(Part::Client(options)) => client::run(&options)?,
+        Some(Part::Turns {
+            case,
+            implementation,
+            setting,
+            turns,
+        }) => {
+            for case in cases::named(&[case])? {
+                count::run_turns(case, implementation, &setting, turns)?;
+            }
+        }
+        None => measure(arguments)?,
+    }
+    Ok(())
+}
+
+fn list() {
+    for case in cases::ALL {
+        println!("{:<14} {}", case.name, case.about);
+    }
+}
+
+fn measure(arguments: Arguments) -> io::Result<()> {
+    let json = arguments.json;
+    let report = arguments.report.clone();
+    let chosen = cases::named(&arguments.cases)?;
+    let mut plan = plan(arguments);
+    if let (false, Some(tool)) = (plan.only_time, count::missing_tool()) {
+        let text = format!("counting needs {tool}, which is not installed");
+        if plan.only_count {
+            return Err(io::Error::other(text));
+        }
+        eprintln!("{text}; going on without");
+        plan.only_time = true;
+    }
+    let mut rows = Vec::new();
+    let mut failure = Ok(());
+    for &case in &chosen {
+        if !json {
+            println!("\n{}: {}", case.name, case.about);
+        }
+        let outcome = plan.run(case, |setting, found| {
+            match json {
+                true => found.iter().for_each(|row| println!("{}", row.json())),
+                false => row::print_table(case, setting, &found),
+            }
+            rows.extend(found);
+        });
+        // The other cases are worth running all the same.
+        if let Err(error) = outcome {
+            eprintln!("{}: {error}", case.name);
+            failure = Err(error);
+        }
+    }
+    if let Some(directory) = report {
+        report::write(&directory, &chosen, &rows)?;
+    }
+    failure
+}
+
+/// What the command line asks for.
+fn plan(arguments: Arguments) -> Plan {
+    let mut effort = match arguments.quick {
+        true => Effort {
+            rounds: 3,
+            notifications: 20_000,
+            milliseconds: 200,
+        },
+        false => Effort {
+            rounds: 7,
+            notifications: 200_000,
+            milliseconds: 500,
+        },
+    };
+    effort.rounds = arguments.rounds.unwrap_or(effort.rounds);
+    Plan {
+        effort,
+        only_count: arguments.counted,
+        only_time: arguments.timed,
+        quick: arguments.quick,
+        values: arguments.values.by_parameter(),
+        only: arguments.only,
+    }
+}
