@@ -40,7 +40,6 @@ pub(crate) fn provide(needed: u64) -> Result<(), Shortage> {
 }
 
 /// Raises the soft limit as far as the process may.
-#[cfg(unix)]
 pub(crate) fn raise() {
     let Limits { soft, hard } = Limits::read();
     // Without a limit, or when it may not be raised, it stays as it is: the program runs all the same.

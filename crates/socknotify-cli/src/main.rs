@@ -4,11 +4,9 @@
 mod backends;
 mod descriptors;
 mod doctor;
-#[cfg(unix)]
 mod load;
 mod output;
 mod scenarios;
-#[cfg(unix)]
 mod serve;
 mod system;
 
@@ -32,10 +30,8 @@ enum Command {
     /// Run the three published programs over loopback and check that every total adds up
     Scenarios(scenarios::Arguments),
     /// Serve TCP clients on one port and many threads: echo, discard or HTTP
-    #[cfg(unix)]
     Serve(serve::Arguments),
     /// Make requests of a server, and tell how many it answers and how long that takes
-    #[cfg(unix)]
     Load(load::Arguments),
     /// Tell what this system offers: backends, processors, descriptor limits
     Doctor(doctor::Arguments),
@@ -44,9 +40,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Scenarios(arguments) => scenarios::run(&arguments),
-        #[cfg(unix)]
         Command::Serve(arguments) => serve::run(&arguments),
-        #[cfg(unix)]
         Command::Load(arguments) => load::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };

@@ -18,6 +18,7 @@ fn socknotify(arguments: &[&str]) -> io::Result<Output> {
 }
 
 /// Runs the program after a command of the shell, such as `ulimit`.
+#[cfg(unix)]
 fn socknotify_after(shell: &str, arguments: &[&str]) -> io::Result<Output> {
     Command::new("sh")
         .arg("-c")
@@ -175,7 +176,8 @@ fn people_get_a_verdict_on_each_scenario() -> io::Result<()> {
 fn an_unknown_backend_is_a_usage_error_that_lists_the_known_ones() -> io::Result<()> {
     let output = socknotify(&["scenarios", "--backend", "carrier-pigeon"])?;
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("epoll"), "{}", stderr(&output));
+    let known = if cfg!(windows) { "afd" } else { "epoll" };
+    assert!(stderr(&output).contains(known), "{}", stderr(&output));
     Ok(())
 }
 
@@ -202,6 +204,7 @@ fn no_command_and_an_unknown_one_are_usage_errors() -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(unix)]
 #[test]
 fn a_hard_limit_that_is_too_low_is_reported_with_the_number_needed() -> io::Result<()> {
     let output = socknotify_after("ulimit -n 64", &["scenarios", "--json"])?;
@@ -216,6 +219,7 @@ fn a_hard_limit_that_is_too_low_is_reported_with_the_number_needed() -> io::Resu
     Ok(())
 }
 
+#[cfg(unix)]
 #[test]
 fn a_soft_limit_that_is_too_low_is_raised() -> io::Result<()> {
     let output = socknotify_after("ulimit -S -n 64", &["scenarios", "--json"])?;
@@ -269,6 +273,7 @@ fn the_doctor_describes_the_system() -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(unix)]
 #[test]
 fn the_doctor_tells_the_descriptor_limits() -> io::Result<()> {
     let output = socknotify_after("ulimit -n 128 && ulimit -S -n 100", &["doctor", "--json"])?;

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use socknotify::EventFilter;
@@ -12,6 +11,7 @@ use socknotify::owned::Interest;
 use super::answers::{Answers, WrongAnswer};
 use super::drive::Plan;
 use super::score::Score;
+use crate::system::{AsSocket, BorrowedSocket};
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -115,8 +115,14 @@ fn is_for_later(error: &io::Error) -> bool {
     )
 }
 
-impl AsFd for Client {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl AsSocket for Client {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
         self.stream.as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.stream.as_socket()
     }
 }

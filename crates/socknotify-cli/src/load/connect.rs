@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use socknotify::owned::{Event, Held, Interest, Port};
 
 use super::client::Client;
 use super::drive::Plan;
+use crate::system;
 
 /// How many connections are begun before the first is there. A listener has room for so many only.
 const AT_ONCE: usize = 100;
@@ -54,7 +54,7 @@ fn begin(address: SocketAddr) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
     match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
+        Err(error) if error.raw_os_error() != Some(system::CONNECTING) => Err(error),
         _ => Ok(socket),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use socknotify::owned::Interest;
@@ -13,6 +12,7 @@ use super::http::{Conversation, Ending};
 use super::outgoing::{Outgoing, is_for_later};
 use super::server::Server;
 use super::tally::Reason;
+use crate::system::{AsSocket, BorrowedSocket};
 
 /// How long a client that was refused may go on sending. If the connection were closed while it
 /// sends, the answer could be lost on its way.
@@ -241,9 +241,15 @@ impl Client {
     }
 }
 
-impl AsFd for Client {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl AsSocket for Client {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
         self.stream.as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.stream.as_socket()
     }
 }
 

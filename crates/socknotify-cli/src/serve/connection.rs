@@ -1,9 +1,9 @@
 //! What the server's port owns.
 
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use super::client::Client;
+use crate::system::{AsSocket, BorrowedSocket};
 
 #[derive(Debug)]
 pub(crate) enum Connection {
@@ -11,11 +11,23 @@ pub(crate) enum Connection {
     Client(Client),
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Connection {
+    fn socket(&self) -> &dyn AsSocket {
         match self {
-            Connection::Listener(listener) => listener.as_fd(),
-            Connection::Client(client) => client.as_fd(),
+            Connection::Listener(listener) => listener,
+            Connection::Client(client) => client,
         }
+    }
+}
+
+impl AsSocket for Connection {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
+        self.socket().as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket().as_socket()
     }
 }

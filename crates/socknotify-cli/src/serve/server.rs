@@ -231,7 +231,10 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    socket.set_reuse_address(true)?;
+    // On Windows it would let another program listen at the same address.
+    if cfg!(unix) {
+        socket.set_reuse_address(true)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;

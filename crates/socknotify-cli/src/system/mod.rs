@@ -1,4 +1,5 @@
-//! What the program asks of the system: its name, and how many descriptors it allows.
+//! What the program asks of the system: its name, how many descriptors it allows, and its
+//! words for sockets and signals.
 
 #[cfg(unix)]
 mod unix;

@@ -1,14 +1,21 @@
 //! Windows, whose handles have no limit that a program comes near.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use windows_version::OsVersion;
 
 use super::System;
 use crate::descriptors::Limits;
 
+pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket};
+
 /// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
 pub(crate) const USED_UP: [i32; 2] = [10024, 4];
+
+/// `WSAEWOULDBLOCK`: what a connect says that has only begun.
+pub(crate) const CONNECTING: i32 = 10035;
 
 pub(crate) fn name() -> System {
     let OsVersion {
@@ -37,4 +44,15 @@ pub(crate) fn set_limit(_soft: u64, _hard: Option<u64>) -> io::Result<()> {
 
 pub(crate) fn in_use() -> u64 {
     0
+}
+
+/// Sets `come` on Ctrl-C and Ctrl-Break. The second one ends the program at once, with this code.
+pub(crate) fn catch_signals(come: &Arc<AtomicBool>, code: i32) -> io::Result<()> {
+    let come = Arc::clone(come);
+    ctrlc::set_handler(move || {
+        if come.swap(true, Ordering::Relaxed) {
+            std::process::exit(code);
+        }
+    })
+    .map_err(io::Error::other)
 }

@@ -2,10 +2,6 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::thread;
-use std::time::Duration;
-
-use rustix::process::Signal;
 
 use crate::clients::{GET, HttpClient};
 use crate::program::Server;
@@ -38,6 +34,8 @@ fn what_has_begun_is_finished_and_idle_clients_are_let_go() -> io::Result<()> {
     Ok(())
 }
 
+/// It takes a process that is stopped for a while.
+#[cfg(unix)]
 #[test]
 fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
     let server = Server::start("http", &["--threads", "1"])?;
@@ -48,14 +46,14 @@ fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
         clients.push(client);
     }
     // It finds the requests and the signal at the same time.
-    server.signal(Signal::STOP)?;
+    server.signal(rustix::process::Signal::STOP)?;
     for client in &mut clients {
         client.send(GET)?;
     }
     server.interrupt()?;
     // By then it is time for it to look for a signal. If it is not, the test shows less.
-    thread::sleep(Duration::from_millis(100));
-    server.signal(Signal::CONT)?;
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    server.signal(rustix::process::Signal::CONT)?;
     for client in &mut clients {
         assert_eq!(client.answer()?.status, 200);
         assert!(client.is_at_end()?);

@@ -1,5 +1,7 @@
 //! The server and the load generator as clients and operators meet them: real processes on loopback.
 
+// It looks at the server's descriptors and memory, which `/proc` tells.
+#[cfg(target_os = "linux")]
 mod abuse;
 mod clients;
 mod drain;
@@ -7,4 +9,7 @@ mod http;
 mod load;
 mod program;
 mod streams;
+#[cfg_attr(unix, path = "unix.rs")]
+#[cfg_attr(windows, path = "windows.rs")]
+mod system;
 mod timeouts;

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use crate::system;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_socknotify");
 
@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `socknotify serve`. It is killed if a test does not get to its end.
 pub(crate) struct Server {
-    process: Child,
+    pub(crate) process: Child,
     stdout: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
 }
@@ -25,20 +25,12 @@ impl Server {
         Self::spawn(Command::new(PROGRAM), mode, arguments)
     }
 
-    /// Starts it after a command of the shell, such as `ulimit`.
-    pub(crate) fn start_after(shell: &str, mode: &str, arguments: &[&str]) -> io::Result<Self> {
-        let mut command = Command::new("sh");
-        let script = format!(r#"{shell} && exec "$0" "$@""#);
-        command.args(["-c", &script, PROGRAM]);
-        Self::spawn(command, mode, arguments)
-    }
-
-    fn spawn(mut command: Command, mode: &str, arguments: &[&str]) -> io::Result<Self> {
-        let mut process = command
+    pub(crate) fn spawn(mut command: Command, mode: &str, arguments: &[&str]) -> io::Result<Self> {
+        command
             .args(["serve", "--listen", "127.0.0.1:0", "--mode", mode])
             .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()?;
+            .stdout(Stdio::piped());
+        let mut process = system::spawn(command)?;
         let mut stdout = BufReader::new(process.stdout.take().expect("it is a pipe"));
         let mut line = String::new();
         stdout.read_line(&mut line)?;
@@ -53,16 +45,9 @@ impl Server {
         })
     }
 
+    /// As Ctrl-C does.
     pub(crate) fn interrupt(&self) -> io::Result<()> {
-        self.signal(Signal::INT)
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        let id = i32::try_from(self.process.id())
-            .ok()
-            .and_then(Pid::from_raw);
-        kill_process(id.expect("a process has a number"), signal)?;
-        Ok(())
+        system::interrupt(&self.process)
     }
 
     /// Waits for its end. How it ended, and what it said at last.
@@ -83,22 +68,6 @@ impl Server {
         let (status, summary) = self.ended()?;
         assert_eq!(status.code(), Some(0), "{summary}");
         Ok(summary)
-    }
-
-    /// How many descriptors it has.
-    pub(crate) fn descriptors(&self) -> io::Result<usize> {
-        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.process.id()))?.count())
-    }
-
-    /// How much memory it has, in KiB: now, and at most so far.
-    pub(crate) fn memory(&self) -> io::Result<(u64, u64)> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let value = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.trim().split(' ').next()?.parse().ok())
-                .unwrap_or_else(|| panic!("no {name} in {status}"))
-        };
-        Ok((value("VmRSS:"), value("VmHWM:")))
     }
 }
 

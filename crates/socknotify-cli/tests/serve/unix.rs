@@ -1,0 +1,55 @@
+//! The server's process: Unix.
+
+use std::io;
+use std::process::{Child, Command};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::program::{PROGRAM, Server};
+
+/// A backend that works wherever this system does.
+pub(crate) const BACKEND: &str = "epoll";
+
+pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
+    command.spawn()
+}
+
+pub(crate) fn interrupt(process: &Child) -> io::Result<()> {
+    signal(process, Signal::INT)
+}
+
+fn signal(process: &Child, signal: Signal) -> io::Result<()> {
+    let id = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
+    kill_process(id.expect("a process has a number"), signal)?;
+    Ok(())
+}
+
+impl Server {
+    /// Starts it after a command of the shell, such as `ulimit`.
+    pub(crate) fn start_after(shell: &str, mode: &str, arguments: &[&str]) -> io::Result<Self> {
+        let mut command = Command::new("sh");
+        let script = format!(r#"{shell} && exec "$0" "$@""#);
+        command.args(["-c", &script, PROGRAM]);
+        Self::spawn(command, mode, arguments)
+    }
+
+    pub(crate) fn signal(&self, which: Signal) -> io::Result<()> {
+        signal(&self.process, which)
+    }
+
+    /// How many descriptors it has.
+    pub(crate) fn descriptors(&self) -> io::Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.process.id()))?.count())
+    }
+
+    /// How much memory it has, in KiB: now, and at most so far.
+    pub(crate) fn memory(&self) -> io::Result<(u64, u64)> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let value = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.trim().split(' ').next()?.parse().ok())
+                .unwrap_or_else(|| panic!("no {name} in {status}"))
+        };
+        Ok((value("VmRSS:"), value("VmHWM:")))
+    }
+}
