@@ -12,7 +12,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(unix)]
+use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket};
+#[cfg(windows)]
+use std::os::windows::io::{AsSocket, BorrowedSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{env, thread};
 
@@ -185,12 +188,25 @@ impl Client {
     }
 }
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Socket {
+    /// The socket in it.
+    fn socket(&self) -> &dyn AsSocket {
         match self {
-            Socket::Listener(listener) => listener.as_fd(),
-            Socket::Client(client) => client.stream.as_fd(),
+            Socket::Listener(listener) => listener,
+            Socket::Client(client) => &client.stream,
         }
+    }
+}
+
+impl AsSocket for Socket {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
+        self.socket().as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket().as_socket()
     }
 }
 

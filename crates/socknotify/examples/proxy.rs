@@ -12,7 +12,10 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(unix)]
+use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket};
+#[cfg(windows)]
+use std::os::windows::io::{AsSocket, BorrowedSocket};
 use std::time::Duration;
 use std::{env, thread};
 
@@ -22,6 +25,12 @@ use socknotify::owned::{Event, Held, Incoming, Interest, Port, Worker};
 
 const THREADS: usize = 4;
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// What a connect says that has only begun.
+#[cfg(unix)]
+const CONNECTING: i32 = libc::EINPROGRESS;
+#[cfg(windows)]
+const CONNECTING: i32 = windows_sys::Win32::Networking::WinSock::WSAEWOULDBLOCK;
 
 enum Socket {
     Listener(TcpListener),
@@ -121,7 +130,7 @@ impl Server {
         let target = socket2::Socket::new(Domain::for_address(self.target), Type::STREAM, None)?;
         target.set_nonblocking(true)?;
         match target.connect(&self.target.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+            Err(error) if error.raw_os_error() != Some(CONNECTING) => return Err(error),
             _ => {}
         }
         let target = TcpStream::from(target);
@@ -181,13 +190,26 @@ impl Drop for Direction {
     }
 }
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Socket {
+    /// The socket in it.
+    fn socket(&self) -> &dyn AsSocket {
         match self {
-            Socket::Listener(listener) => listener.as_fd(),
-            Socket::Reading(direction) => direction.source.as_fd(),
-            Socket::Writing(direction) => direction.destination.as_fd(),
+            Socket::Listener(listener) => listener,
+            Socket::Reading(direction) => &direction.source,
+            Socket::Writing(direction) => &direction.destination,
         }
+    }
+}
+
+impl AsSocket for Socket {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
+        self.socket().as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket().as_socket()
     }
 }
 

@@ -1,7 +1,5 @@
 //! The examples that are servers, as processes of their own, and clients that talk to them.
 
-#![cfg(unix)]
-
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -66,7 +64,8 @@ impl Drop for Example {
 fn binary(name: &str) -> io::Result<PathBuf> {
     let this = env::current_exe()?;
     let profile = this.ancestors().nth(2).expect("target/PROFILE/deps/THIS");
-    let path = profile.join("examples").join(name);
+    let path = profile.join("examples");
+    let path = path.join(format!("{name}{}", env::consts::EXE_SUFFIX));
     if !path.exists() {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.args(["build", "-p", "socknotify", "--example", name]);
@@ -366,6 +365,7 @@ fn http_closes_an_idle_connection() -> io::Result<()> {
     server.stop()
 }
 
+#[cfg(unix)]
 #[test]
 fn tokio_echoes() -> io::Result<()> {
     let server = Example::start("tokio", &[])?;
@@ -388,6 +388,7 @@ fn tokio_echoes() -> io::Result<()> {
     server.stop()
 }
 
+#[cfg(unix)]
 #[test]
 fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
     let server = Example::start("tokio", &[])?;

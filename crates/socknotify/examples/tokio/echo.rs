@@ -1,13 +1,4 @@
-//! A port inside tokio's loop: tokio accepts, the port serves, on one thread.
-//!
-//! What it shows:
-//!
-//! - A port can be watched itself. It is readable when there is something to dequeue.
-//! - Nobody waits in it then: `process` is called with a timeout of zero, until nothing is there.
-//! - A message from another thread comes out of the port as well, and so wakes tokio.
-//!
-//! Run it with `cargo run -p socknotify --example tokio 127.0.0.1:7007`, and talk to it with
-//! `nc 127.0.0.1 7007`. It ends when its standard input does.
+//! The server.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -33,7 +24,7 @@ struct Client {
 struct Stop;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> io::Result<()> {
+pub(crate) async fn main() -> io::Result<()> {
     let address = env::args().nth(1).unwrap_or("127.0.0.1:0".into());
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
