@@ -1,8 +1,8 @@
 //! Every test once for each backend.
 
 use std::io;
-use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -80,12 +80,16 @@ pub(crate) fn backends() -> impl Iterator<Item = Backend> {
     working().iter().copied()
 }
 
+/// Held by the test that runs on Windows: some need the value of a handle that another test could be given.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Runs a test, if its backend works here. One that hangs fails, and lets the others go on.
 pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::Result<()> {
     if !working().contains(&backend) {
         eprintln!("skipped: {backend} does not work here");
         return Ok(());
     }
+    let _turn = cfg!(windows).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
     super::system::prepare()?;
     let (done, outcome) = channel();
     let body = thread::spawn(move || {
