@@ -28,10 +28,13 @@ use crate::{Entry, Error, Registration, RegistrationError};
 ///
 /// ```
 /// use std::io::{Read, Write};
+/// use std::net::{TcpListener, TcpStream};
 /// use socknotify::{CompletionPort, Entry, EventFilter, Events, Registration, Trigger};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair()?;
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let mut theirs = TcpStream::connect(listener.local_addr()?)?;
+/// let (mut ours, _) = listener.accept()?;
 /// let port = CompletionPort::new()?;
 /// port.register(Registration::enable(&ours, 7, EventFilter::IN, Trigger::LEVEL))??;
 ///
@@ -287,9 +290,14 @@ impl fmt::Debug for CompletionPort {
 /// use socknotify::{Backend, CompletionPort};
 ///
 /// # fn main() -> std::io::Result<()> {
+/// #[cfg(target_os = "linux")]
+/// let backend = Backend::Epoll;
+/// #[cfg(windows)]
+/// let backend = Backend::Afd;
+///
 /// let port = CompletionPort::builder()
 ///     .concurrency(4)
-///     .backend(Backend::Epoll)
+///     .backend(backend)
 ///     .build()?;
 /// assert_eq!(port.concurrency(), 4);
 /// # Ok(())

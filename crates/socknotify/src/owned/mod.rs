@@ -103,8 +103,13 @@
 //! ```compile_fail,E0505
 //! # use socknotify::{EventFilter, owned::{Held, Worker}};
 //! # struct Vec2 { socket: std::net::TcpStream, buffer: Vec<u8> }
+//! # #[cfg(unix)]
 //! # impl std::os::fd::AsFd for Vec2 {
 //! #     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> { self.socket.as_fd() }
+//! # }
+//! # #[cfg(windows)]
+//! # impl std::os::windows::io::AsSocket for Vec2 {
+//! #     fn as_socket(&self) -> std::os::windows::io::BorrowedSocket<'_> { self.socket.as_socket() }
 //! # }
 //! # fn g(mut worker: Worker<Vec2>, connection: Held<Vec2>) {
 //! let buffer = &connection.buffer;

@@ -53,15 +53,17 @@ pub enum Event<T, M = ()> {
 ///
 /// ```
 /// use std::io::Write;
-/// use std::os::unix::net::UnixStream;
+/// use std::net::{TcpListener, TcpStream};
 /// use std::time::Duration;
 /// use socknotify::Events;
 /// use socknotify::owned::{Event, Interest, Port};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// let port = Port::<UnixStream, &str>::new()?;
+/// let port = Port::<TcpStream, &str>::new()?;
 /// let mut worker = port.worker(16);
-/// let (ours, mut theirs) = UnixStream::pair()?;
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let mut theirs = TcpStream::connect(listener.local_addr()?)?;
+/// let (ours, _) = listener.accept()?;
 ///
 /// worker.arm(port.adopt(ours)?, Interest::IN.within(Duration::from_secs(10)));
 /// theirs.write_all(b"x")?;
