@@ -9,6 +9,7 @@ mod closings;
 mod connections;
 mod device;
 mod edges;
+mod function;
 mod native;
 mod port;
 mod system;

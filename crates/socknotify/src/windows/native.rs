@@ -5,11 +5,11 @@
 //! millisecond and never early, errors with names, and [`connections`](super::connections).
 
 use std::cell::Cell;
+use std::io;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
-use std::{io, mem};
 
 use windows_sys::Win32::Foundation::{
     ERROR_ABANDONED_WAIT_0, ERROR_INVALID_HANDLE, ERROR_NO_SYSTEM_RESOURCES,
@@ -20,55 +20,15 @@ use windows_sys::Win32::Networking::WinSock::{
     POLLRDNORM, POLLWRNORM, SOCK_NOTIFY_REGISTRATION, SOCKET, WSAENOTSOCK, WSAPOLLFD, WSAPoll,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
-use windows_sys::Win32::System::LibraryLoader::{
-    GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
-};
 
 use super::alarm::Alarm;
 use super::connections::{Arming, Connections, Key, Verdict};
+use super::function::{self, Function};
 use super::port::{KernelPort, milliseconds};
 use crate::sys::RawSocket;
 use crate::{
     Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
 };
-
-/// `ProcessSocketNotifications`, which only new systems have. A program that is to start on others has
-/// to find it by itself.
-type Function = unsafe extern "system" fn(
-    HANDLE,
-    u32,
-    *mut SOCK_NOTIFY_REGISTRATION,
-    u32,
-    u32,
-    *mut OVERLAPPED_ENTRY,
-    *mut u32,
-) -> u32;
-
-/// The system's function, if it has it.
-fn function() -> Option<Function> {
-    static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
-    *FUNCTION.get_or_init(|| {
-        // The first hands it on to the second.
-        let libraries = [c"ws2_32.dll", c"mswsock.dll"];
-        libraries.into_iter().find_map(|library| {
-            // SAFETY: the names are strings that end. The libraries are the system's, and stay loaded;
-            // the function has had this signature from its beginning.
-            unsafe {
-                let name = library.as_ptr().cast();
-                let library = LoadLibraryExA(name, null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32);
-                if library.is_null() {
-                    return None;
-                }
-                let name = c"ProcessSocketNotifications".as_ptr().cast();
-                let function = GetProcAddress(library, name)?;
-                Some(mem::transmute::<
-                    unsafe extern "system" fn() -> isize,
-                    Function,
-                >(function))
-            }
-        })
-    })
-}
 
 /// A completion port that is the kernel's from top to bottom.
 pub(crate) struct Native {
@@ -103,11 +63,11 @@ impl std::ops::Deref for InUse<'_> {
 
 impl Native {
     pub(crate) fn is_there() -> bool {
-        function().is_some()
+        function::find().is_some()
     }
 
     pub(crate) fn new(concurrency: usize) -> Result<Self, Error> {
-        let function = function().ok_or(Error::BackendUnavailable)?;
+        let function = function::find().ok_or(Error::BackendUnavailable)?;
         let places = i32::try_from(concurrency).unwrap_or(i32::MAX) as u32;
         let port = KernelPort::with_concurrency(places).map_err(|error| call_error(&error))?;
         Ok(Native {
@@ -649,37 +609,3 @@ fn refusal_of_call(code: u32) -> Error {
         code => Error::Os(code as i32),
     }
 }
-
-/// The names and layouts of the published document, as `windows-sys` has them.
-const _: () = {
-    use std::mem::offset_of;
-
-    use windows_sys::Win32::Networking::WinSock as published;
-
-    use crate::Events;
-
-    let _: Function = published::ProcessSocketNotifications;
-
-    type R = SOCK_NOTIFY_REGISTRATION;
-    let word = size_of::<usize>();
-    assert!(offset_of!(R, socket) == 0 && offset_of!(R, completionKey) == word);
-    assert!(offset_of!(R, eventFilter) == 2 * word && offset_of!(R, operation) == 2 * word + 2);
-    assert!(offset_of!(R, triggerFlags) == 2 * word + 3);
-    assert!(offset_of!(R, registrationResult) == 2 * word + 4 && size_of::<R>() == 2 * word + 8);
-
-    assert!(EventFilter::IN.bits() as u32 == published::SOCK_NOTIFY_REGISTER_EVENT_IN);
-    assert!(EventFilter::OUT.bits() as u32 == published::SOCK_NOTIFY_REGISTER_EVENT_OUT);
-    assert!(EventFilter::HANGUP.bits() as u32 == published::SOCK_NOTIFY_REGISTER_EVENT_HANGUP);
-    assert!(Events::IN.bits() == published::SOCK_NOTIFY_EVENT_IN);
-    assert!(Events::OUT.bits() == published::SOCK_NOTIFY_EVENT_OUT);
-    assert!(Events::HANGUP.bits() == published::SOCK_NOTIFY_EVENT_HANGUP);
-    assert!(Events::ERR.bits() == published::SOCK_NOTIFY_EVENT_ERR);
-    assert!(Events::REMOVE.bits() == published::SOCK_NOTIFY_EVENT_REMOVE);
-    assert!(Operation::ENABLE.bits() as u32 == published::SOCK_NOTIFY_OP_ENABLE);
-    assert!(Operation::DISABLE.bits() as u32 == published::SOCK_NOTIFY_OP_DISABLE);
-    assert!(Operation::REMOVE.bits() as u32 == published::SOCK_NOTIFY_OP_REMOVE);
-    assert!(Trigger::ONESHOT.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_ONESHOT);
-    assert!(Trigger::PERSISTENT.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_PERSISTENT);
-    assert!(Trigger::LEVEL.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_LEVEL);
-    assert!(Trigger::EDGE.bits() as u32 == published::SOCK_NOTIFY_TRIGGER_EDGE);
-};
