@@ -71,8 +71,14 @@ void require_applied(HANDLE port, SOCK_NOTIFY_REGISTRATION registration) {
     require(apply(port, registration) == ERROR_SUCCESS, "registrationResult");
 }
 
+/* Another thread may be sending, and then the socket is busy for a moment. */
 void send_one(SOCKET socket) {
-    require(send(socket, "x", 1, 0) == 1, "send");
+    int sent = send(socket, "x", 1, 0);
+    while (sent < 0 && WSAGetLastError() == WSAEWOULDBLOCK) {
+        SwitchToThread();
+        sent = send(socket, "x", 1, 0);
+    }
+    require(sent == 1, "send");
 }
 
 void wait_until_readable(SOCKET socket) {
