@@ -498,10 +498,11 @@ impl Bridge {
                 break;
             }
         }
+        // As long as its sockets cannot be had, the bridge can be found.
+        self.inner.close();
         if let Some(bridges) = &mut *lock(&BRIDGES) {
             bridges.retain(|_, bridge| !std::ptr::eq(&**bridge, self));
         }
-        self.inner.close();
         *lock(&self.passed) = usize::MAX;
         self.passing.notify_all();
     }
