@@ -313,14 +313,14 @@ impl Devices {
         handle: HANDLE,
         events: u32,
     ) -> io::Result<Begun> {
+        if is_unfinished(handle) {
+            return Err(error(STATUS_INVALID_HANDLE));
+        }
         if self.spare.is_empty() {
             let index = self.devices.len();
             self.devices.push(Device::on(port, self.key)?);
             let polls = (0..SHARE).map(|_| Box::new(Poll::new(index)));
             self.spare.extend(polls);
-        }
-        if is_unfinished(handle) {
-            return Err(error(STATUS_INVALID_HANDLE));
         }
         let mut poll = self.spare.pop().ok_or(io::ErrorKind::OutOfMemory)?;
         poll.number = number;

@@ -230,7 +230,7 @@ impl Native {
                     // There may be something behind what was dropped.
                     is_over = false;
                 }
-                WAIT_TIMEOUT | ERROR_TIMEOUT => {}
+                WAIT_TIMEOUT => {}
                 other => return Err(refusal_of_call(other)),
             }
             // The kernel counts in ticks, and may be early.
@@ -280,20 +280,17 @@ impl Native {
             if status == ERROR_SUCCESS {
                 packets.set_len(count as usize);
             }
-            status
+            // The document's words for a time that is over are two.
+            match status {
+                ERROR_TIMEOUT => WAIT_TIMEOUT,
+                status => status,
+            }
         }
     }
 
     /// Note what has become of the batch.
     fn settle(&self, registrations: &mut [Registration<'_>], memory: &mut Memory, status: u32) {
-        // The document's words for a time that is over are two.
-        let applied = [
-            ERROR_SUCCESS,
-            WAIT_TIMEOUT,
-            ERROR_TIMEOUT,
-            ERROR_ABANDONED_WAIT_0,
-        ]
-        .contains(&status);
+        let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
         for (&index, entry) in memory.places.iter().zip(&memory.batch) {
             let registration = &mut registrations[index];
             if applied {
@@ -603,7 +600,7 @@ fn call_error(error: &io::Error) -> Error {
 
 fn refusal_of_call(code: u32) -> Error {
     match code {
-        WAIT_TIMEOUT | ERROR_TIMEOUT => Error::TimedOut,
+        WAIT_TIMEOUT => Error::TimedOut,
         ERROR_ABANDONED_WAIT_0 => Error::Closed,
         ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => Error::OutOfMemory,
         code => Error::Os(code as i32),
