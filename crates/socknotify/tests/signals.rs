@@ -162,7 +162,7 @@ fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
             let thread = thread.recv().expect("a thread");
             threads.push((handle, thread));
             wait_for_waiting(&port, number + 1);
-            asleep(thread);
+            asleep([thread]);
         }
         // The one that came first is interrupted. It has not come back, though: it never was gone.
         let before = SIGNALS.load(Ordering::Relaxed);
@@ -173,7 +173,7 @@ fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
         });
         while !threads.is_empty() {
             wait_for_waiting(&port, threads.len());
-            threads.iter().for_each(|(_, thread)| asleep(*thread));
+            asleep(threads.iter().map(|(_, thread)| *thread));
             port.post(Entry::default())?;
             let found = told.recv_timeout(PATIENCE).expect("a thread dequeues");
             assert_eq!(found, threads.len() - 1, "{places} places");

@@ -16,7 +16,7 @@ use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, as_told_by, counted, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_packets, expect_quiet, notification,
-    port, port_with, reset, wait_for_waiting, wait_readiness, wait_until,
+    port, port_with, reset, rounds, wait_for_waiting, wait_readiness, wait_until,
 };
 
 for_every_backend! {
@@ -472,7 +472,7 @@ fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<(
 fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
     backend: Backend,
 ) -> io::Result<()> {
-    const ROUNDS: usize = 500;
+    const ROUNDS: usize = rounds(500);
     for trigger in [EDGE, EDGE_ONCE] {
         let port = port_with(backend, 4)?;
         let pair = Pair::unix()?;
@@ -708,7 +708,7 @@ fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> 
 /// The pattern that edge-triggered programs follow: enable, read until nothing is left, wait. A peer
 /// that writes at the same time must not get lost in between.
 fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<()> {
-    const BYTES: usize = 3000;
+    const BYTES: usize = rounds(3000);
     for kind in [Kind::LOCAL, Kind::Tcp4] {
         for trigger in [EDGE, EDGE_ONCE] {
             let port = port(backend)?;
@@ -763,7 +763,7 @@ fn c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter(
 /// One thread takes notifications and drains, while another enables the same registration over and
 /// over. An edge is an edge, whenever ENABLE comes.
 fn enable_all_the_time(backend: Backend, filters: [EventFilter; 2]) -> io::Result<()> {
-    const ROUNDS: usize = 4000;
+    const ROUNDS: usize = rounds(4000);
     let port = port_with(backend, 2)?;
     let pair = Pair::unix()?;
     let stop = AtomicBool::new(false);
@@ -805,7 +805,7 @@ fn enable_all_the_time(backend: Backend, filters: [EventFilter; 2]) -> io::Resul
 /// OUT holds at ENABLE, and is no edge. IN comes right after, and is one: it must not go down with OUT.
 /// That OUT is told belatedly, when both come at once, is one notification too many, and harmless.
 fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = 4000;
+    const ROUNDS: usize = rounds(4000);
     for trigger in [EDGE, EDGE_ONCE] {
         let port = port_with(backend, 4)?;
         let pair = Pair::unix()?;

@@ -669,7 +669,7 @@ fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
                 });
                 let thread = told.recv().expect("a thread");
                 wait_for_waiting(port, 1);
-                asleep(thread);
+                asleep([thread]);
                 port.register(Registration::enable(
                     &client,
                     KEY,

@@ -477,7 +477,7 @@ fn wait_and_post(port: &CompletionPort, timeout: Option<Duration>) -> io::Result
             });
             let thread = thread.recv().expect("a thread");
             wait_for_waiting(port, 1);
-            asleep(thread);
+            asleep([thread]);
             thread::sleep(GLANCE);
             assert!(!waiting.is_finished());
             port.post(POSTED[0])?;

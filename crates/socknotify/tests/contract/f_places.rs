@@ -84,7 +84,7 @@ fn run_eight_threads(
             });
             // Nobody else is on the way: all are asleep, at the gate or in the port.
             wait_for_waiting(port, THREADS - busy);
-            threads.iter().copied().for_each(asleep);
+            asleep(threads.iter().copied());
             assert_eq!(running.load(Ordering::SeqCst), busy);
             assert_eq!(counted(port.snapshot().running), busy);
             gate.open(1);
@@ -325,7 +325,7 @@ fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::R
         });
         let thread = told.recv().expect("a thread");
         wait_for_waiting(port, 1);
-        asleep(thread);
+        asleep([thread]);
         pair.send()?;
         thread::sleep(GLANCE);
         assert!(!waiting.is_finished());

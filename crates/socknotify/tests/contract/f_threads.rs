@@ -12,7 +12,7 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, port, port_with,
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, port, port_with, rounds,
     this_thread, voluntary_switches, wait_for_waiting, wait_until,
 };
 
@@ -178,7 +178,7 @@ impl<'scope, 'env> Line<'scope, 'env> {
         });
         let number = number.recv().expect("a thread");
         wait_for_waiting(self.port, waiting + 1);
-        asleep(number);
+        asleep([number]);
         Waiter { thread, number }
     }
 
@@ -189,7 +189,7 @@ impl<'scope, 'env> Line<'scope, 'env> {
         'scope: 'a,
     {
         wait_for_waiting(self.port, waiters.len());
-        waiters.for_each(|waiter| asleep(waiter.number));
+        asleep(waiters.map(|waiter| waiter.number));
     }
 
     /// Who has dequeued next, by the order of arrival.
@@ -308,7 +308,7 @@ fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::
                 wait_until("the last thread waits again", || {
                     handled.load(Ordering::SeqCst) >= round && port.snapshot().waiting == 5
                 });
-                asleep(hot);
+                asleep([hot]);
                 if round % 2 == 0 {
                     port.post(PACKET)?;
                 } else {
@@ -471,14 +471,14 @@ fn count_woken(
             wait_until("all wait", || {
                 handled.load(Ordering::SeqCst) == round && port.snapshot().waiting == threads
             });
-            numbers.iter().copied().for_each(asleep);
+            asleep(numbers.iter().copied());
             let switches = |&number: &ThreadId| voluntary_switches(number);
             let before: Vec<_> = numbers.iter().map(switches).collect();
             call(round)?;
             wait_until("all wait again", || {
                 handled.load(Ordering::SeqCst) == round + 1 && port.snapshot().waiting == threads
             });
-            numbers.iter().copied().for_each(asleep);
+            asleep(numbers.iter().copied());
             let after: Vec<_> = numbers.iter().map(switches).collect();
             let woken = before
                 .iter()
@@ -568,7 +568,7 @@ fn f5_no_packet_is_left_behind(backend: Backend) -> io::Result<()> {
 /// A thread whose time is over just when it was chosen to take a packet must see to it that another
 /// one does.
 fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = 700;
+    const ROUNDS: usize = rounds(700);
     for places in [1, 2, 4] {
         let port = port_with(backend, places)?;
         let taken = AtomicUsize::new(0);
@@ -659,7 +659,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) ->
 
 /// The same for sockets: a byte is answered with the next one, on whatever thread.
 fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
-    const TURNS: usize = 3000;
+    const TURNS: usize = rounds(3000);
     for (places, threads, sockets) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
         for trigger in [ONCE, LEVEL] {
             let port = port_with(backend, places)?;
@@ -717,7 +717,7 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
 fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 64;
     const SOCKETS: usize = 100;
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = rounds(200);
     let port = port_with(backend, 2)?;
     let pairs = (0..SOCKETS)
         .map(|_| Pair::unix())

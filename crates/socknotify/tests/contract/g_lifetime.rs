@@ -177,7 +177,7 @@ fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io
                     });
                 }
                 wait_for_waiting(&port, 4);
-                told.iter().take(4).for_each(asleep);
+                asleep(told.iter().take(4));
                 let pair = kind.pair()?;
                 port.register(Registration::enable(
                     &pair.ours,
@@ -868,7 +868,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
                     })
                     .collect();
                 wait_for_waiting(&port, THREADS);
-                told.iter().take(THREADS).for_each(asleep);
+                asleep(told.iter().take(THREADS));
                 port.close();
                 for thread in threads {
                     assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));

@@ -249,15 +249,15 @@ fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
             }
         });
         let idle = told.recv().expect("a thread");
-        asleep(idle);
+        asleep([idle]);
         let before = voluntary_switches(idle);
         for _ in 0..REQUESTS {
             // The next request, while this one is worked on; and time for the idle thread to notice.
             peer.write_all(b"x")?;
-            asleep(idle);
+            asleep([idle]);
             assert_eq!((&connection.socket).read(&mut [0; 8])?, 2);
             peer.write_all(b"x")?;
-            asleep(idle);
+            asleep([idle]);
             worker.arm(connection, EventFilter::IN);
             let mut event = None;
             wait_until("it comes out", || {
@@ -266,7 +266,7 @@ fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
                 event.is_some()
             });
             connection = ready(event.expect("an event"));
-            asleep(idle);
+            asleep([idle]);
         }
         let after = voluntary_switches(idle);
         drop(connection);

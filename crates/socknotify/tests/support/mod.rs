@@ -40,6 +40,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long to look for something that must not come, where nothing tells that it would be there.
 pub(crate) const GLANCE: Duration = Duration::from_millis(30);
 
+/// How often to try what a race may spoil. Under Wine each call asks a server, and takes that much longer.
+pub(crate) const fn rounds(many: usize) -> usize {
+    if cfg!(windows) { many / 8 } else { many }
+}
+
 /// Masks in short, for tables of triggers.
 pub(crate) mod trigger {
     use socknotify::Trigger;

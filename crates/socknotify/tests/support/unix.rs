@@ -76,21 +76,23 @@ pub(crate) fn descriptors() -> io::Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count() - 1)
 }
 
-/// Waits until a thread of this process sleeps.
+/// Waits until these threads of this process sleep.
 ///
 /// A thread that a port counts as waiting may be on its way into the kernel still.
 #[track_caller]
-pub(crate) fn asleep(thread: ThreadId) {
+pub(crate) fn asleep(threads: impl IntoIterator<Item = ThreadId>) {
     if cfg!(not(target_os = "linux")) {
         // No other way to tell; without it the order of arrival may differ from what is assumed.
         return std::thread::sleep(Duration::from_millis(50));
     }
-    let path = format!("/proc/self/task/{thread}/stat");
-    wait_until("the thread sleeps", || {
-        let stat = std::fs::read_to_string(&path).unwrap_or_default();
-        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-        state.is_some_and(|state| state.starts_with('S'))
-    });
+    for thread in threads {
+        let path = format!("/proc/self/task/{thread}/stat");
+        wait_until("the thread sleeps", || {
+            let stat = std::fs::read_to_string(&path).unwrap_or_default();
+            let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+            state.is_some_and(|state| state.starts_with('S'))
+        });
+    }
 }
 
 /// How often a thread of this process has gone to sleep. `None` where the system does not tell.

@@ -136,9 +136,9 @@ pub(crate) fn descriptors() -> io::Result<usize> {
     }
 }
 
-/// Waits until a thread of this process sleeps. No other way to tell; without it the order of arrival
-/// may differ from what is assumed.
-pub(crate) fn asleep(_thread: ThreadId) {
+/// Waits until these threads of this process sleep. No other way to tell; without it the order of
+/// arrival may differ from what is assumed.
+pub(crate) fn asleep(_threads: impl IntoIterator<Item = ThreadId>) {
     std::thread::sleep(Duration::from_millis(10));
 }
 
