@@ -5,11 +5,7 @@
 mod afd;
 mod alarm;
 mod calls;
-mod closings;
-mod connections;
-mod device;
-mod edges;
-mod function;
+mod codes;
 mod native;
 mod port;
 mod system;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::device::{Devices, LOCAL_CLOSE, Outcome, Poll};
-use super::port::KernelPort;
 use crate::sys;
+use crate::windows::port::KernelPort;
 
 /// The key of all packets.
 const KEY: usize = 0;

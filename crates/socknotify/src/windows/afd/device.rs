@@ -28,8 +28,8 @@ use windows_sys::Win32::System::WindowsProgramming::{
     FILE_SKIP_COMPLETION_PORT_ON_SUCCESS, FILE_SKIP_SET_EVENT_ON_HANDLE,
 };
 
-use super::calls;
-use super::port::{self, KernelPort};
+use crate::windows::calls;
+use crate::windows::port::{self, KernelPort};
 
 pub(super) const RECEIVE: u32 = 0x0001;
 pub(super) const RECEIVE_EXPEDITED: u32 = 0x0002;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Networking::WinSock::{
     FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, SOCKET, WSAEnumNetworkEvents,
-    WSAEventSelect, WSAGetLastError, WSANETWORKEVENTS,
+    WSAEventSelect, WSANETWORKEVENTS,
 };
 use windows_sys::Win32::System::IO::PostQueuedCompletionStatus;
 use windows_sys::Win32::System::Threading::{
@@ -24,7 +24,8 @@ use windows_sys::Win32::System::Threading::{
     WT_EXECUTEONLYONCE,
 };
 
-use super::port::KernelPort;
+use super::winsock::last_error;
+use crate::windows::port::KernelPort;
 use crate::{Events, sys};
 
 /// Where the word of an edge goes.
@@ -168,9 +169,4 @@ unsafe extern "system" fn pass_on(destination: *mut core::ffi::c_void, _timed_ou
     // SAFETY: the port is there as long as anything that is registered with it. The number is no
     // pointer, and taken for none.
     unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
-}
-
-fn last_error() -> io::Error {
-    // SAFETY: it reads a value of this thread.
-    io::Error::from_raw_os_error(unsafe { WSAGetLastError() })
 }

@@ -2,7 +2,10 @@
 //!
 //! The queue, the places and the order of the threads are the kernel's, and so are the registrations.
 //! What is added here: a port that can be closed while threads use it, times that are met to the
-//! millisecond and never early, errors with names, and [`connections`](super::connections).
+//! millisecond and never early, errors with names, and [`connections`].
+
+mod connections;
+mod function;
 
 use std::cell::Cell;
 use std::io;
@@ -12,18 +15,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{
-    ERROR_ABANDONED_WAIT_0, ERROR_INVALID_HANDLE, ERROR_NO_SYSTEM_RESOURCES,
-    ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_FOUND, ERROR_OUTOFMEMORY, ERROR_SUCCESS, ERROR_TIMEOUT,
-    HANDLE, WAIT_TIMEOUT,
+    ERROR_ABANDONED_WAIT_0, ERROR_SUCCESS, ERROR_TIMEOUT, HANDLE, WAIT_TIMEOUT,
 };
 use windows_sys::Win32::Networking::WinSock::{
-    POLLRDNORM, POLLWRNORM, SOCK_NOTIFY_REGISTRATION, SOCKET, WSAENOTSOCK, WSAPOLLFD, WSAPoll,
+    POLLRDNORM, POLLWRNORM, SOCK_NOTIFY_REGISTRATION, SOCKET, WSAPOLLFD, WSAPoll,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
+use self::connections::{Arming, Connections, Key, Verdict};
+use self::function::Function;
 use super::alarm::Alarm;
-use super::connections::{Arming, Connections, Key, Verdict};
-use super::function::{self, Function};
+use super::codes;
 use super::port::{KernelPort, milliseconds};
 use crate::sys::RawSocket;
 use crate::{
@@ -188,7 +190,7 @@ impl Native {
         self.settle(registrations, memory, status);
         match status {
             ERROR_SUCCESS => Ok(()),
-            other => Err(refusal_of_call(other)),
+            other => Err(codes::call_error(other)),
         }
     }
 
@@ -231,7 +233,7 @@ impl Native {
                     is_over = false;
                 }
                 WAIT_TIMEOUT => {}
-                other => return Err(refusal_of_call(other)),
+                other => return Err(codes::call_error(other)),
             }
             // The kernel counts in ticks, and may be early.
             if let Some(end) = end {
@@ -401,7 +403,7 @@ impl Native {
         let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
         let outcome = match status {
             ERROR_SUCCESS => Ok(result(memory.batch[0].registrationResult)),
-            other => Err(refusal_of_call(other)),
+            other => Err(codes::call_error(other)),
         };
         memory.batch.clear();
         memory.give_back();
@@ -583,26 +585,12 @@ fn holds(socket: RawSocket, filter: EventFilter) -> bool {
 }
 
 fn result(code: u32) -> Result<(), RegistrationError> {
-    const NOT_A_SOCKET: u32 = WSAENOTSOCK as u32;
-    Err(match code {
-        ERROR_SUCCESS => return Ok(()),
-        NOT_A_SOCKET | ERROR_INVALID_HANDLE => RegistrationError::NotASocket,
-        ERROR_NOT_FOUND => RegistrationError::NotFound,
-        ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => RegistrationError::OutOfMemory,
-        ERROR_NO_SYSTEM_RESOURCES => RegistrationError::LimitReached,
-        code => RegistrationError::Os(code as i32),
-    })
+    match code {
+        ERROR_SUCCESS => Ok(()),
+        code => Err(codes::refusal(code)),
+    }
 }
 
 fn call_error(error: &io::Error) -> Error {
-    refusal_of_call(error.raw_os_error().unwrap_or_default() as u32)
-}
-
-fn refusal_of_call(code: u32) -> Error {
-    match code {
-        WAIT_TIMEOUT => Error::TimedOut,
-        ERROR_ABANDONED_WAIT_0 => Error::Closed,
-        ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => Error::OutOfMemory,
-        code => Error::Os(code as i32),
-    }
+    codes::call_error(codes::code(error))
 }

@@ -1,0 +1,51 @@
+//! The driver's conditions, and the contract's.
+
+use super::device;
+use crate::Events;
+use crate::engine::{Kind, Watch};
+
+/// Conditions of the driver that never fall once they hold.
+pub(super) const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CONNECT_FAIL;
+
+/// Of these, those after which nothing can be sent.
+pub(super) const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
+
+/// What a poll is for.
+pub(super) fn polled(watch: &Watch) -> u32 {
+    let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
+    let wanted = watch.filter.wanted();
+    if wanted.contains(Events::IN) {
+        events |= device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT | device::DISCONNECT;
+    }
+    if wanted.contains(Events::OUT) {
+        events |= device::SEND;
+    }
+    if wanted.contains(Events::HANGUP) {
+        events |= device::DISCONNECT;
+    }
+    events
+}
+
+/// The contract's conditions, out of what the driver says.
+pub(super) fn conditions(found: u32, kind: Kind) -> Events {
+    let is = |events: u32| found & events != 0;
+    let failed = is(device::CONNECT_FAIL);
+    let reset = is(device::ABORT);
+    let mut events = Events::empty();
+    events.set(
+        Events::IN,
+        is(device::RECEIVE
+            | device::RECEIVE_EXPEDITED
+            | device::ACCEPT
+            | device::DISCONNECT
+            | device::ABORT),
+    );
+    // Sending to what was reset does not block either, and is of no use.
+    events.set(Events::OUT, is(device::SEND) && !failed && !reset);
+    events.set(Events::ERR, failed || reset);
+    events.set(
+        Events::HANGUP,
+        kind != Kind::Datagram && is(device::DISCONNECT | device::ABORT),
+    );
+    events
+}

@@ -1,0 +1,87 @@
+//! How many calls of the kernel there are.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use crate::windows::calls;
+use crate::{Backend, CompletionPort, Entry, EventFilter, Registration, Trigger};
+
+fn port() -> CompletionPort {
+    let port = CompletionPort::builder().backend(Backend::Afd).build();
+    port.expect("a port")
+}
+
+/// Connected sockets, each with data to be read.
+fn readable(count: usize) -> io::Result<Vec<(TcpStream, TcpStream)>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    (0..count)
+        .map(|_| {
+            let mut peer = TcpStream::connect(listener.local_addr()?)?;
+            let (socket, _) = listener.accept()?;
+            send(&mut peer, &socket)?;
+            Ok((socket, peer))
+        })
+        .collect()
+}
+
+/// Send something, and see that it has come.
+fn send(peer: &mut TcpStream, socket: &TcpStream) -> io::Result<()> {
+    peer.write_all(b"x")?;
+    socket.peek(&mut [0]).map(drop)
+}
+
+/// How many calls of the kernel this takes.
+fn count(action: impl FnOnce()) -> usize {
+    let before = calls::made();
+    action();
+    calls::made() - before
+}
+
+#[test]
+fn a_packet_takes_as_many_calls_however_many_sockets_are_ready() -> io::Result<()> {
+    let pairs = readable(300)?;
+    let counts = [10, 300].map(|ready| {
+        let port = port();
+        for (socket, _) in &pairs[..ready] {
+            let level = Trigger::PERSISTENT | Trigger::LEVEL;
+            let entry = Registration::enable(socket, 1, EventFilter::IN, level);
+            assert_eq!(port.register(entry), Ok(Ok(())));
+        }
+        // Of those that come out here there is one more to come.
+        let mut entries = [Entry::default(); 3];
+        assert_eq!(
+            port.dequeue(&mut entries, None).map(|found| found.len()),
+            Ok(3)
+        );
+        port.post(Entry::default()).expect("it is posted");
+        let post = count(|| port.post(Entry::default()).expect("it is posted"));
+        let socket = &pairs[ready - 1].0;
+        let remove = count(|| assert_eq!(port.register(Registration::remove(socket)), Ok(Ok(()))));
+        (post, remove)
+    });
+    assert_eq!(counts[0], counts[1]);
+    assert!(counts[0].0 <= 1 && counts[0].1 <= 3, "{counts:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_ready_when_it_is_armed_takes_one_call() -> io::Result<()> {
+    let port = port();
+    let pairs = readable(1)?;
+    for (mut socket, mut peer) in pairs {
+        for turn in 0..3 {
+            let mut entries = [Entry::default(); 2];
+            let once = Trigger::ONESHOT | Trigger::LEVEL;
+            let mut batch = [Registration::enable(&socket, 1, EventFilter::IN, once)];
+            let calls = count(|| {
+                let found = port.process(&mut batch, &mut entries, None);
+                assert_eq!(found.map(|found| found.len()), Ok(1));
+            });
+            // The first time, the socket has to be identified.
+            assert!(calls == 1 || turn == 0, "{calls}");
+            socket.read_exact(&mut [0])?;
+            send(&mut peer, &socket)?;
+        }
+    }
+    Ok(())
+}
