@@ -3,7 +3,7 @@
 //!
 //! The program runs itself, twice: with some turns and with more. The difference is what turns cost,
 //! without start and end. It runs on one processor, so that it does not depend on chance, nor on the
-//! tools, who comes to a lock when.
+//! tools, who comes to a lock when; and its tracer runs there too, because the two take turns.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,8 +31,9 @@ pub(crate) fn per_turn(
     setting: &Setting,
 ) -> io::Result<Option<Sample>> {
     let more = more(setting);
-    let few = totals(case, implementation, setting, FEW)?;
-    let many = totals(case, implementation, setting, FEW + more)?;
+    let totals = |turns| processors::on_one(|| totals(case, implementation, setting, turns));
+    let few = totals(FEW)?;
+    let many = totals(FEW + more)?;
     let (Some(few), Some(many)) = (few, many) else {
         return Ok(None);
     };
@@ -139,9 +140,6 @@ pub(crate) fn run_turns(
         notifications: 0,
         milliseconds: 0,
     };
-    if let [processor, ..] = *processors::allowed()? {
-        processors::stay_on(processor)?;
-    }
     let mut trial = (case.prepare)(setting, effort)?;
     let before = allocator::times();
     if trial.turns(implementation, turns)? {

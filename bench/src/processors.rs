@@ -17,3 +17,15 @@ pub(crate) fn stay_on(processor: usize) -> io::Result<()> {
     set.set(processor);
     Ok(sched_setaffinity(None, &set)?)
 }
+
+/// Do this on a thread that, with the processes that it starts, runs on one processor only.
+pub(crate) fn on_one<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let on_first = || {
+        if let [processor, ..] = *allowed()? {
+            stay_on(processor)?;
+        }
+        action()
+    };
+    let outcome = std::thread::scope(|scope| scope.spawn(on_first).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
