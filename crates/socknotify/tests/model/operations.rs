@@ -959,20 +959,25 @@ impl World {
             self.process(port, &[], 64, false)?;
         }
         let mut entries = [Entry::default(); 64];
-        let (begin, busy) = (Instant::now(), time_on_processor());
-        match self.ports[port].dequeue(&mut entries, Some(MOMENT)) {
-            Ok(entries) => return Ok(self.model.dequeued(port, entries)?),
-            Err(Error::TimedOut) => self.model.timed_out(port)?,
-            Err(error) => return Err(error.into()),
+        let mut least = MOMENT;
+        // On a busy machine one wait may take longer than it needs, and not all of them.
+        for _ in 0..4 {
+            let (begin, busy) = (Instant::now(), time_on_processor());
+            match self.ports[port].dequeue(&mut entries, Some(MOMENT)) {
+                Ok(entries) => return Ok(self.model.dequeued(port, entries)?),
+                Err(Error::TimedOut) => self.model.timed_out(port)?,
+                Err(error) => return Err(error.into()),
+            }
+            let waited = begin.elapsed();
+            if waited < MOMENT {
+                return Err(format!("E4: the wait ended after {waited:?}").into());
+            }
+            least = least.min(time_on_processor() - busy);
+            if least < MOMENT / 2 {
+                return Ok(());
+            }
         }
-        let (waited, busy) = (begin.elapsed(), time_on_processor() - busy);
-        if waited < MOMENT {
-            return Err(format!("E4: the wait ended after {waited:?}").into());
-        }
-        if busy > MOMENT / 2 {
-            return Err(format!("G3: the wait took {busy:?} of the processor").into());
-        }
-        Ok(())
+        Err(format!("G3: each wait took {least:?} of the processor, or more").into())
     }
 
     fn dequeue_by_threads(&mut self, port: usize, threads: usize, room: usize) -> Outcome {
