@@ -125,6 +125,7 @@ impl<P: Poller> Engine<P> {
         if slot.mode() == Mode::Request {
             return self.request(slot, socket, registration);
         }
+        self.note_change(slot, registration);
         slot.enable(registration.event_filter, registration.trigger);
         slot.armed = core.clock;
         // With the lock held: whoever has the connection next must not be overtaken.

@@ -1,9 +1,10 @@
 //! Registrations: from the caller's entries to the table and the poller.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::reports::BATCH;
-use super::table::State;
+use super::table::{Slot, State};
 use super::{
     Core, Debt, Engine, Guard, Mode, Owed, Poller, ReportBuffer, Step, Watch, WatchError, ownership,
 };
@@ -35,7 +36,7 @@ impl<P: Poller> Engine<P> {
         }
         for index in 0..batch.len() {
             let registration = &mut batch[index];
-            registration.owed = rearm(core, registration);
+            registration.owed = self.rearm(core, registration);
             registration.result = match &registration.owed {
                 Some(owed) => {
                     debt.add(owed.step, registration.owned);
@@ -57,7 +58,68 @@ impl<P: Poller> Engine<P> {
         if !core.settling.is_empty() {
             self.settle(core);
         }
+        debt.changes = self.changes.load(Ordering::Relaxed);
         debt
+    }
+
+    /// What a registration is enabled for is about to be changed, if it is by this entry.
+    pub(super) fn note_change(&self, slot: &Slot, registration: &Registration<'_>) {
+        if (slot.filter, slot.trigger) != (registration.event_filter, registration.trigger) {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Enable a level-triggered registration that the poller knows already, and say what is owed to the
+    /// poller for it. `None` if the entry is anything else, and nothing was done.
+    fn rearm(&self, core: &mut Core<P::Buffer>, registration: &Registration<'_>) -> Option<Owed> {
+        if !registration.is_level_enable() {
+            return None;
+        }
+        let socket = sys::number(registration.raw_socket())?;
+        let slot = core.table.slot(socket)?;
+        let takes_requests = slot.mode() == Mode::Request;
+        // A request that is answered at once would wake another thread, if one waits.
+        let is_known = match takes_requests {
+            true => slot.watched.is_none() && core.scheduler.is_anyone_polling(),
+            false => slot.watched.is_some(),
+        };
+        if !slot.is_live() || !is_known || slot.key != registration.completion_key {
+            return None;
+        }
+        if registration.owned && !slot.can_be_armed_with(registration.event_filter) {
+            return None;
+        }
+        self.note_change(slot, registration);
+        // Where it was reported, and then disabled, the poller has kept silent since.
+        let is_silent = slot.state == State::Disabled && slot.watched == Some(Mode::Once);
+        slot.enable(registration.event_filter, registration.trigger);
+        slot.armed = core.clock;
+        if let Some(unrest) = &mut slot.owned {
+            unrest.arm();
+        }
+        let mode = slot.mode();
+        let is_kept = (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept);
+        let step = if takes_requests || is_kept {
+            Step::Look
+        } else {
+            // One in 256 times the poller is told in any case. It finds out if the number does not stand for
+            // the registered socket any more, and a look does not.
+            slot.looks = slot.looks.wrapping_add(1);
+            slot.turn_over(mode);
+            let may_look = registration.owned || slot.looks > 0;
+            match is_silent && mode == Mode::Once && may_look {
+                true => Step::TellOrLook,
+                false => Step::Tell,
+            }
+        };
+        Some(Owed {
+            socket,
+            turn: slot.turn,
+            kind: slot.kind,
+            mode,
+            step,
+            seen: Events::empty(),
+        })
     }
 
     /// Apply one entry that was checked, with the lock held throughout.
@@ -101,6 +163,7 @@ impl<P: Poller> Engine<P> {
         let Some(slot) = core.table.slot(socket) else {
             return self.enable_new(core, socket, registration);
         };
+        self.note_change(slot, registration);
         let same_key = slot.key == registration.completion_key;
         match slot.state {
             State::Vacant => self.enable_new(core, socket, registration),
@@ -347,7 +410,7 @@ impl<P: Poller> Engine<P> {
     ) -> Guard<'a, P> {
         if !debt.takes_a_look() {
             drop(core);
-            self.rearm_owed(batch);
+            self.rearm_owed(batch, debt.changes);
             return self.lock();
         }
         let mut buffer = core.buffers.pop().unwrap_or_default();
@@ -356,7 +419,7 @@ impl<P: Poller> Engine<P> {
         core.fetching += 1;
         drop(core);
         let found = self.look(&mut buffer, batch);
-        self.rearm_owed(batch);
+        self.rearm_owed(batch, debt.changes);
         let asks = match found {
             Found::Nothing => debt.is_worth_looking(),
             Found::Some => true,
@@ -431,7 +494,7 @@ impl<P: Poller> Engine<P> {
         began: u64,
     ) {
         for registration in batch {
-            let Some(owed) = registration.owed.take() else {
+            let Some(owed) = registration.owed.filter(|owed| owed.step == Step::Look) else {
                 continue;
             };
             let Some(slot) = core.table.slot(owed.socket) else {
@@ -448,19 +511,46 @@ impl<P: Poller> Engine<P> {
         }
     }
 
-    /// Have the poller watch again what this batch owes it. Called without the lock.
-    pub(super) fn rearm_owed(&self, batch: &mut [Registration<'_>]) {
-        for registration in batch {
-            let Some(owed) = registration.owed.take_if(is_to_tell) else {
-                continue;
-            };
-            let watch = owed.watch(registration.event_filter);
-            if let Err(error) = self.poller.watch(&watch, true) {
+    /// Have the poller watch again what this batch owes it, where so many changes are known of. Called
+    /// without the lock.
+    pub(super) fn rearm_owed(&self, batch: &mut [Registration<'_>], changes: usize) {
+        for registration in &mut *batch {
+            if let Some(Err((watch, error))) = self.tell(registration) {
                 let mut core = self.lock();
                 registration.result = self.rearm_failed(&mut core, registration, watch, error);
                 self.leave(core);
             }
         }
+        // Whoever has told the poller something else before that, had counted the change before.
+        if self.changes.load(Ordering::Acquire) != changes {
+            self.tell_again(batch);
+        }
+    }
+
+    /// Say to the poller what is owed to it for one entry. `None` if nothing is.
+    fn tell(&self, registration: &mut Registration<'_>) -> Option<Result<(), (Watch, WatchError)>> {
+        let owed = registration
+            .owed
+            .as_mut()
+            .filter(|owed| owed.step.tells())?;
+        owed.step = Step::Told;
+        let watch = owed.watch(registration.event_filter);
+        let told = self.poller.watch(&watch, true);
+        Some(told.map_err(|error| (watch, error)))
+    }
+
+    /// Registrations were changed while this thread told the poller of some. Where those are among them,
+    /// the poller gets the word that counts.
+    #[cold]
+    fn tell_again(&self, batch: &[Registration<'_>]) {
+        let mut core = self.lock();
+        for owed in batch.iter().filter_map(|registration| registration.owed) {
+            let slot = core.table.slot(owed.socket);
+            if owed.step == Step::Told && slot.is_some_and(|slot| slot.turn != owed.turn) {
+                self.watch_anew(&mut core, owed.socket);
+            }
+        }
+        self.leave(core);
     }
 
     /// Say to the poller what earlier entries of this batch owe it for this one socket, so that a
@@ -475,17 +565,14 @@ impl<P: Poller> Engine<P> {
             if registration.raw_socket() != socket {
                 continue;
             }
-            let Some(owed) = registration.owed.take_if(is_to_tell) else {
-                continue;
-            };
-            let watch = owed.watch(registration.event_filter);
-            if let Err(error) = self.poller.watch(&watch, true) {
+            if let Some(Err((watch, error))) = self.tell(registration) {
                 registration.result = self.rearm_failed(core, registration, watch, error);
             }
         }
     }
 
     /// The poller would not take the word that was owed to it.
+    #[cold]
     fn rearm_failed(
         &self,
         core: &mut Core<P::Buffer>,
@@ -527,58 +614,6 @@ impl<P: Poller> Engine<P> {
     }
 }
 
-/// Enable a level-triggered registration that the poller knows already, and say what is owed to the
-/// poller for it. `None` if the entry is anything else, and nothing was done.
-fn rearm<B>(core: &mut Core<B>, registration: &Registration<'_>) -> Option<Owed> {
-    if !registration.is_level_enable() {
-        return None;
-    }
-    let socket = sys::number(registration.raw_socket())?;
-    let slot = core.table.slot(socket)?;
-    let takes_requests = slot.mode() == Mode::Request;
-    // A request that is answered at once would wake another thread, if one waits.
-    let is_known = match takes_requests {
-        true => slot.watched.is_none() && core.scheduler.is_anyone_polling(),
-        false => slot.watched.is_some(),
-    };
-    if !slot.is_live() || !is_known || slot.key != registration.completion_key {
-        return None;
-    }
-    if registration.owned && !slot.can_be_armed_with(registration.event_filter) {
-        return None;
-    }
-    // Where it was reported, and then disabled, the poller has kept silent since.
-    let is_silent = slot.state == State::Disabled && slot.watched == Some(Mode::Once);
-    slot.enable(registration.event_filter, registration.trigger);
-    slot.armed = core.clock;
-    if let Some(unrest) = &mut slot.owned {
-        unrest.arm();
-    }
-    let mode = slot.mode();
-    let is_kept = (slot.watched, mode) == (Some(Mode::Kept), Mode::Kept);
-    let step = if takes_requests || is_kept {
-        Step::Look
-    } else {
-        // One in 256 times the poller is told in any case. It finds out if the number does not stand for
-        // the registered socket any more, and a look does not.
-        slot.looks = slot.looks.wrapping_add(1);
-        slot.turn_over(mode);
-        let may_look = registration.owned || slot.looks > 0;
-        match is_silent && mode == Mode::Once && may_look {
-            true => Step::TellOrLook,
-            false => Step::Tell,
-        }
-    };
-    Some(Owed {
-        socket,
-        turn: slot.turn,
-        kind: slot.kind,
-        mode,
-        step,
-        seen: Events::empty(),
-    })
-}
-
 /// Whether the entry arms a one-shot registration whose notification was delivered.
 fn is_fired<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
     let socket = sys::number(registration.raw_socket());
@@ -590,10 +625,6 @@ fn is_fired<B>(core: &mut Core<B>, registration: &Registration<'_>) -> bool {
             && slot.key == registration.completion_key
             && registration.is_level_enable()
     })
-}
-
-fn is_to_tell(owed: &mut Owed) -> bool {
-    owed.step != Step::Look
 }
 
 /// A socket that was there a moment ago, and that the poller does not find, was closed.

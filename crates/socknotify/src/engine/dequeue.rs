@@ -89,12 +89,12 @@ impl<P: Poller> Engine<P> {
                     core = self.park(core, arrival, deadline);
                     was_ahead = core.scheduler.is_newer_polling(arrival);
                 } else {
-                    owes = false;
                     if self.look_at_dormant(&mut core) {
                         break core;
                     }
+                    let owed = std::mem::take(&mut owes).then_some(debt.changes);
                     (core, was_ahead) =
-                        self.poll(core, arrival, registrations, entries.len(), deadline);
+                        self.poll(core, arrival, registrations, owed, entries.len(), deadline);
                 }
                 let packets = core.queue.len();
                 let wake = match core.scheduler.precedence(arrival, was_ahead, packets) {
@@ -164,6 +164,7 @@ impl<P: Poller> Engine<P> {
         mut core: Guard<'a, P>,
         arrival: Arrival,
         registrations: &mut [Registration<'_>],
+        owed: Option<usize>,
         room: usize,
         deadline: Deadline,
     ) -> (Guard<'a, P>, bool) {
@@ -178,7 +179,9 @@ impl<P: Poller> Engine<P> {
         let began = core.begin_look();
         let mut buffer = core.buffers.pop().unwrap_or_default();
         drop(core);
-        self.rearm_owed(registrations);
+        if let Some(changes) = owed {
+            self.rearm_owed(registrations, changes);
+        }
         self.poller.wait(&mut buffer, room.min(BATCH), timeout);
         // What was armed just now, and is borrowed still, was shown to be open.
         let armed = &registrations[..registrations.len().min(WORTH_SEARCHING)];

@@ -660,6 +660,37 @@ fn c8_two_threads_that_arm_a_one_shot_do_not_silence_it() {
     });
 }
 
+/// Two threads enable a registration with different filters. Whoever comes last, the poller has its word.
+#[test]
+fn a3_the_later_filter_is_watched() {
+    for waits in [false, true] {
+        explore(3, move || {
+            let port = port(2);
+            assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+            let other = {
+                let port = Arc::clone(&port);
+                thread::spawn(move || {
+                    let mut batch = [enable(0, ONESHOT)];
+                    batch[0].event_filter = EventFilter::HANGUP;
+                    let mut entries = [Entry::default()];
+                    let room = usize::from(waits);
+                    let outcome = port.process(&mut batch, &mut entries[..room], None);
+                    assert_eq!((outcome, batch[0].result()), (Ok(room), Ok(())));
+                })
+            };
+            assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+            if waits {
+                let packet = Entry::new(99, 0, 0);
+                assert_eq!(port.post(&[packet], || {}), Ok(()));
+            }
+            other.join().unwrap();
+            let wanted = port.lock().table.slot(0).map(|slot| slot.filter);
+            let watched = port.poller.kernel().sockets[0].watch;
+            assert_eq!(watched.map(|watch| watch.filter), wanted);
+        });
+    }
+}
+
 #[test]
 fn c8_a_one_shot_has_one_holder() {
     explore(3, || {

@@ -37,7 +37,7 @@ use self::place::Places;
 use self::queue::Queue;
 use self::reports::Zombies;
 use self::scheduler::{Scheduler, Wake};
-use self::sync::{Mutex, MutexGuard};
+use self::sync::{AtomicUsize, Mutex, MutexGuard};
 use self::table::{Table, Token};
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Snapshot};
 
@@ -134,6 +134,8 @@ struct Debt {
     looks: bool,
     /// Entries that take a look or a word to the poller.
     choices: usize,
+    /// The [`Engine::changes`] that there had been.
+    changes: usize,
 }
 
 impl Debt {
@@ -168,6 +170,15 @@ enum Step {
     /// The poller watches already, or is told if it has to. What holds now was reported earlier, if at
     /// all, and takes a look.
     Look,
+    /// The poller was told.
+    Told,
+}
+
+impl Step {
+    /// Whether the poller is to be told.
+    fn tells(self) -> bool {
+        matches!(self, Step::Tell | Step::TellOrLook)
+    }
 }
 
 /// What a poller saw.
@@ -320,6 +331,9 @@ pub(crate) struct Engine<P: Poller> {
     id: u32,
     poller: P,
     core: Mutex<Core<P::Buffer>>,
+    /// Counts, under the lock, how often it was changed what a registration is enabled for. Those who tell
+    /// the poller without the lock see by this that another one's word may have come before theirs.
+    changes: AtomicUsize,
 }
 
 /// All that the lock guards.
@@ -402,6 +416,7 @@ impl<P: Poller> Engine<P> {
                 exposed: false,
                 closed: false,
             }),
+            changes: AtomicUsize::new(0),
         }
     }
 

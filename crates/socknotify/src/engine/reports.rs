@@ -292,7 +292,7 @@ impl<P: Poller> Engine<P> {
     /// A report came under an old token or an old turn. It may have been meant for what is registered
     /// under that number now: a thread that armed the old one can have come late with its word to the
     /// poller, which now keeps silent, or goes on under the old name.
-    fn watch_anew(&self, core: &mut Core<P::Buffer>, socket: u32) {
+    pub(super) fn watch_anew(&self, core: &mut Core<P::Buffer>, socket: u32) {
         if let Some(slot) = core.table.slot(socket) {
             if slot.state == State::Enabled || slot.watched == Some(Mode::Kept) {
                 // A request takes nothing back, and nothing takes back a request.

@@ -1,9 +1,13 @@
-//! The locks of the engine, so that the model checker can stand in for them.
+//! The locks and the like of the engine, so that the model checker can stand in for them.
 
+#[cfg(interleavings)]
+pub(super) use loom::sync::atomic::AtomicUsize;
 #[cfg(interleavings)]
 pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(interleavings)]
 pub(super) use loom::thread_local;
+#[cfg(not(interleavings))]
+pub(super) use std::sync::atomic::AtomicUsize;
 #[cfg(not(interleavings))]
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(interleavings))]

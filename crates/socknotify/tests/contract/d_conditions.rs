@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::{Backend, CompletionPort, EventFilter, Events, Registration};
+use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registration};
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
@@ -41,6 +41,7 @@ for_every_backend! {
     d6_the_connect_is_seen_by_who_registered_before_it,
     d6_the_connect_of_a_unix_stream_is_seen_by_who_registered_before_it,
     d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration,
+    d6_a_connect_does_not_hide_what_is_enabled_meanwhile,
     d6_the_listen_is_seen_by_who_registered_before_it,
     d6_a_whole_life_after_registering_before_the_connect,
     d6_a_datagram_socket_may_be_registered_before_bind,
@@ -689,6 +690,32 @@ fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
                 Ok(())
             })?;
         }
+    }
+    Ok(())
+}
+
+/// One call enables a socket again, and finds out about the connect of another one.
+fn d6_a_connect_does_not_hide_what_is_enabled_meanwhile(backend: Backend) -> io::Result<()> {
+    const OTHER: usize = KEY + 1;
+    for (kind, client) in never_connected()? {
+        let port = port(backend)?;
+        let pair = kind.pair()?;
+        let enable = || Registration::enable(&pair.ours, OTHER, EventFilter::IN, ONCE);
+        let listener = kind.listener()?;
+        port.register(Registration::enable(&client, KEY, EventFilter::OUT, ONCE))??;
+        port.register(enable())??;
+        pair.send()?;
+        expect(&port, &[(OTHER, Events::IN)]);
+        pair.drain()?;
+        expect_nothing(&port);
+        begin_connect(&client, &listener.address)?;
+        wait_readiness(&client, PollFlags::OUT);
+        let mut entries = [Entry::default(); 4];
+        let found = port.process(&mut [enable()], &mut entries, Some(PATIENCE))?;
+        assert_eq!(found.len(), 1, "{kind}");
+        assert_eq!((found[0].completion_key, found[0].events()), OUT, "{kind}");
+        pair.send()?;
+        expect(&port, &[(OTHER, Events::IN)]);
     }
     Ok(())
 }
