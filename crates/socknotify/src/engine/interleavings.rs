@@ -341,8 +341,8 @@ impl Poller for Model {
         Ok(())
     }
 
-    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<u32> {
-        Vec::new()
+    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Option<Vec<u32>> {
+        Some(Vec::new())
     }
 }
 

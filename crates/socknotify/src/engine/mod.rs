@@ -297,11 +297,12 @@ pub(crate) trait Poller: Send + Sync + 'static {
     fn set_alarm(&self, delay: Duration) -> Result<(), Error>;
 
     /// Watch these, and whatever was watched besides no longer. For sockets that cannot be reached by
-    /// their number any more. Returns the numbers of those that could not be watched.
+    /// their number any more. Returns the numbers of those that could not be watched; `None` if the
+    /// system had no room for that, and all is as it was.
     ///
     /// What holds already is no edge. So that none is lost, `fetch` is called when edges are seen by
     /// the old watch and by the new one, to take what the old one has.
-    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<u32>;
+    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Option<Vec<u32>>;
 }
 
 /// Where a poller leaves its reports.

@@ -29,6 +29,8 @@ pub(super) struct Zombies {
     reports: HashMap<Name, usize>,
     /// Something is being done about them.
     in_hand: bool,
+    /// How often in a row nothing could be done.
+    failures: u32,
 }
 
 impl Zombies {
@@ -42,7 +44,16 @@ impl Zombies {
         }
         let count = self.reports.entry(name).or_default();
         *count += 1;
-        *count >= patience
+        *count >= patience << self.failures
+    }
+
+    /// Nothing can be done about them for now. The next time, there have to be twice as many reports.
+    fn put_off(&mut self) {
+        let failures = (self.failures + 1).min(16);
+        *self = Zombies {
+            failures,
+            ..Zombies::default()
+        };
     }
 }
 
@@ -329,7 +340,10 @@ impl<P: Poller> Engine<P> {
         }
         // What the old one reports from here on of earlier turns, the new one reports too.
         let mut fetch_edges = || self.fetch(core);
-        for socket in self.poller.rebuild(&watches, &mut fetch_edges) {
+        let Some(lost) = self.poller.rebuild(&watches, &mut fetch_edges) else {
+            return core.zombies.put_off();
+        };
+        for socket in lost {
             self.forget(core, socket);
         }
         for watch in &watches {
@@ -377,5 +391,17 @@ mod tests {
             assert!(!zombies.seen(name(2), PATIENCE));
         }
         assert!(zombies.seen(name(1), PATIENCE));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_tried_less_and_less_often() {
+        let mut zombies = Zombies::default();
+        for wait in [PATIENCE, PATIENCE * 2, PATIENCE * 4] {
+            for _ in 1..wait {
+                assert!(!zombies.seen((1, 0), PATIENCE));
+            }
+            assert!(zombies.seen((1, 0), PATIENCE));
+            zombies.put_off();
+        }
     }
 }

@@ -315,22 +315,20 @@ impl Poller for Epoll {
             .map_err(call_error)
     }
 
-    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Vec<u32> {
+    fn rebuild(&self, watches: &[Watch], fetch: &mut dyn FnMut()) -> Option<Vec<u32>> {
         let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(new) = kept.take().or_else(|| empty_set().ok()) else {
-            return Vec::new();
-        };
-        if add_ringing(&new, &self.bell, WAKE).is_err()
-            || add_ringing(&new, &self.alarm, ALARM).is_err()
-            || self.ring.iter().any(|ring| add_ring(&new, ring).is_err())
-        {
-            return Vec::new();
+        let new = kept.take().or_else(|| empty_set().ok())?;
+        add_ringing(&new, &self.bell, WAKE).ok()?;
+        add_ringing(&new, &self.alarm, ALARM).ok()?;
+        if let Some(ring) = &self.ring {
+            add_ring(&new, ring).ok()?;
         }
         let mut lost = Vec::new();
-        let mut add = |watch: &Watch| {
-            if add(&new, watch).is_err() {
-                lost.push(watch.socket);
-            }
+        let mut has_room = true;
+        let mut add = |watch: &Watch| match add(&new, watch) {
+            Ok(()) => {}
+            Err(Errno::NOMEM | Errno::NOSPC) => has_room = false,
+            Err(_) => lost.push(watch.socket),
         };
         let (edges, others): (Vec<_>, Vec<_>) =
             watches.iter().partition(|watch| watch.mode == Mode::Edge);
@@ -341,6 +339,9 @@ impl Poller for Epoll {
         let _ = epoll::wait(&new, spare, Some(&Timespec::default()));
         fetch();
         others.into_iter().for_each(add);
+        if !has_room {
+            return None;
+        }
         // Whoever waits on the old set is sent away by a bell that rings for ever,
         self.wake();
         let data = epoll::EventData::new_u64(WAKE);
@@ -356,7 +357,7 @@ impl Poller for Epoll {
         self.wake();
         drop(new);
         *kept = empty_set().ok();
-        lost
+        Some(lost)
     }
 }
 

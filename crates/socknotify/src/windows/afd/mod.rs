@@ -290,9 +290,9 @@ impl Poller for Afd {
         Ok(())
     }
 
-    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Vec<u32> {
+    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Option<Vec<u32>> {
         // There is nothing that cannot be ended.
-        Vec::new()
+        Some(Vec::new())
     }
 }
 

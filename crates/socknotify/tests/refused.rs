@@ -1,0 +1,124 @@
+//! Where the system refuses something.
+//!
+//! A program of its own, and a thread for each test, because what is refused to a thread is refused for
+//! good.
+#![cfg(target_os = "linux")]
+
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger,
+};
+
+/// A system call with these arguments, by their places, fails with this error.
+struct Refusal<'a> {
+    call: libc::c_long,
+    arguments: &'a [(u32, u32)],
+    error: i32,
+}
+
+/// Have the kernel refuse something to this thread, as container runtimes do.
+fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const COMPARE: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    // Where the kernel puts an argument for the filter, or its lower half.
+    let argument = |place| 16 + 8 * place + if cfg!(target_endian = "big") { 4 } else { 0 };
+
+    let call = [(0, refusal.call as u32)];
+    let arguments = refusal.arguments.iter();
+    let wanted = arguments.map(|&(place, value)| (argument(place), value));
+    let wanted: Vec<_> = call.into_iter().chain(wanted).collect();
+    let step = |code: u32, jf: usize, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: jf as u8,
+        k,
+    };
+    let mut program = Vec::new();
+    for (index, &(offset, value)) in wanted.iter().enumerate() {
+        program.push(step(LOAD, 0, offset));
+        // To the last step, if it is another.
+        program.push(step(COMPARE, 2 * (wanted.len() - index) - 1, value));
+    }
+    let error = libc::SECCOMP_RET_ERRNO | refusal.error as u32;
+    program.push(step(RETURN, 0, error));
+    program.push(step(RETURN, 0, libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the program outlives the calls, which copy it; it lets all but one system call through.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0
+    };
+    match done {
+        true => Ok(()),
+        false => Err(io::Error::last_os_error()),
+    }
+}
+
+fn on_a_thread(test: fn() -> io::Result<()>) -> io::Result<()> {
+    let outcome = thread::spawn(test).join();
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[test]
+fn a_port_is_built_on_epoll_where_rings_are_refused() -> io::Result<()> {
+    on_a_thread(|| {
+        refuse(&Refusal {
+            call: libc::SYS_io_uring_setup,
+            arguments: &[],
+            error: libc::EPERM,
+        })?;
+        assert_eq!(Backend::IoUring.probe(), Err(Error::BackendUnavailable));
+        let asked_for = CompletionPort::builder().backend(Backend::IoUring).build();
+        assert_eq!(asked_for.map(drop), Err(Error::BackendUnavailable));
+
+        let port = CompletionPort::new()?;
+        assert_eq!(port.backend(), Backend::Epoll);
+        assert!(!port.backend_reason().is_empty());
+        port.post(Entry::new(7, 1, 2))?;
+        assert_eq!(port.dequeue_one(None)?, Entry::new(7, 1, 2));
+        Ok(())
+    })
+}
+
+/// A registered number is closed, and its socket lives on: the port has to set up everything anew, for
+/// which there may be no room.
+#[test]
+fn g3_what_is_registered_stays_so_where_a_duplicate_cannot_be_dealt_with() -> io::Result<()> {
+    on_a_thread(|| {
+        let port = CompletionPort::builder().backend(Backend::Epoll).build()?;
+        let once = Trigger::ONESHOT | Trigger::LEVEL;
+        let level = Trigger::PERSISTENT | Trigger::LEVEL;
+        let (ours, mut theirs) = UnixStream::pair()?;
+        port.register(Registration::enable(&ours, 1, EventFilter::IN, once))??;
+        let (closed, mut peer) = UnixStream::pair()?;
+        port.register(Registration::enable(&closed, 2, EventFilter::IN, level))??;
+        let _duplicate = closed.try_clone()?;
+        drop(closed);
+        peer.write_all(b"x")?;
+
+        refuse(&Refusal {
+            call: libc::SYS_epoll_ctl,
+            arguments: &[
+                (1, libc::EPOLL_CTL_ADD as u32),
+                (2, ours.as_raw_fd() as u32),
+            ],
+            error: libc::ENOSPC,
+        })?;
+        for _ in 0..1000 {
+            assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
+        }
+        theirs.write_all(b"x")?;
+        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
+        Ok(())
+    })
+}
