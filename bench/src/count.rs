@@ -31,9 +31,8 @@ pub(crate) fn per_turn(
     setting: &Setting,
 ) -> io::Result<Option<Sample>> {
     let more = more(setting);
-    let totals = |turns| processors::on_one(|| totals(case, implementation, setting, turns));
-    let few = totals(FEW)?;
-    let many = totals(FEW + more)?;
+    let totals = |turns| totals(case, implementation, setting, turns);
+    let (few, many) = processors::on_one(|| Ok((totals(FEW)?, totals(FEW + more)?)))?;
     let (Some(few), Some(many)) = (few, many) else {
         return Ok(None);
     };

@@ -454,7 +454,9 @@ impl<P: Poller> Engine<P> {
     fn look(&self, buffer: &mut P::Buffer, batch: &mut [Registration<'_>]) -> Found {
         let watches = batch.iter().filter_map(|registration| {
             let owed = registration.owed.as_ref()?;
-            (owed.step != Step::Tell).then(|| owed.watch(registration.event_filter))
+            owed.step
+                .looks()
+                .then(|| owed.watch(registration.event_filter))
         });
         self.poller.probe(buffer, watches);
         // The number may have become a socket of another port, which the poller would tell.
@@ -462,12 +464,10 @@ impl<P: Poller> Engine<P> {
         let mut seen = buffer.seen().iter();
         let mut ready = 0;
         for registration in batch {
-            let Some(owed) = &mut registration.owed else {
+            let owed = registration.owed.as_mut();
+            let Some(owed) = owed.filter(|owed| owed.step.looks()) else {
                 continue;
             };
-            if owed.step == Step::Tell {
-                continue;
-            }
             owed.seen = seen.next().copied().unwrap_or_default();
             let is_ready = !owed.seen.is_empty();
             ready += usize::from(is_ready);

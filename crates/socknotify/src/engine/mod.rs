@@ -142,7 +142,7 @@ impl Debt {
     fn add(&mut self, step: Step, is_owned: bool) {
         self.any = true;
         // To be told of a socket that is ready would wake another thread.
-        self.looks |= is_owned && step != Step::Tell;
+        self.looks |= is_owned && step.looks();
         self.choices += usize::from(step == Step::TellOrLook);
     }
 
@@ -178,6 +178,11 @@ impl Step {
     /// Whether the poller is to be told.
     fn tells(self) -> bool {
         matches!(self, Step::Tell | Step::TellOrLook)
+    }
+
+    /// Whether a look is to be taken.
+    fn looks(self) -> bool {
+        matches!(self, Step::Look | Step::TellOrLook)
     }
 }
 

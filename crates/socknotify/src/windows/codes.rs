@@ -27,6 +27,11 @@ pub(super) fn call_error(code: u32) -> Error {
     }
 }
 
+/// The same, for an error of the system.
+pub(super) fn error(error: &io::Error) -> Error {
+    call_error(code(error))
+}
+
 /// Why a registration was refused.
 pub(super) fn refusal(code: u32) -> RegistrationError {
     match code {

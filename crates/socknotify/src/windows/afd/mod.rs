@@ -49,7 +49,7 @@ pub(crate) struct Afd {
 
 impl Afd {
     pub(crate) fn new() -> Result<Self, Error> {
-        Self::open().map_err(|error| call_error(&error))
+        Self::open().map_err(|error| codes::error(&error))
     }
 
     fn open() -> io::Result<Self> {
@@ -73,7 +73,7 @@ impl Afd {
         let mut state = self.state();
         self.port
             .associate(handle, address)
-            .map_err(|error| call_error(&error))?;
+            .map_err(|error| codes::error(&error))?;
         state.foreign.push(key);
         Ok(())
     }
@@ -352,10 +352,6 @@ impl Drop for Afd {
             }
         }
     }
-}
-
-fn call_error(error: &io::Error) -> Error {
-    codes::call_error(codes::code(error))
 }
 
 fn refusal(error: &io::Error) -> RegistrationError {

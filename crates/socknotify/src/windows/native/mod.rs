@@ -8,7 +8,6 @@ mod connections;
 mod function;
 
 use std::cell::Cell;
-use std::io;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -71,7 +70,7 @@ impl Native {
     pub(crate) fn new(concurrency: usize) -> Result<Self, Error> {
         let function = function::find().ok_or(Error::BackendUnavailable)?;
         let places = i32::try_from(concurrency).unwrap_or(i32::MAX) as u32;
-        let port = KernelPort::with_concurrency(places).map_err(|error| call_error(&error))?;
+        let port = KernelPort::with_concurrency(places).map_err(|error| codes::error(&error))?;
         Ok(Native {
             function,
             concurrency,
@@ -357,7 +356,7 @@ impl Native {
         for entry in entries {
             open.port
                 .post(entry.transferred, entry.completion_key, entry.overlapped)
-                .map_err(|error| call_error(&error))?;
+                .map_err(|error| codes::error(&error))?;
         }
         before_waking();
         Ok(())
@@ -372,7 +371,7 @@ impl Native {
             Some(alarm) => alarm,
             None => {
                 let made = Alarm::new(&open.port, entry.completion_key);
-                alarm.insert(made.map_err(|error| call_error(&error))?)
+                alarm.insert(made.map_err(|error| codes::error(&error))?)
             }
         };
         alarm.set(delay);
@@ -383,7 +382,7 @@ impl Native {
         self.enter()?
             .port
             .associate(handle, key)
-            .map_err(|error| call_error(&error))
+            .map_err(|error| codes::error(&error))
     }
 
     /// Register a socket under the key of this index, for nothing but errors. Until it is armed, what
@@ -589,8 +588,4 @@ fn result(code: u32) -> Result<(), RegistrationError> {
         ERROR_SUCCESS => Ok(()),
         code => Err(codes::refusal(code)),
     }
-}
-
-fn call_error(error: &io::Error) -> Error {
-    codes::call_error(codes::code(error))
 }
