@@ -2,7 +2,7 @@
 //!
 //! Windows has an interface in which one call registers a batch of sockets with an I/O completion
 //! port and dequeues what is ready: `ProcessSocketNotifications`. This crate brings its contract to
-//! systems that have nothing of the kind: Linux, over `epoll` or `io_uring`, and older Windows and Wine,
+//! systems that have nothing of the kind: Linux, over `epoll`, and older Windows and Wine,
 //! over polls of the socket driver. Where Windows has it, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
@@ -77,9 +77,9 @@ mod backend;
 mod engine;
 mod entry;
 mod error;
+#[cfg(windows)]
+mod native;
 pub mod owned;
-#[cfg(target_os = "linux")]
-mod poller;
 mod port;
 mod registration;
 mod sys;

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 
 use bitflags::bitflags;
 
-use crate::engine::Owed;
 use crate::sys::{self, AsSocket, BorrowedSocket, RawSocket};
 use crate::{Events, RegistrationError};
 
@@ -162,8 +161,6 @@ pub struct Registration<'socket> {
     pub trigger: Trigger,
     socket: RawSocket,
     pub(crate) result: Result<(), RegistrationError>,
-    /// What the engine still has to say to the system for this entry.
-    pub(crate) owed: Option<Owed>,
     /// The port owns the socket, which was adopted: the number stands for nothing else.
     pub(crate) owned: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
@@ -255,7 +252,6 @@ impl<'socket> Registration<'socket> {
             trigger: Trigger::empty(),
             socket,
             result: Ok(()),
-            owed: None,
             owned: false,
             borrowed: PhantomData,
         }

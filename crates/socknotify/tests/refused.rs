@@ -10,9 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger,
-};
+use socknotify::{Backend, CompletionPort, Error, EventFilter, Events, Registration, Trigger};
 
 /// A system call with these arguments, by their places, fails with this error.
 struct Refusal<'a> {
@@ -66,27 +64,6 @@ fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
 fn on_a_thread(test: fn() -> io::Result<()>) -> io::Result<()> {
     let outcome = thread::spawn(test).join();
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-#[test]
-fn a_port_is_built_on_epoll_where_rings_are_refused() -> io::Result<()> {
-    on_a_thread(|| {
-        refuse(&Refusal {
-            call: libc::SYS_io_uring_setup,
-            arguments: &[],
-            error: libc::EPERM,
-        })?;
-        assert_eq!(Backend::IoUring.probe(), Err(Error::BackendUnavailable));
-        let asked_for = CompletionPort::builder().backend(Backend::IoUring).build();
-        assert_eq!(asked_for.map(drop), Err(Error::BackendUnavailable));
-
-        let port = CompletionPort::new()?;
-        assert_eq!(port.backend(), Backend::Epoll);
-        assert!(!port.backend_reason().is_empty());
-        port.post(Entry::new(7, 1, 2))?;
-        assert_eq!(port.dequeue_one(None)?, Entry::new(7, 1, 2));
-        Ok(())
-    })
 }
 
 /// A registered number is closed, and its socket lives on: the port has to set up everything anew, for

@@ -1,21 +1,21 @@
-//! Dequeuing: take packets, or wait for them in the poller or parked.
+//! Dequeuing: take packets, or wait for them in the backend or parked.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::backend::{BATCH, Backend, Wait};
 use super::place::{self, Places};
-use super::reports::{BATCH, DORMANT_LOOK, note_disturbance};
+use super::register::Armed;
 use super::scheduler::{Arrival, Precedence, Wake};
-use super::{Core, Debt, Engine, Guard, Poller, ReportBuffer, ownership};
-use crate::sys;
-use crate::{Entry, Error, Operation, Registration};
+use super::{Core, Engine, Guard, Scratch};
+use crate::{Entry, Error, Registration};
 
 /// When a wait ends.
 #[derive(Clone, Copy, Debug)]
 enum Deadline {
     Never,
     At(Instant),
-    /// At once: look, and do not wait.
+    /// At once: see what there is, and do not wait.
     Now,
 }
 
@@ -45,26 +45,40 @@ impl Deadline {
     }
 }
 
-/// Among how many registrations it is cheaper to search for a socket than to ask the system of it.
-const WORTH_SEARCHING: usize = 4;
+/// A call that dequeues.
+struct Call<'call, 'socket, B: Backend> {
+    scratch: Box<Scratch<B>>,
+    registrations: &'call mut [Registration<'socket>],
+    /// What it has armed.
+    armed: Armed,
+    room: usize,
+    arrival: Arrival,
+    deadline: Deadline,
+}
 
-impl<P: Poller> Engine<P> {
-    /// Dequeue packets, after the registrations were applied; what those owe the poller is paid on
-    /// the way.
+impl<B: Backend> Engine<B> {
+    /// Dequeue packets, after the registrations were applied. What is yet to be armed is armed on the way.
     pub(super) fn dequeue<'a>(
         self: &'a Arc<Self>,
-        mut core: Guard<'a, P>,
+        mut core: Guard<'a, B>,
+        mut scratch: Box<Scratch<B>>,
         registrations: &mut [Registration<'_>],
-        debt: Debt,
+        armed: Armed,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
-        let deadline = Deadline::after(timeout);
-        self.refresh(&mut core, entries.len());
-        let mut owes = debt.any;
-        let arrival = core.scheduler.arrive();
+        let room = entries.len();
+        self.refresh(&mut core, &mut scratch, room);
+        let mut call = Call {
+            scratch,
+            registrations,
+            armed,
+            room,
+            arrival: core.scheduler.arrive(),
+            deadline: Deadline::after(timeout),
+        };
         // Waiting once, if only for no time, fetches what the system knows.
-        let mut waited = false;
+        let mut has_waited = false;
         let result = loop {
             if core.closed {
                 break Err(Error::Closed);
@@ -73,68 +87,74 @@ impl<P: Poller> Engine<P> {
             if count > 0 {
                 break Ok(count);
             }
-            if waited && deadline.has_passed() {
+            if has_waited && call.deadline.has_passed() {
                 break Err(Error::TimedOut);
             }
-            let mut aside = false;
-            core = loop {
-                let parks = aside || !core.scheduler.has_place();
-                if owes && (parks || debt.takes_a_look()) {
-                    owes = false;
-                    break self.pay(core, registrations, debt);
-                }
-                waited = true;
-                let was_ahead;
-                if parks {
-                    core = self.park(core, arrival, deadline);
-                    was_ahead = core.scheduler.is_newer_polling(arrival);
-                } else {
-                    if self.look_at_dormant(&mut core) {
-                        break core;
-                    }
-                    let owed = std::mem::take(&mut owes).then_some(debt.changes);
-                    (core, was_ahead) =
-                        self.poll(core, arrival, registrations, owed, entries.len(), deadline);
-                }
-                let packets = core.queue.len();
-                let wake = match core.scheduler.precedence(arrival, was_ahead, packets) {
-                    Precedence::Own => Wake::Nobody,
-                    Precedence::Newer(wake) if !deadline.has_passed() => {
-                        self.wake(wake);
-                        continue;
-                    }
-                    Precedence::NewerPolling(wake) if !deadline.has_passed() => {
-                        self.wake(wake);
-                        aside = true;
-                        continue;
-                    }
-                    Precedence::Newer(wake) | Precedence::NewerPolling(wake) => wake,
-                };
-                self.wake(wake);
-                if parks {
-                    self.refresh(&mut core, entries.len());
-                }
-                break core;
-            };
+            core = self.wait(core, &mut call, &mut has_waited);
         };
+        core = self.rearm(core, &mut call.scratch, call.registrations);
+        core.scratch.push(call.scratch);
         if core.closed {
-            // Closing wakes one thread in the poller, and each wakes the next.
+            // Closing wakes one thread that waits in the backend, and each wakes the next.
             let wake = core.scheduler.is_anyone_polling();
             drop(core);
             if wake {
-                self.poller.wake();
+                self.wake(Wake::Polling);
             }
         } else {
             self.leave(core);
         }
-        if owes {
-            self.leave(self.pay(self.lock(), registrations, debt));
-        }
         result
     }
 
+    /// Wait until there may be packets for this thread, or its time is over.
+    fn wait<'a>(
+        &'a self,
+        mut core: Guard<'a, B>,
+        call: &mut Call<'_, '_, B>,
+        has_waited: &mut bool,
+    ) -> Guard<'a, B> {
+        let mut aside = false;
+        loop {
+            let parks = aside || !core.scheduler.has_place();
+            if parks && !call.scratch.rearms.is_empty() {
+                return self.rearm(core, &mut call.scratch, call.registrations);
+            }
+            *has_waited = true;
+            let was_ahead;
+            if parks {
+                core = self.park(core, call);
+                was_ahead = core.scheduler.is_newer_polling(call.arrival);
+            } else {
+                (core, was_ahead) = self.poll(core, call);
+            }
+            let packets = core.queue.len();
+            let precedence = core.scheduler.precedence(call.arrival, was_ahead, packets);
+            match precedence {
+                Precedence::Own => {}
+                Precedence::Newer(wake) => {
+                    self.wake(wake);
+                    if !call.deadline.has_passed() {
+                        continue;
+                    }
+                }
+                Precedence::NewerPolling(wake) => {
+                    self.wake(wake);
+                    if !call.deadline.has_passed() {
+                        aside = true;
+                        continue;
+                    }
+                }
+            }
+            if parks {
+                self.refresh(&mut core, &mut call.scratch, call.room);
+            }
+            return core;
+        }
+    }
+
     /// Move packets to the caller, if there is a place for its thread, which takes it.
-    fn take(self: &Arc<Self>, core: &mut Core<P::Buffer>, entries: &mut [Entry]) -> usize {
+    fn take(self: &Arc<Self>, core: &mut Core<B>, entries: &mut [Entry]) -> usize {
         if core.queue.len() == 0 || !core.scheduler.has_place() {
             return 0;
         }
@@ -142,8 +162,8 @@ impl<P: Poller> Engine<P> {
         let count = queue.dequeue(
             table,
             entries,
-            |socket| self.poller.delivered(socket),
-            |socket| ownership::release(socket, self.id),
+            |socket| self.backend.delivered(socket),
+            |socket| self.owner.release(socket),
         );
         let this = || {
             let this: Weak<Self> = Arc::downgrade(self);
@@ -155,78 +175,71 @@ impl<P: Poller> Engine<P> {
         count
     }
 
-    /// Wait in the poller, after it got the word that is owed to it, and turn what it reports into
+    /// Wait in the backend, after what this call arms was handed over, and turn what is reported into
     /// notifications. Says also whether newer threads are still there.
-    ///
-    /// The sockets of this call's registrations are borrowed for as long as it takes, and so are open.
     fn poll<'a>(
         &'a self,
-        mut core: Guard<'a, P>,
-        arrival: Arrival,
-        registrations: &mut [Registration<'_>],
-        owed: Option<usize>,
-        room: usize,
-        deadline: Deadline,
-    ) -> (Guard<'a, P>, bool) {
-        let looks = !core.dormant.is_empty();
-        core.looking += usize::from(looks);
-        let timeout = match deadline.remaining() {
-            timeout if !looks => timeout,
-            None => Some(DORMANT_LOOK),
-            Some(timeout) => Some(timeout.min(DORMANT_LOOK)),
-        };
-        core.scheduler.enter_poller(arrival);
-        let began = core.begin_look();
-        let mut buffer = core.buffers.pop().unwrap_or_default();
+        mut core: Guard<'a, B>,
+        call: &mut Call<'_, '_, B>,
+    ) -> (Guard<'a, B>, bool) {
+        let Call {
+            scratch, arrival, ..
+        } = call;
+        core.scheduler.begin_polling(*arrival);
+        let began = core.generation;
         drop(core);
-        if let Some(changes) = owed {
-            self.rearm_owed(registrations, changes);
-        }
-        self.poller.wait(&mut buffer, room.min(BATCH), timeout);
-        // What was armed just now, and is borrowed still, was shown to be open.
-        let armed = &registrations[..registrations.len().min(WORTH_SEARCHING)];
-        self.poller.check(&mut buffer, |socket| {
-            armed.iter().any(|registration| {
-                registration.operation == Operation::ENABLE
-                    && registration.result.is_ok()
-                    && sys::number(registration.raw_socket()) == Some(socket)
-            })
-        });
+        // What is ready already goes behind what was reported before that.
+        let is_ready = self.hand_over(scratch);
+        let wait = Wait {
+            room: call.room.min(BATCH),
+            timeout: match is_ready {
+                true => Some(Duration::ZERO),
+                false => call.deadline.remaining(),
+            },
+            borrowed: call.armed,
+            is_exclusive: false,
+        };
+        let Scratch {
+            memory, reports, ..
+        } = &mut **scratch;
+        self.backend.wait(&self.wanted, memory, reports, &wait);
+        let is_woken = reports.woken;
         let mut core = self.lock();
-        core.looking -= usize::from(looks);
-        let mut was_ahead = core.scheduler.leave_poller(arrival, buffer.woken());
-        if !self.poller.wakes_newest() {
-            was_ahead = core.scheduler.is_newer_polling(arrival);
+        let mut was_ahead = core.scheduler.end_polling(*arrival, is_woken);
+        if !self.backend.wakes_newest() {
+            was_ahead = core.scheduler.is_newer_polling(*arrival);
         }
         if !core.closed {
-            self.take_reports(&mut core, &buffer, began);
-            if core.queue.len() == 0 {
-                note_disturbance(&mut core, &buffer);
+            let is_stray = self.take_reports(&mut core, scratch, began);
+            if scratch.reports.wants_exclusive {
+                self.fetch(&mut core);
+            }
+            self.take_outcomes(&mut core, scratch, call.registrations);
+            if is_stray && core.queue.len() == 0 {
+                core.policy.on_spurious_wakeup();
             }
         }
-        core.buffers.push(buffer);
+        scratch.rearms.clear();
         (core, was_ahead)
     }
 
     /// Wait until released, or until the time is over.
-    fn park<'a>(
-        &'a self,
-        mut core: Guard<'a, P>,
-        arrival: Arrival,
-        deadline: Deadline,
-    ) -> Guard<'a, P> {
-        self.poller.submit();
-        let chair = core.scheduler.park(arrival);
+    fn park<'a>(&'a self, mut core: Guard<'a, B>, call: &Call<'_, '_, B>) -> Guard<'a, B> {
+        self.backend.flush();
+        let Call {
+            arrival, deadline, ..
+        } = *call;
+        let parker = core.scheduler.park(arrival);
         while !core.closed && !core.scheduler.is_released(arrival) && !deadline.has_passed() {
             core = match deadline.remaining() {
-                None => chair.wait(core).unwrap_or_else(PoisonError::into_inner),
+                None => parker.wait(core).unwrap_or_else(PoisonError::into_inner),
                 Some(time) => {
-                    let waited = chair.wait_timeout(core, time);
+                    let waited = parker.wait_timeout(core, time);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
-        core.scheduler.unpark(arrival, chair);
+        core.scheduler.unpark(arrival, parker);
         core
     }
 }

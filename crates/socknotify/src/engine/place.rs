@@ -12,31 +12,31 @@ pub(super) trait Places: Send + Sync {
 }
 
 /// A thread's relation to ports. When the thread ends, its place becomes free.
-struct Seat {
+struct ThreadPlace {
     port: Option<(u32, Weak<dyn Places>)>,
-    holds_place: bool,
+    is_held: bool,
 }
 
-impl Seat {
-    fn is_at(&self, port: u32) -> bool {
+impl ThreadPlace {
+    fn is_in(&self, port: u32) -> bool {
         matches!(self.port, Some((id, _)) if id == port)
     }
 
     /// Take the place away from this thread, and name the port that it was in.
-    fn vacate(&mut self) -> Option<Weak<dyn Places>> {
+    fn take(&mut self) -> Option<Weak<dyn Places>> {
         let (_, port) = self.port.as_ref()?;
-        std::mem::take(&mut self.holds_place).then(|| port.clone())
+        std::mem::take(&mut self.is_held).then(|| port.clone())
     }
 }
 
-impl Drop for Seat {
+impl Drop for ThreadPlace {
     fn drop(&mut self) {
-        leave(self.vacate());
+        leave(self.take());
     }
 }
 
 thread_local! {
-    static SEAT: RefCell<Seat> = RefCell::new(Seat { port: None, holds_place: false });
+    static PLACE: RefCell<ThreadPlace> = RefCell::new(ThreadPlace { port: None, is_held: false });
 }
 
 fn leave(port: Option<Weak<dyn Places>>) {
@@ -45,50 +45,54 @@ fn leave(port: Option<Weak<dyn Places>>) {
     }
 }
 
-/// Give back the place in any port but this one.
-pub(super) fn leave_other(port: u32) {
-    // Where the seat is gone already, at the very end of a thread, so is the place.
-    let vacated = SEAT.try_with(|seat| {
-        let mut seat = seat.borrow_mut();
-        if seat.is_at(port) {
-            None
-        } else {
-            seat.vacate()
+/// Take the place away from this thread, wherever it holds one. True if that is in this port, to which the
+/// caller has to give it back; to another one it was given back.
+pub(super) fn vacate(port: u32) -> bool {
+    let vacated = PLACE.try_with(|place| {
+        let mut place = place.borrow_mut();
+        if place.is_in(port) {
+            return (std::mem::take(&mut place.is_held), None);
         }
+        (false, place.take())
     });
-    leave(vacated.ok().flatten());
+    // At the very end of a thread its place is gone already.
+    let (here, elsewhere) = vacated.unwrap_or_default();
+    leave(elsewhere);
+    here
 }
 
-/// Take the place in this port away from this thread, if it holds one. The caller owes the port a
-/// word of it.
+/// Take the place in this port away from this thread, if it holds one.
 pub(super) fn take_back(port: u32) -> bool {
-    SEAT.try_with(|seat| {
-        let mut seat = seat.borrow_mut();
-        seat.is_at(port) && seat.vacate().is_some()
-    })
-    .unwrap_or(false)
+    PLACE
+        .try_with(|place| {
+            let mut place = place.borrow_mut();
+            place.is_in(port) && std::mem::take(&mut place.is_held)
+        })
+        .unwrap_or(false)
 }
 
 /// Give this thread a place in a port. False at the very end of a thread, which can hold none.
 pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>) -> bool {
-    SEAT.try_with(|seat| {
-        let mut seat = seat.borrow_mut();
-        if !seat.is_at(id) {
-            seat.port = Some((id, port()));
-        }
-        seat.holds_place = true;
-    })
-    .is_ok()
+    PLACE
+        .try_with(|place| {
+            let mut place = place.borrow_mut();
+            if !place.is_in(id) {
+                place.port = Some((id, port()));
+            }
+            place.is_held = true;
+        })
+        .is_ok()
 }
 
 /// Give this thread the place back that it lent in this port. False if it has dequeued meanwhile, and
 /// so has a place already, here or in another port.
 pub(super) fn restore(port: u32) -> bool {
-    SEAT.try_with(|seat| {
-        let mut seat = seat.borrow_mut();
-        let free = seat.is_at(port) && !seat.holds_place;
-        seat.holds_place |= free;
-        free
-    })
-    .unwrap_or(false)
+    PLACE
+        .try_with(|place| {
+            let mut place = place.borrow_mut();
+            let free = place.is_in(port) && !place.is_held;
+            place.is_held |= free;
+            free
+        })
+        .unwrap_or(false)
 }

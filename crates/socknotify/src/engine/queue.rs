@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use super::Mode;
-use super::table::{Slot, State, Table, Token};
+use super::backend::Mode;
+use super::table::{Slot, State, Table, Ticket};
 use crate::{Entry, Events, Trigger};
 
 /// Something that waits to be dequeued.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     /// A notification of a registration. What it says is kept with the registration, where more can
-    /// be merged into it.
-    Notification(Token),
+    /// be merged into it; and if that has another ticket by now, it says nothing.
+    Notification(u32, Ticket),
     /// A packet that is complete as it is.
     Entry(Entry),
 }
@@ -20,12 +20,15 @@ enum Packet {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     packets: VecDeque<Packet>,
+    /// How many of them say nothing.
+    void: usize,
+    tickets: Ticket,
 }
 
 impl Queue {
-    /// Packets in the queue. A few may turn out to be void.
+    /// Packets that are to be dequeued.
     pub(super) fn len(&self) -> usize {
-        self.packets.len()
+        self.packets.len() - self.void
     }
 
     pub(super) fn post(&mut self, entries: &[Entry]) {
@@ -33,35 +36,58 @@ impl Queue {
             .extend(entries.iter().copied().map(Packet::Entry));
     }
 
-    /// Queue a notification, or merge it into the one of its registration that waits already.
-    pub(super) fn notify(&mut self, table: &mut Table, token: Token, events: Events) {
-        if let Some(slot) = table.get(token) {
-            self.notify_slot(slot, token.socket, events);
-        }
-    }
-
-    /// The same, for the registration in this slot. Nothing is no news.
-    pub(super) fn notify_slot(&mut self, slot: &mut Slot, socket: u32, events: Events) {
+    /// Queue a notification of the registration in this slot, or merge it into the one that waits.
+    pub(super) fn notify(&mut self, slot: &mut Slot, socket: u32, events: Events) {
         slot.pending |= events;
-        if !slot.queued && !events.is_empty() {
-            slot.queued = true;
+        if slot.ticket == 0 {
+            self.tickets = self.tickets.wrapping_add(1).max(1);
+            slot.ticket = self.tickets;
             self.packets
-                .push_back(Packet::Notification(slot.token(socket)));
+                .push_back(Packet::Notification(socket, slot.ticket));
         }
     }
 
-    /// The registrations that have a notification among the first packets.
-    pub(super) fn notifications(&self, packets: usize) -> impl Iterator<Item = Token> {
-        let packets = self.packets.iter().take(packets);
-        packets.filter_map(|packet| match packet {
-            Packet::Notification(token) => Some(*token),
-            Packet::Entry(_) => None,
-        })
+    /// Of what waits, keep what shows one of these. If nothing does, the notification loses its turn.
+    pub(super) fn retain(&mut self, slot: &mut Slot, events: Events) {
+        slot.pending &= events;
+        if slot.pending.is_empty() {
+            self.withdraw(slot);
+        }
+    }
+
+    /// Withdraw the notification that waits, if one does.
+    pub(super) fn withdraw(&mut self, slot: &mut Slot) {
+        slot.pending = Events::empty();
+        if std::mem::take(&mut slot.ticket) != 0 {
+            self.void += 1;
+        }
+    }
+
+    /// The registrations of which a notification is among the first packets.
+    pub(super) fn notified<'a>(
+        &'a self,
+        table: &'a mut Table,
+        packets: usize,
+        mut each: impl FnMut(&mut Slot, u32),
+    ) {
+        let mut left = packets;
+        for packet in &self.packets {
+            if left == 0 {
+                break;
+            }
+            if let Packet::Notification(socket, ticket) = *packet {
+                match table.slot(socket).filter(|slot| slot.ticket == ticket) {
+                    Some(slot) => each(slot, socket),
+                    None => continue,
+                }
+            }
+            left -= 1;
+        }
     }
 
     /// Move the first packets to the caller, and let their delivery have its effect: it disables a
-    /// one-shot registration, lets one that is watched for a level be reported again (`on_level`, with the
-    /// number), and ends one that is being removed (`on_end`). Returns how many there were.
+    /// one-shot registration, lets one that is watched for a level be reported again (`on_level`), and ends
+    /// one that is being removed (`on_end`). Returns how many there were.
     pub(super) fn dequeue(
         &mut self,
         table: &mut Table,
@@ -70,64 +96,50 @@ impl Queue {
         mut on_end: impl FnMut(u32),
     ) -> usize {
         let room = entries.len();
-        let mut rest = entries.iter_mut();
-        while rest.len() > 0 {
-            let Some(packet) = self.packets.pop_front() else {
-                break;
-            };
-            let token = match packet {
-                Packet::Entry(entry) => {
-                    put(&mut rest, entry);
+        let mut count = 0;
+        while count < room {
+            let (socket, ticket) = match self.packets.pop_front() {
+                None => break,
+                Some(Packet::Entry(entry)) => {
+                    entries[count] = entry;
+                    count += 1;
                     continue;
                 }
-                Packet::Notification(token) => token,
+                Some(Packet::Notification(socket, ticket)) => (socket, ticket),
             };
-            let Some(slot) = table.get(token) else {
+            let Some(slot) = table.slot(socket).filter(|slot| slot.ticket == ticket) else {
+                self.void -= 1;
                 continue;
             };
-            slot.queued = false;
-            if slot.watched == Some(Mode::Level) {
-                on_level(token.socket);
-            }
+            slot.ticket = 0;
             let events = std::mem::take(&mut slot.pending);
-            if events.is_empty() {
-                continue;
+            entries[count] = Entry::new(slot.key, events.bits(), 0);
+            count += 1;
+            if slot.armed == Some(Mode::Level) {
+                on_level(socket);
             }
-            put(&mut rest, Entry::new(slot.key, events.bits(), 0));
             if slot.state == State::Removing {
-                slot.removed = true;
-                table.end(token.socket);
-                on_end(token.socket);
+                table.end(socket, State::Removed);
+                on_end(socket);
             } else if slot.trigger.contains(Trigger::ONESHOT) {
                 slot.state = State::Disabled;
             }
         }
-        room - rest.len()
+        count
     }
 
-    /// Make the queued notification of a registration complete in itself, so that it comes out as it
+    /// Make the queued notification of a registration complete in itself, so that it is dequeued as it
     /// is although the registration ends now.
-    pub(super) fn detach(&mut self, table: &mut Table, token: Token) {
-        let Some(slot) = table.get(token) else { return };
-        if !slot.queued {
-            return;
-        }
-        let entry = Entry::new(slot.key, slot.pending.bits(), 0);
-        let mut packets = self.packets.iter_mut();
-        if let Some(packet) = packets
-            .find(|packet| matches!(packet, Packet::Notification(queued) if *queued == token))
-        {
-            *packet = Packet::Entry(entry);
+    pub(super) fn detach(&mut self, slot: &mut Slot) {
+        let ticket = std::mem::take(&mut slot.ticket);
+        let of_this =
+            |packet: &&mut Packet| matches!(packet, Packet::Notification(_, it) if *it == ticket);
+        if let Some(packet) = self.packets.iter_mut().find(of_this) {
+            *packet = Packet::Entry(Entry::new(slot.key, slot.pending.bits(), 0));
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.packets = VecDeque::new();
-    }
-}
-
-fn put<'a>(rest: &mut impl Iterator<Item = &'a mut Entry>, entry: Entry) {
-    if let Some(place) = rest.next() {
-        *place = entry;
+        *self = Queue::default();
     }
 }

@@ -1,20 +1,21 @@
 //! Places and waiting threads.
 //!
 //! A thread that has dequeued packets holds one of the port's *places*. A thread that comes to wait
-//! while a place is free sits in the *poller*, where the system wakes it when a socket becomes ready.
-//! One that comes while all places are taken is *parked*; and so is one that the poller wakes when
+//! while a place is free *polls*: it waits in the backend, where the system wakes it when a socket
+//! becomes ready.
+//! One that comes while all places are taken is *parked*; and so is one that the backend wakes when
 //! all places are taken. Two rules keep every packet moving:
 //!
 //! 1. While packets wait and a place is free, a waiting thread is on its way to them.
-//! 2. While a thread is parked, there are at least as many threads running, in the poller and on
-//!    their way there as there are places.
+//! 2. While a thread is parked, there are at least as many threads running, polling and on their
+//!    way there as there are places.
 //!
 //! Whatever breaks one of them calls [`Scheduler::release`], which names the thread to wake. A thread
 //! that leaves with packets, or leaves for good, calls it too; so wakes follow one another as long as
 //! there is work and a place for it, and one packet does not wake two threads.
 //!
-//! Threads are released last in, first out. In the poller the system does that; among the parked
-//! ones the stack does; and between the two, a thread that comes out of the poller and finds a newer
+//! Threads are released last in, first out. Among those that poll the system does that; among the parked
+//! ones the stack does; and between the two, a thread that is back from polling and finds a newer
 //! one that waits, leaves the packet to that one ([`Scheduler::precedence`]).
 
 use std::sync::Arc;
@@ -24,11 +25,11 @@ use super::sync::Condvar;
 /// Where a thread stands in the order of arrival. Higher is newer.
 pub(super) type Arrival = u64;
 
-/// A waiting thread that is in no poller.
+/// A waiting thread that does not poll.
 #[derive(Debug)]
 struct Parked {
     arrival: Arrival,
-    chair: Arc<Condvar>,
+    parker: Arc<Condvar>,
 }
 
 /// Whom to wake, once the lock is released.
@@ -36,17 +37,17 @@ struct Parked {
 #[must_use]
 pub(super) enum Wake {
     Nobody,
-    /// The parked thread in this chair.
+    /// The parked thread in this parker.
     Parked(Arc<Condvar>),
-    /// The newest thread in the poller.
-    Poller,
+    /// The newest thread that polls.
+    Polling,
 }
 
-/// A thread in the poller.
+/// A thread that polls.
 #[derive(Debug)]
 struct Polling {
     arrival: Arrival,
-    /// It came to the poller when newer ones were there already, and so is woken before them.
+    /// It began to poll when newer ones did already, and so is woken before them.
     is_ahead: bool,
 }
 
@@ -57,7 +58,7 @@ pub(super) enum Precedence {
     Own,
     /// It leaves the queue to a newer one, and waits on.
     Newer(Wake),
-    /// The same, but it stays out of the poller: it would be woken again.
+    /// The same, but it does not poll: it would be woken again.
     NewerPolling(Wake),
 }
 
@@ -67,16 +68,16 @@ pub(super) struct Scheduler {
     places: usize,
     running: usize,
     arrivals: Arrival,
-    /// Threads in the poller, oldest first.
+    /// Threads that poll, oldest first.
     polling: Vec<Polling>,
     /// Threads that were parked and have been released, and have not come to look yet.
     released: Vec<Arrival>,
     /// Parked threads, oldest first.
     parked: Vec<Parked>,
-    /// Whether a wake-up of the poller is under way.
-    poller_woken: bool,
+    /// Whether a wake-up of a thread that polls is under way.
+    is_wake_due: bool,
     /// Condition variables that nobody waits on.
-    chairs: Vec<Arc<Condvar>>,
+    idle_parkers: Vec<Arc<Condvar>>,
 }
 
 impl Scheduler {
@@ -88,13 +89,9 @@ impl Scheduler {
             polling: Vec::new(),
             released: Vec::new(),
             parked: Vec::new(),
-            poller_woken: false,
-            chairs: Vec::new(),
+            is_wake_due: false,
+            idle_parkers: Vec::new(),
         }
-    }
-
-    pub(super) fn places(&self) -> usize {
-        self.places
     }
 
     pub(super) fn running(&self) -> usize {
@@ -130,12 +127,12 @@ impl Scheduler {
         self.arrivals
     }
 
-    /// Whether a thread that came later sits in the poller.
+    /// Whether a thread that came later polls.
     pub(super) fn is_newer_polling(&self, arrival: Arrival) -> bool {
         self.newest_polling() > Some(arrival)
     }
 
-    pub(super) fn enter_poller(&mut self, arrival: Arrival) {
+    pub(super) fn begin_polling(&mut self, arrival: Arrival) {
         let index = self
             .polling
             .partition_point(|other| other.arrival < arrival);
@@ -143,11 +140,11 @@ impl Scheduler {
         self.polling.insert(index, Polling { arrival, is_ahead });
     }
 
-    /// A thread is back from the poller. `woken` if it was the wake-up that brought it. Says whether
+    /// A thread is back from polling. `woken` if it was the wake-up that brought it. Says whether
     /// it was woken before newer ones that are still there.
-    pub(super) fn leave_poller(&mut self, arrival: Arrival, woken: bool) -> bool {
+    pub(super) fn end_polling(&mut self, arrival: Arrival, woken: bool) -> bool {
         if woken {
-            self.poller_woken = false;
+            self.is_wake_due = false;
         }
         let mut polling = self.polling.iter();
         let Some(index) = polling.position(|other| other.arrival == arrival) else {
@@ -157,10 +154,10 @@ impl Scheduler {
         thread.is_ahead && index < self.polling.len()
     }
 
-    /// A thread parks, to wait in the chair that it gets.
+    /// A thread parks, to wait in the parker that it gets.
     pub(super) fn park(&mut self, arrival: Arrival) -> Arc<Condvar> {
-        let chair = self
-            .chairs
+        let parker = self
+            .idle_parkers
             .pop()
             .unwrap_or_else(|| Arc::new(Condvar::new()));
         let index = self.parked.partition_point(|other| other.arrival < arrival);
@@ -168,10 +165,10 @@ impl Scheduler {
             index,
             Parked {
                 arrival,
-                chair: Arc::clone(&chair),
+                parker: Arc::clone(&parker),
             },
         );
-        chair
+        parker
     }
 
     /// Whether a thread that parked has been released since.
@@ -180,32 +177,28 @@ impl Scheduler {
     }
 
     /// A thread that parked gets up, released or not.
-    pub(super) fn unpark(&mut self, arrival: Arrival, chair: Arc<Condvar>) {
+    pub(super) fn unpark(&mut self, arrival: Arrival, parker: Arc<Condvar>) {
         self.parked.retain(|other| other.arrival != arrival);
         self.released.retain(|&other| other != arrival);
-        self.chairs.push(chair);
+        self.idle_parkers.push(parker);
     }
 
-    /// Release a thread, if one of the two rules asks for it, or the threads in the poller have to
-    /// learn of something (`is_unseen`).
-    pub(super) fn release(&mut self, packets: usize, is_unseen: bool) -> Wake {
+    /// Release a thread, if one of the two rules asks for it.
+    pub(super) fn release(&mut self, packets: usize) -> Wake {
         let on_the_way = self.on_the_way();
         if packets > on_the_way && self.running + on_the_way < self.places {
             if self.newest_parked() > self.newest_polling() {
                 return self.release_parked();
             }
-            if self.is_anyone_polling() && !self.poller_woken {
-                return self.wake_poller();
+            if self.is_anyone_polling() && !self.is_wake_due {
+                return self.wake_polling();
             }
         }
         let awake = self.running + self.polling.len() + self.released.len();
         if awake < self.places && !self.parked.is_empty() {
             return self.release_parked();
         }
-        match is_unseen && self.is_anyone_polling() {
-            true => self.wake_poller(),
-            false => Wake::Nobody,
-        }
+        Wake::Nobody
     }
 
     /// Who goes first: the thread that is awake, or a newer one that waits.
@@ -233,7 +226,7 @@ impl Scheduler {
         if newest == Some(arrival) || !was_ahead {
             return Precedence::Own;
         }
-        Precedence::NewerPolling(self.wake_poller())
+        Precedence::NewerPolling(self.wake_polling())
     }
 
     fn newest_polling(&self) -> Option<Arrival> {
@@ -244,34 +237,34 @@ impl Scheduler {
         self.parked.last().map(|newest| newest.arrival)
     }
 
-    /// Wake the newest thread in the poller, unless one is being woken.
-    pub(super) fn wake_poller(&mut self) -> Wake {
-        match std::mem::replace(&mut self.poller_woken, true) {
-            false => Wake::Poller,
+    /// Wake the newest thread that polls, unless one is being woken.
+    pub(super) fn wake_polling(&mut self) -> Wake {
+        match std::mem::replace(&mut self.is_wake_due, true) {
+            false => Wake::Polling,
             true => Wake::Nobody,
         }
     }
 
     /// Threads that have been woken and have not come to look yet.
     fn on_the_way(&self) -> usize {
-        self.released.len() + usize::from(self.poller_woken)
+        self.released.len() + usize::from(self.is_wake_due)
     }
 
     fn release_parked(&mut self) -> Wake {
         match self.parked.pop() {
-            Some(Parked { arrival, chair }) => {
+            Some(Parked { arrival, parker }) => {
                 self.released.push(arrival);
-                Wake::Parked(chair)
+                Wake::Parked(parker)
             }
             None => Wake::Nobody,
         }
     }
 
     /// Everyone who is parked, to be told that the port is closed.
-    pub(super) fn chairs_taken(&self) -> Vec<Arc<Condvar>> {
+    pub(super) fn parkers(&self) -> Vec<Arc<Condvar>> {
         self.parked
             .iter()
-            .map(|parked| Arc::clone(&parked.chair))
+            .map(|parked| Arc::clone(&parked.parker))
             .collect()
     }
 }
@@ -284,13 +277,16 @@ mod tests {
     fn a_packet_is_handed_on_to_the_newest_thread_of_all() {
         let mut scheduler = Scheduler::new(2);
         let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
-        scheduler.enter_poller(newest);
-        let _chair = scheduler.park(parked);
-        // It comes last to the poller, and so is woken first.
-        scheduler.enter_poller(oldest);
-        let was_ahead = scheduler.leave_poller(oldest, false);
+        scheduler.begin_polling(newest);
+        let _parker = scheduler.park(parked);
+        // It is the last to begin, and so is woken first.
+        scheduler.begin_polling(oldest);
+        let was_ahead = scheduler.end_polling(oldest, false);
         assert!(was_ahead);
         let precedence = scheduler.precedence(oldest, was_ahead, 1);
-        assert!(matches!(precedence, Precedence::NewerPolling(Wake::Poller)));
+        assert!(matches!(
+            precedence,
+            Precedence::NewerPolling(Wake::Polling)
+        ));
     }
 }

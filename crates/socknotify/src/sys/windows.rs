@@ -66,3 +66,17 @@ impl CompletionPort {
         self.system().associate(handle, completion_key)
     }
 }
+
+/// The process that something was made in. There is no other that could have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process;
+
+impl Process {
+    pub(crate) fn this() -> Self {
+        Process
+    }
+
+    pub(crate) fn is_this(self) -> bool {
+        true
+    }
+}

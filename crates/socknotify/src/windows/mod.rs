@@ -2,14 +2,10 @@
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
-mod afd;
-mod alarm;
-mod calls;
-mod codes;
-mod native;
-mod port;
+pub(crate) mod alarm;
+pub(crate) mod calls;
+pub(crate) mod codes;
+pub(crate) mod port;
 mod system;
 
-pub(crate) use afd::Afd;
-pub(crate) use native::Native;
 pub(crate) use system::SystemPort;

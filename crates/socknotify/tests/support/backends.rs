@@ -30,10 +30,6 @@ macro_rules! for_every_backend_with_places {
         mod epoll {
             tests_for_backend!(Epoll $($tests)+);
         }
-        #[cfg(target_os = "linux")]
-        mod io_uring {
-            tests_for_backend!(IoUring $($tests)+);
-        }
         #[cfg(windows)]
         mod afd {
             tests_for_backend!(Afd $($tests)+);
@@ -57,8 +53,6 @@ macro_rules! tests_for_backend {
 const TESTED: &[Backend] = &[
     #[cfg(target_os = "linux")]
     Backend::Epoll,
-    #[cfg(target_os = "linux")]
-    Backend::IoUring,
     #[cfg(windows)]
     Backend::Native,
     #[cfg(windows)]

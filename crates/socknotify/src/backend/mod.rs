@@ -1,4 +1,9 @@
-//! The one place that knows which systems there are.
+//! Ways to hear of ready sockets, side by side; and the one place that picks one of them.
+
+#[cfg(windows)]
+mod afd;
+#[cfg(target_os = "linux")]
+mod epoll;
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +11,14 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::engine::Engine;
-#[cfg(target_os = "linux")]
-use crate::poller::{Epoll, Ring};
-use crate::sys::SystemPort;
 #[cfg(windows)]
-use crate::windows::{Afd, Native};
+use crate::native::Native;
+use crate::sys::SystemPort;
+
+#[cfg(windows)]
+pub(crate) use self::afd::Afd;
+#[cfg(target_os = "linux")]
+pub(crate) use self::epoll::Epoll;
 
 /// What a port is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,14 +27,6 @@ pub enum Backend {
     /// Linux: `epoll`.
     #[cfg(target_os = "linux")]
     Epoll,
-    /// Linux from 6.0, where the system allows it: `io_uring` for the sockets that the port
-    /// [owns](crate::owned), `epoll` for all others.
-    ///
-    /// To arm any number of connections and to take those that are ready is one system call. The kernel
-    /// interrupts the thread that armed a connection when something happens there: it is for ports
-    /// with one thread or few. Blocking calls of such a thread may fail with `EINTR`, as by a signal.
-    #[cfg(target_os = "linux")]
-    IoUring,
     /// Windows from build 20348: the kernel's own `ProcessSocketNotifications`.
     #[cfg(windows)]
     Native,
@@ -40,21 +40,17 @@ impl Backend {
     pub const ALL: &'static [Backend] = &[
         #[cfg(target_os = "linux")]
         Backend::Epoll,
-        #[cfg(target_os = "linux")]
-        Backend::IoUring,
         #[cfg(windows)]
         Backend::Native,
         #[cfg(windows)]
         Backend::Afd,
     ];
 
-    /// The name that programs and options use: `"epoll"`, `"io_uring"`.
+    /// The name that programs and options use: `"epoll"`, `"afd"`.
     pub const fn name(self) -> &'static str {
         match self {
             #[cfg(target_os = "linux")]
             Backend::Epoll => "epoll",
-            #[cfg(target_os = "linux")]
-            Backend::IoUring => "io_uring",
             #[cfg(windows)]
             Backend::Native => "native",
             #[cfg(windows)]
@@ -87,11 +83,6 @@ impl Backend {
         Ok(match self {
             #[cfg(target_os = "linux")]
             Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency)),
-            #[cfg(target_os = "linux")]
-            Backend::IoUring => {
-                let poller = Epoll::with_ring(Ring::new()?)?;
-                Arc::new(Engine::new(poller, concurrency))
-            }
             #[cfg(windows)]
             Backend::Native => SystemPort::Native(Native::new(concurrency)?),
             #[cfg(windows)]
@@ -157,7 +148,7 @@ impl Choice {
     fn best() -> Self {
         Choice {
             backend: Backend::Epoll,
-            reason: "takes less time than io_uring on one thread, and interrupts no call of the program",
+            reason: "the way of this system",
         }
     }
 

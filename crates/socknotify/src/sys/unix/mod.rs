@@ -1,14 +1,17 @@
 //! Sockets are file descriptors, whose numbers are small and dense by themselves.
 
+mod process;
+
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 pub(crate) use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket, RawFd as RawSocket};
 
+pub(crate) use self::process::Process;
 use crate::CompletionPort;
+use crate::backend::Epoll;
 use crate::engine::Engine;
 use crate::owned::Port;
-use crate::poller::Epoll;
 
 /// What a port is beneath.
 pub(crate) type SystemPort = Arc<Engine<Epoll>>;

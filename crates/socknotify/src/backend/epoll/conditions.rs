@@ -1,0 +1,134 @@
+//! The contract's conditions, out of what the kernel says.
+
+use super::{Memory, sys};
+use crate::engine::{Interest, Mode, Readiness};
+use crate::{EventFilter, Events};
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const HUP: u32 = libc::EPOLLHUP as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
+
+/// What the kernel is to watch for. It reports errors and hang-ups in any case.
+pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
+    // Without RDHUP, a stream that was hung up cannot be told from one that was never connected.
+    let mut flags = RDHUP
+        | match mode {
+            Mode::Once => libc::EPOLLONESHOT as u32,
+            Mode::Level => 0,
+            Mode::Edge | Mode::Kept => libc::EPOLLET as u32,
+        };
+    if filter.contains(EventFilter::IN) {
+        flags |= IN;
+    }
+    if filter.contains(EventFilter::OUT) {
+        flags |= OUT;
+    }
+    flags
+}
+
+/// Whether these mean the same for every kind of socket.
+pub(super) fn is_plain(flags: u32) -> bool {
+    flags & !(IN | OUT) == 0
+}
+
+/// The conditions of [plain](is_plain) flags.
+pub(super) fn plain(flags: u32) -> Events {
+    // Those that they stand for are at other places in the kernel's word.
+    let mut events = Events::empty();
+    if flags & IN != 0 {
+        events |= Events::IN;
+    }
+    if flags & OUT != 0 {
+        events |= Events::OUT;
+    }
+    events
+}
+
+/// The conditions of any flags. `None` for a stream that neither is, nor was, nor tried to be connected,
+/// which the kernel calls hung up, and writable.
+pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
+    if flags & (HUP | RDHUP | ERR) == HUP {
+        return None;
+    }
+    let mut events = plain(flags);
+    events.set(Events::ERR, flags & ERR != 0);
+    if flags & (HUP | RDHUP) != 0 && sys::is_stream(socket) {
+        events |= Events::HANGUP;
+        // The kernel calls a connect that failed, and a connection that was reset, writable.
+        if flags & (HUP | ERR) == HUP | ERR {
+            events.remove(Events::OUT);
+        }
+    }
+    Some(events)
+}
+
+/// What `poll` is asked for.
+pub(super) fn asked(filter: EventFilter) -> i16 {
+    let mut asked = libc::POLLRDHUP;
+    if filter.contains(EventFilter::IN) {
+        asked |= libc::POLLIN;
+    }
+    if filter.contains(EventFilter::OUT) {
+        asked |= libc::POLLOUT;
+    }
+    asked
+}
+
+/// What `poll` found, in the words of `epoll`, which are the same.
+pub(super) fn found(revents: i16) -> u32 {
+    u32::from(revents as u16)
+}
+
+/// `poll` — Sees which wanted conditions hold of the numbers.
+pub(super) fn poll<'a>(
+    memory: &mut Memory,
+    interests: impl Iterator<Item = &'a Interest> + Clone,
+    mut each: impl FnMut(usize, Readiness),
+) {
+    let polls = &mut memory.polls;
+    polls.clear();
+    polls.extend(interests.clone().map(|interest| libc::pollfd {
+        fd: interest.socket as i32,
+        events: asked(interest.filter),
+        revents: 0,
+    }));
+    let is_known = sys::poll_now(polls).is_ok();
+    for (index, (interest, poll)) in interests.zip(polls.iter()).enumerate() {
+        let found = found(poll.revents);
+        let readiness = if !is_known || poll.revents & libc::POLLNVAL != 0 {
+            Readiness::Unknown
+        } else if found == 0 {
+            Readiness::NotReady
+        } else if is_plain(found) {
+            Readiness::Ready(plain(found))
+        } else {
+            match of_socket(found, interest.socket) {
+                Some(events) if events.intersects(interest.filter.wanted()) => {
+                    Readiness::Ready(events)
+                }
+                _ => Readiness::NotReady,
+            }
+        };
+        each(index, readiness);
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poll_and_epoll_have_the_same_words() {
+        for (poll, epoll) in [
+            (libc::POLLIN, libc::EPOLLIN),
+            (libc::POLLOUT, libc::EPOLLOUT),
+            (libc::POLLRDHUP, libc::EPOLLRDHUP),
+            (libc::POLLHUP, libc::EPOLLHUP),
+            (libc::POLLERR, libc::EPOLLERR),
+        ] {
+            assert_eq!(found(poll), epoll as u32);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Edges begin when a registration is enabled.
+//!
+//! The kernel reports a condition that holds already when a socket is put into a set with `EPOLLET`, as if
+//! it had just begun to hold; the contract wants no notification of it. So if something holds, a second set
+//! takes in the same socket and gives up that first report at once: from there on it reports true edges
+//! and nothing else. When the first report comes from the port's set, which is shared by all threads, the
+//! second set tells whether there was an edge behind it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::sys::{self, Data, Errno, Event};
+use super::{Memory, arm_error, conditions};
+use crate::engine::{ArmError, Interest, Mode, Reports};
+
+/// The interests whose first report is still to come.
+pub(super) struct InitialEdges {
+    set: OwnedFd,
+    count: AtomicUsize,
+    entries: Mutex<Entries>,
+}
+
+/// An interest whose first report is still to come.
+struct Initial {
+    data: Data,
+    /// An edge was seen meanwhile.
+    has_risen: bool,
+}
+
+#[derive(Default)]
+struct Entries {
+    initial: HashMap<u32, Initial>,
+    events: Vec<Event>,
+}
+
+/// How many reports of the second set are taken at once.
+const BATCH: usize = 64;
+
+impl InitialEdges {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(InitialEdges {
+            set: sys::epoll_create()?,
+            count: AtomicUsize::new(0),
+            entries: Mutex::default(),
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Arm an edge-triggered interest by `control`.
+    pub(super) fn arm(
+        &self,
+        interest: &Interest,
+        control: impl FnOnce() -> Result<(), ArmError>,
+    ) -> Result<(), ArmError> {
+        let mut entries = self.lock();
+        self.remove(&mut entries, interest.socket);
+        if !holds(interest) {
+            // What begins to hold from here on is an edge.
+            return control();
+        }
+        let flags = conditions::flags(interest.filter, Mode::Edge);
+        let data = Data::of(interest);
+        let control_this = |call| sys::control(&self.set, call, interest.socket, flags, data);
+        match control_this(libc::EPOLL_CTL_ADD) {
+            // Something else may have had the number, and live on.
+            Err(libc::EEXIST) => control_this(libc::EPOLL_CTL_MOD),
+            done => done,
+        }
+        .map_err(arm_error)?;
+        self.collect(&mut entries);
+        let initial = Initial {
+            data,
+            has_risen: false,
+        };
+        entries.initial.insert(interest.socket, initial);
+        // Before the first report can come.
+        self.count.store(entries.initial.len(), Ordering::Release);
+        control().inspect_err(|_| self.remove(&mut entries, interest.socket))
+    }
+
+    /// The interest of this number is over.
+    pub(super) fn forget(&self, socket: u32) {
+        if !self.is_empty() {
+            self.remove(&mut self.lock(), socket);
+        }
+    }
+
+    fn remove(&self, entries: &mut Entries, socket: u32) {
+        if entries.initial.remove(&socket).is_some() {
+            // If it was closed, the set has let go of it.
+            let delete = libc::EPOLL_CTL_DEL;
+            let _ = sys::control(&self.set, delete, socket, 0, Data::IGNORED);
+            self.count.store(entries.initial.len(), Ordering::Release);
+        }
+    }
+
+    /// Note the edges that the second set has seen.
+    fn collect(&self, entries: &mut Entries) {
+        let Entries { initial, events } = entries;
+        loop {
+            sys::wait(&self.set, events, BATCH, Some(Duration::ZERO));
+            for event in &*events {
+                let data = event.data();
+                if let Some(initial) = initial.get_mut(&data.socket()) {
+                    initial.has_risen |= initial.data == data;
+                }
+            }
+            if events.len() < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Drop the reports, from the `first` on, that are of nothing but what held already.
+    pub(super) fn suppress(&self, memory: &mut Memory, reports: &mut Reports, first: usize) {
+        if !memory.data.iter().any(|data| data.is(Mode::Edge)) {
+            return;
+        }
+        let mut entries = self.lock();
+        self.collect(&mut entries);
+        let mut kept = 0;
+        for index in 0..memory.data.len() {
+            let data = memory.data[index];
+            let socket = data.socket();
+            let initial = entries.initial.get(&socket).filter(|it| it.data == data);
+            let is_edge = initial.is_none_or(|initial| initial.has_risen);
+            if initial.is_some() {
+                self.remove(&mut entries, socket);
+            }
+            if is_edge {
+                memory.data[kept] = data;
+                reports.reports[first + kept] = reports.reports[first + index];
+                kept += 1;
+            }
+        }
+        memory.data.truncate(kept);
+        reports.reports.truncate(first + kept);
+    }
+}
+
+/// Whether a wanted condition holds, or may.
+fn holds(interest: &Interest) -> bool {
+    let mut poll = [libc::pollfd {
+        fd: interest.socket as i32,
+        events: conditions::asked(interest.filter),
+        revents: 0,
+    }];
+    let is_known = sys::poll_now(&mut poll).is_ok();
+    let found = conditions::of_socket(conditions::found(poll[0].revents), interest.socket);
+    !is_known || found.is_some_and(|found| found.intersects(interest.filter.wanted()))
+}

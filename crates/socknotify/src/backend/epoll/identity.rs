@@ -1,0 +1,114 @@
+//! Whether a number still stands for the socket that was registered under it.
+//!
+//! `epoll` watches open files, not descriptor numbers. Closing a number ends the watch only if no other
+//! number, here or in a forked child, stands for the same file. So a report says that a file is ready, and
+//! not that the number stands for it still. Two calls tell:
+//!
+//! - `epoll_ctl` knows files by their numbers: to add one again fails with `EEXIST` if this very file was
+//!   added under this very number. It is certain, and one call for each socket.
+//! - `poll` sees many numbers at once, and whether what they stand for is as was reported. Where it is not,
+//!   the engine compares the sockets' identities. It does not see that a number was closed without REMOVE,
+//!   its socket lives on elsewhere, and what has the number now is unregistered and ready in the same way.
+
+use super::{Data, Epoll, Errno, Memory, conditions, sys};
+use crate::Events;
+use crate::engine::{Mode, Report, Reports, Validity, Wait, Wanted};
+
+impl Epoll {
+    /// `epoll_ctl` — Whether the number stands for the socket that is in the set under it.
+    ///
+    /// `generation`: of the interest that it is about.
+    ///
+    /// # Errors
+    ///
+    /// What kept the kernel from saying so.
+    pub(super) fn is_armed(
+        &self,
+        wanted: &Wanted,
+        socket: u32,
+        generation: u32,
+    ) -> Result<bool, Errno> {
+        match sys::control(&self.set, libc::EPOLL_CTL_ADD, socket, 0, Data::IGNORED) {
+            Err(libc::EEXIST) => Ok(true),
+            // It is closed, or something that cannot be in a set.
+            Err(libc::EBADF | libc::EPERM) => Ok(false),
+            Err(error) => Err(error),
+            Ok(()) => {
+                // It is another one, and was not meant to be added.
+                let delete = libc::EPOLL_CTL_DEL;
+                let _ = sys::control(&self.set, delete, socket, 0, Data::IGNORED);
+                // If a thread has armed it meanwhile, that is undone now. Of edges, one too many may come.
+                let current = wanted.get(socket);
+                if let Some(current) = current.filter(|it| it.generation != generation) {
+                    self.initial_edges.forget(socket);
+                    let _ = wanted.follow(&current, |interest| self.add(interest));
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Find out the validity of reports, from the `first` on.
+    pub(super) fn check(
+        &self,
+        wait: &Wait,
+        memory: &mut Memory,
+        reports: &mut Reports,
+        first: usize,
+    ) {
+        let Memory { data, polls, .. } = memory;
+        let reports = &mut reports.reports[first..];
+        // Nobody closes a socket that the port owns, or that this call has borrowed.
+        let is_doubted = |data: &Data| !data.is(Mode::Kept) && !wait.borrows(data.generation());
+        polls.clear();
+        let doubted = reports.iter().zip(&*data);
+        let doubted = doubted.filter(|(_, data)| is_doubted(data));
+        polls.extend(doubted.map(|(report, _)| libc::pollfd {
+            fd: report.socket as i32,
+            events: asked(report.events),
+            revents: 0,
+        }));
+        if polls.is_empty() {
+            return;
+        }
+        let is_known = sys::poll_now(polls).is_ok();
+        let doubted = reports.iter_mut().zip(&*data);
+        let doubted = doubted.filter(|(_, data)| is_doubted(data));
+        for ((report, _), poll) in doubted.zip(&*polls) {
+            let is_as_reported =
+                poll.revents == poll.events && report.events != Events::ERR && poll.events != 0;
+            if is_known && is_as_reported {
+                continue;
+            }
+            report.validity = if !is_known {
+                Validity::Doubtful
+            } else if poll.revents & libc::POLLNVAL != 0 {
+                Validity::Closed
+            } else if holds(report, poll.revents) {
+                Validity::Valid
+            } else {
+                Validity::Doubtful
+            };
+        }
+    }
+}
+
+fn asked(events: Events) -> i16 {
+    let mut asked = 0;
+    for (event, flag) in [
+        (Events::IN, libc::POLLIN),
+        (Events::OUT, libc::POLLOUT),
+        (Events::HANGUP, libc::POLLRDHUP),
+    ] {
+        if events.contains(event) {
+            asked |= flag;
+        }
+    }
+    asked
+}
+
+/// Whether what a number stands for is in the state that was reported.
+fn holds(report: &Report, revents: i16) -> bool {
+    conditions::of_socket(conditions::found(revents), report.socket)
+        .is_some_and(|found| found.contains(report.events))
+}

@@ -1,0 +1,312 @@
+//! Linux: `epoll`.
+//!
+//! - A one-shot registration is `EPOLLONESHOT`: the kernel keeps silent while a thread works on the
+//!   socket, however much arrives. To arm it again takes one `epoll_ctl`, which at the same time
+//!   proves that the number still stands for the socket that was registered.
+//! - A socket that the port owns stays in the set, with `EPOLLET`. To arm it again is to see whether it is
+//!   ready by now: one `poll` for a whole batch.
+//! - A persistent registration stays as it is, level-triggered or `EPOLLET`, at no system call each.
+//! - A wake-up is an `eventfd` in the same set, edge-triggered, so that it need not be read.
+//!
+//! `epoll` watches open files, not descriptor numbers: [`identity`] says what follows from that. What the
+//! kernel reports and the contract does not know is in [`conditions`] and [`unwanted`].
+
+#![allow(unsafe_code, reason = "sockets are known here by number only")]
+
+mod conditions;
+mod edges;
+mod identity;
+mod rearm;
+mod rebuild;
+mod sys;
+mod timer;
+mod unwanted;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use self::edges::InitialEdges;
+use self::rearm::PollPolicy;
+use self::rebuild::Stale;
+use self::sys::{Data, Errno, Event};
+use self::timer::Timer;
+use self::unwanted::Silent;
+use crate::engine::{
+    ArmError, Backend, Interest, Mode, Readiness, Rearm, Report, Reports, Validity, Wait, Wanted,
+};
+use crate::{Error, Events, RegistrationError};
+
+/// An `epoll` set and the means to wake its waiters.
+///
+/// All descriptors are there from the beginning: they are needed when no descriptor is left.
+pub(crate) struct Epoll {
+    set: OwnedFd,
+    waker: OwnedFd,
+    timer: Timer,
+    /// An empty set, for a rebuild.
+    spare: Mutex<Option<OwnedFd>>,
+    /// What another loop watches, once one does: a set with nothing but this one in it. It stays the same
+    /// file when that one is built anew.
+    exposed: OwnedFd,
+    is_exposed: AtomicBool,
+    initial_edges: InitialEdges,
+    silent: Silent,
+    policy: PollPolicy,
+    stale: Mutex<Stale>,
+}
+
+/// Memory of a call.
+#[derive(Default)]
+pub(crate) struct Memory {
+    events: Vec<Event>,
+    /// Sockets for `poll`.
+    polls: Vec<libc::pollfd>,
+    /// What they stand for.
+    indices: Vec<u32>,
+    /// How each report was watched, and the generation and revision.
+    data: Vec<Data>,
+    readiness: Vec<Readiness>,
+}
+
+impl Epoll {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Self::open().map_err(call_error)
+    }
+
+    fn open() -> Result<Self, Errno> {
+        let this = Epoll {
+            set: sys::epoll_create()?,
+            waker: sys::eventfd()?,
+            timer: Timer::new()?,
+            spare: Mutex::new(Some(sys::epoll_create()?)),
+            exposed: sys::epoll_create()?,
+            is_exposed: AtomicBool::new(false),
+            initial_edges: InitialEdges::new()?,
+            silent: Silent::default(),
+            policy: PollPolicy::default(),
+            stale: Mutex::default(),
+        };
+        this.add_own(&this.set)?;
+        Ok(this)
+    }
+
+    /// Put what is the port's own into a set.
+    fn add_own(&self, set: &OwnedFd) -> Result<(), Errno> {
+        // Each wake-up, and each time that is over, wakes one of those who wait.
+        let flags = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        sys::add(set, &self.waker, flags, Data::WAKER)?;
+        sys::add(set, &self.timer, flags, Data::TIMER)
+    }
+
+    fn control(&self, call: i32, interest: &Interest) -> Result<(), Errno> {
+        let flags = conditions::flags(interest.filter, interest.mode);
+        sys::control(&self.set, call, interest.socket, flags, Data::of(interest))
+    }
+
+    /// Watch a socket that is in the set.
+    fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
+        self.control(libc::EPOLL_CTL_MOD, interest)
+            .map_err(arm_error)
+    }
+
+    /// Watch a socket that is not, or should not be, in the set.
+    fn add(&self, interest: &Interest) -> Result<(), ArmError> {
+        match self.control(libc::EPOLL_CTL_ADD, interest) {
+            Err(libc::EEXIST) => self.modify(interest),
+            done => done.map_err(arm_error),
+        }
+    }
+
+    /// Turn what the kernel reported into reports.
+    fn read(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports) {
+        let Memory { events, data, .. } = memory;
+        for event in events.iter() {
+            let of = event.data();
+            match of {
+                Data::WAKER => reports.woken = true,
+                Data::TIMER => reports.alarmed |= self.timer.is_over(),
+                Data::IGNORED => {}
+                of => {
+                    let flags = event.flags();
+                    let socket = of.socket();
+                    let is_plain = conditions::is_plain(flags);
+                    let interest = wanted.get(socket);
+                    let Some(interest) = interest.filter(|it| it.generation == of.generation())
+                    else {
+                        reports.wants_exclusive |= self.stale().note(of);
+                        continue;
+                    };
+                    let found = if is_plain {
+                        conditions::plain(flags)
+                    } else {
+                        match conditions::of_socket(flags, socket) {
+                            Some(found) => found,
+                            None => {
+                                self.silent.note(socket, &self.timer);
+                                Events::empty()
+                            }
+                        }
+                    };
+                    if !found.intersects(interest.filter.wanted()) {
+                        if !of.is_quiet() {
+                            self.quiet(wanted, &interest);
+                        }
+                        continue;
+                    }
+                    if of.is_quiet() && interest.mode == Mode::Level {
+                        self.control_again(wanted, &interest);
+                    }
+                    data.push(of);
+                    reports.reports.push(Report {
+                        socket,
+                        generation: of.generation(),
+                        events: found,
+                        validity: Validity::Valid,
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        if !self.is_exposed.load(Ordering::Acquire) {
+            // Under the lock of a rebuild, so that it has the set that there is.
+            let _spare = self.spare();
+            if self.expose().is_ok() {
+                self.is_exposed.store(true, Ordering::Release);
+            }
+        }
+        self.exposed.as_fd()
+    }
+}
+
+impl Backend for Epoll {
+    type Memory = Memory;
+
+    fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
+        sys::identity(socket).map_err(refusal)
+    }
+
+    fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
+        if interest.socket > Data::MAX_SOCKET {
+            return Err(ArmError::Refused(RegistrationError::LimitReached));
+        }
+        let control = || match is_new {
+            true => self.add(interest),
+            false => self.modify(interest),
+        };
+        match interest.mode {
+            Mode::Edge => self.initial_edges.arm(interest, control),
+            _ => control(),
+        }
+    }
+
+    fn rearm(&self, wanted: &Wanted, memory: &mut Memory, batch: &mut [Rearm]) {
+        self.rearm_batch(wanted, memory, batch);
+    }
+
+    fn disarm(&self, socket: u32) -> Result<(), ArmError> {
+        self.initial_edges.forget(socket);
+        sys::control(&self.set, libc::EPOLL_CTL_DEL, socket, 0, Data::IGNORED).map_err(arm_error)
+    }
+
+    fn poll_now(
+        &self,
+        wanted: &Wanted,
+        memory: &mut Memory,
+        interests: &[Interest],
+        readiness: &mut Vec<Readiness>,
+    ) {
+        readiness.clear();
+        conditions::poll(memory, interests.iter(), |_, found| readiness.push(found));
+        for (interest, found) in interests.iter().zip(readiness) {
+            // A poll goes by the number alone.
+            if matches!(found, Readiness::Ready(_))
+                && interest.mode != Mode::Kept
+                && self.is_armed(wanted, interest.socket, interest.generation) != Ok(true)
+            {
+                *found = Readiness::Unknown;
+            }
+        }
+    }
+
+    fn wait(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports, wait: &Wait) {
+        reports.clear();
+        let mut left = wait.timeout;
+        // There is a wait in which time matters only if it is neither endless nor none.
+        let end = match left {
+            None | Some(Duration::ZERO) => None,
+            Some(timeout) => Instant::now().checked_add(timeout),
+        };
+        loop {
+            memory.data.clear();
+            let first = reports.reports.len();
+            if self.silent.has_any() {
+                self.report_silent(wanted, memory, reports);
+            }
+            if !reports.is_empty() {
+                left = Some(Duration::ZERO);
+            }
+            // Beside the reports there may be a wake-up.
+            sys::wait(&self.set, &mut memory.events, wait.room + 1, left);
+            let is_full = memory.events.len() > wait.room;
+            self.read(wanted, memory, reports);
+            if !self.initial_edges.is_empty() {
+                self.initial_edges.suppress(memory, reports, first);
+            }
+            self.check(wait, memory, reports, first);
+            if wait.is_exclusive && reports.wants_exclusive {
+                self.rebuild(wanted, memory, reports);
+            }
+            if !reports.is_empty() || memory.events.is_empty() {
+                return;
+            }
+            // All that came was of no interest.
+            match left {
+                Some(Duration::ZERO) if is_full => {}
+                Some(Duration::ZERO) => return,
+                _ => left = end.map(|end| end.saturating_duration_since(Instant::now())),
+            }
+        }
+    }
+
+    fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
+        match after {
+            None => {
+                sys::signal(&self.waker);
+                Ok(())
+            }
+            Some(delay) => self.timer.set_alarm(delay).map_err(call_error),
+        }
+    }
+}
+
+fn call_error(error: Errno) -> Error {
+    match error {
+        libc::EMFILE | libc::ENFILE => Error::TooManyOpenFiles,
+        libc::ENOMEM => Error::OutOfMemory,
+        libc::ENOSYS => Error::BackendUnavailable,
+        other => Error::Os(other),
+    }
+}
+
+fn refusal(error: Errno) -> RegistrationError {
+    match error {
+        libc::EBADF | libc::ENOTSOCK => RegistrationError::NotASocket,
+        libc::ENOMEM | libc::ENOBUFS => RegistrationError::OutOfMemory,
+        libc::ENOSPC => RegistrationError::LimitReached,
+        other => RegistrationError::Os(other),
+    }
+}
+
+fn arm_error(error: Errno) -> ArmError {
+    match error {
+        // The number is not in the set, is closed, or stands for a file that cannot be in one.
+        libc::ENOENT | libc::EBADF | libc::EPERM => ArmError::Stale,
+        other => ArmError::Refused(refusal(other)),
+    }
+}

@@ -1,0 +1,261 @@
+//! Getting rid of sockets that cannot be removed from the set.
+//!
+//! When a number is closed and its socket lives on under another one, or in a child process, the kernel goes
+//! on reporting it, and no number is left by which it could be removed. What is reported of it is known as
+//! [stale](Stale); when that comes again and again, the set is built anew, under the same number, and the
+//! threads that wait in the old one are sent over.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Data, Epoll, Errno, Memory, sys};
+use crate::Events;
+use crate::engine::{Backend, Interest, Mode, Report, Reports, Validity, Wait, Wanted};
+
+/// Reports of what is not wanted any more.
+///
+/// A few are in order: threads had them in hand when a registration ended. But those are of one generation
+/// each. So one of them is watched for, and when that has come several times, its socket lives on somewhere.
+#[derive(Debug)]
+pub(super) struct Stale {
+    suspect: Option<Data>,
+    /// How often it was reported, and how many others were since.
+    times: u32,
+    others: u32,
+    /// How many others it takes to watch for one of them instead.
+    patience: u32,
+    /// How often it has to be reported. More and more, where nothing can be done about it.
+    limit: u32,
+}
+
+impl Default for Stale {
+    fn default() -> Self {
+        Stale {
+            suspect: None,
+            times: 0,
+            others: 0,
+            patience: 1024,
+            limit: 4,
+        }
+    }
+}
+
+impl Stale {
+    /// A stale report has come. True if something is to be done.
+    pub(super) fn note(&mut self, data: Data) -> bool {
+        if self.suspect == Some(data) {
+            self.times += 1;
+            self.others = 0;
+        } else if self.suspect.is_none() || self.others >= self.patience {
+            // There may be more than that, each reported in its turn.
+            self.patience = self.patience.saturating_mul(2);
+            self.suspect = Some(data);
+            self.times = 1;
+            self.others = 0;
+        } else {
+            self.others += 1;
+        }
+        self.times >= self.limit
+    }
+
+    /// Begin anew after something was done, or could not be done.
+    fn settle(&mut self, is_done: bool) {
+        let limit = match is_done {
+            true => Stale::default().limit,
+            false => self.limit.saturating_mul(2).min(1 << 20),
+        };
+        *self = Stale {
+            limit,
+            ..Stale::default()
+        };
+    }
+}
+
+/// What the kernel has besides the registered sockets, as far as one call takes it.
+const MORE: usize = 4096;
+
+impl Epoll {
+    pub(super) fn spare(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Have the exposed set show this one. Call it with the lock on the spare set held.
+    pub(super) fn expose(&self) -> Result<(), Errno> {
+        let flags = libc::EPOLLIN as u32;
+        match sys::add(&self.exposed, &self.set, flags, Data::IGNORED) {
+            Err(libc::EEXIST) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Build the set anew. Edges that the old one has seen are added to the reports.
+    ///
+    /// If the kernel has no room for a second set, all is as it was, and the next try takes twice as many
+    /// stale reports.
+    pub(super) fn rebuild(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports) {
+        let mut spare = self.spare();
+        reports.wants_exclusive = false;
+        let new = spare.take().map_or_else(sys::epoll_create, Ok);
+        let done = new.and_then(|new| self.rebuild_as(new, wanted, memory, reports));
+        self.stale().settle(done.is_ok());
+        *spare = sys::epoll_create().ok();
+    }
+
+    pub(super) fn stale(&self) -> MutexGuard<'_, Stale> {
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rebuild_as(
+        &self,
+        new: OwnedFd,
+        wanted: &Wanted,
+        memory: &mut Memory,
+        reports: &mut Reports,
+    ) -> Result<(), Errno> {
+        self.add_own(&new)?;
+        // What is in the new set, and what is not because its number stands for another socket.
+        let mut known = HashMap::<u32, (Interest, bool)>::new();
+        let mut add = |interest: Interest| -> Result<(), Errno> {
+            let is_same = self.is_armed(wanted, interest.socket, interest.generation)?;
+            known.insert(interest.socket, (interest, is_same));
+            match is_same {
+                true => add_to(&new, &interest),
+                false => Ok(()),
+            }
+        };
+        let is_edge = |interest: &Interest| interest.mode == Mode::Edge;
+        wanted.iter().filter(is_edge).try_for_each(&mut add)?;
+        // What the new set has to say of them now, held all the time, or the old one says it too.
+        let room = wanted.iter().count() + MORE;
+        let mut events = Vec::new();
+        sys::wait(&new, &mut events, room, Some(Duration::ZERO));
+        wanted
+            .iter()
+            .filter(|it| !is_edge(it))
+            .try_for_each(&mut add)?;
+        // An edge that both have seen by now is one: it is queued once.
+        self.fetch(&self.set, room, wanted, memory, reports);
+        self.fetch(&new, room, wanted, memory, reports);
+        self.replace_set(new)?;
+        // Whoever told the old set of something in the meantime had published it before.
+        for (&socket, &(interest, is_same)) in &known {
+            let current = wanted.get(socket);
+            if !is_same {
+                reports.reports.push(Report {
+                    socket,
+                    generation: interest.generation,
+                    events: Events::empty(),
+                    validity: Validity::Closed,
+                });
+                continue;
+            }
+            if current == Some(interest) {
+                continue;
+            }
+            let _ = match current {
+                Some(current) => self.arm(&current, true),
+                None => self.disarm(socket),
+            };
+        }
+        for interest in wanted.iter() {
+            if !known.contains_key(&interest.socket) {
+                let _ = self.arm(&interest, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Add to the reports all that a set has now.
+    fn fetch(
+        &self,
+        set: &OwnedFd,
+        room: usize,
+        wanted: &Wanted,
+        memory: &mut Memory,
+        reports: &mut Reports,
+    ) {
+        let first = reports.reports.len();
+        memory.data.clear();
+        sys::wait(set, &mut memory.events, room, Some(Duration::ZERO));
+        self.read(wanted, memory, reports);
+        if !self.initial_edges.is_empty() {
+            self.initial_edges.suppress(memory, reports, first);
+        }
+        self.check(&Wait::NOW, memory, reports, first);
+    }
+
+    /// Put a new set in the place of this one.
+    fn replace_set(&self, new: OwnedFd) -> Result<(), Errno> {
+        // Whoever waits on the old set is sent away by a waker that stays signalled,
+        sys::signal(&self.waker);
+        let flags = libc::EPOLLIN as u32;
+        let modify = libc::EPOLL_CTL_MOD;
+        sys::control_own(&self.set, modify, &self.waker, flags, Data::WAKER)?;
+        // and whoever comes to wait from here on, waits on the new one, under the old number.
+        sys::replace(&self.set, new)?;
+        if self.is_exposed.load(Ordering::Acquire) {
+            let _ = self.expose();
+        }
+        // If a wake-up was under way, the new set has swallowed it; so it may have a tick.
+        sys::signal(&self.waker);
+        self.timer.renew();
+        Ok(())
+    }
+}
+
+fn add_to(set: &OwnedFd, interest: &Interest) -> Result<(), Errno> {
+    let flags = super::conditions::flags(interest.filter, interest.mode);
+    match sys::control(
+        set,
+        libc::EPOLL_CTL_ADD,
+        interest.socket,
+        flags,
+        Data::of(interest),
+    ) {
+        // It was closed just now.
+        Err(error @ (libc::ENOMEM | libc::ENOSPC)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+    use crate::EventFilter;
+
+    fn data(socket: u32, generation: u32) -> Data {
+        Data::of(&Interest {
+            socket,
+            generation,
+            revision: 0,
+            filter: EventFilter::IN,
+            mode: Mode::Level,
+        })
+    }
+
+    #[test]
+    fn a_socket_that_lives_on_is_found_among_thousands() {
+        let mut stale = Stale::default();
+        let found = (0..20).find(|_| (0..10_000).any(|socket| stale.note(data(socket, 1))));
+        assert!(found.is_some());
+    }
+
+    #[test]
+    fn reports_that_come_late_are_of_one_generation_each() {
+        let mut stale = Stale::default();
+        assert!((0..100_000).all(|generation| !stale.note(data(1, generation))));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_tried_less_and_less_often() {
+        let mut stale = Stale::default();
+        for times in [4, 8, 16] {
+            assert!((1..times).all(|_| !stale.note(data(1, 1))));
+            assert!(stale.note(data(1, 1)));
+            stale.settle(false);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The system calls, by the numbers of descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::engine::{GENERATIONS, Interest, Mode, REVISIONS};
+
+/// An error number of the system.
+pub(super) type Errno = i32;
+
+fn errno() -> Errno {
+    io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
+}
+
+/// What the outcome of a call stands for: negative for an error.
+fn outcome(value: i32) -> Result<i32, Errno> {
+    if value < 0 { Err(errno()) } else { Ok(value) }
+}
+
+/// A descriptor, of a call that returns a new one.
+fn new_descriptor(value: i32) -> Result<OwnedFd, Errno> {
+    let fd = outcome(value)?;
+    // SAFETY: the system has made it for this call, so that nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What the kernel gives back with a report: whose it is.
+///
+/// From the lowest bit on: 26 bits of socket, two of mode, one for an interest that is
+/// [quiet](Self::quiet), 31 of generation, four of revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Data(u64);
+
+const MODE: u32 = 26;
+const QUIET: u32 = 28;
+const GENERATION: u32 = 29;
+const REVISION: u32 = 60;
+
+impl Data {
+    pub(super) const MAX_SOCKET: u32 = (1 << 26) - 4;
+    /// These have the numbers of no socket.
+    pub(super) const WAKER: Data = Data((1 << 26) - 1);
+    pub(super) const TIMER: Data = Data((1 << 26) - 2);
+    pub(super) const IGNORED: Data = Data((1 << 26) - 3);
+
+    pub(super) fn of(interest: &Interest) -> Self {
+        Data(
+            u64::from(interest.socket)
+                | (interest.mode as u64) << MODE
+                | u64::from(interest.generation & GENERATIONS) << GENERATION
+                | u64::from(interest.revision & REVISIONS) << REVISION,
+        )
+    }
+
+    /// The same, for an interest of which a change is waited for.
+    pub(super) fn quiet(self) -> Self {
+        Data(self.0 | 1 << QUIET)
+    }
+
+    pub(super) fn socket(self) -> u32 {
+        self.0 as u32 & ((1 << 26) - 1)
+    }
+
+    pub(super) fn is(self, mode: Mode) -> bool {
+        self.0 >> MODE & 3 == mode as u64
+    }
+
+    pub(super) fn is_quiet(self) -> bool {
+        self.0 >> QUIET & 1 != 0
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        (self.0 >> GENERATION) as u32 & GENERATIONS
+    }
+}
+
+/// What the kernel reports.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct Event(libc::epoll_event);
+
+impl Event {
+    pub(super) fn flags(&self) -> u32 {
+        self.0.events
+    }
+
+    pub(super) fn data(&self) -> Data {
+        Data(self.0.u64)
+    }
+}
+
+/// `epoll_create1`
+pub(super) fn epoll_create() -> Result<OwnedFd, Errno> {
+    // SAFETY: it takes no memory.
+    new_descriptor(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// `epoll_ctl`
+pub(super) fn control(
+    set: &OwnedFd,
+    call: i32,
+    socket: u32,
+    flags: u32,
+    data: Data,
+) -> Result<(), Errno> {
+    let mut event = libc::epoll_event {
+        events: flags,
+        u64: data.0,
+    };
+    // SAFETY: the event is there for the call. The kernel checks the number, and only watches it.
+    outcome(unsafe { libc::epoll_ctl(set.as_raw_fd(), call, socket as i32, &mut event) }).map(drop)
+}
+
+/// `epoll_ctl` — Adds a descriptor of the port's own.
+pub(super) fn add(set: &OwnedFd, fd: impl AsFd, flags: u32, data: Data) -> Result<(), Errno> {
+    control_own(set, libc::EPOLL_CTL_ADD, fd, flags, data)
+}
+
+/// `epoll_ctl` — For a descriptor of the port's own.
+pub(super) fn control_own(
+    set: &OwnedFd,
+    call: i32,
+    fd: impl AsFd,
+    flags: u32,
+    data: Data,
+) -> Result<(), Errno> {
+    let number = fd.as_fd().as_raw_fd() as u32;
+    control(set, call, number, flags, data)
+}
+
+/// A time for the kernel, as it has it on every processor.
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// `epoll_wait`, `epoll_pwait2` — Replaces what is in `events` by what the set has, or will have in time.
+///
+/// A wait may end early: when a signal comes, or with a very long time.
+pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout: Option<Duration>) {
+    events.clear();
+    events.reserve(room);
+    let memory = events.as_mut_ptr().cast::<libc::epoll_event>();
+    let room = room as i32;
+    let set = set.as_raw_fd();
+    let count = match timeout {
+        // SAFETY: there is room for as many events, here and below.
+        None => unsafe { libc::epoll_wait(set, memory, room, -1) },
+        Some(Duration::ZERO) => unsafe { libc::epoll_wait(set, memory, room, 0) },
+        Some(timeout) => unsafe { wait_exactly(set, memory, room, timeout) },
+    };
+    // SAFETY: the kernel has written so many events.
+    unsafe { events.set_len(usize::try_from(count).unwrap_or(0)) };
+}
+
+/// # Safety
+///
+/// There has to be memory for `room` events.
+unsafe fn wait_exactly(
+    set: i32,
+    memory: *mut libc::epoll_event,
+    room: i32,
+    timeout: Duration,
+) -> i32 {
+    /// Kernels before 5.11 have no such call, and some sandboxes forbid it.
+    static IS_MISSING: AtomicBool = AtomicBool::new(false);
+    // Longer than a day is not needed: the caller waits again.
+    let timeout = timeout.min(Duration::from_secs(24 * 60 * 60));
+    if !IS_MISSING.load(Ordering::Relaxed) {
+        let time = Timespec {
+            seconds: timeout.as_secs() as i64,
+            nanoseconds: timeout.subsec_nanos().into(),
+        };
+        let no_mask = std::ptr::null::<libc::c_void>();
+        let call = libc::SYS_epoll_pwait2;
+        // SAFETY: the caller's promise; the time is there for the call.
+        let count = unsafe { libc::syscall(call, set, memory, room, &raw const time, no_mask, 0) };
+        if count >= 0 || !matches!(errno(), libc::ENOSYS | libc::EPERM) {
+            return count as i32;
+        }
+        IS_MISSING.store(true, Ordering::Relaxed);
+    }
+    let milliseconds = timeout.as_nanos().div_ceil(1_000_000) as i32;
+    // SAFETY: the caller's promise.
+    unsafe { libc::epoll_wait(set, memory, room, milliseconds) }
+}
+
+/// `poll` — Sees what holds now. It fails if a signal comes, there are more than the limit of open files,
+/// or no memory is left.
+pub(super) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
+    let count = sockets.len() as libc::nfds_t;
+    // SAFETY: so many are there for the call.
+    outcome(unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) }).map(drop)
+}
+
+fn option<T: Default>(socket: u32, name: i32) -> Result<T, Errno> {
+    let mut value = T::default();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: so much memory is there for the call; any bits are a value of an integer.
+    let done = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(socket as i32, libc::SOL_SOCKET, name, value, &mut length)
+    };
+    outcome(done).map(|_| value)
+}
+
+/// `SO_COOKIE` — What no other socket has.
+pub(super) fn identity(socket: u32) -> Result<u64, Errno> {
+    match option::<u64>(socket, libc::SO_COOKIE) {
+        Err(libc::ENOPROTOOPT) => inode(socket),
+        done => done,
+    }
+}
+
+/// `fstat` — On kernels before 4.12, which have no cookies, the inode number has to do.
+fn inode(socket: u32) -> Result<u64, Errno> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the memory is there for the call, and any bits are a value of the structure.
+    unsafe {
+        outcome(libc::fstat(socket as i32, stat.as_mut_ptr()))?;
+        #[allow(
+            clippy::useless_conversion,
+            reason = "it is narrower on some processors"
+        )]
+        Ok(stat.assume_init().st_ino.into())
+    }
+}
+
+/// `SO_TYPE` — Whether a socket has connections.
+pub(super) fn is_stream(socket: u32) -> bool {
+    let kind = option::<i32>(socket, libc::SO_TYPE);
+    matches!(kind, Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+}
+
+/// `SO_DOMAIN` — Whether a socket connects within this system.
+pub(super) fn is_local(socket: u32) -> bool {
+    option::<i32>(socket, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+}
+
+/// `eventfd`
+pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
+    // SAFETY: it takes no memory.
+    new_descriptor(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Add to an `eventfd`. It is never read, and it would take 2^64 times to fill it.
+pub(super) fn signal(eventfd: &OwnedFd) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: the bytes are there for the call.
+    unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// `timerfd_create`
+pub(super) fn timerfd() -> Result<OwnedFd, Errno> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: it takes no memory.
+    new_descriptor(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+}
+
+/// `timerfd_settime` — Once, after this time; `None`: never.
+pub(super) fn set_timer(timer: &OwnedFd, time: Option<Duration>) -> Result<(), Errno> {
+    // Zero would unset it.
+    let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
+    // SAFETY: any bits are a value of the structure.
+    let mut setting: libc::itimerspec = unsafe { std::mem::zeroed() };
+    setting.it_value.tv_sec = time.as_secs().min(libc::time_t::MAX as u64) as libc::time_t;
+    setting.it_value.tv_nsec = time.subsec_nanos() as libc::c_long;
+    // SAFETY: the structure is there for the call.
+    let done =
+        unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &setting, std::ptr::null_mut()) };
+    outcome(done).map(drop)
+}
+
+/// `dup3` — Has the number of one set stand for another, which is closed under its own number.
+pub(super) fn replace(set: &OwnedFd, by: OwnedFd) -> Result<(), Errno> {
+    // SAFETY: the number stays open throughout, and stays the owner's.
+    let done = unsafe { libc::dup3(by.as_raw_fd(), set.as_raw_fd(), libc::O_CLOEXEC) };
+    outcome(done).map(drop)
+}

@@ -1,0 +1,110 @@
+//! What the kernel reports though nobody asked, and what it does not report.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Data, Epoll, Memory, Timer, conditions, sys};
+use crate::engine::{Backend, Interest, Mode, Report, Reports, Validity, Wanted};
+
+impl Epoll {
+    /// A report showed nothing that is wanted: hang-ups cannot be masked out. It would come over and over,
+    /// or be the last one; so from here on changes are waited for.
+    pub(super) fn quiet(&self, wanted: &Wanted, interest: &Interest) {
+        if !matches!(interest.mode, Mode::Once | Mode::Level) {
+            return;
+        }
+        // If the socket is not in the set any more, that is found out when it is armed the next time.
+        let _ = wanted.follow(interest, |current| {
+            if current != interest {
+                return self.arm(current, false);
+            }
+            let flags = conditions::flags(interest.filter, Mode::Edge);
+            let data = Data::of(interest).quiet();
+            let modify = libc::EPOLL_CTL_MOD;
+            let done = sys::control(&self.set, modify, interest.socket, flags, data);
+            done.map_err(super::arm_error)
+        });
+    }
+
+    /// What was waited for has come: watch as was asked.
+    pub(super) fn control_again(&self, wanted: &Wanted, interest: &Interest) {
+        // As above.
+        let _ = wanted.follow(interest, |current| self.arm(current, false));
+    }
+
+    /// Report the Unix sockets that have connected.
+    pub(super) fn report_silent(
+        &self,
+        wanted: &Wanted,
+        memory: &mut Memory,
+        reports: &mut Reports,
+    ) {
+        let mut sockets = self.silent.lock();
+        sockets.retain(|&socket| {
+            let Some(interest) = wanted.get(socket) else {
+                return false;
+            };
+            let mut poll = [libc::pollfd {
+                fd: socket as i32,
+                events: conditions::asked(interest.filter),
+                revents: 0,
+            }];
+            if sys::poll_now(&mut poll).is_err() {
+                return true;
+            }
+            let flags = conditions::found(poll[0].revents);
+            let Some(events) = conditions::of_socket(flags, socket) else {
+                return true;
+            };
+            if poll[0].revents & libc::POLLNVAL == 0 && events.intersects(interest.filter.wanted())
+            {
+                if interest.mode == Mode::Level {
+                    self.control_again(wanted, &interest);
+                }
+                memory.data.push(Data::of(&interest));
+                reports.reports.push(Report {
+                    socket,
+                    generation: interest.generation,
+                    events,
+                    validity: Validity::Valid,
+                });
+            }
+            false
+        });
+        self.silent.count.store(sockets.len(), Ordering::Release);
+        if sockets.is_empty() {
+            self.timer.stop_ticking();
+        }
+    }
+}
+
+/// Unix stream sockets that are watched and not connected. When they connect, the kernel wakes nobody; so
+/// while there are any, they are polled from time to time.
+#[derive(Default)]
+pub(super) struct Silent {
+    count: AtomicUsize,
+    sockets: Mutex<Vec<u32>>,
+}
+
+impl Silent {
+    pub(super) fn has_any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A socket that is not connected was reported.
+    pub(super) fn note(&self, socket: u32, timer: &Timer) {
+        if !sys::is_local(socket) {
+            return;
+        }
+        let mut sockets = self.lock();
+        if !sockets.contains(&socket) {
+            sockets.push(socket);
+            self.count.store(sockets.len(), Ordering::Release);
+            timer.tick();
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What the engine needs of a system: [`Backend`], and the values that pass between the two.
+
+use std::time::Duration;
+
+use super::wanted::Wanted;
+use crate::{Entry, Error, EventFilter, Events, RegistrationError};
+
+/// How the system watches a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Report a condition that holds, or the next one to hold, once; then keep silent until armed again.
+    Once,
+    /// Report as long as a condition holds; at least once until the report is
+    /// [delivered](Backend::delivered).
+    Level,
+    /// Report when a condition begins to hold after it was armed. One that held all the time is none,
+    /// though it may be shown beside one that began to.
+    Edge,
+    /// Report when a condition begins to hold; one that holds when it is armed may be reported or not. The
+    /// port owns the socket, so that its number stands for nothing else.
+    Kept,
+}
+
+/// What is to be watched of one socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interest {
+    /// The number of the socket.
+    pub(crate) socket: u32,
+    /// When it was armed, counted within the port. Reports carry it, so that stale ones are known.
+    pub(crate) generation: u32,
+    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
+    pub(crate) revision: u8,
+    /// The conditions. Errors are watched for in any case.
+    pub(crate) filter: EventFilter,
+    pub(crate) mode: Mode,
+}
+
+/// An interest that is handed over again, and what became of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rearm {
+    pub(crate) interest: Interest,
+    /// The system has this interest already. What holds by now it may have reported earlier.
+    pub(crate) is_armed: bool,
+    /// It was reported once, and the system keeps silent about it until it is armed.
+    pub(crate) is_silent: bool,
+    /// The port owns the socket, so that its number stands for nothing else.
+    pub(crate) is_owned: bool,
+    /// When the registration was enabled.
+    pub(super) generation: u32,
+    /// Which entry of the batch asked for it.
+    pub(super) entry: u32,
+    /// For the backend's own use.
+    pub(crate) readiness: Readiness,
+    pub(crate) outcome: Outcome,
+}
+
+/// What became of a [`Rearm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is armed; or another thread has changed the interest, which that one saw to.
+    Armed,
+    /// These conditions hold, and it may not be armed.
+    Ready(Events),
+    /// The interest was withdrawn by another thread.
+    Withdrawn,
+    /// It is not armed.
+    Failed(ArmError),
+}
+
+/// What holds of a socket at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    NotReady,
+    Ready(Events),
+    /// It cannot be told cheaply, or the system did not say, or the number stands for another socket.
+    Unknown,
+}
+
+/// What the system reports of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) socket: u32,
+    pub(crate) generation: u32,
+    /// At least one of the conditions of the interest, or of those that need not be asked for.
+    pub(crate) events: Events,
+    pub(crate) validity: Validity,
+}
+
+/// Whether the number of a report still stands for the socket that was armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validity {
+    /// Nothing speaks against it.
+    Valid,
+    /// What it stands for is in another state than what is reported, or could not be asked about.
+    Doubtful,
+    /// It is closed, or stands for another one, though the socket lives on somewhere else.
+    Closed,
+}
+
+/// Why a socket is not armed, or was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ArmError {
+    /// The number stands for another socket than the one that was armed, or for none.
+    Stale,
+    /// The system refused.
+    Refused(RegistrationError),
+}
+
+/// What a wait is to bring at most, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// So many reports at most, if the system has more.
+    pub(crate) room: usize,
+    /// `None`: for ever.
+    pub(crate) timeout: Option<Duration>,
+    /// Generations that this call has armed: their sockets are borrowed, and so are known to be open.
+    pub(crate) borrowed: (u32, u32),
+    /// The engine's lock is held: nobody arms anything for the first time, or disarms it, meanwhile.
+    pub(crate) is_exclusive: bool,
+}
+
+impl Wait {
+    /// What there is now, and no more than a batch of it, with the engine's lock held.
+    pub(crate) const NOW: Wait = Wait {
+        room: BATCH,
+        timeout: Some(Duration::ZERO),
+        borrowed: (0, 0),
+        is_exclusive: true,
+    };
+
+    /// Whether the socket of this generation is borrowed by the call that waits.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, closes are known"))]
+    pub(crate) fn borrows(&self, generation: u32) -> bool {
+        let (first, end) = self.borrowed;
+        generation.wrapping_sub(first) & GENERATIONS < end.wrapping_sub(first) & GENERATIONS
+    }
+}
+
+/// How many reports a thread takes at once, at the most.
+pub(crate) const BATCH: usize = 256;
+
+/// Generations are counted in 31 bits.
+pub(crate) const GENERATIONS: u32 = u32::MAX >> 1;
+
+/// Revisions are counted in 4 bits.
+pub(crate) const REVISIONS: u8 = 15;
+
+/// What one wait has brought.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    pub(crate) reports: Vec<Report>,
+    /// Packets of others, for the queue as they are.
+    pub(crate) packets: Vec<Entry>,
+    /// It was ended by [`Backend::wake`].
+    pub(crate) woken: bool,
+    /// The time of the alarm is over.
+    pub(crate) alarmed: bool,
+    /// Something is to be done in an [exclusive](Wait::is_exclusive) wait.
+    pub(crate) wants_exclusive: bool,
+}
+
+impl Reports {
+    pub(crate) fn clear(&mut self) {
+        self.reports.clear();
+        self.packets.clear();
+        self.woken = false;
+        self.alarmed = false;
+        self.wants_exclusive = false;
+    }
+
+    /// Whether there is anything that the engine has to know.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reports.is_empty()
+            && self.packets.is_empty()
+            && !(self.woken || self.alarmed || self.wants_exclusive)
+    }
+}
+
+/// A system's way to tell which sockets are ready.
+///
+/// Several threads may call it at once. One report wakes one of those that wait. It holds nothing that
+/// keeps a closed socket alive. What is wanted of each socket is published in [`Wanted`] before the backend
+/// is told of it.
+pub(crate) trait Backend: Send + Sync + 'static {
+    /// Memory of a call, kept from one to the next.
+    type Memory: Default + Send;
+
+    /// Tell the socket that has this number from every other that ever had it.
+    fn identify(&self, socket: u32) -> Result<u64, RegistrationError>;
+
+    /// Watch a socket: one that is not watched (`is_new`), or in another way than before.
+    fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError>;
+
+    /// Arm many again that were armed before, or say that they are ready. Called without the engine's lock:
+    /// another thread may change an interest at the same time ([`Wanted::follow`]).
+    fn rearm(&self, wanted: &Wanted, memory: &mut Self::Memory, batch: &mut [Rearm]);
+
+    /// Stop watching a socket.
+    fn disarm(&self, socket: u32) -> Result<(), ArmError>;
+
+    /// Tell which conditions hold now of sockets that are armed, or were: `readiness` of the same length.
+    fn poll_now(
+        &self,
+        wanted: &Wanted,
+        memory: &mut Self::Memory,
+        interests: &[Interest],
+        readiness: &mut Vec<Readiness>,
+    );
+
+    /// Wait for reports, or a wake-up, or until the time is over, or for no reason.
+    fn wait(&self, wanted: &Wanted, memory: &mut Self::Memory, reports: &mut Reports, wait: &Wait);
+
+    /// The notification of a socket that is watched for a level was dequeued, and the next one is due for as
+    /// long as the condition holds. If the backend kept silent since its report, it has to report again,
+    /// at the latest when this thread waits or [flushes](Self::flush).
+    fn delivered(&self, _socket: u32) {}
+
+    /// Hand over now what would be handed over with the next wait.
+    fn flush(&self) {}
+
+    /// Wake the newest waiting thread, or else the next one to wait: now, or after this time, for which
+    /// the latest call counts and which the reports call an alarm.
+    fn wake(&self, after: Option<Duration>) -> Result<(), Error>;
+
+    /// Leave no trace in the sockets that are watched: another port may have them next.
+    fn close(&self) {}
+
+    /// Whether reports and wake-ups go to the newest waiting thread. If not, to the oldest.
+    fn wakes_newest(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,203 @@
+//! Registrations of sockets that the port's user has given to the port: see [`crate::owned`].
+//!
+//! Between its notification and the time that it is armed again such a registration is disabled, and
+//! whoever was notified has the socket. Nobody else may arm it, and nobody closes it while it is armed.
+
+use std::time::Duration;
+
+use super::backend::{Backend, Mode};
+use super::queue::Queue;
+use super::register::refusal;
+use super::table::{Slot, State};
+use super::{Core, Engine};
+use crate::sys::{self, RawSocket};
+use crate::{Entry, Error, Events, Registration, RegistrationError};
+
+/// How the sockets that the port owns are armed: kept armed for good, or armed each time.
+///
+/// What arrives while a thread has the connection wakes another thread for nothing, if the socket is kept
+/// armed. Where that happens more often than every fourth time, as it does when clients are quick and
+/// several threads serve them, sockets are armed each time, for a while.
+#[derive(Debug, Default)]
+pub(super) struct RearmPolicy {
+    /// Goes up with each spurious wake-up, and down with each socket that is armed.
+    score: u32,
+    /// How many sockets are to be armed before it is tried again to keep them armed.
+    left: u32,
+}
+
+impl RearmPolicy {
+    const SPURIOUS: u32 = 4;
+    const TOO_MANY: u32 = 64;
+    const WHILE: u32 = 4096;
+
+    /// How the next socket is armed.
+    pub(super) fn mode(&mut self) -> Mode {
+        if self.left > 0 {
+            self.left -= 1;
+            return Mode::Once;
+        }
+        self.score = self.score.saturating_sub(1);
+        Mode::Kept
+    }
+
+    /// A thread was woken for nothing.
+    pub(super) fn on_spurious_wakeup(&mut self) {
+        self.score += Self::SPURIOUS;
+        if self.score >= Self::TOO_MANY && self.left == 0 {
+            self.score = 0;
+            self.left = Self::WHILE;
+        }
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Register a socket under this key, disabled.
+    pub(crate) fn adopt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        let mut core = self.enter()?;
+        Ok(self.adopt_number(&mut core, socket, key))
+    }
+
+    fn adopt_number(
+        &self,
+        core: &mut Core<B>,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<(), RegistrationError> {
+        let socket = sys::number(socket).ok_or(RegistrationError::NotASocket)?;
+        if core.table.live(socket).is_some() && self.is_same_socket(socket)? {
+            return Err(RegistrationError::OtherKey);
+        }
+        self.forget(core, socket);
+        self.owner.claim(socket, || self.backend.identify(socket))?;
+        core.table.insert(socket, key).is_owned = true;
+        Ok(())
+    }
+
+    /// The registration of an adopted socket, if this is its key.
+    fn owned<'a>(
+        core: &'a mut Core<B>,
+        socket: u32,
+        key: usize,
+    ) -> Option<(&'a mut Slot, &'a mut Queue)> {
+        let Core { table, queue, .. } = core;
+        let slot = table.live(socket)?;
+        (slot.is_owned && slot.key == key).then_some((slot, queue))
+    }
+
+    /// Arm an adopted socket for the first time; or queue the packet that was asked for instead.
+    pub(super) fn enable_owned(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        entry: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        let Some((slot, queue)) = Self::owned(core, socket, entry.completion_key) else {
+            return Err(RegistrationError::NotASocket);
+        };
+        let reason = std::mem::take(&mut slot.interruption);
+        if reason != 0 {
+            queue.notify(slot, socket, Events::from_bits_retain(reason));
+            return Ok(());
+        }
+        let is_new = slot.armed.is_none();
+        let interest = self.want(core, socket, entry);
+        self.arm(core, &interest, is_new).map_err(refusal)
+    }
+
+    /// End the registration of a socket that is not armed, without a notification. The system need not
+    /// be told if the socket is closed next.
+    pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
+        let (Some(socket), Ok(mut core)) = (sys::number(socket), self.enter()) else {
+            return;
+        };
+        let Some((slot, _)) = Self::owned(&mut core, socket, key) else {
+            return;
+        };
+        if slot.armed.is_some() && stays_open {
+            self.wanted.withdraw(socket);
+            // If that fails, what is reported is stale.
+            let _ = self.backend.disarm(socket);
+        }
+        self.forget(&mut core, socket);
+        drop(core);
+        self.backend.flush();
+    }
+
+    /// Disarm a registration, if it is armed, and have its packet give this value. True if that was done.
+    ///
+    /// `insist`: the value takes the place of what a packet says that is in the queue already; and if
+    /// there is none, and the registration is not armed, it comes when it is armed the next time.
+    pub(crate) fn interrupt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        reason: u32,
+        insist: bool,
+    ) -> bool {
+        let (Some(socket), Ok(mut core)) = (sys::number(socket), self.enter()) else {
+            return false;
+        };
+        let Some((slot, queue)) = Self::owned(&mut core, socket, key) else {
+            return false;
+        };
+        let is_queued = slot.ticket != 0;
+        if is_queued && !insist {
+            return false;
+        }
+        if !is_queued && slot.state != State::Enabled {
+            if insist {
+                slot.interruption = reason;
+            }
+            return false;
+        }
+        slot.state = State::Disabled;
+        slot.pending = Events::empty();
+        queue.notify(slot, socket, Events::from_bits_retain(reason));
+        self.leave(core);
+        true
+    }
+
+    /// Queue this packet when the time is over. The latest time counts.
+    pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
+        let mut core = self.enter()?;
+        core.alarm = entry;
+        self.backend.wake(Some(delay))
+    }
+
+    /// The backend, to be watched itself: it wakes whoever watches it when there is something to
+    /// dequeue and nobody waits.
+    #[allow(dead_code, reason = "not every system has such loops")]
+    pub(crate) fn expose(&self) -> &B {
+        if let Ok(mut core) = self.enter() {
+            if !core.exposed {
+                core.exposed = true;
+                self.leave(core);
+            }
+        }
+        &self.backend
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_armed_each_time_for_a_while_after_many_spurious_wakeups() {
+        let mut policy = RearmPolicy::default();
+        for _ in 0..100 {
+            // Now and then is in order.
+            policy.on_spurious_wakeup();
+            assert!((0..4).all(|_| policy.mode() == Mode::Kept));
+        }
+        let many = RearmPolicy::TOO_MANY / RearmPolicy::SPURIOUS;
+        (0..many).for_each(|_| policy.on_spurious_wakeup());
+        assert!((0..RearmPolicy::WHILE).all(|_| policy.mode() == Mode::Once));
+        assert_eq!(policy.mode(), Mode::Kept);
+    }
+}

@@ -1,0 +1,326 @@
+//! Registrations: from the caller's entries to the table.
+
+use super::backend::{
+    ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Readiness, Rearm,
+};
+use super::table::State;
+use super::{Core, Engine, Scratch};
+use crate::sys;
+use crate::{Events, Operation, Registration, RegistrationError, Trigger};
+
+/// The generations that a call has armed: the first, and the one after the last.
+pub(super) type Armed = (u32, u32);
+
+fn next(generation: u32) -> u32 {
+    generation.wrapping_add(1) & GENERATIONS
+}
+
+impl<B: Backend> Engine<B> {
+    /// Apply a batch in order, each entry with its own result.
+    ///
+    /// An entry that enables a known level-triggered registration again is only noted in
+    /// [`Scratch::rearms`]: to arm it is one system call for each, for which the lock is released.
+    pub(super) fn apply(
+        &self,
+        core: &mut Core<B>,
+        scratch: &mut Scratch<B>,
+        batch: &mut [Registration<'_>],
+    ) -> Armed {
+        let first = next(core.generation);
+        let mut is_fetched = false;
+        for index in 0..batch.len() {
+            let entry = &mut batch[index];
+            if let Some(rearm) = self.enable_again(core, entry, index as u32) {
+                entry.result = Ok(());
+                scratch.rearms.push(rearm);
+                continue;
+            }
+            entry.result = entry.check();
+            if entry.result.is_err() || entry.operation == Operation::NONE {
+                continue;
+            }
+            is_fetched &= scratch.rearms.is_empty() && entry.operation != Operation::ENABLE;
+            self.flush_rearms(core, scratch, batch);
+            batch[index].result = self.apply_one(core, &batch[index], &mut is_fetched);
+        }
+        (first, next(core.generation))
+    }
+
+    /// Enable a level-triggered registration that the system knows already, and say how it is to be armed.
+    /// `None` if the entry is anything else, and nothing was done.
+    fn enable_again(
+        &self,
+        core: &mut Core<B>,
+        entry: &Registration<'_>,
+        index: u32,
+    ) -> Option<Rearm> {
+        if !entry.is_level_enable() {
+            return None;
+        }
+        let socket = sys::number(entry.raw_socket())?;
+        let Core {
+            table,
+            queue,
+            generation,
+            policy,
+            ..
+        } = core;
+        let slot = table.live(socket)?;
+        let armed = slot.armed?;
+        if slot.key != entry.completion_key || slot.interruption != 0 {
+            return None;
+        }
+        let is_silent = slot.state == State::Disabled && armed == Mode::Once;
+        *generation = next(*generation);
+        slot.generation = *generation;
+        slot.filter = entry.event_filter;
+        slot.trigger = entry.trigger;
+        slot.state = State::Enabled;
+        if slot.ticket != 0 {
+            let wanted = slot.wanted();
+            queue.retain(slot, wanted);
+        }
+        let mode = match slot.is_owned {
+            true => policy.mode(),
+            false if slot.trigger.contains(Trigger::ONESHOT) => Mode::Once,
+            false => Mode::Level,
+        };
+        let is_armed =
+            mode == Mode::Kept && armed == Mode::Kept && slot.armed_filter == slot.filter;
+        if !is_armed {
+            slot.armed = Some(mode);
+            slot.armed_filter = slot.filter;
+            slot.armed_generation = slot.generation;
+            slot.revision = 0;
+        }
+        let interest = slot.interest(socket, mode);
+        if !is_armed {
+            self.wanted.set(&interest);
+        }
+        Some(Rearm {
+            interest,
+            is_armed,
+            is_silent: is_silent && mode == Mode::Once,
+            is_owned: slot.is_owned,
+            generation: slot.generation,
+            entry: index,
+            readiness: Readiness::Unknown,
+            outcome: Outcome::Armed,
+        })
+    }
+
+    /// Apply one entry that was checked, with the lock held throughout.
+    fn apply_one(
+        &self,
+        core: &mut Core<B>,
+        entry: &Registration<'_>,
+        is_fetched: &mut bool,
+    ) -> Result<(), RegistrationError> {
+        let socket = sys::number(entry.raw_socket()).ok_or(RegistrationError::NotASocket)?;
+        match entry.operation {
+            _ if entry.owned => self.enable_owned(core, socket, entry),
+            Operation::ENABLE => self.enable(core, socket, entry),
+            Operation::DISABLE => {
+                self.disarm(core, socket)?;
+                if let Some(slot) = core.table.slot(socket) {
+                    slot.state = State::Disabled;
+                }
+                Ok(())
+            }
+            _ => {
+                self.disarm(core, socket)?;
+                if !std::mem::replace(is_fetched, true) {
+                    self.fetch_before_packet(core);
+                }
+                let Core { table, queue, .. } = core;
+                if let Some(slot) = table.slot(socket) {
+                    slot.state = State::Removing;
+                    queue.notify(slot, socket, Events::REMOVE);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn enable(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        entry: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        let Some(slot) = core.table.slot(socket) else {
+            return self.enable_new(core, socket, entry);
+        };
+        let has_same_key = slot.key == entry.completion_key;
+        match slot.state {
+            State::Vacant | State::Removed => self.enable_new(core, socket, entry),
+            State::Enabled | State::Disabled if has_same_key && slot.armed.is_some() => {
+                let goes_on = slot.state == State::Enabled && slot.armed == Some(Mode::Edge);
+                if goes_on && entry.trigger.contains(Trigger::EDGE) {
+                    return self.enable_edge_again(core, socket, entry);
+                }
+                let interest = self.want(core, socket, entry);
+                let armed = self.arm(core, &interest, false);
+                self.or_enable_new(core, socket, entry, armed)
+            }
+            state => {
+                if !self.is_same_socket(socket)? {
+                    return self.enable_new(core, socket, entry);
+                }
+                if state == State::Removing {
+                    return Err(RegistrationError::RemovePending);
+                }
+                if !has_same_key {
+                    return Err(RegistrationError::OtherKey);
+                }
+                let interest = self.want(core, socket, entry);
+                self.arm(core, &interest, true).map_err(refusal)
+            }
+        }
+    }
+
+    /// Register a socket that this port does not have. If its number has a registration all the same,
+    /// that one's socket was closed.
+    pub(super) fn enable_new(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        entry: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        self.forget(core, socket);
+        self.owner.claim(socket, || self.backend.identify(socket))?;
+        core.table.insert(socket, entry.completion_key);
+        let interest = self.want(core, socket, entry);
+        self.arm(core, &interest, true).map_err(|error| {
+            self.forget(core, socket);
+            refusal(error)
+        })
+    }
+
+    /// Enable an edge-triggered registration that is enabled. Its edges carry on: none is lost.
+    fn enable_edge_again(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        entry: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
+        if !self.is_same_socket(socket)? {
+            return self.enable_new(core, socket, entry);
+        }
+        let filter = entry.event_filter;
+        if core
+            .table
+            .slot(socket)
+            .is_some_and(|it| it.armed_filter != filter)
+        {
+            // With another filter it begins anew; what began to hold before that is queued.
+            self.fetch(core);
+        }
+        let Core { table, queue, .. } = core;
+        let Some(slot) = table.live(socket) else {
+            return self.enable_new(core, socket, entry);
+        };
+        slot.trigger = entry.trigger;
+        slot.filter = filter;
+        if slot.ticket != 0 {
+            let wanted = slot.wanted();
+            queue.retain(slot, wanted);
+        }
+        if slot.armed_filter == filter {
+            return Ok(());
+        }
+        slot.armed_filter = filter;
+        slot.revision = slot.revision.wrapping_add(1) & REVISIONS;
+        let interest = slot.interest(socket, Mode::Edge);
+        self.wanted.set(&interest);
+        let armed = self.arm(core, &interest, false);
+        self.or_enable_new(core, socket, entry, armed)
+    }
+
+    /// If the system does not know the socket that is registered, that one is closed, and this is another.
+    fn or_enable_new(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        entry: &Registration<'_>,
+        armed: Result<(), ArmError>,
+    ) -> Result<(), RegistrationError> {
+        match armed {
+            Err(ArmError::Stale) => self.enable_new(core, socket, entry),
+            Err(ArmError::Refused(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Enable a registration, and publish what is to be watched from now on.
+    pub(super) fn want(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        entry: &Registration<'_>,
+    ) -> Interest {
+        let Core {
+            table,
+            queue,
+            generation,
+            policy,
+            ..
+        } = core;
+        *generation = next(*generation);
+        let slot = table.entry(socket);
+        slot.generation = *generation;
+        slot.armed_generation = *generation;
+        slot.revision = 0;
+        slot.filter = entry.event_filter;
+        slot.trigger = entry.trigger;
+        slot.state = State::Enabled;
+        if slot.ticket != 0 {
+            let wanted = slot.wanted();
+            queue.retain(slot, wanted);
+        }
+        let mode = if slot.is_owned {
+            policy.mode()
+        } else if slot.is_edge() {
+            Mode::Edge
+        } else if slot.trigger.contains(Trigger::ONESHOT) {
+            Mode::Once
+        } else {
+            Mode::Level
+        };
+        slot.armed = Some(mode);
+        slot.armed_filter = slot.filter;
+        let interest = slot.interest(socket, mode);
+        self.wanted.set(&interest);
+        interest
+    }
+
+    /// Whether the number stands for the socket that this port registered under it.
+    pub(super) fn is_same_socket(&self, socket: u32) -> Result<bool, RegistrationError> {
+        let identity = self.backend.identify(socket)?;
+        Ok(self.owner.owns(socket, identity))
+    }
+
+    /// End the registration of a socket that was closed. A removal that was accepted is still notified.
+    pub(super) fn forget(&self, core: &mut Core<B>, socket: u32) {
+        let Core { table, queue, .. } = core;
+        let Some(slot) = table.slot(socket) else {
+            return;
+        };
+        match slot.state {
+            State::Vacant | State::Removed => return,
+            State::Removing => queue.detach(slot),
+            State::Enabled | State::Disabled => queue.withdraw(slot),
+        }
+        table.end(socket, State::Vacant);
+        self.wanted.withdraw(socket);
+        self.owner.release(socket);
+    }
+}
+
+/// A socket that was there a moment ago, and that the system does not find, was closed.
+pub(super) fn refusal(error: ArmError) -> RegistrationError {
+    match error {
+        ArmError::Stale => RegistrationError::NotASocket,
+        ArmError::Refused(error) => error,
+    }
+}

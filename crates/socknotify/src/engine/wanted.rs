@@ -1,0 +1,116 @@
+//! What is to be watched of each socket, published for those who tell the system without a lock.
+//!
+//! A thread that tells the system of an interest may be late: another one may have changed the interest,
+//! and told the system, in the meantime. So whoever tells the system reads the interest again afterwards
+//! ([`Wanted::follow`]). Whatever the order, what the system was told last was current when it was told.
+
+use std::sync::atomic::Ordering;
+
+use super::backend::{ArmError, GENERATIONS, Interest, Mode, REVISIONS};
+use super::pages::Pages;
+use super::sync::AtomicU64;
+use crate::EventFilter;
+
+/// The interests of a port, by the number of the socket. Written with the engine's lock held.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    interests: Pages<AtomicU64>,
+}
+
+/// What came of telling the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// The system was told, and answered.
+    Told(Result<(), ArmError>),
+    /// Another thread has changed the interest, and sees to it.
+    Changed,
+    /// There is none any more.
+    Withdrawn,
+}
+
+// The parts of an interest in its word: bit by bit, from the lowest.
+const FILTER: u32 = 1;
+const MODE: u32 = 4;
+const REVISION: u32 = 6;
+const GENERATION: u32 = 10;
+
+const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
+
+impl Wanted {
+    pub(super) fn new() -> Self {
+        Wanted {
+            interests: Pages::new(),
+        }
+    }
+
+    /// What is to be watched of this socket, if anything.
+    pub(crate) fn get(&self, socket: u32) -> Option<Interest> {
+        let word = self.interests.get(socket)?.load(Ordering::Acquire);
+        // A word of nothing is 0, and the lowest bit of any other is set.
+        (word != 0).then(|| unpack(socket, word))
+    }
+
+    pub(super) fn set(&self, interest: &Interest) {
+        let word = self.interests.entry(interest.socket);
+        word.store(pack(interest), Ordering::Release);
+    }
+
+    pub(super) fn withdraw(&self, socket: u32) {
+        if let Some(word) = self.interests.get(socket) {
+            word.store(0, Ordering::Release);
+        }
+    }
+
+    /// Tell the system of an interest, and of the next one for as long as it changes meanwhile.
+    ///
+    /// If this is withdrawn, the system was or will be told with the engine's lock held, after which it
+    /// knows no such socket to be armed again.
+    pub(crate) fn follow(
+        &self,
+        interest: &Interest,
+        mut tell: impl FnMut(&Interest) -> Result<(), ArmError>,
+    ) -> Followed {
+        let mut told = *interest;
+        match self.get(told.socket) {
+            None => return Followed::Withdrawn,
+            Some(current) if current != told => return Followed::Changed,
+            Some(_) => {}
+        }
+        loop {
+            let answer = tell(&told);
+            match self.get(told.socket) {
+                None => return Followed::Withdrawn,
+                Some(current) if current != told => told = current,
+                Some(_) if told != *interest => return Followed::Changed,
+                Some(_) => return Followed::Told(answer),
+            }
+        }
+    }
+
+    /// Every interest that there is.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Interest> {
+        let words = self.interests.iter();
+        words.filter_map(|(socket, word)| match word.load(Ordering::Acquire) {
+            0 => None,
+            word => Some(unpack(socket, word)),
+        })
+    }
+}
+
+fn pack(interest: &Interest) -> u64 {
+    1 | u64::from(interest.filter.bits()) << FILTER
+        | (interest.mode as u64) << MODE
+        | u64::from(interest.revision & REVISIONS) << REVISION
+        | u64::from(interest.generation & GENERATIONS) << GENERATION
+}
+
+fn unpack(socket: u32, word: u64) -> Interest {
+    Interest {
+        socket,
+        generation: (word >> GENERATION) as u32 & GENERATIONS,
+        revision: (word >> REVISION) as u8 & REVISIONS,
+        filter: EventFilter::from_bits_retain((word >> FILTER) as u16 & 7),
+        mode: MODES[(word >> MODE & 3) as usize],
+    }
+}

@@ -1,0 +1,113 @@
+//! Which port a socket is registered with, for the whole process: a socket has one port at a time.
+//!
+//! A forked child begins with a table of its own: it cannot use its parent's ports, nor wait for a lock
+//! that a thread of the parent held when it forked.
+
+#![allow(
+    unsafe_code,
+    reason = "a child must not touch the lock that it has inherited"
+)]
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::RegistrationError;
+use crate::engine::Pages;
+
+/// The port that a descriptor number was registered with, and the socket that it stood for then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    /// 0 for nobody.
+    port: u32,
+    identity: [u32; 2],
+}
+
+type Owners = Mutex<Pages<Entry>>;
+
+/// Null until the first port registers something, in a process and in each forked child.
+static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
+
+/// A leaf in the order of locks: whoever holds it takes no other, but those that a backend needs to tell
+/// what a socket is.
+fn lock() -> MutexGuard<'static, Pages<Entry>> {
+    let mut owners = OWNERS.load(Ordering::Acquire);
+    if owners.is_null() {
+        let new = Box::into_raw(Box::new(Mutex::new(Pages::new())));
+        let found = OWNERS.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
+        owners = match found {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: it was made above, and nobody else has it.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        };
+    }
+    // SAFETY: what the pointer is set to is never freed.
+    let owners = unsafe { &*owners };
+    owners.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In a forked child, nothing is owned: what the parent's table says is left behind.
+#[cfg(unix)]
+pub(super) fn forget_all() {
+    OWNERS.store(null_mut(), Ordering::Release);
+}
+
+fn halves(identity: u64) -> [u32; 2] {
+    [identity as u32, (identity >> 32) as u32]
+}
+
+/// A port, as the owner of sockets.
+#[derive(Debug)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    /// `id`: different for every port of this process, and not 0.
+    pub(crate) fn new(id: u32) -> Self {
+        Owner(id)
+    }
+
+    /// Own a socket, unless another port does.
+    ///
+    /// An owner of another socket that had the same number lost it when that socket was closed.
+    ///
+    /// `identify` tells what socket it is. No other claim comes between: or else one of a socket that was
+    /// closed meanwhile could take the number from the next one.
+    pub(crate) fn claim(
+        &self,
+        socket: u32,
+        identify: impl FnOnce() -> Result<u64, RegistrationError>,
+    ) -> Result<(), RegistrationError> {
+        let mut owners = lock();
+        let identity = halves(identify()?);
+        let entry = owners.entry_mut(socket);
+        if entry.port != 0 && entry.port != self.0 && entry.identity == identity {
+            return Err(RegistrationError::OtherPort);
+        }
+        *entry = Entry {
+            port: self.0,
+            identity,
+        };
+        Ok(())
+    }
+
+    /// Whether this port owns this very socket.
+    pub(crate) fn owns(&self, socket: u32, identity: u64) -> bool {
+        let entry = Entry {
+            port: self.0,
+            identity: halves(identity),
+        };
+        lock().get(socket) == Some(&entry)
+    }
+
+    /// Give up the number, if it is this port's still.
+    pub(crate) fn release(&self, socket: u32) {
+        if let Some(entry) = lock().get_mut(socket) {
+            if entry.port == self.0 {
+                *entry = Entry::default();
+            }
+        }
+    }
+}
