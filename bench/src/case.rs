@@ -145,7 +145,7 @@ pub(crate) struct Case {
     /// What is done, and what a figure is of.
     pub(crate) about: &'static str,
     /// Ratios are of this figure.
-    pub(crate) judged_by: Figure,
+    pub(crate) compared_by: Figure,
     /// The last one is the horizontal axis of a plot.
     pub(crate) axes: &'static [Axis],
     /// The first one is what the others are compared to.

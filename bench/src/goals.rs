@@ -23,7 +23,7 @@ pub(crate) const GOALS: [Goal; 16] = [
         against: "raw epoll, one-shot, a MOD each",
         goal: "at most 0.65 on epoll, 0.60 on io_uring",
         find: |found, ours| {
-            found.ratios("one-shot", Figure::Net, ours, &ONLY_EPOLL, |it| {
+            found.ratios("one-shot", Figure::NetCpu, ours, &ONLY_EPOLL, |it| {
                 it.get(Parameter::Batch) >= 16
             })
         },
@@ -34,7 +34,7 @@ pub(crate) const GOALS: [Goal; 16] = [
         against: "the same",
         goal: "at most 1.05",
         find: |found, ours| {
-            found.ratios("one-shot", Figure::Net, ours, &ONLY_EPOLL, |it| {
+            found.ratios("one-shot", Figure::NetCpu, ours, &ONLY_EPOLL, |it| {
                 it.get(Parameter::Batch) == 1
             })
         },
@@ -46,7 +46,7 @@ pub(crate) const GOALS: [Goal; 16] = [
         goal: "at most 0.5",
         find: |found, ours| {
             let polling = [Implementation::Polling];
-            found.ratios("one-shot", Figure::Net, ours, &polling, |_| true)
+            found.ratios("one-shot", Figure::NetCpu, ours, &polling, |_| true)
         },
         decimals: 2,
     },
@@ -54,7 +54,7 @@ pub(crate) const GOALS: [Goal; 16] = [
         case: "edge persistent, net time",
         against: "raw epoll, edge",
         goal: "at most 1.15",
-        find: |found, ours| found.ratios("edge", Figure::Net, ours, &ONLY_EPOLL, |_| true),
+        find: |found, ours| found.ratios("edge", Figure::NetCpu, ours, &ONLY_EPOLL, |_| true),
         decimals: 2,
     },
     Goal {
@@ -62,7 +62,9 @@ pub(crate) const GOALS: [Goal; 16] = [
         against: "mio",
         goal: "at most 1.0",
         find: |found, ours| {
-            found.ratios("edge", Figure::Net, ours, &[Implementation::Mio], |_| true)
+            found.ratios("edge", Figure::NetCpu, ours, &[Implementation::Mio], |_| {
+                true
+            })
         },
         decimals: 2,
     },
@@ -76,7 +78,7 @@ pub(crate) const GOALS: [Goal; 16] = [
                 Implementation::RawEpollOnePoll,
                 Implementation::RawUring,
             ];
-            found.ratios("one-shot", Figure::Net, ours, &raw, |_| true)
+            found.ratios("one-shot", Figure::NetCpu, ours, &raw, |_| true)
         },
         decimals: 2,
     },
@@ -275,7 +277,7 @@ impl Found<'_> {
 
     /// With the most idle registrations, to the fewest.
     fn beside_idle(&self, ours: Implementation) -> Vec<f64> {
-        let values = self.values("idle", Figure::Net, ours, |_| true);
+        let values = self.values("idle", Figure::NetCpu, ours, |_| true);
         match &*values {
             [few, .., many] => vec![many / few],
             _ => Vec::new(),

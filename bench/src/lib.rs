@@ -21,6 +21,7 @@ mod report;
 mod row;
 mod run;
 mod servers;
+mod stopwatch;
 mod uring;
 mod ways;
 

@@ -15,7 +15,7 @@ use crate::servers::{Protocol, Shape};
 pub(crate) const CASE: Case = Case {
     name: "echo",
     about: "an echo server of many threads, one message under way on each connection",
-    judged_by: Figure::Rate,
+    compared_by: Figure::Rate,
     axes: &[
         Axis {
             parameter: Parameter::Connections,

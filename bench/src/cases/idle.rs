@@ -14,7 +14,7 @@ use crate::ways::{self, Kind};
 pub(crate) const CASE: Case = Case {
     name: "idle",
     about: "one thread, one-shot, 64 ready at once: a notification, beside idle registrations",
-    judged_by: Figure::Net,
+    compared_by: Figure::NetCpu,
     axes: &[Axis {
         parameter: Parameter::Idle,
         values: &[10, 1_000, 100_000, 1_000_000],
@@ -63,7 +63,7 @@ impl Trial for Idle {
         };
         way.add(&self.active.ours, 0)?;
         way.add(&self.idle, BATCH)?;
-        let time = self.active.time(&mut *way, self.effort.notifications)?;
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        let sample = self.active.time(&mut *way, self.effort.notifications)?;
+        Ok(Some(sample))
     }
 }

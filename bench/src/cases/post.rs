@@ -22,7 +22,7 @@ use crate::processors::{self, stay_on};
 pub(crate) const CASE: Case = Case {
     name: "post",
     about: "a thread that waits is woken; threads: how many wait (mio and polling: a loop for each)",
-    judged_by: Figure::Gross,
+    compared_by: Figure::Gross,
     axes: &[
         Axis {
             parameter: Parameter::Processors,

@@ -6,17 +6,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::stopwatch::Stopwatch;
 use crate::ways::{self, Kind, Way};
 
 pub(crate) const ONE_SHOT: Case = Case {
     name: "one-shot",
     about: "one thread, one-shot and level: a notification, and its socket armed again",
-    judged_by: Figure::Net,
+    compared_by: Figure::NetCpu,
     axes: &BATCHES,
     implementations: ways::all,
     is_counted: true,
@@ -67,24 +67,17 @@ impl Sockets {
         way.turn(&self.ours)
     }
 
-    /// Nanoseconds per notification.
+    /// What a notification takes, on this thread.
     pub(super) fn time<'a>(
         &'a self,
         way: &mut dyn Way<'a>,
         notifications: usize,
-    ) -> io::Result<f64> {
+    ) -> io::Result<Sample> {
         let turns = notifications.div_ceil(self.ours.len());
-        let mut time = Duration::ZERO;
-        // The first tenth warms up.
-        let warm_up = turns.div_ceil(10);
-        for turn in 0..warm_up + turns {
-            let start = Instant::now();
-            self.turn(way)?;
-            if turn >= warm_up {
-                time += start.elapsed();
-            }
-        }
-        Ok(time.as_nanos() as f64 / (turns * self.ours.len()) as f64)
+        (0..turns.div_ceil(10)).try_for_each(|_| self.turn(way))?;
+        let stopwatch = Stopwatch::of_thread();
+        (0..turns).try_for_each(|_| self.turn(way))?;
+        Ok(stopwatch.per(turns * self.ours.len()))
     }
 }
 
@@ -121,8 +114,8 @@ impl Trial for Ready {
         let Some(mut way) = self.way(implementation)? else {
             return Ok(None);
         };
-        let time = self.sockets.time(&mut *way, self.effort.notifications)?;
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        let sample = self.sockets.time(&mut *way, self.effort.notifications)?;
+        Ok(Some(sample))
     }
 
     fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {

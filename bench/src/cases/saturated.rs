@@ -6,18 +6,18 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Thread};
-use std::time::Instant;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load::waits;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{self, Session, Shape, Standing};
+use crate::stopwatch::Stopwatch;
 
 pub(crate) const CASE: Case = Case {
     name: "saturated",
     about: "threads that share connections which are always ready: a notification, and its socket armed again",
-    judged_by: Figure::Gross,
+    compared_by: Figure::Gross,
     axes: &[
         Axis {
             parameter: Parameter::Batch,
@@ -92,14 +92,12 @@ impl Saturated {
 impl Trial for Saturated {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
         let notifications = self.effort.notifications;
-        let (begin, before) = (Instant::now(), waits()?);
+        let (stopwatch, before) = (Stopwatch::of_process(), waits()?);
         self.run(implementation, notifications)?;
-        let time = begin.elapsed().as_nanos() as f64 / notifications as f64;
+        let mut sample = stopwatch.per(notifications);
         let waits = (waits()? - before) / notifications as f64;
-        Ok(Some(Sample::from([
-            (Figure::Gross, time),
-            (Figure::Switches, waits),
-        ])))
+        sample.insert(Figure::Switches, waits);
+        Ok(Some(sample))
     }
 
     fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {
