@@ -30,7 +30,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use self::case::{Effort, Parameter, Setting};
+use self::case::{Effort, Order, Parameter, Setting};
 use self::implementation::Implementation;
 use self::run::Plan;
 
@@ -90,6 +90,9 @@ struct Values {
     /// Processors that threads wake each other on.
     #[arg(long, value_delimiter = ',')]
     processors: Vec<usize>,
+    /// "written-armed" or "armed-written": whether data arrive before or after a socket is armed.
+    #[arg(long, value_delimiter = ',')]
+    order: Vec<Order>,
 }
 
 impl Values {
@@ -102,6 +105,10 @@ impl Values {
             (Parameter::Idle, self.idle),
             (Parameter::Deadlines, self.deadlines),
             (Parameter::Processors, self.processors),
+            (
+                Parameter::Order,
+                self.order.iter().map(|&it| it as usize).collect(),
+            ),
         ]
     }
 }
@@ -114,7 +121,7 @@ enum Part {
     Turns {
         case: String,
         implementation: Implementation,
-        /// Such as "batch=64".
+        /// Such as "order=armed-written batch=64".
         setting: Setting,
         turns: usize,
     },

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::case::{Case, Setting};
+use crate::case::{Case, Parameter, Setting};
 use crate::figure::{Figure, Sample, Spread};
 use crate::implementation::Implementation;
 
@@ -37,7 +37,11 @@ impl Row {
         object.insert("case".into(), self.case.into());
         object.insert("impl".into(), self.implementation.to_string().into());
         for (parameter, value) in self.setting.iter() {
-            object.insert(parameter.name().into(), value.into());
+            let value = match parameter {
+                Parameter::Order => parameter.show(value).into(),
+                _ => value.into(),
+            };
+            object.insert(parameter.name().into(), value);
         }
         for (figure, &value) in &self.figures {
             object.insert(figure.name().into(), json!(value));

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::case::{Axis, Case, Effort, ORDERS, Order, Parameter, Setting, Trial};
 use crate::cases::ready::Sockets;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
@@ -15,11 +15,14 @@ pub(crate) const CASE: Case = Case {
     name: "idle",
     about: "one thread, one-shot, 64 ready at once: a notification, beside idle registrations",
     compared_by: Figure::NetCpu,
-    axes: &[Axis {
-        parameter: Parameter::Idle,
-        values: &[10, 1_000, 100_000, 1_000_000],
-        quick: &[10, 1_000, 10_000],
-    }],
+    axes: &[
+        ORDERS,
+        Axis {
+            parameter: Parameter::Idle,
+            values: &[10, 1_000, 100_000, 1_000_000],
+            quick: &[10, 1_000, 10_000],
+        },
+    ],
     implementations,
     is_counted: false,
     prepare: |setting, effort| Idle::prepare(setting, effort),
@@ -35,6 +38,7 @@ const BATCH: usize = 64;
 struct Idle {
     idle: Vec<OwnedFd>,
     active: Sockets,
+    order: Order,
     effort: Effort,
 }
 
@@ -49,6 +53,7 @@ impl Idle {
     fn prepare(setting: &Setting, effort: Effort) -> io::Result<Box<dyn Trial>> {
         Ok(Box::new(Idle {
             active: Sockets::new(BATCH)?,
+            order: setting.order(),
             idle: idle_sockets(setting.get(Parameter::Idle))?,
             effort,
         }))
@@ -63,7 +68,9 @@ impl Trial for Idle {
         };
         way.add(&self.active.ours, 0)?;
         way.add(&self.idle, BATCH)?;
-        let sample = self.active.time(&mut *way, self.effort.notifications)?;
+        let sample = self
+            .active
+            .time(&mut *way, self.order, self.effort.notifications)?;
         Ok(Some(sample))
     }
 }

@@ -1,5 +1,5 @@
 //! Threads at full load: every connection is ready all the time, and nobody reads. A turn is a call that
-//! hands back what the thread had, and takes the next.
+//! hands back what the thread had, and takes the next. The order is always "written, then armed".
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
