@@ -225,6 +225,9 @@ pub(crate) struct Case {
     pub(crate) axes: &'static [Axis],
     /// The first one is what the others are compared to.
     pub(crate) implementations: fn() -> Vec<Implementation>,
+    /// Into how many parts a round is split. Implementations alternate with each part, so that a busy
+    /// moment of the machine falls on few of the samples.
+    pub(crate) parts: usize,
     /// Whether [`Trial::turns`] works, so that a turn's system calls, instructions and allocations can
     /// be counted.
     pub(crate) is_counted: bool,

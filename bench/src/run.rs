@@ -70,8 +70,13 @@ impl Plan {
         for setting in self.settings(case) {
             let mut found_here = vec![Summary::default(); implementations.len()];
             if !self.only_count {
-                let mut trial = (case.prepare)(&setting, self.effort)?;
-                found_here = self.measure(&mut *trial, &implementations)?;
+                let effort = Effort {
+                    notifications: self.effort.notifications.div_ceil(case.parts),
+                    ..self.effort
+                };
+                let mut trial = (case.prepare)(&setting, effort)?;
+                let samples = self.effort.rounds * case.parts;
+                found_here = measure(&mut *trial, &implementations, samples)?;
             }
             if case.is_counted && !self.only_time {
                 count_turns(case, &setting, &implementations, &mut found_here)?;
@@ -80,28 +85,29 @@ impl Plan {
         }
         Ok(())
     }
+}
 
-    fn measure(
-        &self,
-        trial: &mut dyn Trial,
-        implementations: &[Implementation],
-    ) -> io::Result<Vec<Summary>> {
-        let mut samples = vec![Vec::new(); implementations.len()];
-        for _ in 0..self.effort.rounds {
-            let mut bare = Sample::new();
-            for (&implementation, samples) in implementations.iter().zip(&mut samples) {
-                let Some(mut sample) = trial.measure(implementation)? else {
-                    continue;
-                };
-                match implementation {
-                    Implementation::Bare => bare = sample.clone(),
-                    _ => add_net(&bare, &mut sample),
-                }
-                samples.push(sample);
+/// Measure every implementation in turn, so often.
+fn measure(
+    trial: &mut dyn Trial,
+    implementations: &[Implementation],
+    times: usize,
+) -> io::Result<Vec<Summary>> {
+    let mut samples = vec![Vec::new(); implementations.len()];
+    for _ in 0..times {
+        let mut bare = Sample::new();
+        for (&implementation, samples) in implementations.iter().zip(&mut samples) {
+            let Some(mut sample) = trial.measure(implementation)? else {
+                continue;
+            };
+            match implementation {
+                Implementation::Bare => bare = sample.clone(),
+                _ => add_net(&bare, &mut sample),
             }
+            samples.push(sample);
         }
-        Ok(samples.iter().map(|it| Summary::of(it)).collect())
     }
+    Ok(samples.iter().map(|it| Summary::of(it)).collect())
 }
 
 /// Times without those of the case's own reads and writes in the same round.

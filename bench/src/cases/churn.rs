@@ -19,6 +19,7 @@ pub(crate) const CASE: Case = Case {
         quick: &[1, 64],
     }],
     implementations,
+    parts: 1,
     is_counted: true,
     prepare: |setting, effort| Churn::prepare(setting, effort),
 };

@@ -32,6 +32,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         vec![Heap, Tree, Wheel]
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, _| {
         let count = setting.get(Parameter::Deadlines) as u32;

@@ -24,6 +24,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[Tokio, RawEpollEach, RawUring], &[Mio])
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Ok(Box::new(Http::new(setting, effort))),
 };

@@ -24,6 +24,7 @@ pub(crate) const CASE: Case = Case {
         },
     ],
     implementations,
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Idle::prepare(setting, effort),
 };

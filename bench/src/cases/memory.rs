@@ -23,6 +23,7 @@ pub(crate) const CASE: Case = Case {
         quick: &[10_000],
     }],
     implementations,
+    parts: 1,
     is_counted: false,
     prepare: |setting, _| {
         let idle = idle_sockets(setting.get(Parameter::Idle))?;

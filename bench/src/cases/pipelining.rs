@@ -40,6 +40,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Ok(Box::new(Pipelining::new(setting, effort))),
 };

@@ -20,6 +20,7 @@ pub(crate) const ONE_SHOT: Case = Case {
     compared_by: Figure::NetCpu,
     axes: &[ORDERS, BATCHES],
     implementations: ways::all,
+    parts: 5,
     is_counted: true,
     prepare: |setting, effort| Ready::prepare(Kind::OneShot, setting, effort),
 };

@@ -11,7 +11,7 @@ use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load::waits;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
-use crate::servers::{self, Session, Shape, Standing};
+use crate::servers::{self, Outcome, Session, Shape};
 use crate::stopwatch::Stopwatch;
 
 pub(crate) const CASE: Case = Case {
@@ -34,6 +34,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[RawEpoll], &[Polling])
     },
+    parts: 1,
     is_counted: true,
     prepare: |setting, effort| Ok(Box::new(Saturated::new(setting, effort))),
 };
@@ -117,7 +118,7 @@ struct Counting {
 }
 
 impl Session for Counting {
-    fn serve(&mut self, _: &TcpStream) -> io::Result<Standing> {
+    fn serve(&mut self, _: &TcpStream) -> io::Result<Outcome> {
         // Below 0 it would begin anew: what comes after the end does not count.
         let count = |left: usize| left.checked_sub(1);
         match self
@@ -126,10 +127,10 @@ impl Session for Counting {
         {
             Ok(1) => {
                 self.waiting.unpark();
-                Ok(Standing::Ended)
+                Ok(Outcome::Ended)
             }
-            Ok(_) => Ok(Standing::More),
-            Err(_) => Ok(Standing::Ended),
+            Ok(_) => Ok(Outcome::More),
+            Err(_) => Ok(Outcome::Ended),
         }
     }
 }
