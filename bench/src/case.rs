@@ -132,7 +132,7 @@ pub(crate) const ORDERS: Axis = Axis {
 pub(crate) struct Axis {
     pub(crate) parameter: Parameter,
     pub(crate) values: &'static [usize],
-    /// Those for a first look.
+    /// Those for a quick run.
     pub(crate) quick: &'static [usize],
 }
 

@@ -39,7 +39,7 @@ use self::run::Plan;
 struct Arguments {
     /// What to measure; everything if nothing is named. `list` says what there is.
     cases: Vec<String>,
-    /// Few rounds, and a part of the settings, for a first look.
+    /// Few rounds, and a part of the settings, for a quick run.
     #[arg(long)]
     quick: bool,
     /// Print one JSON object for each case, implementation and setting.

@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) only_count: bool,
     /// Leave out what is counted.
     pub(crate) only_time: bool,
-    /// Of the axes, take the values for a first look.
+    /// Of the axes, take the values for a quick run.
     pub(crate) quick: bool,
     /// Values for a parameter in place of those of the cases, unless there are none.
     pub(crate) values: Vec<(Parameter, Vec<usize>)>,

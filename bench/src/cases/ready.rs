@@ -20,7 +20,7 @@ pub(crate) const ONE_SHOT: Case = Case {
     compared_by: Figure::NetCpu,
     axes: &[ORDERS, BATCHES],
     implementations: ways::all,
-    parts: 5,
+    parts: 10,
     is_counted: true,
     prepare: |setting, effort| Ready::prepare(Kind::OneShot, setting, effort),
 };
@@ -48,6 +48,9 @@ const BATCHES: Axis = Axis {
     values: &[1, 4, 16, 64, 512],
     quick: &[1, 64],
 };
+
+/// Turns before those that are measured, at the least: caches fill, and re-arm policies adapt.
+const WARM_UP: usize = 16;
 
 /// Sockets that are read, and their peers.
 pub(super) struct Sockets {
@@ -82,7 +85,7 @@ impl Sockets {
         notifications: usize,
     ) -> io::Result<Sample> {
         let turns = notifications.div_ceil(self.ours.len());
-        (0..turns.div_ceil(10)).try_for_each(|_| self.turn(way, order))?;
+        (0..turns.div_ceil(10).max(WARM_UP)).try_for_each(|_| self.turn(way, order))?;
         let stopwatch = Stopwatch::of_thread();
         (0..turns).try_for_each(|_| self.turn(way, order))?;
         Ok(stopwatch.per(turns * self.ours.len()))

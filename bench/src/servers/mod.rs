@@ -35,7 +35,7 @@ pub(crate) trait Session: Clone + Send + Sync + 'static {
     fn serve(&mut self, stream: &TcpStream) -> io::Result<Outcome>;
 }
 
-/// How a connection stands.
+/// What is left on a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing more was there to receive.
@@ -136,7 +136,7 @@ impl<S> AsFd for Connection<S> {
     }
 }
 
-/// A connection that any thread may be told of. One at a time is, so that the lock is free.
+/// A connection that any thread may serve. One at a time does, so that the lock is free.
 struct Shared<S> {
     stream: TcpStream,
     session: Mutex<S>,

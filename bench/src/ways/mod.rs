@@ -53,7 +53,7 @@ pub(crate) trait Way<'a> {
     fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()>;
 }
 
-/// Nobody needs to be told.
+/// No notifications: reads alone.
 struct Bare;
 
 impl<'a> Way<'a> for Bare {

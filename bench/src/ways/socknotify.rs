@@ -150,7 +150,7 @@ impl<'a> Way<'a> for Owned<'a> {
         while left > 0 {
             self.worker.process(None)?;
             while let Some(event) = self.worker.take() {
-                // What comes out and is dropped is deregistered.
+                // A connection that is dequeued and dropped is deregistered.
                 left -= usize::from(matches!(event, Event::Cancelled(_)));
             }
         }
