@@ -21,10 +21,12 @@ pub(crate) enum Parameter {
     Deadlines,
     /// 1: all threads run on the same; 2: who waits runs on another than who wakes.
     Processors,
+    /// An [`Order`].
+    Order,
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 7] = [
+    pub(crate) const ALL: [Parameter; 8] = [
         Parameter::Batch,
         Parameter::Threads,
         Parameter::Connections,
@@ -32,6 +34,7 @@ impl Parameter {
         Parameter::Idle,
         Parameter::Deadlines,
         Parameter::Processors,
+        Parameter::Order,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -43,6 +46,23 @@ impl Parameter {
             Parameter::Idle => "idle",
             Parameter::Deadlines => "deadlines",
             Parameter::Processors => "processors",
+            Parameter::Order => "order",
+        }
+    }
+
+    /// A value as tables, JSON and options have it.
+    pub(crate) fn show(self, value: usize) -> String {
+        let order = Order::ALL.into_iter().find(|&it| it as usize == value);
+        match (self, order) {
+            (Parameter::Order, Some(order)) => order.name().to_owned(),
+            _ => value.to_string(),
+        }
+    }
+
+    fn parse(self, text: &str) -> Option<usize> {
+        match self {
+            Parameter::Order => Some(text.parse::<Order>().ok()? as usize),
+            _ => text.parse().ok(),
         }
     }
 
@@ -61,16 +81,58 @@ impl Parameter {
             Parameter::Idle => "idle registrations",
             Parameter::Deadlines => "deadlines",
             Parameter::Processors => "processors",
+            Parameter::Order => "order",
         }
     }
 }
+
+/// Whether data arrive before or after a socket is armed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Written, then armed: a socket that is armed is ready.
+    WrittenArmed,
+    /// Armed, then written, as in a server whose clients wait for an answer: a socket that is armed is
+    /// not ready.
+    ArmedWritten,
+}
+
+impl Order {
+    pub(crate) const ALL: [Order; 2] = [Order::WrittenArmed, Order::ArmedWritten];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Order::WrittenArmed => "written-armed",
+            Order::ArmedWritten => "armed-written",
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut orders = Order::ALL.into_iter();
+        let found = orders.find(|it| it.name() == text);
+        found.ok_or_else(|| {
+            let names = Order::ALL.map(Order::name).join(" or ");
+            format!("not an order: {text:?}; it is {names}")
+        })
+    }
+}
+
+/// Both orders.
+pub(crate) const ORDERS: Axis = Axis {
+    parameter: Parameter::Order,
+    values: &[Order::WrittenArmed as usize, Order::ArmedWritten as usize],
+    quick: &[Order::WrittenArmed as usize, Order::ArmedWritten as usize],
+};
 
 /// A parameter and its values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) parameter: Parameter,
     pub(crate) values: &'static [usize],
-    /// Those for a first look.
+    /// Those for a quick run.
     pub(crate) quick: &'static [usize],
 }
 
@@ -84,6 +146,18 @@ impl Setting {
         let mut values = self.iter();
         let found = values.find(|&(it, _)| it == parameter);
         found.map_or(1, |(_, value)| value)
+    }
+
+    /// Written, then armed, if the case does not vary it.
+    pub(crate) fn order(&self) -> Order {
+        let is_armed_first = self.iter().any(|it| {
+            let (parameter, value) = it;
+            parameter == Parameter::Order && value == Order::ArmedWritten as usize
+        });
+        match is_armed_first {
+            true => Order::ArmedWritten,
+            false => Order::WrittenArmed,
+        }
     }
 
     pub(crate) fn with(&self, parameter: Parameter, value: usize) -> Self {
@@ -106,7 +180,8 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (parameter, value)) in self.iter().enumerate() {
             let separator = if index == 0 { "" } else { " " };
-            write!(f, "{separator}{}={value}", parameter.name())?;
+            let (name, value) = (parameter.name(), parameter.show(value));
+            write!(f, "{separator}{name}={value}")?;
         }
         Ok(())
     }
@@ -119,7 +194,7 @@ impl FromStr for Setting {
         let pair = |word: &str| {
             let (name, value) = word.split_once('=')?;
             let parameter = Parameter::ALL.into_iter().find(|it| it.name() == name)?;
-            Some((parameter, value.parse().ok()?))
+            Some((parameter, parameter.parse(value)?))
         };
         let words = text.split_whitespace().map(pair);
         let pairs = words.collect::<Option<_>>();
@@ -145,11 +220,14 @@ pub(crate) struct Case {
     /// What is done, and what a figure is of.
     pub(crate) about: &'static str,
     /// Ratios are of this figure.
-    pub(crate) judged_by: Figure,
+    pub(crate) compared_by: Figure,
     /// The last one is the horizontal axis of a plot.
     pub(crate) axes: &'static [Axis],
     /// The first one is what the others are compared to.
     pub(crate) implementations: fn() -> Vec<Implementation>,
+    /// Into how many parts a round is split. Implementations alternate with each part, so that a busy
+    /// moment of the machine falls on few of the samples.
+    pub(crate) parts: usize,
     /// Whether [`Trial::turns`] works, so that a turn's system calls, instructions and allocations can
     /// be counted.
     pub(crate) is_counted: bool,

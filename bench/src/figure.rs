@@ -1,16 +1,24 @@
-//! [`Figure`]: what can be known of an implementation, and [`Sample`], what one measurement found.
+//! [`Figure`]: what can be known of an implementation; [`Sample`]: what one measurement found; [`Summary`]:
+//! what all rounds found.
 
 use std::collections::BTreeMap;
 
 /// A quantity that is measured or counted. The names are those of the JSON output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Figure {
-    /// Nanoseconds for each notification, all in all.
+    /// Wall time: nanoseconds for each notification, all in all.
     Gross,
     /// The same without the case's own reads and writes.
     Net,
+    /// CPU time: nanoseconds for each notification, all in all. Of the measuring thread, or of the
+    /// process where several threads take part.
+    Cpu,
+    /// The same without the case's own reads and writes.
+    NetCpu,
     /// Answers that the client got in a second.
     Rate,
+    /// CPU time of the server's process for each request, in microseconds.
+    ServerCpu,
     /// How often a thread of the server had to wait, for each request.
     Switches,
     /// System calls, without the case's own reads and writes.
@@ -32,7 +40,10 @@ impl Figure {
         match self {
             Figure::Gross => "ns_per_notification",
             Figure::Net => "net_ns_per_notification",
+            Figure::Cpu => "cpu_ns_per_notification",
+            Figure::NetCpu => "net_cpu_ns_per_notification",
             Figure::Rate => "requests_per_second",
+            Figure::ServerCpu => "server_cpu_us_per_request",
             Figure::Switches => "context_switches",
             Figure::SystemCalls => "syscalls_per_turn",
             Figure::Futexes => "futex_calls_per_turn",
@@ -48,7 +59,10 @@ impl Figure {
         match self {
             Figure::Gross => "ns",
             Figure::Net => "net ns",
+            Figure::Cpu => "cpu ns",
+            Figure::NetCpu => "net cpu ns",
             Figure::Rate => "requests/s",
+            Figure::ServerCpu => "cpu µs/req",
             Figure::Switches => "switches",
             Figure::SystemCalls => "syscalls",
             Figure::Futexes => "futexes",
@@ -64,7 +78,10 @@ impl Figure {
         match self {
             Figure::Gross => "nanoseconds",
             Figure::Net => "nanoseconds, net of the case's own reads and writes",
+            Figure::Cpu => "nanoseconds of CPU time",
+            Figure::NetCpu => "nanoseconds of CPU time, net of the case's own reads and writes",
             Figure::Rate => "requests per second",
+            Figure::ServerCpu => "microseconds of CPU time for each request",
             Figure::Switches => "waits for each request",
             Figure::SystemCalls | Figure::Futexes => "calls per turn",
             Figure::Instructions => "instructions per notification",
@@ -76,7 +93,11 @@ impl Figure {
     /// A value with the decimals that are worth printing.
     pub(crate) fn show(self, value: f64) -> String {
         let decimals = match self {
-            Figure::Switches | Figure::SystemCalls | Figure::Futexes | Figure::Allocations => 2,
+            Figure::ServerCpu
+            | Figure::Switches
+            | Figure::SystemCalls
+            | Figure::Futexes
+            | Figure::Allocations => 2,
             _ => 0,
         };
         // What is almost nothing has no sign.
@@ -94,24 +115,41 @@ impl Figure {
 /// What one measurement found.
 pub(crate) type Sample = BTreeMap<Figure, f64>;
 
-/// The median of each figure.
-pub(crate) fn medians(samples: &[Sample]) -> Sample {
-    let mut values = BTreeMap::<Figure, Vec<f64>>::new();
-    for sample in samples {
-        for (&figure, &value) in sample {
-            values.entry(figure).or_default().push(value);
+/// The lower and the upper quartile of each figure.
+pub(crate) type Spread = BTreeMap<Figure, [f64; 2]>;
+
+/// What all rounds found.
+#[derive(Clone, Default)]
+pub(crate) struct Summary {
+    pub(crate) medians: Sample,
+    pub(crate) spread: Spread,
+}
+
+impl Summary {
+    pub(crate) fn of(samples: &[Sample]) -> Self {
+        let mut values = BTreeMap::<Figure, Vec<f64>>::new();
+        for sample in samples {
+            for (&figure, &value) in sample {
+                values.entry(figure).or_default().push(value);
+            }
         }
+        let mut summary = Summary::default();
+        for (figure, mut values) in values {
+            values.sort_by(f64::total_cmp);
+            let [lower, median, upper] = [0.25, 0.5, 0.75].map(|part| quantile(&values, part));
+            summary.medians.insert(figure, median);
+            summary.spread.insert(figure, [lower, upper]);
+        }
+        summary
     }
-    let median = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() % 2 {
-            0 => (values[middle - 1] + values[middle]) / 2.0,
-            _ => values[middle],
-        }
-    };
-    values
-        .into_iter()
-        .map(|(figure, values)| (figure, median(values)))
-        .collect()
+}
+
+/// Between the two values that are next to it, in proportion.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = part * (sorted.len() - 1) as f64;
+    let (below, above) = (
+        sorted[place.floor() as usize],
+        sorted[place.ceil() as usize],
+    );
+    below + (above - below) * place.fract()
 }

@@ -10,7 +10,7 @@ use crate::uring::Ring;
 /// One of the sides that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Implementation {
-    /// What the case does whoever tells it what is ready: its own reads and writes.
+    /// The case's own reads and writes, without notifications.
     Bare,
     /// `epoll`: level-triggered, one-shot or edge-triggered, as the case is.
     RawEpoll,

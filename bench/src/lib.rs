@@ -21,6 +21,7 @@ mod report;
 mod row;
 mod run;
 mod servers;
+mod stopwatch;
 mod uring;
 mod ways;
 
@@ -29,7 +30,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use self::case::{Effort, Parameter, Setting};
+use self::case::{Effort, Order, Parameter, Setting};
 use self::implementation::Implementation;
 use self::run::Plan;
 
@@ -38,7 +39,7 @@ use self::run::Plan;
 struct Arguments {
     /// What to measure; everything if nothing is named. `list` says what there is.
     cases: Vec<String>,
-    /// Few rounds, and a part of the settings, for a first look.
+    /// Few rounds, and a part of the settings, for a quick run.
     #[arg(long)]
     quick: bool,
     /// Print one JSON object for each case, implementation and setting.
@@ -89,6 +90,9 @@ struct Values {
     /// Processors that threads wake each other on.
     #[arg(long, value_delimiter = ',')]
     processors: Vec<usize>,
+    /// "written-armed" or "armed-written": whether data arrive before or after a socket is armed.
+    #[arg(long, value_delimiter = ',')]
+    order: Vec<Order>,
 }
 
 impl Values {
@@ -101,6 +105,10 @@ impl Values {
             (Parameter::Idle, self.idle),
             (Parameter::Deadlines, self.deadlines),
             (Parameter::Processors, self.processors),
+            (
+                Parameter::Order,
+                self.order.iter().map(|&it| it as usize).collect(),
+            ),
         ]
     }
 }
@@ -113,7 +121,7 @@ enum Part {
     Turns {
         case: String,
         implementation: Implementation,
-        /// Such as "batch=64".
+        /// Such as "order=armed-written batch=64".
         setting: Setting,
         turns: usize,
     },

@@ -6,7 +6,6 @@ use std::path::Path;
 use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use socknotify::Backend;
 
 use crate::case::Parameter;
 use crate::figure::Figure;
@@ -172,10 +171,8 @@ fn width(implementation: Implementation) -> u32 {
 /// The same in every plot. Ours are warm.
 fn color(implementation: Implementation) -> RGBColor {
     match implementation {
-        Implementation::Socknotify(Backend::Epoll) | Implementation::Wheel => RGBColor(214, 39, 40),
-        Implementation::Owned(Backend::Epoll) => RGBColor(245, 150, 60),
-        Implementation::Socknotify(_) => RGBColor(150, 30, 120),
-        Implementation::Owned(_) => RGBColor(225, 120, 195),
+        Implementation::Socknotify(_) | Implementation::Wheel => RGBColor(214, 39, 40),
+        Implementation::Owned(_) => RGBColor(245, 150, 60),
         Implementation::RawEpoll => RGBColor(20, 60, 130),
         Implementation::RawEpollOnePoll => RGBColor(80, 130, 200),
         Implementation::RawEpollEach => RGBColor(130, 175, 235),

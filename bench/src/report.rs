@@ -33,7 +33,8 @@ pub(crate) fn write(directory: &Path, cases: &[&Case], rows: &[Row]) -> io::Resu
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <title>socknotify: measurements</title>\n<style>\n{STYLE}</style>\n\
-         <h1>socknotify: measurements</h1>\n<p>{}. Medians; ratios are to the first row. \
+         <h1>socknotify: measurements</h1>\n<p>{}. Medians of the rounds; quartiles are those of the figure that the ratio is of. \
+         Ratios are to the first row. \
          Ratios within one run are what counts: absolute figures are the machine's.</p>\n",
         machine()
     );
@@ -110,16 +111,16 @@ fn section(directory: &Path, case: &Case, rows: &[&Row]) -> io::Result<String> {
         for setting in distinct(rows.iter().map(|row| row.setting.clone())) {
             let rows = rows.iter().filter(|row| row.setting == setting);
             let rows: Vec<_> = rows.copied().collect();
-            section += &table(&setting, &rows);
+            section += &table(case, &setting, &rows);
         }
     }
     Ok(section)
 }
 
-/// What a case is judged by; in a run that only counts, system calls.
+/// What a case is compared by; in a run that only counts, system calls.
 fn plotted(case: &Case, rows: &[&Row]) -> Option<Figure> {
     let is_there = |figure: &Figure| rows.iter().any(|row| row.get(*figure).is_some());
-    [case.judged_by, Figure::SystemCalls]
+    [case.compared_by, Figure::SystemCalls]
         .into_iter()
         .find(is_there)
 }
@@ -140,13 +141,13 @@ fn series(rows: &[&Row], figure: Figure, place: impl Fn(&Row) -> Option<usize>) 
     series.filter(|series| !series.points.is_empty()).collect()
 }
 
-fn table(setting: &Setting, rows: &[&Row]) -> String {
+fn table(case: &Case, setting: &Setting, rows: &[&Row]) -> String {
     let columns = row::columns(rows.iter().copied());
     let mut table = format!("<table><tr><th>{setting}");
     for column in &columns {
         write!(table, "<th>{}", column.heading()).expect("memory takes it");
     }
-    table += "<th>ratio\n";
+    table += "<th>quartiles<th>ratio\n";
     for row in rows {
         let class = match row.implementation {
             Implementation::Socknotify(_) | Implementation::Owned(_) => " class=\"ours\"",
@@ -158,6 +159,8 @@ fn table(setting: &Setting, rows: &[&Row]) -> String {
             let value = value.map(|it| column.show(it));
             write!(table, "<td>{}", value.unwrap_or_default()).expect("memory takes it");
         }
+        let spread = row.show_spread(case.compared_by);
+        write!(table, "<td>{}", spread.unwrap_or_default()).expect("memory takes it");
         let ratio = row.ratio.map(|it| format!("{it:.2}"));
         writeln!(table, "<td>{}", ratio.unwrap_or_default()).expect("memory takes it");
     }

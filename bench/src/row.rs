@@ -4,16 +4,19 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::case::{Case, Setting};
-use crate::figure::{Figure, Sample};
+use crate::case::{Case, Parameter, Setting};
+use crate::figure::{Figure, Sample, Spread};
 use crate::implementation::Implementation;
 
 pub(crate) struct Row {
     pub(crate) case: &'static str,
     pub(crate) implementation: Implementation,
     pub(crate) setting: Setting,
+    /// Medians of the rounds, and what was counted.
     pub(crate) figures: Sample,
-    /// Of the figure that the case is judged by, to the reference's.
+    /// The quartiles of the rounds.
+    pub(crate) spread: Spread,
+    /// Of the figure that the case is compared by, to the reference's.
     pub(crate) ratio: Option<f64>,
 }
 
@@ -22,15 +25,29 @@ impl Row {
         self.figures.get(&figure).copied()
     }
 
+    /// Such as "118..131".
+    pub(crate) fn show_spread(&self, figure: Figure) -> Option<String> {
+        let range = self.spread.get(&figure)?;
+        let [least, most] = range.map(|value| figure.show(value));
+        Some(format!("{least}..{most}"))
+    }
+
     pub(crate) fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("case".into(), self.case.into());
         object.insert("impl".into(), self.implementation.to_string().into());
         for (parameter, value) in self.setting.iter() {
-            object.insert(parameter.name().into(), value.into());
+            let value = match parameter {
+                Parameter::Order => parameter.show(value).into(),
+                _ => value.into(),
+            };
+            object.insert(parameter.name().into(), value);
         }
         for (figure, &value) in &self.figures {
             object.insert(figure.name().into(), json!(value));
+        }
+        for (figure, range) in &self.spread {
+            object.insert(format!("{}_spread", figure.name()), json!(range));
         }
         if let Some(ratio) = self.ratio {
             object.insert("ratio".into(), json!(ratio));
@@ -54,6 +71,11 @@ pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
     for column in &columns {
         print!(" {:>10}", column.heading());
     }
+    let figure = case.compared_by;
+    let has_spread = rows.iter().any(|row| row.spread.contains_key(&figure));
+    if has_spread {
+        print!(" {:>13}", "quartiles");
+    }
     println!(" {:>7}", "ratio");
     for row in rows {
         print!("  {:<26}", row.implementation);
@@ -62,6 +84,9 @@ pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
                 Some(value) => print!(" {:>10}", column.show(value)),
                 None => print!(" {:>10}", ""),
             }
+        }
+        if has_spread {
+            print!(" {:>13}", row.show_spread(figure).unwrap_or_default());
         }
         match row.ratio {
             Some(ratio) => println!(" {ratio:>7.2}"),

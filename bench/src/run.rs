@@ -5,7 +5,7 @@ use std::io;
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::count;
 use crate::descriptors;
-use crate::figure::{Figure, Sample, medians};
+use crate::figure::{Figure, Sample, Summary};
 use crate::implementation::Implementation;
 use crate::row::Row;
 
@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) only_count: bool,
     /// Leave out what is counted.
     pub(crate) only_time: bool,
-    /// Of the axes, take the values for a first look.
+    /// Of the axes, take the values for a quick run.
     pub(crate) quick: bool,
     /// Values for a parameter in place of those of the cases, unless there are none.
     pub(crate) values: Vec<(Parameter, Vec<usize>)>,
@@ -68,43 +68,54 @@ impl Plan {
             .filter(|it| it.works_here())
             .collect();
         for setting in self.settings(case) {
-            let mut figures = vec![Sample::new(); implementations.len()];
+            let mut found_here = vec![Summary::default(); implementations.len()];
             if !self.only_count {
-                let mut trial = (case.prepare)(&setting, self.effort)?;
-                figures = self.measure(&mut *trial, &implementations)?;
+                let effort = Effort {
+                    notifications: self.effort.notifications.div_ceil(case.parts),
+                    ..self.effort
+                };
+                let mut trial = (case.prepare)(&setting, effort)?;
+                let samples = self.effort.rounds * case.parts;
+                found_here = measure(&mut *trial, &implementations, samples)?;
             }
             if case.is_counted && !self.only_time {
-                count_turns(case, &setting, &implementations, &mut figures)?;
+                count_turns(case, &setting, &implementations, &mut found_here)?;
             }
-            found(&setting, rows(case, &setting, &implementations, figures));
+            found(&setting, rows(case, &setting, &implementations, found_here));
         }
         Ok(())
     }
+}
 
-    fn measure(
-        &self,
-        trial: &mut dyn Trial,
-        implementations: &[Implementation],
-    ) -> io::Result<Vec<Sample>> {
-        let mut samples = vec![Vec::new(); implementations.len()];
-        for _ in 0..self.effort.rounds {
-            let mut bare = None;
-            for (&implementation, samples) in implementations.iter().zip(&mut samples) {
-                let Some(mut sample) = trial.measure(implementation)? else {
-                    continue;
-                };
-                let gross = sample.get(&Figure::Gross).copied();
-                match (implementation, bare, gross) {
-                    (Implementation::Bare, _, gross) => bare = gross,
-                    (_, Some(bare), Some(gross)) => {
-                        sample.insert(Figure::Net, gross - bare);
-                    }
-                    _ => {}
-                }
-                samples.push(sample);
+/// Measure every implementation in turn, so often.
+fn measure(
+    trial: &mut dyn Trial,
+    implementations: &[Implementation],
+    times: usize,
+) -> io::Result<Vec<Summary>> {
+    let mut samples = vec![Vec::new(); implementations.len()];
+    for _ in 0..times {
+        let mut bare = Sample::new();
+        for (&implementation, samples) in implementations.iter().zip(&mut samples) {
+            let Some(mut sample) = trial.measure(implementation)? else {
+                continue;
+            };
+            match implementation {
+                Implementation::Bare => bare = sample.clone(),
+                _ => add_net(&bare, &mut sample),
             }
+            samples.push(sample);
         }
-        Ok(samples.iter().map(|samples| medians(samples)).collect())
+    }
+    Ok(samples.iter().map(|it| Summary::of(it)).collect())
+}
+
+/// Times without those of the case's own reads and writes in the same round.
+fn add_net(bare: &Sample, sample: &mut Sample) {
+    for (gross, net) in [(Figure::Gross, Figure::Net), (Figure::Cpu, Figure::NetCpu)] {
+        if let (Some(bare), Some(&value)) = (bare.get(&gross), sample.get(&gross)) {
+            sample.insert(net, value - bare);
+        }
     }
 }
 
@@ -124,16 +135,16 @@ fn count_turns(
     case: &Case,
     setting: &Setting,
     implementations: &[Implementation],
-    figures: &mut [Sample],
+    found: &mut [Summary],
 ) -> io::Result<()> {
     let bare = count::per_turn(case, Implementation::Bare, setting)?.unwrap_or_default();
-    for (&implementation, figures) in implementations.iter().zip(figures) {
+    for (&implementation, found) in implementations.iter().zip(found) {
         if implementation == Implementation::Bare {
             continue;
         }
         if let Some(mut counted) = count::per_turn(case, implementation, setting)? {
             count::take_off(&bare, &mut counted);
-            figures.append(&mut counted);
+            found.medians.append(&mut counted);
         }
     }
     Ok(())
@@ -144,14 +155,14 @@ fn rows(
     case: &Case,
     setting: &Setting,
     implementations: &[Implementation],
-    figures: Vec<Sample>,
+    found: Vec<Summary>,
 ) -> Vec<Row> {
     let mut reference = None;
-    let sides = implementations.iter().zip(figures);
+    let sides = implementations.iter().zip(found);
     sides
-        .filter(|(_, figures)| !figures.is_empty())
-        .map(|(&implementation, figures)| {
-            let value = figures.get(&case.judged_by).copied();
+        .filter(|(_, found)| !found.medians.is_empty())
+        .map(|(&implementation, Summary { medians, spread })| {
+            let value = medians.get(&case.compared_by).copied();
             let reference = value.map(|value| *reference.get_or_insert(value));
             Row {
                 case: case.name,
@@ -161,7 +172,8 @@ fn rows(
                     .zip(reference)
                     .map(|(value, of)| value / of)
                     .filter(|ratio| ratio.is_finite()),
-                figures,
+                figures: medians,
+                spread,
             }
         })
         .collect()

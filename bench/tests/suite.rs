@@ -35,10 +35,15 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
         let ours = rows.iter().filter(is_ours).count();
         assert!(ours > 0 && rows.len() > ours, "{case}: {rows:?}");
         for row in rows {
-            let figures = ["ns_per_notification", "requests_per_second"];
-            let figure = figures.iter().find_map(|&figure| row[figure].as_f64());
-            let is_memory = row["kernel_bytes_per_registration"].is_f64();
-            assert!(is_memory || figure.is_some_and(|it| it > 0.0), "{row}");
+            if case == "memory" {
+                assert!(row["kernel_bytes_per_registration"].is_f64(), "{row}");
+                continue;
+            }
+            let time = ["ns_per_notification", "requests_per_second"];
+            assert!(is_positive(row, &time), "{row}");
+            // Threads that wake each other are timed by the clock alone.
+            let cpu = ["cpu_ns_per_notification", "server_cpu_us_per_request"];
+            assert!(case == "post" || is_positive(row, &cpu), "{row}");
         }
         let plot = format!("{case}-0.svg");
         assert!(page.contains(&plot), "{plot} is on the page");
@@ -64,9 +69,34 @@ fn ready_stands_for_three_cases_and_only_for_some_implementations() {
         let name = row["impl"].as_str().expect("a name");
         let is_bare = name == "reads and writes alone";
         assert!(is_bare || name.contains("raw epoll"), "{row}");
-        assert_eq!(is_bare, row["net_ns_per_notification"].is_null(), "{row}");
+        for net in ["net_ns_per_notification", "net_cpu_ns_per_notification"] {
+            assert_eq!(is_bare, row[net].is_null(), "{row}");
+        }
         assert_eq!(row["batch"], 2);
     }
+}
+
+#[test]
+fn one_shot_reports_both_orders_and_the_spread_of_cpu_time() {
+    let arguments = ["one-shot", "--quick", "--timed", "--rounds=1", "--batch=1"];
+    let rows = run(&arguments);
+    let implementations = |order: &str| -> Vec<_> {
+        let rows = rows.iter().filter(|row| row["order"] == order);
+        rows.map(|row| row["impl"].as_str()).collect()
+    };
+    let written_armed = implementations("written-armed");
+    assert!(written_armed.contains(&Some("raw epoll")));
+    assert_eq!(written_armed, implementations("armed-written"));
+    for row in rows.iter().filter(|row| row["ratio"].is_f64()) {
+        let median = &row["net_cpu_ns_per_notification"];
+        let quartiles = &row["net_cpu_ns_per_notification_spread"];
+        let [lower, median, upper] = [&quartiles[0], median, &quartiles[1]].map(Value::as_f64);
+        assert!(lower <= median && median <= upper, "{row}");
+    }
+
+    let rows = run(&[&arguments[..], &["--order=armed-written"]].concat());
+    assert!(!rows.is_empty());
+    assert!(rows.iter().all(|row| row["order"] == "armed-written"));
 }
 
 #[test]
@@ -74,6 +104,12 @@ fn a_case_that_does_not_exist_is_an_error() {
     let output = suite(&["no-such-case"]).output().expect("it starts");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-case"));
+}
+
+/// Whether the row has one of these figures, and that is more than nothing.
+fn is_positive(row: &Value, figures: &[&str]) -> bool {
+    let mut found = figures.iter().filter_map(|&figure| row[figure].as_f64());
+    found.any(|value| value > 0.0)
 }
 
 fn suite(arguments: &[&str]) -> Command {

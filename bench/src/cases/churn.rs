@@ -1,24 +1,25 @@
 //! What it costs to register a socket and to deregister it: nothing happens to it in between.
 
 use std::io;
-use std::time::Instant;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::ready::Sockets;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::stopwatch::Stopwatch;
 use crate::ways::{self, Kind, Way};
 
 pub(crate) const CASE: Case = Case {
     name: "churn",
     about: "one thread: a socket registered, and deregistered until that is certain",
-    judged_by: Figure::Gross,
+    compared_by: Figure::Cpu,
     axes: &[Axis {
         parameter: Parameter::Batch,
         values: &[1, 64],
         quick: &[1, 64],
     }],
     implementations,
+    parts: 1,
     is_counted: true,
     prepare: |setting, effort| Churn::prepare(setting, effort),
 };
@@ -63,10 +64,9 @@ impl Trial for Churn {
         let batch = self.sockets.ours.len();
         let turns = self.effort.notifications.div_ceil(batch);
         (0..turns.div_ceil(10)).try_for_each(|_| self.turn(&mut *way))?;
-        let begin = Instant::now();
+        let stopwatch = Stopwatch::of_thread();
         (0..turns).try_for_each(|_| self.turn(&mut *way))?;
-        let time = begin.elapsed().as_nanos() as f64 / (turns * batch) as f64;
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        Ok(Some(stopwatch.per(turns * batch)))
     }
 
     fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {

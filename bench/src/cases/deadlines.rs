@@ -7,11 +7,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::io;
-use std::time::Instant;
 
 use crate::case::{Axis, Case, Parameter, Trial};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::stopwatch::Stopwatch;
 
 /// The library's own, which is not public.
 #[path = "../../../crates/socknotify/src/owned/wheel.rs"]
@@ -22,7 +22,7 @@ use self::wheel::Wheel;
 pub(crate) const CASE: Case = Case {
     name: "deadlines",
     about: "no socket: a deadline set, pushed back, and passed",
-    judged_by: Figure::Gross,
+    compared_by: Figure::Cpu,
     axes: &[Axis {
         parameter: Parameter::Deadlines,
         values: &[100, 10_000, 1_000_000],
@@ -32,6 +32,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         vec![Heap, Tree, Wheel]
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, _| {
         let count = setting.get(Parameter::Deadlines) as u32;
@@ -128,8 +129,8 @@ impl Queue for Tree {
     }
 }
 
-/// Nanoseconds for each deadline, all that happens to it together.
-fn measure<Q: Queue>(count: u32) -> io::Result<f64> {
+/// Time for each deadline, all that happens to it together.
+fn measure<Q: Queue>(count: u32) -> io::Result<Sample> {
     // A generator of numbers that anybody can write down: xorshift.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
@@ -138,7 +139,7 @@ fn measure<Q: Queue>(count: u32) -> io::Result<f64> {
         state ^= state << 17;
         1 + state % RANGE
     };
-    let begin = Instant::now();
+    let stopwatch = Stopwatch::of_thread();
     let mut queue = Q::new(count);
     for index in 0..count {
         queue.set(index, random());
@@ -150,9 +151,9 @@ fn measure<Q: Queue>(count: u32) -> io::Result<f64> {
     for now in 0..=2 * RANGE {
         passed += queue.advance(now);
     }
-    let time = begin.elapsed();
+    let sample = stopwatch.per(passed);
     match passed == count as usize {
-        true => Ok(time.as_nanos() as f64 / f64::from(count)),
+        true => Ok(sample),
         false => Err(io::Error::other("deadlines were lost")),
     }
 }
@@ -163,12 +164,12 @@ struct Deadlines {
 
 impl Trial for Deadlines {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        let time = match implementation {
+        let sample = match implementation {
             Implementation::Wheel => measure::<Wheel>(self.count)?,
             Implementation::Heap => measure::<Heap>(self.count)?,
             Implementation::Tree => measure::<Tree>(self.count)?,
             _ => return Ok(None),
         };
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        Ok(Some(sample))
     }
 }

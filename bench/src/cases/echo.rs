@@ -15,7 +15,7 @@ use crate::servers::{Protocol, Shape};
 pub(crate) const CASE: Case = Case {
     name: "echo",
     about: "an echo server of many threads, one message under way on each connection",
-    judged_by: Figure::Rate,
+    compared_by: Figure::Rate,
     axes: &[
         Axis {
             parameter: Parameter::Connections,
@@ -37,6 +37,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Ok(Box::new(Echo::new(setting, effort))),
 };

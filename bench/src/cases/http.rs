@@ -14,7 +14,7 @@ use crate::servers::{Protocol, Shape};
 pub(crate) const CASE: Case = Case {
     name: "http",
     about: "an HTTP responder; ports have 4 threads, the others one for each processor",
-    judged_by: Figure::Rate,
+    compared_by: Figure::Rate,
     axes: &[Axis {
         parameter: Parameter::Connections,
         values: &[100, 1000],
@@ -24,6 +24,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[Tokio, RawEpollEach, RawUring], &[Mio])
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Ok(Box::new(Http::new(setting, effort))),
 };

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::case::{Axis, Case, Effort, ORDERS, Order, Parameter, Setting, Trial};
 use crate::cases::ready::Sockets;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
@@ -14,13 +14,17 @@ use crate::ways::{self, Kind};
 pub(crate) const CASE: Case = Case {
     name: "idle",
     about: "one thread, one-shot, 64 ready at once: a notification, beside idle registrations",
-    judged_by: Figure::Net,
-    axes: &[Axis {
-        parameter: Parameter::Idle,
-        values: &[10, 1_000, 100_000, 1_000_000],
-        quick: &[10, 1_000, 10_000],
-    }],
+    compared_by: Figure::NetCpu,
+    axes: &[
+        ORDERS,
+        Axis {
+            parameter: Parameter::Idle,
+            values: &[10, 1_000, 100_000, 1_000_000],
+            quick: &[10, 1_000, 10_000],
+        },
+    ],
     implementations,
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Idle::prepare(setting, effort),
 };
@@ -35,6 +39,7 @@ const BATCH: usize = 64;
 struct Idle {
     idle: Vec<OwnedFd>,
     active: Sockets,
+    order: Order,
     effort: Effort,
 }
 
@@ -49,6 +54,7 @@ impl Idle {
     fn prepare(setting: &Setting, effort: Effort) -> io::Result<Box<dyn Trial>> {
         Ok(Box::new(Idle {
             active: Sockets::new(BATCH)?,
+            order: setting.order(),
             idle: idle_sockets(setting.get(Parameter::Idle))?,
             effort,
         }))
@@ -63,7 +69,9 @@ impl Trial for Idle {
         };
         way.add(&self.active.ours, 0)?;
         way.add(&self.idle, BATCH)?;
-        let time = self.active.time(&mut *way, self.effort.notifications)?;
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        let sample = self
+            .active
+            .time(&mut *way, self.order, self.effort.notifications)?;
+        Ok(Some(sample))
     }
 }

@@ -9,8 +9,9 @@ use crate::client::{self, Load};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{self, Protocol, Shape};
+use crate::stopwatch::Stopwatch;
 
-/// Answers per second, and how often a thread had to wait for each.
+/// Answers per second; for each, the CPU time of this process, and how often a thread had to wait.
 pub(super) fn measure<P: Protocol>(
     implementation: Implementation,
     shape: Shape,
@@ -22,14 +23,15 @@ pub(super) fn measure<P: Protocol>(
     rustix::net::listen(&listener, i32::MAX)?;
     let mut client = client::start(listener.local_addr()?, load)?;
     let connections = client::accept(&listener, load.connections)?;
-    let before = waits()?;
+    let (stopwatch, before) = (Stopwatch::of_process(), waits()?);
     servers::serve(implementation, shape, protocol, connections, &mut || {
         client.wait().map(drop)
     })?;
-    let waits = waits()? - before;
+    let (cpu, waits) = (stopwatch.cpu(), waits()? - before);
     let found = client::found(client)?;
     Ok(Sample::from([
         (Figure::Rate, found.rate),
+        (Figure::ServerCpu, cpu.as_secs_f64() * 1e6 / found.answers),
         (Figure::Switches, waits / found.answers),
     ]))
 }

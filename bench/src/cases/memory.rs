@@ -16,13 +16,14 @@ use crate::ways::{self, Kind};
 pub(crate) const CASE: Case = Case {
     name: "memory",
     about: "bytes for each idle registration, of the process and of the kernel",
-    judged_by: Figure::Bytes,
+    compared_by: Figure::Bytes,
     axes: &[Axis {
         parameter: Parameter::Idle,
         values: &[100_000],
         quick: &[10_000],
     }],
     implementations,
+    parts: 1,
     is_counted: false,
     prepare: |setting, _| {
         let idle = idle_sockets(setting.get(Parameter::Idle))?;

@@ -18,7 +18,7 @@ use crate::servers::{Protocol, Shape};
 pub(crate) const CASE: Case = Case {
     name: "pipelining",
     about: "an echo server, 20 µs of work for each request, 4 messages under way on each connection",
-    judged_by: Figure::Rate,
+    compared_by: Figure::Rate,
     axes: &[
         Axis {
             parameter: Parameter::Work,
@@ -40,6 +40,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| Ok(Box::new(Pipelining::new(setting, effort))),
 };

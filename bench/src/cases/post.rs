@@ -22,7 +22,7 @@ use crate::processors::{self, stay_on};
 pub(crate) const CASE: Case = Case {
     name: "post",
     about: "a thread that waits is woken; threads: how many wait (mio and polling: a loop for each)",
-    judged_by: Figure::Gross,
+    compared_by: Figure::Gross,
     axes: &[
         Axis {
             parameter: Parameter::Processors,
@@ -39,6 +39,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[Mio, Eventfd], &[Polling])
     },
+    parts: 1,
     is_counted: false,
     prepare: |setting, effort| {
         let processors = two(setting.get(Parameter::Processors))?;
@@ -59,16 +60,12 @@ struct Post {
 }
 
 /// Something that wakes one of the threads that wait.
-trait Bell: Sync {
+trait Waker: Sync {
     /// Wake one: the next in turn, where each waits for itself.
-    fn ring(&self, turn: usize) -> io::Result<()>;
+    fn wake(&self, turn: usize) -> io::Result<()>;
 
     /// Wait as this thread, again and again, until it was enough.
-    fn listen(
-        &self,
-        thread: usize,
-        heard: &mut dyn FnMut() -> io::Result<Enough>,
-    ) -> io::Result<()>;
+    fn wait(&self, thread: usize, woken: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()>;
 }
 
 enum Enough {
@@ -76,8 +73,8 @@ enum Enough {
     No,
 }
 
-/// A bell for as many threads.
-fn make(implementation: Implementation, threads: usize) -> io::Result<Option<Box<dyn Bell>>> {
+/// A waker for as many threads.
+fn make(implementation: Implementation, threads: usize) -> io::Result<Option<Box<dyn Waker>>> {
     Ok(Some(match implementation {
         Implementation::Eventfd => Box::new(eventfd(0, EventfdFlags::SEMAPHORE)?),
         Implementation::Mio => Box::new(repeat(threads, MioLoop::new)?),
@@ -96,17 +93,17 @@ fn port(backend: Backend) -> io::Result<CompletionPort> {
     Ok(CompletionPort::builder().backend(backend).build()?)
 }
 
-impl Bell for OwnedFd {
-    fn ring(&self, _: usize) -> io::Result<()> {
+impl Waker for OwnedFd {
+    fn wake(&self, _: usize) -> io::Result<()> {
         rustix::io::write(self, &1_u64.to_ne_bytes())?;
         Ok(())
     }
 
-    fn listen(&self, _: usize, heard: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
+    fn wait(&self, _: usize, woken: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
         loop {
             let read = rustix::io::retry_on_intr(|| rustix::io::read(self, &mut [0; 8]));
             read?;
-            if let Enough::Yes = heard()? {
+            if let Enough::Yes = woken()? {
                 return Ok(());
             }
         }
@@ -129,16 +126,12 @@ impl MioLoop {
     }
 }
 
-impl Bell for Vec<MioLoop> {
-    fn ring(&self, turn: usize) -> io::Result<()> {
+impl Waker for Vec<MioLoop> {
+    fn wake(&self, turn: usize) -> io::Result<()> {
         self[turn % self.len()].waker.wake()
     }
 
-    fn listen(
-        &self,
-        thread: usize,
-        heard: &mut dyn FnMut() -> io::Result<Enough>,
-    ) -> io::Result<()> {
+    fn wait(&self, thread: usize, woken: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
         let mut poll = self[thread]
             .poll
             .lock()
@@ -150,7 +143,7 @@ impl Bell for Vec<MioLoop> {
                 outcome => outcome?,
             }
             if events.iter().next().is_some() {
-                if let Enough::Yes = heard()? {
+                if let Enough::Yes = woken()? {
                     return Ok(());
                 }
             }
@@ -158,53 +151,49 @@ impl Bell for Vec<MioLoop> {
     }
 }
 
-impl Bell for Vec<polling::Poller> {
-    fn ring(&self, turn: usize) -> io::Result<()> {
+impl Waker for Vec<polling::Poller> {
+    fn wake(&self, turn: usize) -> io::Result<()> {
         self[turn % self.len()].notify()
     }
 
-    fn listen(
-        &self,
-        thread: usize,
-        heard: &mut dyn FnMut() -> io::Result<Enough>,
-    ) -> io::Result<()> {
+    fn wait(&self, thread: usize, woken: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
         let mut events = polling::Events::new();
         loop {
             events.clear();
             self[thread].wait(&mut events, None)?;
-            if let Enough::Yes = heard()? {
+            if let Enough::Yes = woken()? {
                 return Ok(());
             }
         }
     }
 }
 
-impl Bell for CompletionPort {
-    fn ring(&self, _: usize) -> io::Result<()> {
+impl Waker for CompletionPort {
+    fn wake(&self, _: usize) -> io::Result<()> {
         Ok(self.post(Entry::new(1, 0, 0))?)
     }
 
-    fn listen(&self, _: usize, heard: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
+    fn wait(&self, _: usize, woken: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
         loop {
             self.dequeue_one(None)?;
-            if let Enough::Yes = heard()? {
+            if let Enough::Yes = woken()? {
                 return Ok(());
             }
         }
     }
 }
 
-impl Bell for Port<OwnedFd> {
-    fn ring(&self, _: usize) -> io::Result<()> {
+impl Waker for Port<OwnedFd> {
+    fn wake(&self, _: usize) -> io::Result<()> {
         Ok(self.send(())?)
     }
 
-    fn listen(&self, _: usize, heard: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
+    fn wait(&self, _: usize, woken: &mut dyn FnMut() -> io::Result<Enough>) -> io::Result<()> {
         let mut worker = self.worker(1);
         loop {
             worker.process(None)?;
             while worker.take().is_some() {
-                if let Enough::Yes = heard()? {
+                if let Enough::Yes = woken()? {
                     return Ok(());
                 }
             }
@@ -225,41 +214,41 @@ fn two(count: usize) -> io::Result<[usize; 2]> {
 
 impl Post {
     /// Nanoseconds for each wake-up.
-    fn time(&self, there: &dyn Bell, back: &dyn Bell) -> io::Result<f64> {
-        let rings = self.effort.notifications / 10;
+    fn time(&self, there: &dyn Waker, back: &dyn Waker) -> io::Result<f64> {
+        let wakes = self.effort.notifications / 10;
         let done = AtomicBool::new(false);
         let serve = &|thread| {
             stay_on(self.processors[1])?;
-            there.listen(thread, &mut || match done.load(Ordering::Relaxed) {
+            there.wait(thread, &mut || match done.load(Ordering::Relaxed) {
                 true => Ok(Enough::Yes),
-                false => back.ring(0).map(|()| Enough::No),
+                false => back.wake(0).map(|()| Enough::No),
             })
         };
-        let ring = &|| {
+        let wake = &|| {
             stay_on(self.processors[0])?;
-            let warm_up = rings / 10;
+            let warm_up = wakes / 10;
             let mut count = 0;
             let mut begin = Instant::now();
-            there.ring(count)?;
-            back.listen(0, &mut || {
+            there.wake(count)?;
+            back.wait(0, &mut || {
                 count += 1;
                 if count == warm_up {
                     begin = Instant::now();
                 }
-                match count == warm_up + rings {
+                match count == warm_up + wakes {
                     true => Ok(Enough::Yes),
-                    false => there.ring(count).map(|()| Enough::No),
+                    false => there.wake(count).map(|()| Enough::No),
                 }
             })?;
-            Ok(begin.elapsed().as_nanos() as f64 / (2 * rings) as f64)
+            Ok(begin.elapsed().as_nanos() as f64 / (2 * wakes) as f64)
         };
         thread::scope(|scope| {
             let servers: Vec<_> = (0..self.threads)
                 .map(|thread| scope.spawn(move || serve(thread)))
                 .collect();
-            let time = scope.spawn(ring).join().expect("no panic");
+            let time = scope.spawn(wake).join().expect("no panic");
             done.store(true, Ordering::Relaxed);
-            (0..self.threads).try_for_each(|thread| there.ring(thread))?;
+            (0..self.threads).try_for_each(|thread| there.wake(thread))?;
             for server in servers {
                 server.join().expect("no panic")?;
             }
@@ -270,11 +259,11 @@ impl Post {
 
 impl Trial for Post {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        let bells = (
+        let wakers = (
             make(implementation, self.threads)?,
             make(implementation, 1)?,
         );
-        let (Some(there), Some(back)) = bells else {
+        let (Some(there), Some(back)) = wakers else {
             return Ok(None);
         };
         let time = self.time(&*there, &*back)?;

@@ -1,24 +1,26 @@
 //! What one notification costs, of each kind, by how many sockets are ready at once.
 //!
-//! Each turn writes one byte to every socket's peer, takes all notifications, reads each byte, and arms
-//! again what has to be armed.
+//! Each turn writes one byte to every socket's peer, takes all notifications, and reads each byte.
+//! One-shot sockets are armed again after the next write or before it: see [`Order`]. The others stay
+//! armed, so that there is no order.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
-use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
+use crate::case::{Axis, Case, Effort, ORDERS, Order, Parameter, Setting, Trial};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::stopwatch::Stopwatch;
 use crate::ways::{self, Kind, Way};
 
 pub(crate) const ONE_SHOT: Case = Case {
     name: "one-shot",
     about: "one thread, one-shot and level: a notification, and its socket armed again",
-    judged_by: Figure::Net,
-    axes: &BATCHES,
+    compared_by: Figure::NetCpu,
+    axes: &[ORDERS, BATCHES],
     implementations: ways::all,
+    parts: 10,
     is_counted: true,
     prepare: |setting, effort| Ready::prepare(Kind::OneShot, setting, effort),
 };
@@ -26,6 +28,7 @@ pub(crate) const ONE_SHOT: Case = Case {
 pub(crate) const EDGE: Case = Case {
     name: "edge",
     about: "one thread, persistent and edge: a notification",
+    axes: &[BATCHES],
     prepare: |setting, effort| Ready::prepare(Kind::Edge, setting, effort),
     ..ONE_SHOT
 };
@@ -33,17 +36,21 @@ pub(crate) const EDGE: Case = Case {
 pub(crate) const LEVEL: Case = Case {
     name: "level",
     about: "one thread, persistent and level: a notification",
+    axes: &[BATCHES],
     prepare: |setting, effort| Ready::prepare(Kind::Level, setting, effort),
     ..ONE_SHOT
 };
 
 pub(super) const ALL: [&str; 3] = [ONE_SHOT.name, EDGE.name, LEVEL.name];
 
-const BATCHES: [Axis; 1] = [Axis {
+const BATCHES: Axis = Axis {
     parameter: Parameter::Batch,
-    values: &[1, 16, 64, 512],
+    values: &[1, 4, 16, 64, 512],
     quick: &[1, 64],
-}];
+};
+
+/// Turns before those that are measured, at the least: caches fill, and re-arm policies adapt.
+const WARM_UP: usize = 16;
 
 /// Sockets that are read, and their peers.
 pub(super) struct Sockets {
@@ -60,36 +67,34 @@ impl Sockets {
     }
 
     /// Make every socket readable, and have a way read it.
-    pub(super) fn turn<'a>(&'a self, way: &mut dyn Way<'a>) -> io::Result<()> {
+    pub(super) fn turn<'a>(&'a self, way: &mut dyn Way<'a>, order: Order) -> io::Result<()> {
+        if order == Order::ArmedWritten {
+            way.arm(&self.ours)?;
+        }
         for peer in &self.theirs {
             rustix::io::write(peer, &[1])?;
         }
-        way.turn(&self.ours)
+        way.wait_and_read(&self.ours)
     }
 
-    /// Nanoseconds per notification.
+    /// What a notification takes, on this thread.
     pub(super) fn time<'a>(
         &'a self,
         way: &mut dyn Way<'a>,
+        order: Order,
         notifications: usize,
-    ) -> io::Result<f64> {
+    ) -> io::Result<Sample> {
         let turns = notifications.div_ceil(self.ours.len());
-        let mut time = Duration::ZERO;
-        // The first tenth warms up.
-        let warm_up = turns.div_ceil(10);
-        for turn in 0..warm_up + turns {
-            let start = Instant::now();
-            self.turn(way)?;
-            if turn >= warm_up {
-                time += start.elapsed();
-            }
-        }
-        Ok(time.as_nanos() as f64 / (turns * self.ours.len()) as f64)
+        (0..turns.div_ceil(10).max(WARM_UP)).try_for_each(|_| self.turn(way, order))?;
+        let stopwatch = Stopwatch::of_thread();
+        (0..turns).try_for_each(|_| self.turn(way, order))?;
+        Ok(stopwatch.per(turns * self.ours.len()))
     }
 }
 
 struct Ready {
     kind: Kind,
+    order: Order,
     sockets: Sockets,
     effort: Effort,
 }
@@ -99,6 +104,7 @@ impl Ready {
         let sockets = Sockets::new(setting.get(Parameter::Batch))?;
         Ok(Box::new(Ready {
             kind,
+            order: setting.order(),
             sockets,
             effort,
         }))
@@ -121,15 +127,17 @@ impl Trial for Ready {
         let Some(mut way) = self.way(implementation)? else {
             return Ok(None);
         };
-        let time = self.sockets.time(&mut *way, self.effort.notifications)?;
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        let sample = self
+            .sockets
+            .time(&mut *way, self.order, self.effort.notifications)?;
+        Ok(Some(sample))
     }
 
     fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {
         let Some(mut way) = self.way(implementation)? else {
             return Ok(false);
         };
-        (0..turns).try_for_each(|_| self.sockets.turn(&mut *way))?;
+        (0..turns).try_for_each(|_| self.sockets.turn(&mut *way, self.order))?;
         Ok(true)
     }
 }

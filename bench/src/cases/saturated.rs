@@ -1,23 +1,23 @@
 //! Threads at full load: every connection is ready all the time, and nobody reads. A turn is a call that
-//! hands back what the thread had, and takes the next.
+//! hands back what the thread had, and takes the next. The order is always "written, then armed".
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Thread};
-use std::time::Instant;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load::waits;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
-use crate::servers::{self, Session, Shape, Standing};
+use crate::servers::{self, Outcome, Session, Shape};
+use crate::stopwatch::Stopwatch;
 
 pub(crate) const CASE: Case = Case {
     name: "saturated",
     about: "threads that share connections which are always ready: a notification, and its socket armed again",
-    judged_by: Figure::Gross,
+    compared_by: Figure::Gross,
     axes: &[
         Axis {
             parameter: Parameter::Batch,
@@ -34,6 +34,7 @@ pub(crate) const CASE: Case = Case {
         use Implementation::*;
         Implementation::around(&[RawEpoll], &[Polling])
     },
+    parts: 1,
     is_counted: true,
     prepare: |setting, effort| Ok(Box::new(Saturated::new(setting, effort))),
 };
@@ -92,14 +93,12 @@ impl Saturated {
 impl Trial for Saturated {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
         let notifications = self.effort.notifications;
-        let (begin, before) = (Instant::now(), waits()?);
+        let (stopwatch, before) = (Stopwatch::of_process(), waits()?);
         self.run(implementation, notifications)?;
-        let time = begin.elapsed().as_nanos() as f64 / notifications as f64;
+        let mut sample = stopwatch.per(notifications);
         let waits = (waits()? - before) / notifications as f64;
-        Ok(Some(Sample::from([
-            (Figure::Gross, time),
-            (Figure::Switches, waits),
-        ])))
+        sample.insert(Figure::Switches, waits);
+        Ok(Some(sample))
     }
 
     fn turns(&mut self, implementation: Implementation, turns: usize) -> io::Result<bool> {
@@ -119,7 +118,7 @@ struct Counting {
 }
 
 impl Session for Counting {
-    fn serve(&mut self, _: &TcpStream) -> io::Result<Standing> {
+    fn serve(&mut self, _: &TcpStream) -> io::Result<Outcome> {
         // Below 0 it would begin anew: what comes after the end does not count.
         let count = |left: usize| left.checked_sub(1);
         match self
@@ -128,10 +127,10 @@ impl Session for Counting {
         {
             Ok(1) => {
                 self.waiting.unpark();
-                Ok(Standing::Ended)
+                Ok(Outcome::Ended)
             }
-            Ok(_) => Ok(Standing::More),
-            Err(_) => Ok(Standing::Ended),
+            Ok(_) => Ok(Outcome::More),
+            Err(_) => Ok(Outcome::Ended),
         }
     }
 }

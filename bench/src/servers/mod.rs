@@ -32,12 +32,12 @@ const MOST: usize = 4096;
 
 /// What is done with a connection that is ready.
 pub(crate) trait Session: Clone + Send + Sync + 'static {
-    fn serve(&mut self, stream: &TcpStream) -> io::Result<Standing>;
+    fn serve(&mut self, stream: &TcpStream) -> io::Result<Outcome>;
 }
 
-/// How a connection stands.
+/// What is left on a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Outcome {
     /// Nothing more was there to receive.
     Drained,
     /// There may be more.
@@ -114,7 +114,7 @@ struct Connection<S> {
 }
 
 impl<S: Session> Connection<S> {
-    fn serve(&mut self) -> io::Result<Standing> {
+    fn serve(&mut self) -> io::Result<Outcome> {
         self.session.serve(&self.stream)
     }
 
@@ -122,9 +122,9 @@ impl<S: Session> Connection<S> {
     fn drain(&mut self) -> io::Result<bool> {
         loop {
             match self.serve()? {
-                Standing::More => {}
-                Standing::Drained => return Ok(true),
-                Standing::Ended => return Ok(false),
+                Outcome::More => {}
+                Outcome::Drained => return Ok(true),
+                Outcome::Ended => return Ok(false),
             }
         }
     }
@@ -136,7 +136,7 @@ impl<S> AsFd for Connection<S> {
     }
 }
 
-/// A connection that any thread may be told of. One at a time is, so that the lock is free.
+/// A connection that any thread may serve. One at a time does, so that the lock is free.
 struct Shared<S> {
     stream: TcpStream,
     session: Mutex<S>,
@@ -146,7 +146,7 @@ impl<S: Session> Shared<S> {
     /// False at its end.
     fn serve(&self) -> io::Result<bool> {
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(session.serve(&self.stream)? != Standing::Ended)
+        Ok(session.serve(&self.stream)? != Outcome::Ended)
     }
 }
 
@@ -195,25 +195,25 @@ struct Conversation<P> {
 }
 
 impl<P: Protocol> Session for Conversation<P> {
-    fn serve(&mut self, mut stream: &TcpStream) -> io::Result<Standing> {
+    fn serve(&mut self, mut stream: &TcpStream) -> io::Result<Outcome> {
         let mut buffer = [0; MOST];
         let received = match stream.read(&mut buffer[..P::ROOM]) {
-            Ok(0) => return Ok(Standing::Ended),
+            Ok(0) => return Ok(Outcome::Ended),
             Ok(length) => &buffer[..length],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(Standing::Drained);
+                return Ok(Outcome::Drained);
             }
-            Err(error) if is_end(&error) => return Ok(Standing::Ended),
+            Err(error) if is_end(&error) => return Ok(Outcome::Ended),
             Err(error) => return Err(error),
         };
         self.answers.clear();
         self.protocol.answer(received, &mut self.answers)?;
         // The client reads each answer before it asks for more, so that there is always room.
         match stream.write_all(&self.answers) {
-            Err(error) if is_end(&error) => Ok(Standing::Ended),
+            Err(error) if is_end(&error) => Ok(Outcome::Ended),
             Err(error) => Err(error),
-            Ok(()) if received.len() < P::ROOM => Ok(Standing::Drained),
-            Ok(()) => Ok(Standing::More),
+            Ok(()) if received.len() < P::ROOM => Ok(Outcome::Drained),
+            Ok(()) => Ok(Outcome::More),
         }
     }
 }

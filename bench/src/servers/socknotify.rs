@@ -5,7 +5,7 @@ use std::io;
 use socknotify::owned::{Event, Interest, Port};
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
 
-use super::{Connection, Session, Shape, Shared, Standing, Until, on_threads};
+use super::{Connection, Outcome, Session, Shape, Shared, Until, on_threads};
 
 pub(super) fn serve<S: Session>(
     backend: Backend,
@@ -69,7 +69,7 @@ pub(super) fn serve_owned<S: Session>(
             }
             while let Some(event) = worker.take() {
                 if let Event::Ready(mut connection, _) = event {
-                    if connection.serve()? != Standing::Ended {
+                    if connection.serve()? != Outcome::Ended {
                         worker.arm(connection, Interest::IN);
                     }
                 }

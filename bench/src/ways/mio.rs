@@ -40,7 +40,7 @@ impl<'a> Way<'a> for Mio {
         Ok(())
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.poll.poll(&mut self.events, None)?;

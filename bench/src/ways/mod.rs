@@ -1,7 +1,8 @@
 //! Ways to hear on one thread that sockets are ready: ours, raw system calls, and the peers.
 //!
 //! All do the same work on the same sockets: take what is ready, read a byte from each, and arm again
-//! what has to be armed.
+//! what has to be armed. Whoever can arms a batch and waits in one call; but a case may ask for the
+//! sockets to be armed first, because they are written to only then.
 
 mod mio;
 mod polling;
@@ -39,11 +40,20 @@ pub(crate) trait Way<'a> {
     /// Register them no longer.
     fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()>;
 
-    /// Read a byte of each of these, which were added from key 0 on, as they are said to be ready.
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()>;
+    /// Arm again, in the kernel, what was read since the last time; take no notification.
+    ///
+    /// Nothing to do where a socket stays armed.
+    fn arm(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        let _ = sockets;
+        Ok(())
+    }
+
+    /// Wait for a notification of each of these, which were added from key 0 on, and read its byte.
+    /// What is still to be armed is armed first, if possible by the call that waits.
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()>;
 }
 
-/// Nobody needs to be told.
+/// No notifications: reads alone.
 struct Bare;
 
 impl<'a> Way<'a> for Bare {
@@ -55,7 +65,7 @@ impl<'a> Way<'a> for Bare {
         Ok(())
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         sockets.iter().try_for_each(read_byte)
     }
 }

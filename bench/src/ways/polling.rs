@@ -12,6 +12,8 @@ pub(super) struct Polling {
     poller: Poller,
     mode: PollMode,
     events: Events,
+    /// Keys that were read, and are to be armed again.
+    read: Vec<usize>,
 }
 
 impl Polling {
@@ -24,6 +26,7 @@ impl Polling {
                 Kind::Level => PollMode::Level,
             },
             events: Events::with_capacity(NonZero::new(batch).expect("some sockets")),
+            read: Vec::with_capacity(batch),
         })
     }
 }
@@ -45,16 +48,23 @@ impl<'a> Way<'a> for Polling {
         sockets.try_for_each(|socket| self.poller.delete(socket))
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        for key in self.read.drain(..) {
+            self.poller.modify(&sockets[key], Event::readable(key))?;
+        }
+        Ok(())
+    }
+
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
+            self.arm(sockets)?;
             self.events.clear();
             left -= self.poller.wait(&mut self.events, None)?;
             for event in self.events.iter() {
-                let socket = &sockets[event.key];
-                read_byte(socket)?;
+                read_byte(&sockets[event.key])?;
                 if self.mode == PollMode::Oneshot {
-                    self.poller.modify(socket, Event::readable(event.key))?;
+                    self.read.push(event.key);
                 }
             }
         }

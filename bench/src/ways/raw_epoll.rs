@@ -13,6 +13,8 @@ pub(super) struct RawEpoll {
     set: OwnedFd,
     flags: EventFlags,
     events: Vec<epoll::Event>,
+    /// What was read, and is to be armed again.
+    read: Vec<EventData>,
 }
 
 impl RawEpoll {
@@ -26,6 +28,7 @@ impl RawEpoll {
             set: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             flags: flags | EventFlags::IN,
             events: Vec::with_capacity(batch),
+            read: Vec::with_capacity(batch),
         })
     }
 
@@ -51,16 +54,24 @@ impl<'a> Way<'a> for RawEpoll {
         Ok(())
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+        for data in self.read.drain(..) {
+            let socket = &sockets[data.u64() as usize];
+            epoll::modify(&self.set, socket, data, self.flags)?;
+        }
+        Ok(())
+    }
+
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
+            self.arm(sockets)?;
             left -= self.wait()?;
             for event in &self.events {
                 let data = event.data;
-                let socket = &sockets[data.u64() as usize];
-                read_byte(socket)?;
+                read_byte(&sockets[data.u64() as usize])?;
                 if self.flags.contains(EventFlags::ONESHOT) {
-                    epoll::modify(&self.set, socket, data, self.flags)?;
+                    self.read.push(data);
                 }
             }
         }
@@ -72,15 +83,15 @@ impl<'a> Way<'a> for RawEpoll {
 /// is one `poll` over all, which finds those that are ready already.
 pub(super) struct OnePoll<'a> {
     edges: RawEpoll,
-    /// What is to be armed again.
-    armed: Vec<PollFd<'a>>,
+    /// What was read, and is to be armed again.
+    read: Vec<PollFd<'a>>,
 }
 
 impl OnePoll<'_> {
     pub(super) fn new(batch: usize) -> io::Result<Self> {
         Ok(OnePoll {
             edges: RawEpoll::new(Kind::Edge, batch)?,
-            armed: Vec::with_capacity(batch),
+            read: Vec::with_capacity(batch),
         })
     }
 }
@@ -94,19 +105,24 @@ impl<'a> Way<'a> for OnePoll<'a> {
         self.edges.remove(sockets, first)
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+        if !self.read.is_empty() {
+            // With one thread, what it finds comes as an edge as well, and is read then.
+            poll(&mut self.read, Some(&Timespec::default()))?;
+            self.read.clear();
+        }
+        Ok(())
+    }
+
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
-            if !self.armed.is_empty() {
-                // With one thread, what it finds comes as an edge as well, and is read then.
-                poll(&mut self.armed, Some(&Timespec::default()))?;
-                self.armed.clear();
-            }
+            self.arm(sockets)?;
             left -= self.edges.wait()?;
             for event in &self.edges.events {
                 let socket = &sockets[event.data.u64() as usize];
                 read_byte(socket)?;
-                self.armed.push(PollFd::new(socket, PollFlags::IN));
+                self.read.push(PollFd::new(socket, PollFlags::IN));
             }
         }
         Ok(())

@@ -29,7 +29,8 @@ impl RawUring {
         })
     }
 
-    fn arm(&mut self, socket: &OwnedFd, key: usize) -> io::Result<()> {
+    /// Put a poll into the submission queue.
+    fn queue_poll(&mut self, socket: &OwnedFd, key: usize) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32)
             .multi(self.is_multi)
             .build()
@@ -42,7 +43,7 @@ impl RawUring {
 impl<'a> Way<'a> for RawUring {
     fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
         for (key, socket) in (first..).zip(sockets) {
-            self.arm(socket, key)?;
+            self.queue_poll(socket, key)?;
         }
         self.ring.submit()?;
         Ok(())
@@ -70,7 +71,12 @@ impl<'a> Way<'a> for RawUring {
         Ok(())
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+        self.ring.submit()?;
+        Ok(())
+    }
+
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.ring.submit_and_wait(1)?;
@@ -83,7 +89,7 @@ impl<'a> Way<'a> for RawUring {
                 let key = self.keys[index];
                 read_byte(&sockets[key])?;
                 if !self.is_multi {
-                    self.arm(&sockets[key], key)?;
+                    self.queue_poll(&sockets[key], key)?;
                 }
             }
         }

@@ -32,7 +32,7 @@ impl Socknotify<'_> {
         })
     }
 
-    /// Only register, as many at a time as notifications are taken.
+    /// Only register; the call has no room for notifications.
     fn submit(&mut self) -> io::Result<()> {
         self.port
             .process(&mut self.batch, &mut [], Some(Duration::ZERO))?;
@@ -73,7 +73,11 @@ impl<'a> Way<'a> for Socknotify<'a> {
         Ok(())
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+        self.submit()
+    }
+
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             let taken = self
@@ -115,6 +119,14 @@ impl<'a> Owned<'a> {
             ids: Vec::with_capacity(sockets),
         })
     }
+
+    /// Arm what was handed back. What is ready by then stays in the worker.
+    fn submit(&mut self) -> io::Result<()> {
+        match self.worker.process(Some(Duration::ZERO)) {
+            Ok(()) | Err(Error::TimedOut) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 impl<'a> Way<'a> for Owned<'a> {
@@ -125,10 +137,7 @@ impl<'a> Way<'a> for Owned<'a> {
                 self.ids.push(held.id());
                 self.worker.arm(held, Interest::IN);
             }
-            match self.worker.process(Some(Duration::ZERO)) {
-                Ok(()) | Err(Error::TimedOut) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.submit()?;
         }
         Ok(())
     }
@@ -141,14 +150,18 @@ impl<'a> Way<'a> for Owned<'a> {
         while left > 0 {
             self.worker.process(None)?;
             while let Some(event) = self.worker.take() {
-                // What comes out and is dropped is deregistered.
+                // A connection that is dequeued and dropped is deregistered.
                 left -= usize::from(matches!(event, Event::Cancelled(_)));
             }
         }
         Ok(())
     }
 
-    fn turn(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+        self.submit()
+    }
+
+    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.worker.process(None)?;
