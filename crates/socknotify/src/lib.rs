@@ -82,6 +82,7 @@ pub mod owned;
 mod poller;
 mod port;
 mod registration;
+mod slots;
 mod sys;
 #[cfg(windows)]
 mod windows;
