@@ -20,14 +20,17 @@ pub struct Held<T> {
 }
 
 impl<T> Held<T> {
+    #[inline]
     pub(super) fn from_node(node: Box<Node<T>>) -> Self {
         Held { node: Some(node) }
     }
 
+    #[inline]
     pub(super) fn into_node(mut self) -> Box<Node<T>> {
         self.node.take().expect("it is there until now")
     }
 
+    #[inline]
     fn node(&self) -> &Node<T> {
         self.node.as_ref().expect("it is there until now")
     }
@@ -37,6 +40,7 @@ impl<T> Held<T> {
         Id(self.node().token)
     }
 
+    #[inline]
     pub(super) fn is_of(&self, home: &Arc<Home<T>>) -> bool {
         Arc::ptr_eq(&self.node().home, home)
     }

@@ -67,6 +67,7 @@ pub(super) struct Node<T> {
 }
 
 impl<T> Node<T> {
+    #[inline]
     pub(super) fn key(&self) -> usize {
         self.home.slots.key(self.token)
     }
@@ -83,6 +84,7 @@ impl<T> Place<T> {
     }
 
     /// Take the connection that is armed here. Its deadline does not count any more.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<Box<Node<T>>> {
         if !matches!(self.content, Content::Armed(_)) {
             return None;
@@ -107,6 +109,7 @@ impl<T> Home<T> {
     }
 
     /// Put a connection where its notification will find it. It comes back if the port is closed.
+    #[inline]
     pub(super) fn put(&self, node: Box<Node<T>>) -> Result<(), Box<Node<T>>> {
         let Some(mut place) = self.slots.get(node.token) else {
             return Err(node);

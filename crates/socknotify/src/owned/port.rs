@@ -8,7 +8,7 @@ use super::deadlines::Deadlines;
 use super::home::{Content, Home, Node, Place};
 use super::packet::MESSAGE;
 use super::{AdoptError, Held, Id, Interest, Worker};
-use crate::sys::{self, AsSocket};
+use crate::sys::{self, AsSocket, RawSocket};
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
 };
@@ -94,20 +94,21 @@ impl<T: AsSocket, M> Port<T, M> {
     /// If the connection belongs to another port. It is closed, and deregistered there.
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) -> io::Result<()> {
-        let (shared, interest) = (&self.shared, interest.into());
-        let registration = match shared.put(connection, interest) {
-            Put::Armed { registration, .. } => registration,
+        let shared = &self.shared;
+        let Interest { filter, deadline } = interest.into();
+        let (socket, key) = match shared.put(connection, filter) {
+            Put::Done { socket, key, .. } => (socket, key),
             Put::Refused(node, error) => {
                 drop(Held::from_node(node));
                 return Err(error.into());
             }
             Put::Closed => return Err(Error::Closed.into()),
         };
-        let key = registration.completion_key;
-        if let Some(deadline) = interest.deadline {
+        if let Some(deadline) = deadline {
             let at = shared.deadlines.ticks_until(deadline);
             shared.deadlines.set(&shared.home, key, at);
         }
+        let registration = Registration::arm(socket, key, filter);
         shared.home.port.register(registration)?.map_err(|error| {
             drop(shared.take_back(key).map(Held::from_node));
             error.into()
@@ -333,9 +334,10 @@ pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 
 /// What has become of a connection that a thread gave back.
 pub(super) enum Put<T> {
-    /// It is in its slot, and this arms it.
-    Armed {
-        registration: Registration<'static>,
+    /// It is in its slot, and can be armed.
+    Done {
+        socket: RawSocket,
+        key: usize,
         /// The system does not watch it for this filter yet, and may refuse to.
         is_new: bool,
     },
@@ -345,9 +347,10 @@ pub(super) enum Put<T> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Put a connection where its notification will find it, and say how to arm it.
+    /// Put a connection where its notification will find it, to be armed with this filter.
+    #[inline]
     #[track_caller]
-    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Put<T>
+    pub(super) fn put(&self, connection: Held<T>, filter: EventFilter) -> Put<T>
     where
         T: AsSocket,
     {
@@ -360,12 +363,15 @@ impl<T, M> Shared<T, M> {
         if socket != node.socket {
             return Put::Refused(node, RegistrationError::NotASocket);
         }
-        let filter = interest.filter;
-        let is_new = node.watched.replace(filter) != Some(filter);
-        let registration = Registration::arm(socket, node.key(), filter);
+        let is_new = node.watched != Some(filter);
+        if is_new {
+            node.watched = Some(filter);
+        }
+        let key = node.key();
         match self.home.put(node) {
-            Ok(()) => Put::Armed {
-                registration,
+            Ok(()) => Put::Done {
+                socket,
+                key,
                 is_new,
             },
             Err(node) => {

@@ -1,6 +1,5 @@
 //! [`Worker`]: a thread's part of a port; [`Event`]: what comes out of it.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +8,8 @@ use super::home::{Content, Node};
 use super::packet::{CANCELLED, HANDED_ON, MESSAGE, TIMED_OUT, TIMER};
 use super::port::{Put, Shared};
 use super::{Held, Interest, lock};
-use crate::sys::AsSocket;
-use crate::{Entry, Error, Events, Registration, RegistrationError};
+use crate::sys::{AsSocket, RawSocket};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// Something that a port has for one thread.
 ///
@@ -90,18 +89,19 @@ pub struct Worker<T: AsSocket, M = ()> {
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// What was dequeued and not taken.
-    pending: VecDeque<Pending<T, M>>,
+    /// What was dequeued and not taken, in reverse order.
+    pending: Vec<Pending<T>>,
 }
 
 /// An event that was not taken.
-enum Pending<T, M> {
+enum Pending<T> {
     /// What its packet says.
     Connection(Box<Node<T>>, u32),
     Refused(Box<Node<T>>, RegistrationError),
     /// The key of a shared socket. Whether it is shared still shows when the event is taken.
     Shared(usize, Events),
-    Message(M),
+    /// The first message of the port's list, when the event is taken.
+    Message,
 }
 
 impl<T: AsSocket, M> Worker<T, M> {
@@ -112,7 +112,7 @@ impl<T: AsSocket, M> Worker<T, M> {
             deadlines: Vec::new(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            pending: VecDeque::with_capacity(room),
+            pending: Vec::with_capacity(room),
         }
     }
 
@@ -124,20 +124,21 @@ impl<T: AsSocket, M> Worker<T, M> {
     /// were handed to this worker are not affected.
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
-        let interest = interest.into();
-        match self.shared.put(connection, interest) {
-            Put::Armed {
-                registration,
+        let Interest { filter, deadline } = interest.into();
+        match self.shared.put(connection, filter) {
+            Put::Done {
+                socket,
+                key,
                 is_new,
             } => {
                 self.is_any_new |= is_new;
-                if let Some(deadline) = interest.deadline {
+                if let Some(deadline) = deadline {
                     let at = self.shared.deadlines.ticks_until(deadline);
-                    self.deadlines.push((registration.completion_key, at));
+                    self.deadlines.push((key, at));
                 }
-                self.registrations.push(registration);
+                push(&mut self.registrations, socket, key, filter);
             }
-            Put::Refused(node, error) => self.pending.push_back(Pending::Refused(node, error)),
+            Put::Refused(node, error) => self.pending.push(Pending::Refused(node, error)),
             Put::Closed => {}
         }
     }
@@ -231,54 +232,56 @@ impl<T: AsSocket, M> Worker<T, M> {
 
     /// Find what so many packets stand for.
     fn resolve(&mut self, count: usize) {
-        let shared = &*self.shared;
-        let slots = &shared.home.slots;
+        let home = &*self.shared.home;
         let mut is_timer_among = false;
-        for entry in &self.entries[..count] {
+        for entry in self.entries[..count].iter().rev() {
             let key = entry.completion_key;
-            let pending = match slots.get_by_key(key) {
-                Some(mut place) => match place.take() {
-                    Some(node) => Some(Pending::Connection(node, entry.transferred)),
-                    None if matches!(place.content, Content::Shared { .. }) => {
-                        Some(Pending::Shared(key, entry.events()))
-                    }
-                    None => None,
-                },
-                None if key == slots.reserved_key(MESSAGE) => {
-                    let message = lock(&shared.messages).pop_front();
-                    message.map(Pending::Message)
+            if let Some(mut place) = home.slots.get_by_key(key) {
+                if let Some(node) = place.take() {
+                    drop(place);
+                    let says = entry.transferred;
+                    self.pending.push(Pending::Connection(node, says));
+                } else if matches!(place.content, Content::Shared { .. }) {
+                    self.pending.push(Pending::Shared(key, entry.events()));
                 }
-                None => {
-                    is_timer_among |= key == slots.reserved_key(TIMER);
-                    None
-                }
-            };
-            if let Some(pending) = pending {
-                self.pending.push_back(pending);
+            } else if key == home.slots.reserved_key(MESSAGE) {
+                self.pending.push(Pending::Message);
+            } else if key == home.slots.reserved_key(TIMER) {
+                is_timer_among = true;
             }
         }
         if is_timer_among {
-            shared.deadlines.expire(&shared.home);
+            self.shared.deadlines.expire(home);
         }
     }
 
     /// The next event of the latest call.
     pub fn take(&mut self) -> Option<Event<T, M>> {
         loop {
-            let event = match self.pending.pop_front()? {
-                Pending::Connection(node, says) => connection_event(node, says),
-                Pending::Refused(node, error) => Event::Refused(Held::from_node(node), error),
-                Pending::Message(message) => Event::Message(message),
-                Pending::Shared(key, events) => match self.shared.shared_event(key, events) {
-                    Some(event) => event,
-                    None => continue,
-                },
+            let event = match self.pending.pop()? {
+                Pending::Connection(node, says) => Some(connection_event(node, says)),
+                Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
+                Pending::Shared(key, events) => self.shared.shared_event(key, events),
+                Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
             };
-            return Some(event);
+            if event.is_some() {
+                return event;
+            }
         }
     }
 }
 
+/// Not generic, so that it is compiled together with what it calls.
+fn push(
+    registrations: &mut Vec<Registration<'static>>,
+    socket: RawSocket,
+    key: usize,
+    filter: EventFilter,
+) {
+    registrations.push(Registration::arm(socket, key, filter));
+}
+
+#[inline]
 fn connection_event<T, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
     match says {
         TIMED_OUT => Event::TimedOut(Held::from_node(node)),
@@ -310,45 +313,30 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    /// Hand events on to other threads: put what they carry back, and queue their packets again. What
-    /// cannot be handed on is returned.
-    fn hand_on(&self, pending: impl Iterator<Item = Pending<T, M>>) -> (Vec<Held<T>>, VecDeque<M>) {
+    /// Hand events on to other threads: put connections back in their slots, and queue the packets
+    /// again. What cannot be handed on is returned.
+    fn hand_on(&self, pending: impl Iterator<Item = Pending<T>>) -> Vec<Held<T>> {
         let mut packets = Vec::new();
-        let mut messages = Vec::new();
         let mut rest = Vec::new();
         for pending in pending {
-            packets.push(match pending {
+            match pending {
                 Pending::Connection(node, says) => {
                     let key = node.key();
-                    if let Err(node) = self.home.put(node) {
-                        rest.push(Held::from_node(node));
-                        continue;
+                    match self.home.put(node) {
+                        Ok(()) => packets.push(Entry::new(key, says, HANDED_ON)),
+                        Err(node) => rest.push(Held::from_node(node)),
                     }
-                    Entry::new(key, says, HANDED_ON)
                 }
-                Pending::Refused(node, _) => {
-                    rest.push(Held::from_node(node));
-                    continue;
+                Pending::Refused(node, _) => rest.push(Held::from_node(node)),
+                Pending::Shared(key, events) => {
+                    packets.push(Entry::new(key, events.bits(), HANDED_ON));
                 }
-                Pending::Shared(key, events) => Entry::new(key, events.bits(), HANDED_ON),
-                Pending::Message(message) => {
-                    messages.push(message);
-                    self.message_packet()
-                }
-            });
+                Pending::Message => packets.push(self.message_packet()),
+            }
         }
-        if !messages.is_empty() {
-            // Before those that were sent later.
-            let mut queue = lock(&self.messages);
-            messages
-                .into_iter()
-                .rev()
-                .for_each(|it| queue.push_front(it));
-        }
-        match self.home.port.post_all(&packets) {
-            Err(Error::Closed) => (rest, std::mem::take(&mut *lock(&self.messages))),
-            _ => (rest, VecDeque::new()),
-        }
+        // If the port is closed, there is nobody to take them.
+        let _ = self.home.port.post_all(&packets);
+        rest
     }
 }
 
@@ -356,7 +344,7 @@ impl<T: AsSocket, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
         let _ = self.submit();
         // What is dropped here may panic; so it is the last thing.
-        let _rest = self.shared.hand_on(self.pending.drain(..));
+        let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }
 }
 

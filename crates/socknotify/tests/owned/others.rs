@@ -4,14 +4,14 @@
 use std::io::Read;
 use std::io::{self, Write};
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::owned::{Event, Port, SendError, SharedTrigger};
+use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Entry, Error, EventFilter, Events, Registration, Trigger};
 
 #[cfg(unix)]
@@ -27,6 +27,7 @@ for_every_backend! {
     a_shared_socket_comes_back_last,
     a_stale_packet_of_a_shared_socket_brings_out_no_later_connection,
     an_old_id_does_not_end_a_later_sharing,
+    a_sharing_is_ended_once_however_many_threads_try,
     a_shared_socket_cannot_be_cancelled,
     a_worker_that_goes_hands_on_events_of_shared_sockets,
     a_message_can_send_when_closing_drops_it,
@@ -239,6 +240,47 @@ fn an_old_id_does_not_end_a_later_sharing(backend: Backend) -> io::Result<()> {
         old.push(id);
     }
     Ok(())
+}
+
+/// One socket is shared over and over, and two threads end each sharing.
+fn a_sharing_is_ended_once_however_many_threads_try(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 3)?;
+    let mut worker = port.worker(4);
+    let (socket, _theirs) = shareable()?;
+    let current = Mutex::new(None);
+    let done = AtomicBool::new(false);
+    let end = Instant::now() + Duration::from_secs(1);
+    thread::scope(|scope| -> io::Result<()> {
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut ended = Vec::new();
+                    while !done.load(Ordering::Relaxed) {
+                        let id = *current.lock().expect("no panic");
+                        ended.extend(id.filter(|&id| port.unshare(id).is_ok()));
+                    }
+                    ended
+                })
+            })
+            .collect();
+        let mut shared = Vec::new();
+        while Instant::now() < end {
+            let socket = Arc::clone(&socket);
+            let id = port.share(socket, EventFilter::NONE, SharedTrigger::Level)?;
+            *current.lock().expect("no panic") = Some(id);
+            shared.push(id);
+            drop(returned(&mut worker));
+        }
+        done.store(true, Ordering::Relaxed);
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        let mut ended: Vec<Id> = ended.flatten().collect();
+        ended.sort();
+        shared.sort();
+        assert_eq!(ended, shared);
+        Ok(())
+    })
 }
 
 fn a_shared_socket_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
