@@ -1,14 +1,14 @@
 //! [`Slots`]: values by index and generation.
 //!
-//! An index is used again when its value is removed, and counts how often: that is its generation. A
-//! [`Token`] is an index with a generation. A token or a [key](Slots::key) of a value that was removed
-//! finds nothing, whatever has the index now.
+//! An index is used again when its value is removed. Its generation counts insertions and removals; so it
+//! is odd while there is a value, and different for each. A [`Token`] is an index with such a generation.
+//! A token or a [key](Slots::key) of a value that was removed finds nothing, whatever has the index now.
 //!
 //! A key is a token in one `usize`, which can travel as a completion key. With 64 bits it holds all of
 //! the token. With 32 bits it holds 20 bits of the index, so that there are about a million slots, and
-//! the lowest 12 bits of the generation: a stale key finds the value that comes 4096 generations, or a
-//! multiple of that, after its own. A key need not outlive its value for longer than a packet takes to
-//! be handled, and tokens are always compared as a whole.
+//! the lowest 12 bits of the generation: a stale key finds the value of its index that comes 2048 values
+//! after its own, or a multiple of that. A key need not outlive its value for longer than a packet takes
+//! to be handled, and tokens are always compared as a whole.
 //!
 //! The generation in a key is mixed with a number that is random for each table, so that keys that
 //! others have chosen, such as small numbers and addresses, find nothing either.
@@ -51,10 +51,17 @@ pub(crate) struct Slots<V> {
 #[derive(Debug)]
 struct Slot<V>(Mutex<Content<V>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Content<V> {
     generation: u32,
-    value: Option<V>,
+    /// The default while there is none.
+    value: V,
+}
+
+impl<V> Content<V> {
+    fn is_occupied(&self) -> bool {
+        self.generation % 2 == 1
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,13 +72,6 @@ struct Vacant {
 }
 
 impl<V> Slot<V> {
-    const fn new() -> Self {
-        Slot(Mutex::new(Content {
-            generation: 0,
-            value: None,
-        }))
-    }
-
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Content<V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -82,29 +82,23 @@ impl<V> Slot<V> {
 #[derive(Debug)]
 pub(crate) struct Occupied<'a, V>(MutexGuard<'a, Content<V>>);
 
-impl<'a, V> Occupied<'a, V> {
-    fn new(content: MutexGuard<'a, Content<V>>) -> Option<Self> {
-        content.value.is_some().then_some(Occupied(content))
-    }
-}
-
 impl<V> Deref for Occupied<'_, V> {
     type Target = V;
 
     #[inline]
     fn deref(&self) -> &V {
-        self.0.value.as_ref().expect("the slot is occupied")
+        &self.0.value
     }
 }
 
 impl<V> DerefMut for Occupied<'_, V> {
     #[inline]
     fn deref_mut(&mut self) -> &mut V {
-        self.0.value.as_mut().expect("the slot is occupied")
+        &mut self.0.value
     }
 }
 
-impl<V> Slots<V> {
+impl<V: Default> Slots<V> {
     pub(crate) fn new() -> Self {
         Slots {
             pages: [const { OnceLock::new() }; PAGES],
@@ -119,10 +113,12 @@ impl<V> Slots<V> {
         let (page, offset) = place(index);
         let slots = self.pages.get(page)?.get_or_init(|| {
             let length = FIRST_PAGE << page;
-            std::iter::repeat_with(Slot::new).take(length).collect()
+            let slots = std::iter::repeat_with(|| Slot(Mutex::default()));
+            slots.take(length).collect()
         });
         let mut content = slots[offset].lock();
-        content.value = Some(value);
+        content.value = value;
+        content.generation = content.generation.wrapping_add(1);
         Some(Token {
             index,
             generation: content.generation,
@@ -155,10 +151,7 @@ impl<V> Slots<V> {
     #[inline]
     pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V>> {
         let content = self.lock(token.index)?;
-        match content.generation == token.generation {
-            true => Occupied::new(content),
-            false => None,
-        }
+        (content.generation == token.generation).then_some(Occupied(content))
     }
 
     /// The value that a key names. Nothing for a stale key, a reserved one, or one of another origin.
@@ -166,15 +159,14 @@ impl<V> Slots<V> {
     pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
         let index = index_of(key);
         let content = self.lock(index)?;
-        match self.compose(index, content.generation) == key {
-            true => Occupied::new(content),
-            false => None,
-        }
+        let is_current = self.compose(index, content.generation) == key && content.is_occupied();
+        is_current.then_some(Occupied(content))
     }
 
     /// The value that has an index now, of whatever generation.
     pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
-        Occupied::new(self.lock(index)?)
+        let content = self.lock(index)?;
+        content.is_occupied().then_some(Occupied(content))
     }
 
     /// Remove the value that a token names. From here on the token names nothing.
@@ -190,17 +182,20 @@ impl<V> Slots<V> {
     }
 
     fn vacate(&self, index: u32, Occupied(mut content): Occupied<'_, V>) -> Option<V> {
-        let value = content.value.take();
+        let value = std::mem::take(&mut content.value);
         content.generation = content.generation.wrapping_add(1);
         drop(content);
         self.vacant().indices.push(index);
-        value
+        Some(value)
     }
 
     /// Every value, one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
         let slots = self.pages.iter().filter_map(OnceLock::get).flatten();
-        slots.filter_map(|slot| Occupied::new(slot.lock()))
+        slots.filter_map(|slot| {
+            let content = slot.lock();
+            content.is_occupied().then_some(Occupied(content))
+        })
     }
 
     /// The token as one number.
@@ -277,6 +272,7 @@ mod tests {
             ..first
         };
         assert_eq!(slots.remove(last), Some(1));
+        assert_eq!(value(&slots, last), None);
         assert_eq!(slots.insert(2), Some(first));
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::home::{Content, Home, NEVER};
+use super::home::{Home, NEVER};
 use super::lock;
 use super::packet::{TIMED_OUT, TIMER};
 use super::wheel::Wheel;
@@ -58,7 +58,7 @@ impl Deadlines {
     /// Set the deadline of a connection that is about to be armed.
     pub(super) fn set<T>(&self, home: &Home<T>, key: usize, at: u64) {
         let is_late = match home.slots.get_by_key(key) {
-            Some(mut place) if matches!(place.content, Content::Armed(_)) => {
+            Some(mut place) if place.armed.is_some() => {
                 place.deadline = at;
                 at < place.scheduled
             }
@@ -117,7 +117,7 @@ impl Schedule {
 /// could take the connection and arm it again in between, with another deadline or with none.
 fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
     let mut place = home.slots.get_by_index(index)?;
-    let Content::Armed(node) = &place.content else {
+    let Some(node) = &place.armed else {
         place.scheduled = NEVER;
         return None;
     };

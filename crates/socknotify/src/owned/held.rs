@@ -54,10 +54,16 @@ impl<T> Held<T> {
 }
 
 impl<T> Drop for Held<T> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(node) = self.node.take() else { return };
-        node.home.retire(node.token, node.socket, false);
+        if let Some(node) = self.node.take() {
+            close(node);
+        }
     }
+}
+
+fn close<T>(node: Box<Node<T>>) {
+    node.home.retire(node.token, node.socket, false);
 }
 
 impl<T> Deref for Held<T> {

@@ -33,26 +33,19 @@ pub(super) struct Home<T> {
     closed: AtomicBool,
 }
 
-/// What the port knows of a connection or a shared socket.
+/// What the port knows of a connection or a shared socket. A connection that is not here is held by a
+/// thread.
 pub(super) struct Place<T> {
-    pub(super) content: Content<T>,
+    pub(super) armed: Option<Box<Node<T>>>,
+    pub(super) shared: Option<Arc<T>>,
+    /// The end of the shared socket's registration was asked for.
+    pub(super) ends: bool,
     /// The number that it was adopted under.
     socket: RawSocket,
     /// When the wait of what is armed here ends, in ticks.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
     pub(super) scheduled: u64,
-}
-
-pub(super) enum Content<T> {
-    /// A thread holds the connection.
-    Held,
-    Armed(Box<Node<T>>),
-    /// `ends`: the end of its registration was asked for.
-    Shared {
-        socket: Arc<T>,
-        ends: bool,
-    },
 }
 
 /// A connection with what the port needs to know of it.
@@ -73,29 +66,41 @@ impl<T> Node<T> {
     }
 }
 
-impl<T> Place<T> {
-    pub(super) fn new(socket: RawSocket, content: Content<T>) -> Self {
+impl<T> Default for Place<T> {
+    fn default() -> Self {
         Place {
-            content,
-            socket,
+            armed: None,
+            shared: None,
+            ends: false,
+            socket: RawSocket::default(),
             deadline: NEVER,
             scheduled: NEVER,
+        }
+    }
+}
+
+impl<T> Place<T> {
+    pub(super) fn of_connection(socket: RawSocket) -> Self {
+        Place {
+            socket,
+            ..Place::default()
+        }
+    }
+
+    pub(super) fn of_shared(socket: RawSocket, shared: Arc<T>) -> Self {
+        Place {
+            shared: Some(shared),
+            ..Place::of_connection(socket)
         }
     }
 
     /// Take the connection that is armed here. Its deadline does not count any more.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Box<Node<T>>> {
-        if !matches!(self.content, Content::Armed(_)) {
-            return None;
-        }
         if self.deadline != NEVER {
             self.deadline = NEVER;
         }
-        match std::mem::replace(&mut self.content, Content::Held) {
-            Content::Armed(node) => Some(node),
-            _ => None,
-        }
+        self.armed.take()
     }
 }
 
@@ -118,7 +123,7 @@ impl<T> Home<T> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(node);
         }
-        place.content = Content::Armed(node);
+        place.armed = Some(node);
         Ok(())
     }
 
@@ -139,7 +144,7 @@ impl<T> Home<T> {
     /// Have a connection come out of the port. False if there is none by this name.
     pub(super) fn cancel(&self, id: Id) -> bool {
         match self.slots.get(id.0) {
-            Some(place) if !matches!(place.content, Content::Shared { .. }) => {
+            Some(place) if place.shared.is_none() => {
                 self.interrupt(self.slots.key(id.0), &place, CANCELLED, true);
                 true
             }
@@ -155,13 +160,12 @@ impl<T> Home<T> {
     }
 
     /// Close the port beneath, and take out all that is armed or shared.
-    pub(super) fn close(&self) -> Vec<Content<T>> {
+    pub(super) fn close(&self) -> Vec<(Option<Box<Node<T>>>, Option<Arc<T>>)> {
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
-        let contents = self.slots.iter().map(|mut place| {
-            place.deadline = NEVER;
-            std::mem::replace(&mut place.content, Content::Held)
-        });
-        contents.collect()
+        let places = self.slots.iter();
+        places
+            .map(|mut place| (place.take(), place.shared.take()))
+            .collect()
     }
 }

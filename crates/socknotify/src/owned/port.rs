@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
-use super::home::{Content, Home, Node, Place};
+use super::home::{Home, Node, Place};
 use super::packet::MESSAGE;
 use super::{AdoptError, Held, Id, Interest, Worker};
 use crate::sys::{self, AsSocket, RawSocket};
@@ -62,7 +62,7 @@ impl<T: AsSocket, M> Port<T, M> {
         let socket = sys::raw(&connection);
         let home = &self.shared.home;
         // It is in its slot before the port can be closed, and so is found when it is.
-        let Some(token) = home.slots.insert(Place::new(socket, Content::Held)) else {
+        let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
         let adopted = home.port.system().adopt(socket, home.slots.key(token));
@@ -131,11 +131,7 @@ impl<T: AsSocket, M> Port<T, M> {
     ) -> io::Result<Id> {
         let home = &self.shared.home;
         let mut enable = Registration::enable(&*socket, 0, filter, trigger.into());
-        let content = Content::Shared {
-            socket: Arc::clone(&socket),
-            ends: false,
-        };
-        let place = Place::new(enable.raw_socket(), content);
+        let place = Place::of_shared(enable.raw_socket(), Arc::clone(&socket));
         let token = home
             .slots
             .insert(place)
@@ -155,24 +151,16 @@ impl<T: AsSocket, M> Port<T, M> {
     /// already; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
-        let socket = match home.slots.get(id.0).as_deref() {
-            Some(Place {
-                content: Content::Shared { socket, .. },
-                ..
-            }) => Arc::clone(socket),
-            _ => return Err(RegistrationError::NotFound.into()),
-        };
+        let shared = home.slots.get(id.0).and_then(|place| place.shared.clone());
+        let socket = shared.ok_or(RegistrationError::NotFound)?;
         let remove = Registration::remove(&*socket);
         // While the slot is locked, the socket's registration is that of this name, and of none that
         // comes after it.
         let mut place = home.slots.get(id.0);
-        match place.as_deref_mut() {
-            Some(Place {
-                content: Content::Shared { ends, .. },
-                ..
-            }) if !*ends => {
+        match &mut place {
+            Some(place) if !place.ends => {
                 either(home.port.register(remove))?;
-                *ends = true;
+                place.ends = true;
                 Ok(())
             }
             _ => Err(RegistrationError::NotFound.into()),
@@ -395,10 +383,8 @@ impl<T, M> Shared<T, M> {
     fn close(&self) -> Vec<T> {
         let contents = self.home.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
-        let connections = contents.into_iter().filter_map(|content| match content {
-            Content::Armed(node) => Some(Held::from_node(node).into_inner()),
-            Content::Held | Content::Shared { .. } => None,
-        });
+        let armed = contents.into_iter().filter_map(|(armed, _)| armed);
+        let connections = armed.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // Its messages may refer to the port: no lock is held here.
         drop(messages);

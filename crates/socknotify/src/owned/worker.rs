@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::home::{Content, Node};
+use super::home::Node;
 use super::packet::{CANCELLED, HANDED_ON, MESSAGE, TIMED_OUT, TIMER};
 use super::port::{Put, Shared};
 use super::{Held, Interest, lock};
@@ -241,7 +241,7 @@ impl<T: AsSocket, M> Worker<T, M> {
                     drop(place);
                     let says = entry.transferred;
                     self.pending.push(Pending::Connection(node, says));
-                } else if matches!(place.content, Content::Shared { .. }) {
+                } else if place.shared.is_some() {
                     self.pending.push(Pending::Shared(key, entry.events()));
                 }
             } else if key == home.slots.reserved_key(MESSAGE) {
@@ -302,15 +302,11 @@ impl<T, M> Shared<T, M> {
     fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
         if events.contains(Events::REMOVE) {
-            return match slots.remove_by_key(key)?.content {
-                Content::Shared { socket, .. } => Some(Event::Returned(socket)),
-                _ => None,
-            };
+            let socket = slots.remove_by_key(key)?.shared?;
+            return Some(Event::Returned(socket));
         }
-        match &slots.get_by_key(key)?.content {
-            Content::Shared { socket, .. } => Some(Event::Shared(Arc::clone(socket), events)),
-            _ => None,
-        }
+        let socket = Arc::clone(slots.get_by_key(key)?.shared.as_ref()?);
+        Some(Event::Shared(socket, events))
     }
 
     /// Hand events on to other threads: put connections back in their slots, and queue the packets
