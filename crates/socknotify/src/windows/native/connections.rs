@@ -232,7 +232,7 @@ mod tests {
 
     /// A key of this index, in its first generation.
     fn key(index: usize) -> Key {
-        index | 1 << 30
+        index | 1 << (usize::BITS - 2)
     }
 
     fn adopted(connections: &mut Connections, index: usize) -> Key {
@@ -273,7 +273,7 @@ mod tests {
         let old = adopted(&mut connections, 3);
         arm(&mut connections, old, EventFilter::IN);
         assert!(connections.release(old, SOCKET));
-        let new = old ^ 1 << 31;
+        let new = old ^ 1 << (usize::BITS - 1);
         assert_eq!(index_of(new), index_of(old));
         connections.adopt(new, SOCKET);
         arm(&mut connections, new, EventFilter::IN);
