@@ -57,12 +57,12 @@ impl<T> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(node) = self.node.take() {
-            close(node);
+            close(*node);
         }
     }
 }
 
-fn close<T>(node: Box<Node<T>>) {
+fn close<T>(node: Node<T>) {
     node.home.retire(node.token, node.socket, false);
 }
 

@@ -144,7 +144,7 @@ impl<T> Home<T> {
     /// Have a connection come out of the port. False if there is none by this name.
     pub(super) fn cancel(&self, id: Id) -> bool {
         match self.slots.get(id.0) {
-            Some(place) if place.shared.is_none() => {
+            Some(place) if place.shared.is_none() && !self.closed.load(Ordering::SeqCst) => {
                 self.interrupt(self.slots.key(id.0), &place, CANCELLED, true);
                 true
             }
@@ -160,12 +160,12 @@ impl<T> Home<T> {
     }
 
     /// Close the port beneath, and take out all that is armed or shared.
-    pub(super) fn close(&self) -> Vec<(Option<Box<Node<T>>>, Option<Arc<T>>)> {
+    pub(super) fn close(&self) -> Vec<Place<T>> {
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
         let places = self.slots.iter();
         places
-            .map(|mut place| (place.take(), place.shared.take()))
+            .map(|mut place| std::mem::take(&mut *place))
             .collect()
     }
 }

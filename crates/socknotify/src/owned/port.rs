@@ -170,7 +170,7 @@ impl<T: AsSocket, M> Port<T, M> {
     /// Have a connection come out as [`Event::Cancelled`](super::Event::Cancelled): at once if it is
     /// armed, or else when it is armed the next time.
     ///
-    /// False, with nothing done, if it is closed already, and for a [shared](Self::share) socket:
+    /// False, with nothing done, if it or the port is closed already, and for a [shared](Self::share) socket:
     /// [`unshare`](Self::unshare) ends that.
     pub fn cancel(&self, id: Id) -> bool {
         self.shared.home.cancel(id)
@@ -381,9 +381,9 @@ impl<T, M> Shared<T, M> {
     }
 
     fn close(&self) -> Vec<T> {
-        let contents = self.home.close();
+        let places = self.home.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
-        let armed = contents.into_iter().filter_map(|(armed, _)| armed);
+        let armed = places.into_iter().filter_map(|place| place.armed);
         let connections = armed.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // Its messages may refer to the port: no lock is held here.
