@@ -85,7 +85,7 @@ impl Deadlines {
         }
     }
 
-    /// TIMER has come: have the connections come out whose deadlines have passed.
+    /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed.
     pub(super) fn expire<T>(&self, home: &Home<T>) {
         let now = self.now();
         let mut schedule = lock(&self.schedule);
@@ -111,7 +111,7 @@ impl Schedule {
     }
 }
 
-/// Have the connection in a slot come out if its deadline has passed. Says when to try again.
+/// Interrupt the wait of the connection in a slot if its deadline has passed. Says when to try again.
 ///
 /// The slot stays locked from reading the deadline to interrupting the wait: otherwise another thread
 /// could take the connection and arm it again in between, with another deadline or with none.

@@ -141,7 +141,8 @@ impl<T> Home<T> {
         system.interrupt(place.socket, key, reason, insist)
     }
 
-    /// Have a connection come out of the port. False if there is none by this name.
+    /// Interrupt the wait of a connection; or the next one, if it is not armed. False if there is none by
+    /// this name.
     pub(super) fn cancel(&self, id: Id) -> bool {
         match self.slots.get(id.0) {
             Some(place) if place.shared.is_none() && !self.closed.load(Ordering::SeqCst) => {

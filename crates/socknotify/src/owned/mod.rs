@@ -44,7 +44,7 @@
 //!                     }
 //!                     // Otherwise it is dropped here, and so closed.
 //!                 }
-//!                 // Whatever comes out and is not armed again is closed: here, an idle one.
+//!                 // A connection that is not armed again is closed: here, an idle one.
 //!                 _ => {}
 //!             }
 //!         }

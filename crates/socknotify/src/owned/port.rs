@@ -142,7 +142,7 @@ impl<T: AsSocket, M> Port<T, M> {
             .inspect_err(|_| drop(home.slots.remove(token)))
     }
 
-    /// Serve a shared socket no longer. When no thread can be notified of it any more, it comes out as
+    /// Serve a shared socket no longer. When no thread can be notified of it any more, the port reports
     /// [`Event::Returned`](super::Event::Returned).
     ///
     /// # Errors
@@ -167,16 +167,17 @@ impl<T: AsSocket, M> Port<T, M> {
         }
     }
 
-    /// Have a connection come out as [`Event::Cancelled`](super::Event::Cancelled): at once if it is
-    /// armed, or else when it is armed the next time.
+    /// Interrupt the wait of a connection, which is reported as
+    /// [`Event::Cancelled`](super::Event::Cancelled): at once if it is armed, or else when it is armed the
+    /// next time.
     ///
-    /// False, with nothing done, if it or the port is closed already, and for a [shared](Self::share) socket:
-    /// [`unshare`](Self::unshare) ends that.
+    /// Returns false and does nothing if the connection or the port is closed already. It does so for a
+    /// [shared](Self::share) socket, too: use [`unshare`](Self::unshare).
     pub fn cancel(&self, id: Id) -> bool {
         self.shared.home.cancel(id)
     }
 
-    /// Send a message to whichever thread takes it, in its turn with everything else.
+    /// Send a message to whichever thread takes it, in order with everything else.
     ///
     /// # Errors
     ///
@@ -198,7 +199,7 @@ impl<T: AsSocket, M> Port<T, M> {
     /// Close the port, and take back what is armed.
     ///
     /// Threads that wait are released with [`Error::Closed`]. A connection that a thread holds stays
-    /// that thread's. Messages that nobody took are dropped.
+    /// that thread's, and so does one that its worker has dequeued. Messages that nobody took are dropped.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
@@ -210,7 +211,7 @@ impl<T, M> Port<T, M> {
         self.shared.home.port.blocking(work)
     }
 
-    /// What the port looks like at this moment, for diagnosis.
+    /// The state of the port at this moment, for diagnosis.
     pub fn snapshot(&self) -> Snapshot {
         self.shared.home.port.snapshot()
     }
@@ -369,7 +370,7 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    /// Take back a connection that could not be armed, unless it has come out meanwhile.
+    /// Take back a connection that could not be armed, unless it was dequeued meanwhile.
     pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
         let mut node = self.home.slots.get_by_key(key)?.take()?;
         node.watched = None;

@@ -1,4 +1,4 @@
-//! [`Worker`]: a thread's part of a port; [`Event`]: what comes out of it.
+//! [`Worker`]: a thread's part of a port; [`Event`]: what it takes from there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 /// Something that a port has for one thread.
 ///
 /// There may be more of them in time. An arm for all others drops what they carry, and so closes a
-/// connection of which a program does not know why it came out.
+/// connection of which a program does not know why it was reported.
 #[derive(Debug)]
 #[must_use = "a connection that is not armed again is closed"]
 #[non_exhaustive]
@@ -27,11 +27,10 @@ pub enum Event<T, M = ()> {
     Cancelled(Held<T>),
     /// The system would not watch the connection.
     Refused(Held<T>, RegistrationError),
-    /// Something has happened at a [shared](super::Port::share) socket. Other threads may be told of it
-    /// as well.
+    /// Something has happened at a [shared](super::Port::share) socket. Other threads may be notified of
+    /// it as well.
     Shared(Arc<T>, Events),
-    /// A shared socket that is [shared no longer](super::Port::unshare), and that no thread will be
-    /// told of any more.
+    /// A socket that is [shared no longer](super::Port::unshare). No thread is notified of it after this.
     Returned(Arc<T>),
     /// A [message](super::Port::send).
     Message(M),
@@ -147,7 +146,8 @@ impl<T: AsSocket, M> Worker<T, M> {
     /// for ever.
     ///
     /// Events of the call before that were not [taken](Self::take) stay, and then this does not wait.
-    /// Nor does it if the system refuses to watch a connection that was handed back.
+    /// Nor does it if the system refuses to watch a connection that was handed back, for the first time
+    /// or with another filter.
     ///
     /// # Errors
     ///
@@ -256,6 +256,9 @@ impl<T: AsSocket, M> Worker<T, M> {
     }
 
     /// The next event of the latest call.
+    ///
+    /// There may be none after all: a message is gone once the port is closed, and an event of a shared
+    /// socket once another thread has taken its [last one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         loop {
             let event = match self.pending.pop()? {
