@@ -82,6 +82,7 @@ mod native;
 pub mod owned;
 mod port;
 mod registration;
+mod slots;
 mod sys;
 #[cfg(windows)]
 mod windows;

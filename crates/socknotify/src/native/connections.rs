@@ -1,9 +1,9 @@
 //! The connections that a native port owns.
 //!
 //! The kernel knows a registration by its completion key, and what it has said about one may come out
-//! when the connection is closed and its index is another's. So here a key is an index together with
-//! how many connections have had it. Those of shared sockets, and of packets that were posted, have no
-//! such count, and pass.
+//! when the connection is closed and its index is another's. So a key has the generation of its index in
+//! it, and what is found here is found by the whole key. Keys of shared sockets and of packets that were
+//! posted are not found, and pass.
 //!
 //! Nor does the kernel know of interruptions. One is a packet of ours, under the connection's key. From
 //! its posting to its coming out, what the kernel says of the connection is dropped. The registration is
@@ -12,21 +12,16 @@
 use std::collections::HashSet;
 use std::mem;
 
+use crate::slots::index_of;
 use crate::sys::RawSocket;
 use crate::{Entry, EventFilter, Events, RegistrationError};
-
-const SHIFT: u32 = usize::BITS / 2;
-const INDEX: usize = (1 << SHIFT) - 1;
 
 /// The completion key of an owned connection.
 pub(super) type Key = usize;
 
-fn key(index: usize, count: usize) -> Key {
-    index | count << SHIFT
-}
-
 #[derive(Default)]
 pub(super) struct Connections {
+    /// By the index in the key.
     entries: Vec<Connection>,
     /// The keys whose REMOVE has not come out.
     leaving: HashSet<Key>,
@@ -34,8 +29,7 @@ pub(super) struct Connections {
 
 #[derive(Default)]
 struct Connection {
-    /// How many have had the index, this one included.
-    count: usize,
+    key: Key,
     socket: Option<RawSocket>,
     filter: EventFilter,
     state: State,
@@ -71,40 +65,33 @@ pub(super) enum Verdict {
 }
 
 impl Connections {
-    /// The index is this socket's now. `None` if there are no more keys.
-    pub(super) fn adopt(&mut self, index: usize, socket: RawSocket) -> Option<Key> {
-        if index > INDEX {
-            return None;
-        }
+    /// The key is this socket's now.
+    pub(super) fn adopt(&mut self, key: Key, socket: RawSocket) {
+        let index = index_of(key) as usize;
         if index >= self.entries.len() {
             self.entries.resize_with(index + 1, Connection::default);
         }
-        let entry = &mut self.entries[index];
-        // Neither none nor all of the bits: those are other keys.
-        let count = entry.count % (INDEX - 1) + 1;
-        *entry = Connection {
-            count,
+        self.entries[index] = Connection {
+            key,
             socket: Some(socket),
             ..Connection::default()
         };
-        Some(key(index, count))
-    }
-
-    fn get(&mut self, index: usize, socket: RawSocket) -> Option<&mut Connection> {
-        let entry = self.entries.get_mut(index)?;
-        (entry.socket == Some(socket)).then_some(entry)
     }
 
     fn by_key(&mut self, key: Key) -> Option<&mut Connection> {
-        let entry = self.entries.get_mut(key & INDEX)?;
-        (entry.count == key >> SHIFT && entry.socket.is_some()).then_some(entry)
+        let entry = self.entries.get_mut(index_of(key) as usize)?;
+        (entry.key == key && entry.socket.is_some()).then_some(entry)
     }
 
-    /// The index is nobody's.
-    pub(super) fn release(&mut self, index: usize, socket: RawSocket) -> Option<Key> {
-        let entry = self.get(index, socket)?;
-        entry.socket = None;
-        Some(key(index, entry.count))
+    fn get(&mut self, key: Key, socket: RawSocket) -> Option<&mut Connection> {
+        self.by_key(key)
+            .filter(|entry| entry.socket == Some(socket))
+    }
+
+    /// The key is nobody's. False if it was not this socket's.
+    pub(super) fn release(&mut self, key: Key, socket: RawSocket) -> bool {
+        let entry = self.get(key, socket);
+        entry.is_some_and(|entry| entry.socket.take().is_some())
     }
 
     /// REMOVE is about to be asked for.
@@ -124,14 +111,11 @@ impl Connections {
 
     pub(super) fn arm(
         &mut self,
-        index: usize,
+        key: Key,
         socket: RawSocket,
         filter: EventFilter,
     ) -> Result<Arming, RegistrationError> {
-        let entry = self
-            .get(index, socket)
-            .ok_or(RegistrationError::NotASocket)?;
-        let key = key(index, entry.count);
+        let entry = self.get(key, socket).ok_or(RegistrationError::NotASocket)?;
         entry.filter = filter;
         Ok(match entry.interruption.take() {
             Some(reason) => {
@@ -157,17 +141,17 @@ impl Connections {
     /// `insist`: also if it is on its way for another reason; or else when it is armed the next time.
     pub(super) fn interrupt(
         &mut self,
-        index: usize,
+        key: Key,
         socket: RawSocket,
         reason: u32,
         insist: bool,
     ) -> Result<Option<Key>, ()> {
-        let entry = self.get(index, socket).ok_or(())?;
+        let entry = self.get(key, socket).ok_or(())?;
         match entry.state {
             State::Armed => {
                 entry.state = State::Interrupted(reason);
                 entry.left = true;
-                Ok(Some(key(index, entry.count)))
+                Ok(Some(key))
             }
             State::Interrupted(_) if insist => {
                 entry.state = State::Interrupted(reason);
@@ -196,15 +180,18 @@ impl Connections {
         holds: impl FnOnce(RawSocket, EventFilter) -> bool,
     ) -> Verdict {
         let key = packet.completion_key;
-        if [0, INDEX].contains(&(key >> SHIFT)) {
+        // The kernel's have an overlapped value of 0, and so have interruptions. This one was posted, or
+        // has come out before.
+        if packet.overlapped != 0 {
             return Verdict::Deliver(packet);
         }
-        if packet.events().contains(Events::REMOVE) {
-            self.leaving.remove(&key);
+        let is_removal = packet.events().contains(Events::REMOVE);
+        if is_removal && (self.leaving.remove(&key) || self.by_key(key).is_some()) {
             return Verdict::Drop;
         }
+        // If it is stale, the table of connections has nothing under its key either.
         let Some(entry) = self.by_key(key) else {
-            return Verdict::Drop;
+            return Verdict::Deliver(packet);
         };
         let is_ours = packet.transferred & !Events::ALL.bits() != 0;
         let says = match entry.state {
@@ -224,14 +211,14 @@ impl Connections {
             }
         };
         entry.state = State::Held;
-        Verdict::Deliver(Entry::new(key & INDEX, says, 0))
+        Verdict::Deliver(Entry::new(key, says, 0))
     }
 
     /// A connection could not be armed again: it comes out with an error.
     pub(super) fn fail(&mut self, key: Key) -> Option<Entry> {
         let entry = self.by_key(key)?;
         entry.state = State::Held;
-        Some(Entry::new(key & INDEX, Events::ERR.bits(), 0))
+        Some(Entry::new(key, Events::ERR.bits(), 0))
     }
 }
 
@@ -243,13 +230,19 @@ mod tests {
     const REASON: u32 = 1 << 31;
     const OTHER_REASON: u32 = 1 << 30;
 
-    fn adopted(connections: &mut Connections, index: usize) -> Key {
-        connections.adopt(index, SOCKET).expect("a key")
+    /// A key of this index, in its first generation.
+    fn key(index: usize) -> Key {
+        index | 1 << (usize::BITS - 2)
     }
 
-    fn arm(connections: &mut Connections, index: usize, filter: EventFilter) {
-        let armed = connections.arm(index, SOCKET, filter);
-        assert!(matches!(armed, Ok(Arming::Register(_))));
+    fn adopted(connections: &mut Connections, index: usize) -> Key {
+        connections.adopt(key(index), SOCKET);
+        key(index)
+    }
+
+    fn arm(connections: &mut Connections, key: Key, filter: EventFilter) {
+        let armed = connections.arm(key, SOCKET, filter);
+        assert!(matches!(armed, Ok(Arming::Register(it)) if it == key));
     }
 
     /// What is handed out when the kernel says this.
@@ -268,58 +261,61 @@ mod tests {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 3);
         assert_eq!(says(&mut connections, key, IN), None);
-        arm(&mut connections, 3, EventFilter::IN);
-        assert_eq!(says(&mut connections, key, IN), Some(Entry::new(3, IN, 0)));
+        arm(&mut connections, key, EventFilter::IN);
+        let packet = Entry::new(key, IN, 0);
+        assert_eq!(says(&mut connections, key, IN), Some(packet));
         assert_eq!(says(&mut connections, key, IN), None);
     }
 
     #[test]
-    fn what_was_said_of_the_one_before_is_dropped() {
+    fn the_next_generation_does_not_get_what_was_said_of_the_one_before() {
         let mut connections = Connections::default();
         let old = adopted(&mut connections, 3);
-        arm(&mut connections, 3, EventFilter::IN);
-        assert_eq!(connections.release(3, SOCKET), Some(old));
-        assert_eq!(says(&mut connections, old, IN), None);
-        let new = adopted(&mut connections, 3);
-        arm(&mut connections, 3, EventFilter::IN);
-        assert_eq!(says(&mut connections, old, IN), None);
-        assert_eq!(says(&mut connections, new, IN), Some(Entry::new(3, IN, 0)));
+        arm(&mut connections, old, EventFilter::IN);
+        assert!(connections.release(old, SOCKET));
+        let new = old ^ 1 << (usize::BITS - 1);
+        assert_eq!(index_of(new), index_of(old));
+        connections.adopt(new, SOCKET);
+        arm(&mut connections, new, EventFilter::IN);
+        // It is stale, which shows where it is delivered.
+        let stale = Entry::new(old, IN, 0);
+        assert_eq!(says(&mut connections, old, IN), Some(stale));
+        assert!(!connections.release(old, SOCKET));
+        assert_eq!(connections.interrupt(old, SOCKET, REASON, true), Err(()));
+        let packet = Entry::new(new, IN, 0);
+        assert_eq!(says(&mut connections, new, IN), Some(packet));
     }
 
     #[test]
-    fn keys_are_never_those_of_other_packets() {
+    fn packets_of_others_pass() {
         let mut connections = Connections::default();
-        connections.entries.push(Connection {
-            count: INDEX - 3,
-            ..Connection::default()
-        });
-        for _ in 0..5 {
-            let count = adopted(&mut connections, 0) >> SHIFT;
-            assert!(count != 0 && count != INDEX, "{count}");
-        }
-        assert_eq!(connections.adopt(INDEX + 1, SOCKET), None);
-        for key in [0, 7, INDEX, usize::MAX, usize::MAX - 1] {
+        let own = adopted(&mut connections, 0);
+        for key in [0, 7, usize::MAX, usize::MAX - 1] {
             let packet = Entry::new(key, 5, 6);
             let verdict = connections.judge(packet, |_, _| true);
             assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
         }
+        // One that was dequeued before, and posted again.
+        let packet = Entry::new(own, IN, 1);
+        let verdict = connections.judge(packet, |_, _| true);
+        assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
     }
 
     #[test]
     fn an_interruption_comes_in_place_of_what_the_kernel_says() {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
-        arm(&mut connections, 0, EventFilter::IN);
-        let posted = connections.interrupt(0, SOCKET, REASON, false);
+        arm(&mut connections, key, EventFilter::IN);
+        let posted = connections.interrupt(key, SOCKET, REASON, false);
         assert_eq!(posted, Ok(Some(key)));
         assert_eq!(says(&mut connections, key, IN), None);
         // The second reason takes the place of the first, in the packet that is on its way.
-        assert_eq!(connections.interrupt(0, SOCKET, REASON, false), Err(()));
+        assert_eq!(connections.interrupt(key, SOCKET, REASON, false), Err(()));
         assert_eq!(
-            connections.interrupt(0, SOCKET, OTHER_REASON, true),
+            connections.interrupt(key, SOCKET, OTHER_REASON, true),
             Ok(None)
         );
-        let told = Entry::new(0, OTHER_REASON, 0);
+        let told = Entry::new(key, OTHER_REASON, 0);
         assert_eq!(says(&mut connections, key, REASON), Some(told));
         assert_eq!(says(&mut connections, key, IN), None);
     }
@@ -328,27 +324,27 @@ mod tests {
     fn an_interruption_that_insists_waits_for_the_connection() {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
-        assert_eq!(connections.interrupt(0, SOCKET, REASON, false), Err(()));
-        assert_eq!(connections.interrupt(0, SOCKET, REASON, true), Err(()));
-        let armed = connections.arm(0, SOCKET, EventFilter::IN);
+        assert_eq!(connections.interrupt(key, SOCKET, REASON, false), Err(()));
+        assert_eq!(connections.interrupt(key, SOCKET, REASON, true), Err(()));
+        let armed = connections.arm(key, SOCKET, EventFilter::IN);
         assert!(matches!(armed, Ok(Arming::Post(posted, REASON)) if posted == key));
-        let told = Entry::new(0, REASON, 0);
+        let told = Entry::new(key, REASON, 0);
         assert_eq!(says(&mut connections, key, REASON), Some(told));
-        arm(&mut connections, 0, EventFilter::IN);
+        arm(&mut connections, key, EventFilter::IN);
     }
 
     #[test]
     fn what_nobody_asked_for_arms_again() {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
-        arm(&mut connections, 0, EventFilter::OUT);
+        arm(&mut connections, key, EventFilter::OUT);
         let verdict = connections.judge(Entry::new(key, IN, 0), |_, _| true);
         assert!(matches!(
             verdict,
             Verdict::ArmAgain(again, SOCKET, EventFilter::OUT) if again == key
         ));
         // If that fails, it comes out with an error.
-        let failed = Entry::new(0, Events::ERR.bits(), 0);
+        let failed = Entry::new(key, Events::ERR.bits(), 0);
         assert_eq!(connections.fail(key), Some(failed));
         assert_eq!(says(&mut connections, key, IN), None);
     }
@@ -358,14 +354,14 @@ mod tests {
         for (left_behind, holds) in [(true, true), (true, false), (false, false)] {
             let mut connections = Connections::default();
             let key = adopted(&mut connections, 0);
-            arm(&mut connections, 0, EventFilter::IN);
-            let posted = connections.interrupt(0, SOCKET, REASON, true);
+            arm(&mut connections, key, EventFilter::IN);
+            let posted = connections.interrupt(key, SOCKET, REASON, true);
             assert_eq!(posted, Ok(Some(key)));
             assert!(says(&mut connections, key, REASON).is_some());
             if !left_behind {
                 assert_eq!(says(&mut connections, key, IN), None);
             }
-            arm(&mut connections, 0, EventFilter::IN);
+            arm(&mut connections, key, EventFilter::IN);
             let verdict = connections.judge(Entry::new(key, IN, 0), |_, _| holds);
             let is_delivered = matches!(verdict, Verdict::Deliver(_));
             assert_eq!(is_delivered, holds || !left_behind);
@@ -376,7 +372,7 @@ mod tests {
     fn a_removal_is_noticed_whoever_takes_it() {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
-        connections.release(0, SOCKET);
+        connections.release(key, SOCKET);
         connections.leave(key);
         assert_eq!(says(&mut connections, key, Events::REMOVE.bits()), None);
         assert!(!connections.is_leaving(key));

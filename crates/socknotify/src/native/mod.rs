@@ -385,17 +385,15 @@ impl Native {
             .map_err(|error| codes::error(&error))
     }
 
-    /// Register a socket under the key of this index, for nothing but errors. Until it is armed, what
-    /// comes of those is dropped.
+    /// Register a socket under this key, for nothing but errors. Until it is armed, what comes of those
+    /// is dropped.
     pub(crate) fn adopt(
         &self,
         socket: RawSocket,
-        index: usize,
+        key: Key,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let open = self.enter()?;
-        let Some(key) = self.connections().adopt(index, socket) else {
-            return Ok(Err(RegistrationError::LimitReached));
-        };
+        self.connections().adopt(key, socket);
         self.adopts.store(true, Ordering::Relaxed);
         let mut memory = Memory::borrow();
         memory.batch.push(arming(socket, key, EventFilter::NONE));
@@ -407,18 +405,16 @@ impl Native {
         memory.batch.clear();
         memory.give_back();
         if outcome != Ok(Ok(())) {
-            self.connections().release(index, socket);
+            self.connections().release(key, socket);
         }
         outcome
     }
 
     /// End the registration of a connection that is not armed, without a notification. The kernel need
     /// not be told if it is closed next.
-    pub(crate) fn release(&self, socket: RawSocket, index: usize, stays_open: bool) {
-        let Some(key) = self.connections().release(index, socket) else {
-            return;
-        };
-        if !stays_open {
+    pub(crate) fn release(&self, socket: RawSocket, key: Key, stays_open: bool) {
+        let was_there = self.connections().release(key, socket);
+        if !was_there || !stays_open {
             return;
         }
         let Ok(open) = self.enter() else { return };
@@ -470,15 +466,9 @@ impl Native {
     }
 
     /// Have a connection come out and say this, as [`Connections::interrupt`] has it.
-    pub(crate) fn interrupt(
-        &self,
-        socket: RawSocket,
-        index: usize,
-        reason: u32,
-        insist: bool,
-    ) -> bool {
+    pub(crate) fn interrupt(&self, socket: RawSocket, key: Key, reason: u32, insist: bool) -> bool {
         let Ok(open) = self.enter() else { return false };
-        let outcome = self.connections().interrupt(index, socket, reason, insist);
+        let outcome = self.connections().interrupt(key, socket, reason, insist);
         match outcome {
             Ok(Some(key)) => {
                 let posted = open.port.post(reason, key, 0).is_ok();

@@ -13,8 +13,8 @@ const REST: Duration = Duration::from_millis(50);
 /// The connections that wait at a listener, up to a number.
 ///
 /// Armed one-shot, as everything in an owning port is, a listener wakes one thread at a time. A limit
-/// lets that thread come back to the connections that it serves; what is left waits for the next turn,
-/// which is whichever thread's that is free.
+/// lets that thread come back to the connections that it serves; what is left waits for the next
+/// notification, on whichever thread is free.
 ///
 /// The streams are in non-blocking mode. When the process or the system is out of descriptors or
 /// memory, the listener takes a [rest](Self::interest): it neither spins nor is lost.

@@ -44,7 +44,7 @@ impl Interest {
         }
     }
 
-    /// With a deadline: if nothing has come by then, the connection comes out as
+    /// With a deadline: if nothing has come by then, the port reports
     /// [`Event::TimedOut`](super::Event::TimedOut).
     ///
     /// It does so up to some milliseconds later, and never earlier. A time that has passed already

@@ -44,7 +44,7 @@
 //!                     }
 //!                     // Otherwise it is dropped here, and so closed.
 //!                 }
-//!                 // Whatever comes out and is not armed again is closed: here, an idle one.
+//!                 // A connection that is not armed again is closed: here, an idle one.
 //!                 _ => {}
 //!             }
 //!         }
@@ -118,18 +118,22 @@
 //! # }
 //! ```
 
+mod deadlines;
 mod held;
+mod home;
 mod incoming;
 mod interest;
+mod packet;
 mod port;
-mod slots;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
 mod worker;
 
-pub use held::{AdoptError, Held, Id};
+pub use held::{AdoptError, Held};
+pub use home::Id;
 pub use incoming::Incoming;
 pub use interest::Interest;
+use port::lock;
 pub use port::{Port, SendError, SharedTrigger};
 pub use worker::{Event, Worker};

@@ -1,17 +1,14 @@
 //! [`Port`]: a completion port that owns connections.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::held::{Home, Node};
-use super::slots::{NEVER, Slots};
-use super::wheel::Wheel;
-use super::worker::{MESSAGE, TIMED_OUT, TIMER};
+use super::deadlines::Deadlines;
+use super::home::{Home, Node, Place};
+use super::packet::MESSAGE;
 use super::{AdoptError, Held, Id, Interest, Worker};
-use crate::sys::{self, AsSocket};
+use crate::sys::{self, AsSocket, RawSocket};
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
 };
@@ -30,34 +27,13 @@ pub struct Port<T, M = ()> {
     shared: Arc<Shared<T, M>>,
 }
 
-/// What is kept under an index.
-pub(super) enum Content<T> {
-    Connection(Box<Node<T>>),
-    Shared(Arc<T>),
-}
-
 /// What the port and its workers have in common.
 pub(super) struct Shared<T, M> {
-    pub(super) home: Arc<Home>,
-    pub(super) slots: Slots<Content<T>>,
+    pub(super) home: Arc<Home<T>>,
+    /// For each of these there is a packet in the queue, or in the hand of a thread that dequeues it.
     pub(super) messages: Mutex<VecDeque<M>>,
-    deadlines: Mutex<Deadlines>,
-    /// When time was 0.
-    start: Instant,
-    /// Nothing is put into a slot any more.
-    closed: AtomicBool,
+    pub(super) deadlines: Deadlines,
 }
-
-struct Deadlines {
-    wheel: Wheel,
-    /// When the port posts the next TIMER.
-    alarm: u64,
-    /// Memory for what is over.
-    over: Vec<u32>,
-}
-
-/// Ticks in a second. Deadlines are met to a tick or two.
-const TICKS: u32 = 1000;
 
 impl<T: AsSocket, M> Port<T, M> {
     /// Makes a port with one place for each processor.
@@ -85,17 +61,21 @@ impl<T: AsSocket, M> Port<T, M> {
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
         let socket = sys::raw(&connection);
         let home = &self.shared.home;
-        let id = home.acquire();
-        // It is made before the port can be closed, and so is swept when it is.
-        self.shared.slots.get(id.index);
-        let adopted = home.port.system().adopt(socket, id.index as usize);
+        // It is in its slot before the port can be closed, and so is found when it is.
+        let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
+            return Err(AdoptError::new(connection, RegistrationError::LimitReached));
+        };
+        let adopted = home.port.system().adopt(socket, home.slots.key(token));
         match either(adopted) {
-            Ok(()) => {
-                home.occupy(id, socket);
-                Ok(Held::new(connection, home, id, socket))
-            }
+            Ok(()) => Ok(Held::from_node(Box::new(Node {
+                value: connection,
+                home: Arc::clone(home),
+                token,
+                socket,
+                watched: None,
+            }))),
             Err(error) => {
-                home.give_back(id);
+                home.slots.remove(token);
                 Err(AdoptError::new(connection, error))
             }
         }
@@ -111,20 +91,28 @@ impl<T: AsSocket, M> Port<T, M> {
     ///
     /// # Panics
     ///
-    /// If the connection belongs to another port.
+    /// If the connection belongs to another port. It is closed, and deregistered there.
+    #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) -> io::Result<()> {
-        let Some(registration) = self.shared.put(connection, interest.into()) else {
-            return Err(Error::Closed.into());
+        let shared = &self.shared;
+        let Interest { filter, deadline } = interest.into();
+        let (socket, key) = match shared.put(connection, filter) {
+            Put::Done { socket, key, .. } => (socket, key),
+            Put::Refused(node, error) => {
+                drop(Held::from_node(node));
+                return Err(error.into());
+            }
+            Put::Closed => return Err(Error::Closed.into()),
         };
-        let index = registration.completion_key as u32;
-        self.shared
-            .home
-            .port
-            .register(registration)?
-            .map_err(|error| {
-                drop(self.shared.take_back(index));
-                error.into()
-            })
+        if let Some(deadline) = deadline {
+            let at = shared.deadlines.ticks_until(deadline);
+            shared.deadlines.set(&shared.home, key, at);
+        }
+        let registration = Registration::arm(socket, key, filter);
+        shared.home.port.register(registration)?.map_err(|error| {
+            drop(shared.take_back(key).map(Held::from_node));
+            error.into()
+        })
     }
 
     /// Serve one socket by many threads at once: register it for good, level- or edge-triggered.
@@ -142,43 +130,54 @@ impl<T: AsSocket, M> Port<T, M> {
         trigger: SharedTrigger,
     ) -> io::Result<Id> {
         let home = &self.shared.home;
-        let id = home.acquire();
-        let number = sys::raw(&*socket);
-        home.occupy(id, number);
-        let slot = self.shared.slots.get(id.index);
-        *slot.content() = Some(Content::Shared(Arc::clone(&socket)));
-        let key = id.index as usize;
-        let enable = Registration::enable(&*socket, key, filter, trigger.into());
+        let mut enable = Registration::enable(&*socket, 0, filter, trigger.into());
+        let place = Place::of_shared(enable.raw_socket(), Arc::clone(&socket));
+        let token = home
+            .slots
+            .insert(place)
+            .ok_or(RegistrationError::LimitReached)?;
+        enable.completion_key = home.slots.key(token);
         either(home.port.register(enable))
-            .map(|()| id)
-            .inspect_err(|_| {
-                slot.take();
-                home.give_back(id);
-            })
+            .map(|()| Id(token))
+            .inspect_err(|_| drop(home.slots.remove(token)))
     }
 
-    /// Serve a shared socket no longer. When no thread can be notified of it any more, it comes out as
+    /// Serve a shared socket no longer. When no thread can be notified of it any more, the port reports
     /// [`Event::Returned`](super::Event::Returned).
     ///
     /// # Errors
     ///
-    /// [`RegistrationError::NotFound`] if it is none, or on its way already; [`Error::Closed`].
+    /// [`RegistrationError::NotFound`] if no socket is shared by this name, or it is on its way out
+    /// already; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
-        let socket = match &*self.shared.slots.get(id.index).content() {
-            Some(Content::Shared(socket)) if home.is_current(id) => Arc::clone(socket),
-            _ => return Err(RegistrationError::NotFound.into()),
-        };
-        either(home.port.register(Registration::remove(&*socket)))
+        let shared = home.slots.get(id.0).and_then(|place| place.shared.clone());
+        let socket = shared.ok_or(RegistrationError::NotFound)?;
+        let remove = Registration::remove(&*socket);
+        // While the slot is locked, the socket's registration is that of this name, and of none that
+        // comes after it.
+        let mut place = home.slots.get(id.0);
+        match &mut place {
+            Some(place) if !place.ends => {
+                either(home.port.register(remove))?;
+                place.ends = true;
+                Ok(())
+            }
+            _ => Err(RegistrationError::NotFound.into()),
+        }
     }
 
-    /// Have a connection come out as [`Event::Cancelled`](super::Event::Cancelled): at once if it is
-    /// armed, or else when it is armed the next time. False if it is closed already.
+    /// Interrupt the wait of a connection, which is reported as
+    /// [`Event::Cancelled`](super::Event::Cancelled): at once if it is armed, or else when it is armed the
+    /// next time.
+    ///
+    /// Returns false and does nothing if the connection or the port is closed already. It does so for a
+    /// [shared](Self::share) socket, too: use [`unshare`](Self::unshare).
     pub fn cancel(&self, id: Id) -> bool {
         self.shared.home.cancel(id)
     }
 
-    /// Send a message to whichever thread takes it, in its turn with everything else.
+    /// Send a message to whichever thread takes it, in order with everything else.
     ///
     /// # Errors
     ///
@@ -188,7 +187,7 @@ impl<T: AsSocket, M> Port<T, M> {
         messages.push_back(message);
         // Whoever wakes for it finds the lock free.
         let mut messages = Some(messages);
-        let packet = Entry::new(MESSAGE, 0, 0);
+        let packet = self.shared.message_packet();
         let system = self.shared.home.port.system();
         let outcome = system.post(&[packet], || drop(messages.take()));
         match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
@@ -200,7 +199,7 @@ impl<T: AsSocket, M> Port<T, M> {
     /// Close the port, and take back what is armed.
     ///
     /// Threads that wait are released with [`Error::Closed`]. A connection that a thread holds stays
-    /// that thread's. Messages that nobody took are dropped.
+    /// that thread's, and so does one that its worker has dequeued. Messages that nobody took are dropped.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
@@ -212,7 +211,7 @@ impl<T, M> Port<T, M> {
         self.shared.home.port.blocking(work)
     }
 
-    /// What the port looks like at this moment, for diagnosis.
+    /// The state of the port at this moment, for diagnosis.
     pub fn snapshot(&self) -> Snapshot {
         self.shared.home.port.snapshot()
     }
@@ -234,6 +233,10 @@ impl<T, M> Port<T, M> {
 
 /// Own connections with a port that was made with options.
 ///
+/// Packets that were posted to it before, and notifications of what was registered with it, are dropped.
+/// Remove level-triggered registrations first: to drop their notifications keeps a thread busy for as long
+/// as the condition holds.
+///
 /// # Examples
 ///
 /// ```
@@ -252,15 +255,8 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(Home::new(port)),
-                slots: Slots::new(),
                 messages: Mutex::default(),
-                deadlines: Mutex::new(Deadlines {
-                    wheel: Wheel::new(),
-                    alarm: NEVER,
-                    over: Vec::new(),
-                }),
-                start: Instant::now(),
-                closed: AtomicBool::new(false),
+                deadlines: Deadlines::new(),
             }),
         }
     }
@@ -325,14 +321,25 @@ pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What has become of a connection that a thread gave back.
+pub(super) enum Put<T> {
+    /// It is in its slot, and can be armed.
+    Done {
+        socket: RawSocket,
+        key: usize,
+        /// The system does not watch it for this filter yet, and may refuse to.
+        is_new: bool,
+    },
+    Refused(Box<Node<T>>, RegistrationError),
+    /// It is closed, as the port is.
+    Closed,
+}
+
 impl<T, M> Shared<T, M> {
-    /// Put a connection where its notification will find it, and say how to arm it. If the port is
-    /// closed, so is the connection.
-    pub(super) fn put(
-        &self,
-        connection: Held<T>,
-        interest: Interest,
-    ) -> Option<Registration<'static>>
+    /// Put a connection where its notification will find it, to be armed with this filter.
+    #[inline]
+    #[track_caller]
+    pub(super) fn put(&self, connection: Held<T>, filter: EventFilter) -> Put<T>
     where
         T: AsSocket,
     {
@@ -340,118 +347,48 @@ impl<T, M> Shared<T, M> {
             connection.is_of(&self.home),
             "a connection is armed in the port that adopted it"
         );
-        // The port beneath knows if it is another one than was adopted.
         let socket = sys::raw(&*connection);
-        let node = connection.into_node();
-        let index = node.id.index;
-        let slot = self.slots.get(index);
-        let mut content = slot.content();
-        // Whoever closes the port says so first, and then sweeps every slot.
-        if self.closed.load(Ordering::SeqCst) {
-            drop(content);
-            drop(Held::from_node(node));
-            return None;
+        let mut node = connection.into_node();
+        if socket != node.socket {
+            return Put::Refused(node, RegistrationError::NotASocket);
         }
-        *content = Some(Content::Connection(node));
-        drop(content);
-        if let Some(deadline) = interest.deadline {
-            let at = self.ticks_until(deadline);
-            if slot.set_deadline(at) {
-                self.schedule(index, at);
+        let is_new = node.watched != Some(filter);
+        if is_new {
+            node.watched = Some(filter);
+        }
+        let key = node.key();
+        match self.home.put(node) {
+            Ok(()) => Put::Done {
+                socket,
+                key,
+                is_new,
+            },
+            Err(node) => {
+                drop(Held::from_node(node));
+                Put::Closed
             }
         }
-        let key = index as usize;
-        Some(Registration::arm(socket, key, interest.filter))
     }
 
-    /// Take back a connection that could not be armed, unless it has come out meanwhile.
-    pub(super) fn take_back(&self, index: u32) -> Option<Held<T>> {
-        match self.slots.get(index).take() {
-            Some(Content::Connection(node)) => Some(Held::from_node(node)),
-            _ => None,
-        }
+    /// Take back a connection that could not be armed, unless it was dequeued meanwhile.
+    pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
+        let mut node = self.home.slots.get_by_key(key)?.take()?;
+        node.watched = None;
+        Some(node)
     }
 
-    /// The tick at whose beginning this time is over.
-    fn ticks_until(&self, time: Instant) -> u64 {
-        let time = time.saturating_duration_since(self.start);
-        let ticks = time.as_nanos().div_ceil(u128::from(1_000_000_000 / TICKS));
-        u64::try_from(ticks).map_or(NEVER - 1, |ticks| ticks.min(NEVER - 1))
-    }
-
-    /// The tick that has begun.
-    fn now(&self) -> u64 {
-        self.start.elapsed().as_millis() as u64
-    }
-
-    fn schedule(&self, index: u32, at: u64) {
-        let mut deadlines = lock(&self.deadlines);
-        let slot = self.slots.get(index);
-        // Nobody else moves it: this thread has put the connection there, or it is gone again.
-        deadlines.wheel.set(index, at);
-        slot.set_look(at);
-        self.set_alarm(&mut deadlines);
-    }
-
-    /// See to it that TIMER comes in time for the next deadline.
-    fn set_alarm(&self, deadlines: &mut Deadlines) {
-        let Some(next) = deadlines
-            .wheel
-            .next()
-            .filter(|&next| next < deadlines.alarm)
-        else {
-            return;
-        };
-        let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
-        let timer = Entry::new(TIMER, 0, 0);
-        if self.home.port.system().post_after(time, timer).is_ok() {
-            deadlines.alarm = next;
-        }
-    }
-
-    /// TIMER has come: let the connections come out whose deadlines have passed.
-    pub(super) fn expire(&self) {
-        let now = self.now();
-        let mut deadlines = lock(&self.deadlines);
-        deadlines.alarm = NEVER;
-        let mut over = std::mem::take(&mut deadlines.over);
-        deadlines.wheel.advance(now, |index| over.push(index));
-        for index in over.drain(..) {
-            let slot = self.slots.get(index);
-            slot.set_look(NEVER);
-            let mut at = slot.deadline();
-            if at <= now {
-                match &*slot.content() {
-                    Some(Content::Connection(node)) if !self.time_out(node) => at = now + 1,
-                    _ => continue,
-                }
-            }
-            if at != NEVER {
-                deadlines.wheel.set(index, at);
-                slot.set_look(at);
-            }
-        }
-        deadlines.over = over;
-        self.set_alarm(&mut deadlines);
-    }
-
-    /// False if it is just being armed, or notified: then it has to be looked at again.
-    fn time_out(&self, node: &Node<T>) -> bool {
-        let system = self.home.port.system();
-        let (socket, key) = (node.socket, node.id.index as usize);
-        system.interrupt(socket, key, TIMED_OUT, false)
+    pub(super) fn message_packet(&self) -> Entry {
+        Entry::new(self.home.slots.reserved_key(MESSAGE), 0, 0)
     }
 
     fn close(&self) -> Vec<T> {
-        self.closed.store(true, Ordering::SeqCst);
-        self.home.port.close();
-        lock(&self.messages).clear();
-        let contents = self.slots.iter().filter_map(|slot| slot.take());
-        contents
-            .filter_map(|content| match content {
-                Content::Connection(node) => Some(Held::from_node(node).into_inner()),
-                Content::Shared(_) => None,
-            })
-            .collect()
+        let places = self.home.close();
+        let messages = std::mem::take(&mut *lock(&self.messages));
+        let armed = places.into_iter().filter_map(|place| place.armed);
+        let connections = armed.map(|node| Held::from_node(node).into_inner());
+        let connections = connections.collect();
+        // Its messages may refer to the port: no lock is held here.
+        drop(messages);
+        connections
     }
 }

@@ -1,26 +1,20 @@
-//! [`Worker`]: a thread's part of a port; [`Event`]: what comes out of it.
+//! [`Worker`]: a thread's part of a port; [`Event`]: what it takes from there.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::port::{Content, Shared, lock};
-use super::{Held, Interest};
-use crate::sys::AsSocket;
-use crate::{Entry, Error, Events, Registration, RegistrationError};
-
-/// Completion keys beside the indices of connections.
-pub(super) const MESSAGE: usize = usize::MAX;
-pub(super) const TIMER: usize = usize::MAX - 1;
-
-/// What packets say in place of events.
-pub(super) const CANCELLED: u32 = 1 << 30;
-pub(super) const TIMED_OUT: u32 = 1 << 31;
+use super::home::Node;
+use super::packet::{CANCELLED, HANDED_ON, MESSAGE, TIMED_OUT, TIMER};
+use super::port::{Put, Shared};
+use super::{Held, Interest, lock};
+use crate::sys::{AsSocket, RawSocket};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// Something that a port has for one thread.
 ///
 /// There may be more of them in time. An arm for all others drops what they carry, and so closes a
-/// connection of which a program does not know why it came out.
+/// connection of which a program does not know why it was reported.
 #[derive(Debug)]
 #[must_use = "a connection that is not armed again is closed"]
 #[non_exhaustive]
@@ -33,21 +27,24 @@ pub enum Event<T, M = ()> {
     Cancelled(Held<T>),
     /// The system would not watch the connection.
     Refused(Held<T>, RegistrationError),
-    /// Something has happened at a [shared](super::Port::share) socket. Other threads may be told of it
-    /// as well.
+    /// Something has happened at a [shared](super::Port::share) socket. Other threads may be notified of
+    /// it as well.
     Shared(Arc<T>, Events),
-    /// A shared socket that is [shared no longer](super::Port::unshare), and that no thread will be
-    /// told of any more.
+    /// A socket that is [shared no longer](super::Port::unshare). No thread is notified of it after this.
     Returned(Arc<T>),
     /// A [message](super::Port::send).
     Message(M),
 }
 
+/// How often a call whose time is over polls again because it has dequeued nothing but stale packets.
+/// There may be an event behind those; but a registration that is not the port's may go on for ever.
+const MAX_POLLS: usize = 64;
+
 /// A thread's part of a [`Port`](super::Port): what it hands back, and what it gets.
 ///
 /// Made by [`Port::worker`](super::Port::worker) and used by one thread at a time. When it is dropped,
 /// be it in a panic, what was handed to [`arm`](Self::arm) is armed, and events that were not taken go
-/// to other threads.
+/// to other threads; connections that the system refused to watch are closed.
 ///
 /// # Examples
 ///
@@ -83,26 +80,38 @@ pub enum Event<T, M = ()> {
 /// ```
 pub struct Worker<T: AsSocket, M = ()> {
     shared: Arc<Shared<T, M>>,
-    /// Handed back, and armed by the next call.
-    armed: Vec<(Held<T>, Interest)>,
+    /// What was handed back is in its slot, and armed by the next call.
     registrations: Vec<Registration<'static>>,
-    refused: Vec<(Held<T>, RegistrationError)>,
-    /// The packets of the latest call, of which `taken` were taken.
+    /// The keys of those with a deadline, and when that is, in ticks.
+    deadlines: Vec<(usize, u64)>,
+    /// One of those may be refused.
+    is_any_new: bool,
+    /// Memory for packets.
     entries: Box<[Entry]>,
-    count: usize,
-    taken: usize,
+    /// What was dequeued and not taken, in reverse order.
+    pending: Vec<Pending<T>>,
+}
+
+/// An event that was not taken.
+enum Pending<T> {
+    /// What its packet says.
+    Connection(Box<Node<T>>, u32),
+    Refused(Box<Node<T>>, RegistrationError),
+    /// The key of a shared socket. Whether it is shared still shows when the event is taken.
+    Shared(usize, Events),
+    /// The first message of the port's list, when the event is taken.
+    Message,
 }
 
 impl<T: AsSocket, M> Worker<T, M> {
     pub(super) fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
             shared,
-            armed: Vec::with_capacity(room),
             registrations: Vec::with_capacity(room),
-            refused: Vec::new(),
+            deadlines: Vec::new(),
+            is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            count: 0,
-            taken: 0,
+            pending: Vec::with_capacity(room),
         }
     }
 
@@ -110,15 +119,35 @@ impl<T: AsSocket, M> Worker<T, M> {
     ///
     /// # Panics
     ///
-    /// In the next `process`, if the connection belongs to another port.
+    /// If the connection belongs to another port. It is closed, and deregistered there; the others that
+    /// were handed to this worker are not affected.
+    #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
-        self.armed.push((connection, interest.into()));
+        let Interest { filter, deadline } = interest.into();
+        match self.shared.put(connection, filter) {
+            Put::Done {
+                socket,
+                key,
+                is_new,
+            } => {
+                self.is_any_new |= is_new;
+                if let Some(deadline) = deadline {
+                    let at = self.shared.deadlines.ticks_until(deadline);
+                    self.deadlines.push((key, at));
+                }
+                push(&mut self.registrations, socket, key, filter);
+            }
+            Put::Refused(node, error) => self.pending.push(Pending::Refused(node, error)),
+            Put::Closed => {}
+        }
     }
 
     /// Arm all that was handed back, and wait for events: at least one, for at most this time, `None`
     /// for ever.
     ///
     /// Events of the call before that were not [taken](Self::take) stay, and then this does not wait.
+    /// Nor does it if the system refuses to watch a connection that was handed back, for the first time
+    /// or with another filter.
     ///
     /// # Errors
     ///
@@ -126,27 +155,39 @@ impl<T: AsSocket, M> Worker<T, M> {
     /// - [`Error::Closed`]: the port is closed, and what was handed back is, too.
     /// - [`Error::OtherProcess`]: this is a forked child of the port's process.
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let waits = timeout.filter(|timeout| !timeout.is_zero());
+        let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
+        let mut polls = 0;
         loop {
-            let outcome = match self.taken < self.count {
-                true => self.submit(),
-                false => self.submit_and_wait(timeout),
-            };
-            if self.taken < self.count || !self.refused.is_empty() {
+            let mut outcome = Ok(());
+            // What may be refused is armed before the wait, which would go on.
+            if self.is_any_new || !self.pending.is_empty() {
+                outcome = self.submit();
+            }
+            if self.pending.is_empty() && outcome.is_ok() {
+                outcome = self.submit_and_wait(timeout);
+            }
+            if !self.pending.is_empty() {
                 return Ok(());
             }
             outcome?;
-            // Nothing but the time has come.
+            // Nothing has come but a tick of the timer, or what is stale.
             if let Some(deadline) = deadline {
                 timeout = Some(deadline.saturating_duration_since(Instant::now()));
+            }
+            if timeout == Some(Duration::ZERO) {
+                polls += 1;
+                if polls == MAX_POLLS {
+                    return Err(Error::TimedOut);
+                }
             }
         }
     }
 
     /// Arm what was handed back.
     fn submit(&mut self) -> Result<(), Error> {
-        self.put_all();
+        self.set_deadlines();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
         let outcome = outcome.map(drop);
@@ -156,111 +197,161 @@ impl<T: AsSocket, M> Worker<T, M> {
 
     /// The same, and take what is there, or comes in time.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.put_all();
+        self.set_deadlines();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut self.entries, timeout);
-        let outcome = outcome.map(|found| (self.taken, self.count) = (0, found.len()));
+        let outcome = outcome.map(|found| found.len());
         self.take_back_refused();
-        outcome?;
-        self.see_to_the_time();
+        self.resolve(outcome?);
         Ok(())
     }
 
-    fn put_all(&mut self) {
-        for (connection, interest) in self.armed.drain(..) {
-            self.registrations
-                .extend(self.shared.put(connection, interest));
+    /// A deadline does not pass before the connection can be interrupted: so it is set no earlier than
+    /// this.
+    fn set_deadlines(&mut self) {
+        let Shared {
+            deadlines, home, ..
+        } = &*self.shared;
+        for (key, at) in self.deadlines.drain(..) {
+            deadlines.set(home, key, at);
         }
     }
 
     /// Take back what the system would not watch.
     fn take_back_refused(&mut self) {
-        for registration in self.registrations.drain(..) {
+        self.is_any_new = false;
+        for registration in &self.registrations {
             if let Err(error) = registration.result() {
-                let connection = self.shared.take_back(registration.completion_key as u32);
-                self.refused.extend(connection.map(|it| (it, error)));
+                let node = self.shared.take_back(registration.completion_key);
+                let refused = node.map(|node| Pending::Refused(node, error));
+                self.pending.extend(refused);
             }
         }
+        self.registrations.clear();
     }
 
-    /// Deadlines are the port's own affair.
-    fn see_to_the_time(&mut self) {
-        let found = &mut self.entries[..self.count];
-        if found.iter().any(|entry| entry.completion_key == TIMER) {
-            let mut kept = 0;
-            for index in 0..found.len() {
-                if found[index].completion_key != TIMER {
-                    found[kept] = found[index];
-                    kept += 1;
+    /// Find what so many packets stand for.
+    fn resolve(&mut self, count: usize) {
+        let home = &*self.shared.home;
+        let mut is_timer_among = false;
+        for entry in self.entries[..count].iter().rev() {
+            let key = entry.completion_key;
+            if let Some(mut place) = home.slots.get_by_key(key) {
+                if let Some(node) = place.take() {
+                    drop(place);
+                    let says = entry.transferred;
+                    self.pending.push(Pending::Connection(node, says));
+                } else if place.shared.is_some() {
+                    self.pending.push(Pending::Shared(key, entry.events()));
                 }
+            } else if key == home.slots.reserved_key(MESSAGE) {
+                self.pending.push(Pending::Message);
+            } else if key == home.slots.reserved_key(TIMER) {
+                is_timer_among = true;
             }
-            self.count = kept;
-            self.shared.expire();
+        }
+        if is_timer_among {
+            self.shared.deadlines.expire(home);
         }
     }
 
     /// The next event of the latest call.
+    ///
+    /// There may be none after all: a message is gone once the port is closed, and an event of a shared
+    /// socket once another thread has taken its [last one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
-        if let Some((connection, error)) = self.refused.pop() {
-            return Some(Event::Refused(connection, error));
-        }
-        while self.taken < self.count {
-            let entry = self.entries[self.taken];
-            self.taken += 1;
-            let event = self.shared.event(&entry);
+        loop {
+            let event = match self.pending.pop()? {
+                Pending::Connection(node, says) => Some(connection_event(node, says)),
+                Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
+                Pending::Shared(key, events) => self.shared.shared_event(key, events),
+                Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
+            };
             if event.is_some() {
                 return event;
             }
         }
-        None
+    }
+}
+
+/// Not generic, so that it is compiled together with what it calls.
+fn push(
+    registrations: &mut Vec<Registration<'static>>,
+    socket: RawSocket,
+    key: usize,
+    filter: EventFilter,
+) {
+    registrations.push(Registration::arm(socket, key, filter));
+}
+
+#[inline]
+fn connection_event<T, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
+    match says {
+        TIMED_OUT => Event::TimedOut(Held::from_node(node)),
+        CANCELLED => {
+            // This packet may have come in place of arming it.
+            node.watched = None;
+            Event::Cancelled(Held::from_node(node))
+        }
+        events => {
+            let events = Events::from_bits_truncate(events);
+            Event::Ready(Held::from_node(node), events)
+        }
     }
 }
 
 impl<T, M> Shared<T, M> {
-    /// What a packet stands for.
-    fn event(&self, entry: &Entry) -> Option<Event<T, M>> {
-        if entry.completion_key == MESSAGE {
-            return lock(&self.messages).pop_front().map(Event::Message);
+    /// The event of a shared socket, unless another thread has had the last one.
+    fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
+        let slots = &self.home.slots;
+        if events.contains(Events::REMOVE) {
+            let socket = slots.remove_by_key(key)?.shared?;
+            return Some(Event::Returned(socket));
         }
-        let slot = self.slots.get(entry.completion_key as u32);
-        let is_over = entry.events().contains(Events::REMOVE);
-        let content = slot.content();
-        if let (Some(Content::Shared(socket)), false) = (&*content, is_over) {
-            return Some(Event::Shared(Arc::clone(socket), entry.events()));
-        }
-        match slot.take_from(content)? {
-            Content::Shared(socket) => {
-                self.home.end_sharing(entry.completion_key as u32);
-                Some(Event::Returned(socket))
+        let socket = Arc::clone(slots.get_by_key(key)?.shared.as_ref()?);
+        Some(Event::Shared(socket, events))
+    }
+
+    /// Hand events on to other threads: put connections back in their slots, and queue the packets
+    /// again. What cannot be handed on is returned.
+    fn hand_on(&self, pending: impl Iterator<Item = Pending<T>>) -> Vec<Held<T>> {
+        let mut packets = Vec::new();
+        let mut rest = Vec::new();
+        for pending in pending {
+            match pending {
+                Pending::Connection(node, says) => {
+                    let key = node.key();
+                    match self.home.put(node) {
+                        Ok(()) => packets.push(Entry::new(key, says, HANDED_ON)),
+                        Err(node) => rest.push(Held::from_node(node)),
+                    }
+                }
+                Pending::Refused(node, _) => rest.push(Held::from_node(node)),
+                Pending::Shared(key, events) => {
+                    packets.push(Entry::new(key, events.bits(), HANDED_ON));
+                }
+                Pending::Message => packets.push(self.message_packet()),
             }
-            Content::Connection(node) => {
-                let connection = Held::from_node(node);
-                Some(match entry.transferred {
-                    TIMED_OUT => Event::TimedOut(connection),
-                    CANCELLED => Event::Cancelled(connection),
-                    _ => Event::Ready(connection, entry.events()),
-                })
-            }
         }
+        // If the port is closed, there is nobody to take them.
+        let _ = self.home.port.post_all(&packets);
+        rest
     }
 }
 
 impl<T: AsSocket, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
-        self.refused.clear();
-        let port = &self.shared.home.port;
-        // If the port is closed, there is nobody to go to.
-        let _ = port.post_all(&self.entries[self.taken..self.count]);
         let _ = self.submit();
-        self.refused.clear();
+        // What is dropped here may panic; so it is the last thing.
+        let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }
 }
 
 impl<T: AsSocket, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
-            .field("armed", &self.armed.len())
-            .field("events", &(self.count - self.taken))
+            .field("armed", &self.registrations.len())
+            .field("events", &self.pending.len())
             .finish_non_exhaustive()
     }
 }

@@ -233,7 +233,7 @@ fn f5_a_connection_is_heard_while_the_thread_that_armed_it_computes(
     })
 }
 
-/// What came and went while a thread had the connection is not told to the next one.
+/// What came and went while a thread had the connection is not reported to the next one.
 fn a_connection_that_was_cancelled_says_what_holds_now(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);

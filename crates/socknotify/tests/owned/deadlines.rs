@@ -1,13 +1,20 @@
 //! Deadlines.
 
 use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(unix)]
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, Interest};
 use socknotify::{Backend, Error, EventFilter};
 
+#[cfg(unix)]
+use crate::TestPort;
 use crate::support::{PATIENCE, counted};
+#[cfg(unix)]
+use crate::support::{asleep, this_thread, voluntary_switches};
 use crate::{connect, next, nothing, owning_port, ready};
 
 for_every_backend! {
@@ -20,6 +27,11 @@ for_every_backend! {
     a_deadline_too_far_away_is_none,
     a_timeout_of_the_call_is_its_own,
     thousands_of_deadlines_come_once_each,
+    what_is_armed_without_a_deadline_does_not_time_out,
+    #[cfg(unix)]
+    a_deadline_that_passed_before_its_event_was_taken_wakes_no_other_thread,
+    #[cfg(unix)]
+    a_deadline_that_passes_before_the_call_that_arms_wakes_no_other_thread,
 }
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -218,5 +230,114 @@ fn thousands_of_deadlines_come_once_each(backend: Backend) -> io::Result<()> {
     }
     nothing(&mut worker);
     assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+/// Connections are cancelled when their deadlines pass, and armed again without one, over and over: so
+/// some are armed again just when a thread finds their deadlines passed.
+fn what_is_armed_without_a_deadline_does_not_time_out(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 100;
+    const THREADS: usize = 3;
+    let port = owning_port(backend, THREADS)?;
+    let mut ids = Vec::new();
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (connection, peer) = connect(&port)?;
+        ids.push(connection.id());
+        peers.push(peer);
+        port.arm(connection, Interest::NOTHING)?;
+    }
+    let end = Instant::now() + Duration::from_secs(1);
+    let false_time_outs = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (mut worker, false_time_outs) = (port.worker(8), &false_time_outs);
+            scope.spawn(move || {
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        let mut connection = match event {
+                            Event::TimedOut(connection) => {
+                                // Odd: armed with a deadline.
+                                let is_right = connection.served % 2 == 1;
+                                false_time_outs
+                                    .fetch_add(usize::from(!is_right), Ordering::Relaxed);
+                                connection
+                            }
+                            Event::Cancelled(connection) => connection,
+                            other => panic!("{other:?}"),
+                        };
+                        connection.served += 1;
+                        let interest = match connection.served % 2 {
+                            0 => Interest::NOTHING,
+                            _ => Interest::NOTHING.within(Duration::from_micros(500)),
+                        };
+                        worker.arm(connection, interest);
+                    }
+                }
+            });
+        }
+        while Instant::now() < end {
+            for &id in &ids {
+                assert!(port.cancel(id));
+            }
+        }
+        port.close();
+    });
+    assert_eq!(false_time_outs.into_inner(), 0);
+    Ok(())
+}
+
+/// How often a thread that waits in the port wakes in 300 ms.
+#[cfg(unix)]
+fn wake_ups(port: &TestPort, before: impl FnOnce() -> io::Result<()>) -> io::Result<u64> {
+    thread::scope(|scope| {
+        let (tell, told) = channel();
+        let mut idle = port.worker(4);
+        let idle_thread = scope.spawn(move || {
+            tell.send(this_thread()).expect("someone listens");
+            idle.process(None)
+        });
+        let idle = told.recv().expect("a thread");
+        asleep([idle]);
+        before()?;
+        thread::sleep(2 * SHORT);
+        let first = voluntary_switches(idle);
+        thread::sleep(Duration::from_millis(300));
+        let last = voluntary_switches(idle);
+        port.close();
+        let outcome = idle_thread.join().expect("no panic");
+        assert_eq!(outcome, Err(Error::Closed));
+        Ok(last.zip(first).map_or(0, |(last, first)| last - first))
+    })
+}
+
+#[cfg(unix)]
+fn a_deadline_that_passed_before_its_event_was_taken_wakes_no_other_thread(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    port.arm(connection, Interest::IN.within(SHORT))?;
+    worker.process(Some(PATIENCE))?;
+    let times = wake_ups(&port, || Ok(()))?;
+    assert!(times <= 3, "{times} times");
+    Ok(())
+}
+
+#[cfg(unix)]
+fn a_deadline_that_passes_before_the_call_that_arms_wakes_no_other_thread(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    let (other, _other_peer) = connect(&port)?;
+    let times = wake_ups(&port, || {
+        worker.arm(connection, Interest::IN.within(SHORT));
+        port.arm(other, Interest::IN.within(LONG))
+    })?;
+    assert!(times <= 3, "{times} times");
     Ok(())
 }

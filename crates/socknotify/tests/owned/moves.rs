@@ -1,17 +1,20 @@
 //! Into the port and out of it.
 
 use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-#[cfg(unix)]
-use socknotify::owned::Port;
-use socknotify::owned::{Event, Interest};
-use socknotify::{Backend, EventFilter, Events, Registration, RegistrationError};
+use socket2::Socket;
+use socknotify::owned::{Event, Interest, Port};
+use socknotify::{Backend, Error, EventFilter, Events, Registration, RegistrationError};
 
 use crate::support::trigger::ONCE;
-use crate::support::{PATIENCE, Pair, as_told_by, counted, port, uninterrupted, wait_until};
+use crate::support::{
+    AsSocket, BorrowedSocket, PATIENCE, Pair, as_told_by, counted, port, uninterrupted, wait_until,
+};
 use crate::{connect, next, nothing, owning_port, ready};
 
 for_every_backend! {
@@ -29,6 +32,10 @@ for_every_backend! {
     a_worker_that_goes_leaves_its_events_to_others,
     a_panic_loses_the_connection_in_hand_and_no_other,
     a_socket_that_the_system_refuses_comes_back,
+    a_refused_socket_ends_the_wait,
+    a_foreign_connection_is_refused_where_it_is_armed,
+    a_panic_after_a_foreign_connection_does_not_abort,
+    a_panicking_descriptor_harms_no_other_connection,
 }
 
 fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> {
@@ -332,6 +339,141 @@ fn a_socket_that_the_system_refuses_comes_back(backend: Backend) -> io::Result<(
         other => panic!("{other:?}"),
     }
     nothing(&mut worker);
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+/// However long the call may wait, and whatever else is armed with it.
+fn a_refused_socket_ends_the_wait(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    for timeout in [None, Some(PATIENCE)] {
+        let mut worker = port.worker(4);
+        let (mut connection, _peer) = connect(&port)?;
+        let (other, mut other_peer) = connect(&port)?;
+        connection.socket = Pair::unix()?.ours;
+        let id = connection.id();
+        worker.arm(connection, EventFilter::IN);
+        worker.arm(other, EventFilter::IN);
+        let (done, waits) = channel();
+        let begin = Instant::now();
+        thread::spawn(move || {
+            let outcome = worker.process(timeout);
+            let _ = done.send((outcome, worker));
+        });
+        let returned = waits.recv_timeout(PATIENCE / 2);
+        let (outcome, mut worker) = returned.expect("the call returns");
+        assert!(begin.elapsed() < PATIENCE / 2);
+        outcome?;
+        match worker.take() {
+            Some(Event::Refused(it, RegistrationError::NotASocket)) => assert_eq!(it.id(), id),
+            other => panic!("{other:?}"),
+        }
+        other_peer.write_all(b"x")?;
+        drop(ready(next(&mut worker)));
+    }
+    Ok(())
+}
+
+fn a_foreign_connection_is_refused_where_it_is_armed(backend: Backend) -> io::Result<()> {
+    let [port, other] = [owning_port(backend, 2)?, owning_port(backend, 2)?];
+    let mut worker = port.worker(8);
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let (connection, peer) = connect(&port)?;
+        worker.arm(connection, EventFilter::IN);
+        peers.push(peer);
+    }
+    let (foreign, mut foreign_peer) = connect(&other)?;
+    let wrong = catch_unwind(AssertUnwindSafe(|| worker.arm(foreign, EventFilter::IN)));
+    assert!(wrong.is_err());
+    assert_eq!(uninterrupted(|| foreign_peer.read(&mut [0]))?, 0, "closed");
+    assert_eq!(counted(other.snapshot().registrations), 0);
+    // The others are armed as if nothing had been.
+    nothing(&mut worker);
+    for mut peer in &peers {
+        peer.write_all(b"x")?;
+        drop(ready(next(&mut worker)));
+    }
+    Ok(())
+}
+
+fn a_panic_after_a_foreign_connection_does_not_abort(backend: Backend) -> io::Result<()> {
+    let [port, other] = [owning_port(backend, 2)?, owning_port(backend, 2)?];
+    let mut peers = Vec::new();
+    let mut worker = port.worker(8);
+    for _ in 0..3 {
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        port.arm(connection, EventFilter::IN)?;
+        peers.push(peer);
+    }
+    let (foreign, _peer) = connect(&other)?;
+    let thread = thread::spawn(move || {
+        let again = ready(next(&mut worker));
+        worker.arm(again, EventFilter::IN);
+        worker.arm(foreign, EventFilter::IN);
+        panic!("on purpose");
+    });
+    assert!(thread.join().is_err());
+    let mut worker = port.worker(8);
+    for _ in 0..3 {
+        drop(ready(next(&mut worker)));
+    }
+    nothing(&mut worker);
+    Ok(())
+}
+
+/// A connection whose descriptor cannot be had at times.
+#[derive(Debug)]
+struct Fragile {
+    socket: Socket,
+    panics: bool,
+}
+
+impl Fragile {
+    fn socket(&self) -> &Socket {
+        assert!(!self.panics, "on purpose");
+        &self.socket
+    }
+}
+
+impl AsSocket for Fragile {
+    #[cfg(unix)]
+    fn as_fd(&self) -> BorrowedSocket<'_> {
+        self.socket().as_fd()
+    }
+
+    #[cfg(windows)]
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket().as_socket()
+    }
+}
+
+fn a_panicking_descriptor_harms_no_other_connection(backend: Backend) -> io::Result<()> {
+    let port = Port::<Fragile>::from(port(backend)?);
+    let mut worker = port.worker(8);
+    let mut peers = Vec::new();
+    for number in 0..4 {
+        let Pair { ours, theirs } = Pair::unix()?;
+        theirs.set_nonblocking(false)?;
+        let mut connection = port.adopt(Fragile {
+            socket: ours,
+            panics: false,
+        })?;
+        connection.panics = number == 2;
+        let arm = || worker.arm(connection, EventFilter::IN);
+        let armed = catch_unwind(AssertUnwindSafe(arm));
+        assert_eq!(armed.is_err(), number == 2);
+        peers.push(theirs);
+    }
+    assert_eq!(worker.process(Some(Duration::ZERO)), Err(Error::TimedOut));
+    let mut broken = peers.remove(2);
+    assert_eq!(uninterrupted(|| broken.read(&mut [0]))?, 0, "closed");
+    for mut peer in &peers {
+        peer.write_all(b"x")?;
+        worker.process(Some(PATIENCE))?;
+        assert!(matches!(worker.take(), Some(Event::Ready(..))));
+    }
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
 }

@@ -4,20 +4,20 @@
 use std::io::Read;
 use std::io::{self, Write};
 use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(unix)]
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use socknotify::owned::{Event, Port, SendError, SharedTrigger};
-use socknotify::{Backend, Error, EventFilter, Events};
+use socket2::Socket;
+use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
+use socknotify::{Backend, Entry, Error, EventFilter, Events, Registration, Trigger};
 
 #[cfg(unix)]
 use crate::support::{AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches};
-use crate::support::{PATIENCE, counted, port, uninterrupted, wait_until};
-use crate::{connect, next, nothing, owning_port, ready};
+use crate::support::{PATIENCE, Pair, counted, port, uninterrupted, wait_until};
+use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 for_every_backend! {
     messages_come_in_order,
@@ -25,6 +25,13 @@ for_every_backend! {
     a_message_keeps_its_turn_among_connections,
     a_shared_socket_is_served_by_many_threads,
     a_shared_socket_comes_back_last,
+    a_stale_packet_of_a_shared_socket_brings_out_no_later_connection,
+    an_old_id_does_not_end_a_later_sharing,
+    a_sharing_is_ended_once_however_many_threads_try,
+    a_shared_socket_cannot_be_cancelled,
+    a_worker_that_goes_hands_on_events_of_shared_sockets,
+    a_message_can_send_when_closing_drops_it,
+    packets_and_registrations_from_before_are_dropped,
     #[cfg(unix)]
     the_port_can_be_watched,
     #[cfg(unix)]
@@ -165,6 +172,211 @@ fn a_shared_socket_comes_back_last(backend: Backend) -> io::Result<()> {
     assert_eq!(worker.process(Some(Duration::ZERO)), Err(Error::TimedOut));
     assert_eq!(Arc::strong_count(&socket), 1);
     assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+/// A socket that is shared by any connection's type.
+fn shareable() -> io::Result<(Arc<Connection>, Socket)> {
+    let pair = Pair::unix()?;
+    let socket = Connection {
+        socket: pair.ours,
+        served: 0,
+    };
+    Ok((Arc::new(socket), pair.theirs))
+}
+
+/// The next event of a shared socket's end.
+#[track_caller]
+fn returned(worker: &mut TestWorker) -> Arc<Connection> {
+    loop {
+        match next(worker) {
+            Event::Shared(..) => {}
+            Event::Returned(socket) => break socket,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A thread has dequeued a packet of the shared socket. Before it takes the event, the socket is shared
+/// no longer, and another connection has its index.
+fn a_stale_packet_of_a_shared_socket_brings_out_no_later_connection(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let [mut first, mut second] = [port.worker(4), port.worker(4)];
+    for _ in 0..3 {
+        let (socket, _theirs) = shareable()?;
+        let id = port.share(socket, EventFilter::OUT, SharedTrigger::Level)?;
+        first.process(Some(PATIENCE))?;
+        port.unshare(id)?;
+        drop(returned(&mut second));
+        let (connection, mut peer) = connect(&port)?;
+        port.arm(connection, EventFilter::IN)?;
+        let event = first.take();
+        assert!(event.is_none(), "{event:?}");
+        // The connection is armed still.
+        peer.write_all(b"x")?;
+        drop(ready(next(&mut second)));
+    }
+    Ok(())
+}
+
+fn an_old_id_does_not_end_a_later_sharing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (mut socket, _theirs) = shareable()?;
+    let mut old = Vec::new();
+    for _ in 0..3 {
+        let id = port.share(socket, EventFilter::OUT, SharedTrigger::Level)?;
+        for &old in &old {
+            let error = port.unshare(old).expect_err("it is over");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
+        assert!(matches!(next(&mut worker), Event::Shared(..)));
+        while worker.take().is_some() {}
+        port.unshare(id)?;
+        assert!(port.unshare(id).is_err(), "it is on its way");
+        socket = returned(&mut worker);
+        old.push(id);
+    }
+    Ok(())
+}
+
+/// One socket is shared over and over, and two threads end each sharing.
+fn a_sharing_is_ended_once_however_many_threads_try(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 3)?;
+    let mut worker = port.worker(4);
+    let (socket, _theirs) = shareable()?;
+    let current = Mutex::new(None);
+    let done = AtomicBool::new(false);
+    let end = Instant::now() + Duration::from_secs(1);
+    thread::scope(|scope| -> io::Result<()> {
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut ended = Vec::new();
+                    while !done.load(Ordering::Relaxed) {
+                        let id = *current.lock().expect("no panic");
+                        ended.extend(id.filter(|&id| port.unshare(id).is_ok()));
+                    }
+                    ended
+                })
+            })
+            .collect();
+        let mut shared = Vec::new();
+        while Instant::now() < end {
+            let socket = Arc::clone(&socket);
+            let id = port.share(socket, EventFilter::NONE, SharedTrigger::Level)?;
+            *current.lock().expect("no panic") = Some(id);
+            shared.push(id);
+            drop(returned(&mut worker));
+        }
+        done.store(true, Ordering::Relaxed);
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        let mut ended: Vec<Id> = ended.flatten().collect();
+        ended.sort();
+        shared.sort();
+        assert_eq!(ended, shared);
+        Ok(())
+    })
+}
+
+fn a_shared_socket_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (socket, mut theirs) = shareable()?;
+    let id = port.share(Arc::clone(&socket), EventFilter::IN, SharedTrigger::Level)?;
+    assert!(!port.cancel(id));
+    nothing(&mut worker);
+    theirs.write_all(b"x")?;
+    assert!(matches!(next(&mut worker), Event::Shared(_, Events::IN)));
+    Ok(())
+}
+
+fn a_worker_that_goes_hands_on_events_of_shared_sockets(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (socket, mut theirs) = shareable()?;
+    let id = port.share(socket, EventFilter::IN, SharedTrigger::Edge)?;
+    theirs.write_all(b"x")?;
+    let mut worker = port.worker(4);
+    worker.process(Some(PATIENCE))?;
+    drop(worker);
+    let mut worker = port.worker(4);
+    assert!(matches!(next(&mut worker), Event::Shared(_, Events::IN)));
+    nothing(&mut worker);
+    // And of its end.
+    port.unshare(id)?;
+    worker.process(Some(PATIENCE))?;
+    drop(worker);
+    assert!(matches!(next(&mut port.worker(4)), Event::Returned(_)));
+    Ok(())
+}
+
+/// A message that sends another one when it is dropped.
+struct Sending(Weak<Port<UdpSocket, Sending>>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(port) = self.0.upgrade() {
+            // This one would send, too.
+            if let Err(SendError(message)) = port.send(Sending(Weak::new())) {
+                drop(message);
+            }
+        }
+    }
+}
+
+fn a_message_can_send_when_closing_drops_it(backend: Backend) -> io::Result<()> {
+    let port = Arc::new(Port::<UdpSocket, Sending>::from(port(backend)?));
+    for _ in 0..3 {
+        let message = Sending(Arc::downgrade(&port));
+        assert!(port.send(message).is_ok());
+    }
+    let (closed, waits) = channel();
+    thread::spawn({
+        let port = Arc::clone(&port);
+        move || {
+            port.close();
+            let _ = closed.send(());
+        }
+    });
+    let outcome = waits.recv_timeout(PATIENCE);
+    assert!(outcome.is_ok(), "closing does not return");
+    Ok(())
+}
+
+fn packets_and_registrations_from_before_are_dropped(backend: Backend) -> io::Result<()> {
+    let plain = port(backend)?;
+    let Pair { ours, mut theirs } = Pair::unix()?;
+    let mut keys = vec![0, 1, 63, 64, 4096, usize::MAX >> 1, u32::MAX as usize];
+    keys.extend((0..8).map(|number| usize::MAX - number));
+    for &key in &keys {
+        for says in [
+            0,
+            Events::IN.bits(),
+            Events::REMOVE.bits(),
+            1 << 30,
+            1 << 31,
+        ] {
+            plain.post(Entry::new(key, says, 0))?;
+        }
+    }
+    let level = Trigger::PERSISTENT | Trigger::LEVEL;
+    plain.register(Registration::enable(&ours, 0, EventFilter::IN, level))??;
+    let port: TestPort = Port::from(plain);
+    let mut worker = port.worker(128);
+    let (connection, mut peer) = connect(&port)?;
+    port.arm(connection, EventFilter::IN)?;
+    nothing(&mut worker);
+    // What is registered says that it is ready again and again. The connection is heard all the same.
+    theirs.write_all(b"x")?;
+    nothing(&mut worker);
+    peer.write_all(b"x")?;
+    let connection = ready(next(&mut worker));
+    worker.arm(connection, EventFilter::OUT);
+    drop(ready(next(&mut worker)));
     Ok(())
 }
 

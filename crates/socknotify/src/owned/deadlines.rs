@@ -1,0 +1,133 @@
+//! Deadlines: when the wait of a connection ends, and the packet that wakes a thread for it.
+//!
+//! A connection's deadline is in its slot. The [`Wheel`] reports the slot at that time or before; to
+//! push a deadline back, as a server does with each request, does not touch the wheel.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::home::{Home, NEVER};
+use super::lock;
+use super::packet::{TIMED_OUT, TIMER};
+use super::wheel::Wheel;
+use crate::Entry;
+
+pub(super) struct Deadlines {
+    /// When time was 0.
+    start: Instant,
+    schedule: Mutex<Schedule>,
+}
+
+struct Schedule {
+    wheel: Wheel,
+    /// When the port posts the next TIMER.
+    alarm: u64,
+    /// Memory for the slots whose time is over.
+    over: Vec<u32>,
+}
+
+/// Ticks in a second. Deadlines are met to a tick or two.
+const TICKS: u32 = 1000;
+
+impl Deadlines {
+    pub(super) fn new() -> Self {
+        Deadlines {
+            start: Instant::now(),
+            schedule: Mutex::new(Schedule {
+                wheel: Wheel::new(),
+                alarm: NEVER,
+                over: Vec::new(),
+            }),
+        }
+    }
+
+    /// The tick at whose beginning this time is over.
+    pub(super) fn ticks_until(&self, time: Instant) -> u64 {
+        const NANOSECONDS: u32 = 1_000_000_000 / TICKS;
+        let time = time.saturating_duration_since(self.start);
+        let parts = time.subsec_nanos().div_ceil(NANOSECONDS);
+        let ticks = time.as_secs().saturating_mul(TICKS.into());
+        ticks.saturating_add(parts.into()).min(NEVER - 1)
+    }
+
+    /// The tick that has begun.
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    /// Set the deadline of a connection that is about to be armed.
+    pub(super) fn set<T>(&self, home: &Home<T>, key: usize, at: u64) {
+        let is_late = match home.slots.get_by_key(key) {
+            Some(mut place) if place.armed.is_some() => {
+                place.deadline = at;
+                at < place.scheduled
+            }
+            // The port was closed.
+            _ => return,
+        };
+        if is_late {
+            let mut schedule = lock(&self.schedule);
+            schedule.set(home, crate::slots::index_of(key), at);
+            self.set_alarm(home, &mut schedule);
+        }
+    }
+
+    /// See to it that TIMER comes in time for the next deadline.
+    fn set_alarm<T>(&self, home: &Home<T>, schedule: &mut Schedule) {
+        let next = schedule.wheel.next();
+        let Some(next) = next.filter(|&next| next < schedule.alarm) else {
+            return;
+        };
+        let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
+        let timer = Entry::new(home.slots.reserved_key(TIMER), 0, 0);
+        if home.port.system().post_after(time, timer).is_ok() {
+            schedule.alarm = next;
+        }
+    }
+
+    /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed.
+    pub(super) fn expire<T>(&self, home: &Home<T>) {
+        let now = self.now();
+        let mut schedule = lock(&self.schedule);
+        schedule.alarm = NEVER;
+        let mut over = std::mem::take(&mut schedule.over);
+        schedule.wheel.advance(now, |index| over.push(index));
+        for index in over.drain(..) {
+            if let Some(at) = time_out(home, index, now) {
+                schedule.wheel.set(index, at);
+            }
+        }
+        schedule.over = over;
+        self.set_alarm(home, &mut schedule);
+    }
+}
+
+impl Schedule {
+    fn set<T>(&mut self, home: &Home<T>, index: u32, at: u64) {
+        if let Some(mut place) = home.slots.get_by_index(index) {
+            place.scheduled = at;
+            self.wheel.set(index, at);
+        }
+    }
+}
+
+/// Interrupt the wait of the connection in a slot if its deadline has passed. Says when to try again.
+///
+/// The slot stays locked from reading the deadline to interrupting the wait: otherwise another thread
+/// could take the connection and arm it again in between, with another deadline or with none.
+fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
+    let mut place = home.slots.get_by_index(index)?;
+    let Some(node) = &place.armed else {
+        place.scheduled = NEVER;
+        return None;
+    };
+    let at = match place.deadline {
+        deadline if deadline > now => deadline,
+        _ if home.interrupt(node.key(), &place, TIMED_OUT, false) => NEVER,
+        // A thread is just arming it, or has just dequeued it; or its packet is in the queue. The wait
+        // for that doubles each time.
+        deadline => now + (now - deadline).max(1),
+    };
+    place.scheduled = at;
+    (at != NEVER).then_some(at)
+}

@@ -1,0 +1,19 @@
+//! The packets that an owning port posts to itself, beside those of its sockets.
+//!
+//! A packet of a connection or of a shared socket has the [key](crate::slots::Slots::key) of its slot.
+//! What is not of this port, or is stale, has a key that finds nothing.
+
+/// Numbers of [reserved keys](crate::slots::Slots::reserved_key).
+///
+/// There is one such packet for each message in the list of messages.
+pub(super) const MESSAGE: u32 = 0;
+/// A deadline may have passed.
+pub(super) const TIMER: u32 = 1;
+
+/// What the packet of a connection says in place of events.
+pub(super) const CANCELLED: u32 = 1 << 30;
+pub(super) const TIMED_OUT: u32 = 1 << 31;
+
+/// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In all others
+/// it is 0.
+pub(super) const HANDED_ON: usize = 1;

@@ -1,0 +1,313 @@
+//! [`Slots`]: values by index and generation.
+//!
+//! An index is used again when its value is removed. Its generation counts insertions and removals; so it
+//! is odd while there is a value, and different for each. A [`Token`] is an index with such a generation.
+//! A token or a [key](Slots::key) of a value that was removed finds nothing, whatever has the index now.
+//!
+//! A key is a token in one `usize`, which can travel as a completion key. With 64 bits it holds all of
+//! the token. With 32 bits it holds 20 bits of the index, so that there are about a million slots, and
+//! the lowest 12 bits of the generation: a stale key finds the value of its index that comes 2048 values
+//! after its own, or a multiple of that. A key need not outlive its value for longer than a packet takes
+//! to be handled, and tokens are always compared as a whole.
+//!
+//! The generation in a key is mixed with a number that is random for each table, so that keys that
+//! others have chosen, such as small numbers and addresses, find nothing either.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Slots come in pages, each twice as large as the one before. They never move.
+const FIRST_PAGE: usize = 64;
+const PAGES: usize = 27;
+
+/// The lower bits of a key are the index.
+const INDEX_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
+const INDEX_MASK: usize = (1 << INDEX_BITS) - 1;
+
+/// An index that no value has: its keys are [reserved](Slots::reserved_key).
+const RESERVED_INDEX: u32 = INDEX_MASK as u32;
+
+/// The index in a key.
+pub(crate) const fn index_of(key: usize) -> u32 {
+    (key & INDEX_MASK) as u32
+}
+
+/// Names a value, from its insertion to its removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// A table of values, each with a lock of its own.
+#[derive(Debug)]
+pub(crate) struct Slots<V> {
+    pages: [OnceLock<Box<[Slot<V>]>>; PAGES],
+    vacant: Mutex<Vacant>,
+    salt: u32,
+}
+
+#[derive(Debug)]
+struct Slot<V>(Mutex<Content<V>>);
+
+#[derive(Debug, Default)]
+struct Content<V> {
+    generation: u32,
+    /// The default while there is none.
+    value: V,
+}
+
+impl<V> Content<V> {
+    fn is_occupied(&self) -> bool {
+        self.generation % 2 == 1
+    }
+}
+
+#[derive(Debug, Default)]
+struct Vacant {
+    indices: Vec<u32>,
+    /// The first index that was never used.
+    next: u32,
+}
+
+impl<V> Slot<V> {
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Content<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A value in its slot, which stays locked meanwhile.
+#[derive(Debug)]
+pub(crate) struct Occupied<'a, V>(MutexGuard<'a, Content<V>>);
+
+impl<V> Deref for Occupied<'_, V> {
+    type Target = V;
+
+    #[inline]
+    fn deref(&self) -> &V {
+        &self.0.value
+    }
+}
+
+impl<V> DerefMut for Occupied<'_, V> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut V {
+        &mut self.0.value
+    }
+}
+
+impl<V: Default> Slots<V> {
+    pub(crate) fn new() -> Self {
+        Slots {
+            pages: [const { OnceLock::new() }; PAGES],
+            vacant: Mutex::default(),
+            salt: RandomState::new().build_hasher().finish() as u32,
+        }
+    }
+
+    /// Give a value an index and a generation. `None`, with the value dropped, if every index is in use.
+    pub(crate) fn insert(&self, value: V) -> Option<Token> {
+        let index = self.claim()?;
+        let (page, offset) = place(index);
+        let slots = self.pages.get(page)?.get_or_init(|| {
+            let length = FIRST_PAGE << page;
+            let slots = std::iter::repeat_with(|| Slot(Mutex::default()));
+            slots.take(length).collect()
+        });
+        let mut content = slots[offset].lock();
+        content.value = value;
+        content.generation = content.generation.wrapping_add(1);
+        Some(Token {
+            index,
+            generation: content.generation,
+        })
+    }
+
+    fn vacant(&self) -> MutexGuard<'_, Vacant> {
+        self.vacant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claim(&self) -> Option<u32> {
+        let mut vacant = self.vacant();
+        if let Some(index) = vacant.indices.pop() {
+            return Some(index);
+        }
+        let index = vacant.next;
+        (index < RESERVED_INDEX).then(|| {
+            vacant.next += 1;
+            index
+        })
+    }
+
+    #[inline]
+    fn lock(&self, index: u32) -> Option<MutexGuard<'_, Content<V>>> {
+        let (page, offset) = place(index);
+        Some(self.pages.get(page)?.get()?[offset].lock())
+    }
+
+    /// The value that a token names, unless it was removed.
+    #[inline]
+    pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V>> {
+        let content = self.lock(token.index)?;
+        (content.generation == token.generation).then_some(Occupied(content))
+    }
+
+    /// The value that a key names. Nothing for a stale key, a reserved one, or one of another origin.
+    #[inline]
+    pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
+        let index = index_of(key);
+        let content = self.lock(index)?;
+        let is_current = self.compose(index, content.generation) == key && content.is_occupied();
+        is_current.then_some(Occupied(content))
+    }
+
+    /// The value that has an index now, of whatever generation.
+    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
+        let content = self.lock(index)?;
+        content.is_occupied().then_some(Occupied(content))
+    }
+
+    /// Remove the value that a token names. From here on the token names nothing.
+    pub(crate) fn remove(&self, token: Token) -> Option<V> {
+        let content = self.get(token)?;
+        self.vacate(token.index, content)
+    }
+
+    /// Remove the value that a key names.
+    pub(crate) fn remove_by_key(&self, key: usize) -> Option<V> {
+        let content = self.get_by_key(key)?;
+        self.vacate(index_of(key), content)
+    }
+
+    fn vacate(&self, index: u32, Occupied(mut content): Occupied<'_, V>) -> Option<V> {
+        let value = std::mem::take(&mut content.value);
+        content.generation = content.generation.wrapping_add(1);
+        drop(content);
+        self.vacant().indices.push(index);
+        Some(value)
+    }
+
+    /// Every value, one after the other.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
+        let slots = self.pages.iter().filter_map(OnceLock::get).flatten();
+        slots.filter_map(|slot| {
+            let content = slot.lock();
+            content.is_occupied().then_some(Occupied(content))
+        })
+    }
+
+    /// The token as one number.
+    pub(crate) fn key(&self, token: Token) -> usize {
+        self.compose(token.index, token.generation)
+    }
+
+    /// A key that no token has.
+    pub(crate) fn reserved_key(&self, number: u32) -> usize {
+        self.compose(RESERVED_INDEX, number)
+    }
+
+    #[inline]
+    fn compose(&self, index: u32, generation: u32) -> usize {
+        index as usize | ((generation ^ self.salt) as usize) << INDEX_BITS
+    }
+}
+
+/// In which page a slot is, and where in it. The pages begin at 0, 64, 64 + 128, …
+#[inline]
+fn place(index: u32) -> (usize, usize) {
+    let position = index as usize + FIRST_PAGE;
+    let page = (position / FIRST_PAGE).ilog2() as usize;
+    (page, position - (FIRST_PAGE << page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(slots: &Slots<u32>, token: Token) -> Option<u32> {
+        let value = slots.get(token).map(|value| *value);
+        let by_key = slots.get_by_key(slots.key(token)).map(|value| *value);
+        assert_eq!(value, by_key);
+        value
+    }
+
+    #[test]
+    fn every_token_finds_its_own_value() {
+        let slots = Slots::new();
+        let tokens: Vec<_> = (0..5000)
+            .map(|value| slots.insert(value).expect("room"))
+            .collect();
+        for (expected, token) in (0..).zip(&tokens) {
+            assert_eq!(value(&slots, *token), Some(expected));
+            assert_eq!(index_of(slots.key(*token)), token.index);
+        }
+        assert_eq!(slots.iter().count(), 5000);
+    }
+
+    #[test]
+    fn a_stale_token_finds_nothing() {
+        let slots = Slots::new();
+        let old = slots.insert(1).expect("room");
+        assert_eq!(slots.remove(old), Some(1));
+        assert_eq!(value(&slots, old), None);
+        let new = slots.insert(2).expect("room");
+        assert_eq!(new.index, old.index);
+        assert_eq!(value(&slots, old), None);
+        assert_eq!(slots.remove(old), None);
+        assert_eq!(slots.remove_by_key(slots.key(old)), None);
+        assert_eq!(value(&slots, new), Some(2));
+        assert_eq!(slots.remove_by_key(slots.key(new)), Some(2));
+        assert!(slots.get_by_index(new.index).is_none());
+    }
+
+    #[test]
+    fn a_generation_can_overflow() {
+        let slots = Slots::new();
+        let first = slots.insert(1).expect("room");
+        slots.lock(first.index).expect("a slot").generation = u32::MAX;
+        let last = Token {
+            generation: u32::MAX,
+            ..first
+        };
+        assert_eq!(slots.remove(last), Some(1));
+        assert_eq!(value(&slots, last), None);
+        assert_eq!(slots.insert(2), Some(first));
+    }
+
+    #[test]
+    fn keys_of_other_origin_find_nothing_and_allocate_nothing() {
+        // These might find something with a probability of 1 in 2^30 on 64 bits, and of 1 in 500 on 32.
+        let slots = Slots::new();
+        for value in 0..100 {
+            slots.insert(value);
+        }
+        let foreign = [0, 1, 99, 4096, usize::MAX, usize::MAX - 1, usize::MAX / 2];
+        let reserved = [0, 1, u32::MAX].map(|number| slots.reserved_key(number));
+        for key in foreign.into_iter().chain(reserved) {
+            assert!(slots.get_by_key(key).is_none(), "{key:#x}");
+        }
+        let pages = slots.pages.iter().filter(|page| page.get().is_some());
+        assert_eq!(pages.count(), 2);
+    }
+
+    #[test]
+    fn reserved_keys_differ_from_all_others() {
+        let slots: Slots<()> = Slots::new();
+        slots.vacant().next = RESERVED_INDEX;
+        assert_eq!(slots.insert(()), None);
+        assert_ne!(slots.reserved_key(0), slots.reserved_key(1));
+        assert_eq!(index_of(slots.reserved_key(1)), RESERVED_INDEX);
+    }
+
+    #[test]
+    fn every_index_has_a_page() {
+        let last = place(RESERVED_INDEX);
+        assert!(last.0 < PAGES);
+        assert_eq!(place(0), (0, 0));
+        assert_eq!(place(63), (0, 63));
+        assert_eq!(place(64), (1, 0));
+        assert_eq!(place(64 + 128), (2, 0));
+    }
+}
