@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::gettid;
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
-use support::trigger::{LEVEL, ONCE};
+use support::trigger::{EVERY, ONCE};
 use support::{
     PATIENCE, Pair, asleep, port, port_with, take_number, uninterrupted, wait_for_waiting,
     wait_until,
@@ -214,22 +214,23 @@ fn g3_a_signal_gives_no_false_notification_of_a_duplicate(backend: Backend) -> i
     Ok(())
 }
 
-/// Registers, in each round, a duplicate of a socket that is ready, and gives its number to one that is
-/// not. Returns what is notified all the same, and in which round.
+/// Registers, in each round, a duplicate of a socket, and gives its number to one that is not ready. Then
+/// the first becomes ready. Returns what is notified all the same, and in which round.
 fn false_notifications(backend: Backend, rounds: usize) -> io::Result<Vec<(usize, Events)>> {
     let port = port(backend)?;
-    let (ready, idle) = (Pair::unix()?, Pair::unix()?);
-    uninterrupted(|| ready.theirs.send(b"x"))?;
+    let (pair, idle) = (Pair::unix()?, Pair::unix()?);
     let mut found = Vec::new();
     for round in 0..rounds {
-        let old = ready.ours.try_clone()?;
-        let trigger = [ONCE, LEVEL][round % 2];
+        let old = pair.ours.try_clone()?;
+        let trigger = EVERY[round % 4];
         port.register(Registration::enable(&old, 1, EventFilter::IN, trigger))??;
         let _new = take_number(old, idle.ours.try_clone()?)?;
+        uninterrupted(|| pair.theirs.send(b"x"))?;
         match port.dequeue_one(Some(Duration::ZERO)) {
             Ok(entry) => found.push((round, entry.events())),
             Err(error) => assert_eq!(error, Error::TimedOut),
         }
+        uninterrupted(|| pair.drain())?;
     }
     Ok(found)
 }
