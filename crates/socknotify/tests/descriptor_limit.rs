@@ -22,7 +22,7 @@ use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration
 use support::trigger::{EVERY, LEVEL, ONCE};
 use support::{
     GLANCE, Kind, PATIENCE, Pair, backends, collect, descriptors, drain_port, expect,
-    expect_nothing, expect_quiet, port, port_with,
+    expect_nothing, expect_quiet, port, port_with, take_number,
 };
 
 /// Tests that use up descriptors must not do so at the same time.
@@ -183,6 +183,73 @@ fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Resu
             other.send()?;
             expect(&port, &[(2, Events::IN)]);
             drop((duplicate, exhausted));
+        }
+    }
+    Ok(())
+}
+
+/// The limit is set below what is open already, and back when this goes.
+struct Lowered(Rlimit);
+
+impl Lowered {
+    fn to(count: u64) -> io::Result<Lowered> {
+        let limit = getrlimit(Resource::Nofile);
+        let current = Some(count);
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit })?;
+        Ok(Lowered(limit))
+    }
+}
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.0).expect("the limit was allowed before");
+    }
+}
+
+/// `poll` of more descriptors than the limit fails. That says nothing good of what was to be checked.
+#[test]
+fn g3_a_duplicate_gives_no_false_notification_whatever_the_limit_is_set_to() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        for limit in [0, 1, 5] {
+            for trigger in EVERY {
+                for number_is_used_again in [false, true] {
+                    let port = port(backend)?;
+                    let other = Pair::unix()?;
+                    let enable = || Registration::enable(&other.ours, 0, EventFilter::IN, ONCE);
+                    port.register(enable())??;
+                    let (mut peers, mut alive) = (Vec::new(), Vec::new());
+                    for key in 1..=10 {
+                        let pair = Pair::unix()?;
+                        let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
+                        port.register(entry)??;
+                        alive.push(pair.ours.try_clone()?);
+                        if number_is_used_again {
+                            // By a socket that is not ready.
+                            let (new, theirs) = Pair::unix()?.into_ends();
+                            alive.extend([take_number(pair.ours, new)?, theirs]);
+                        }
+                        peers.push(pair.theirs);
+                    }
+                    let lowered = Lowered::to(limit)?;
+                    for theirs in &peers {
+                        assert_eq!(theirs.send(b"x")?, 1);
+                    }
+                    for _ in 0..100 {
+                        expect_nothing(&port);
+                    }
+                    // What is good comes.
+                    for _ in 0..3 {
+                        assert_eq!(other.theirs.send(b"x")?, 1);
+                        expect(&port, &[(0, Events::IN)]);
+                        other.drain()?;
+                        port.register(enable())??;
+                        expect_nothing(&port);
+                    }
+                    drop(lowered);
+                    expect_quiet(&port);
+                }
+            }
         }
     }
     Ok(())

@@ -3,16 +3,18 @@
 //! A program of its own, because all of its descriptors are inherited.
 //!
 //! A child of a process with threads may do next to nothing. Here it calls the port under test, which
-//! has to refuse without taking a lock, and beside that only what is safe in a signal handler. Whatever
-//! else it would do, it is killed by its alarm.
+//! has to refuse without taking a lock, and beside that only what is safe in a signal handler. Some make
+//! a port of their own, which takes memory too. Whatever else it would do, it is killed by its alarm.
 
 #![cfg(unix)]
 
 #[macro_use]
 mod support;
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -20,19 +22,25 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use socket2::Socket;
 use socknotify::owned::{Event, Port};
-use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+};
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, counted, expect, expect_nothing, expect_quiet, port,
-    port_with, take_number, to_lonely_number, uninterrupted,
+    CloseAtEnd, Kind, PATIENCE, Pair, counted, expect, expect_nothing, expect_quiet,
+    expect_removed, port, port_with, take_number, to_lonely_number, uninterrupted,
 };
 
 for_every_backend! {
     a_child_is_told_that_the_port_is_not_its_own,
     a_child_is_told_so_while_other_threads_use_the_port,
     a_child_that_closes_and_drops_what_it_inherited_does_no_harm,
+    a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it,
     g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop,
+    g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop,
+    g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own,
+    g3_a_child_registers_while_threads_of_its_parent_do,
     g3_an_inherited_socket_lives_on_while_its_number_is_used_again,
     g3_registrations_go_on_while_a_child_has_inherited_all_sockets,
     g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open,
@@ -44,13 +52,18 @@ struct Child(Option<Pid>);
 impl Child {
     /// Forks, and has the child do `work`, whose result is its exit status.
     fn fork(work: impl FnOnce() -> u8) -> io::Result<Child> {
+        Child::fork_for(60, work)
+    }
+
+    /// The same. It is killed after so many seconds.
+    fn fork_for(seconds: u32, work: impl FnOnce() -> u8) -> io::Result<Child> {
         // SAFETY: the child calls only what is safe in a signal handler, and the port, whose calls in
         // a forked child are what is tested.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 // SAFETY: a number goes in, and the default action is to kill.
-                unsafe { libc::alarm(60) };
+                unsafe { libc::alarm(seconds) };
                 let status = work();
                 // SAFETY: it ends the child, and runs no destructor of what is the parent's.
                 unsafe { libc::_exit(status.into()) }
@@ -190,6 +203,54 @@ fn a_child_is_told_so_while_other_threads_use_the_port(backend: Backend) -> io::
     })
 }
 
+/// Takes text, and keeps none of it.
+struct Nowhere;
+
+impl fmt::Write for Nowhere {
+    fn write_str(&mut self, _: &str) -> fmt::Result {
+        Ok(())
+    }
+}
+
+fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
+    backend: Backend,
+) -> io::Result<()> {
+    const PLACES: usize = 3;
+    let port = port_with(backend, PLACES)?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port, &[]);
+        for _ in 0..4 {
+            scope.spawn(|| -> io::Result<()> {
+                while !stop.load(Ordering::Relaxed) {
+                    port.post(Entry::default())?;
+                    port.snapshot();
+                    let _ = port.dequeue_one(Some(Duration::ZERO));
+                }
+                Ok(())
+            });
+        }
+        let asked = || {
+            for round in 0..300 {
+                // What is counted there may be anything.
+                let child = Child::fork_for(5, || {
+                    if port.concurrency() != PLACES {
+                        return 1;
+                    }
+                    port.snapshot();
+                    let text = fmt::write(&mut Nowhere, format_args!("{port:?}"));
+                    if text.is_ok() { 0 } else { 2 }
+                })?;
+                assert_eq!(child.status(), Some(0), "fork {round}: wrong, or it hangs");
+            }
+            Ok(())
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(asked));
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
     backend: Backend,
 ) -> io::Result<()> {
@@ -218,7 +279,7 @@ fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
             expect(shared, &[(key, Events::IN)]);
             pair.drain()?;
             while shared.dequeue_one(Some(Duration::ZERO)).is_ok() {}
-            support::expect_removed(shared, &pair.ours, key)?;
+            expect_removed(shared, &pair.ours, key)?;
         }
     }
     Ok(())
@@ -251,6 +312,159 @@ fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
     Ok(())
 }
 
+fn g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop(
+    backend: Backend,
+) -> io::Result<()> {
+    const MANY: usize = 400;
+    support::raise_limit()?;
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let mut pairs = Vec::new();
+        for key in 0..MANY {
+            let Pair { ours, theirs } = Pair::unix()?;
+            // Out of the reach of what other tests open.
+            let ours = Socket::from(rustix::io::fcntl_dupfd_cloexec(&ours, 1500)?);
+            port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))??;
+            pairs.push(Pair { ours, theirs });
+        }
+        let child = Child::idle()?;
+        for pair in pairs {
+            drop(pair.ours);
+            (&pair.theirs).write_all(b"x")?;
+        }
+        // It may take a while to find out about all of them.
+        let found = port.dequeue_one(Some(Duration::from_millis(500)));
+        assert_eq!(found, Err(Error::TimedOut), "{trigger:?}");
+        expect_quiet(&port);
+        drop(child);
+    }
+    Ok(())
+}
+
+/// Makes a port, and serves an inherited socket with it. 0 if all is as it should be.
+fn serve_inherited(backend: Backend, pair: &Pair, ready: impl Fn()) -> u8 {
+    let (Ok(mine), Ok(second)) = (port(backend), port(backend)) else {
+        return 1;
+    };
+    for trigger in EVERY {
+        let enable = Registration::enable(&pair.ours, 2, EventFilter::IN, trigger);
+        match mine.register(enable) {
+            Ok(Ok(())) => {}
+            Ok(Err(RegistrationError::OtherPort)) => return 2,
+            _ => return 3,
+        }
+        // From here on it has a port in this process, as in any other.
+        let enable = Registration::enable(&pair.ours, 3, EventFilter::IN, trigger);
+        if second.register(enable) != Ok(Err(RegistrationError::OtherPort)) {
+            return 4;
+        }
+        ready();
+        match mine.dequeue_one(Some(Duration::from_secs(5))) {
+            Ok(entry) if (entry.completion_key, entry.events()) == (2, Events::IN) => {}
+            _ => return 5,
+        }
+        if pair.drain().is_err() {
+            return 6;
+        }
+        while mine.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+        if mine.register(Registration::remove(&pair.ours)) != Ok(Ok(())) {
+            return 7;
+        }
+        match mine.dequeue_one(Some(Duration::ZERO)) {
+            Ok(entry) if (entry.completion_key, entry.events()) == (2, Events::REMOVE) => {}
+            _ => return 8,
+        }
+    }
+    0
+}
+
+/// How the socket is registered with the parent's port does not matter, and is not touched.
+fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
+    backend: Backend,
+) -> io::Result<()> {
+    for kind in [Kind::UnixStream, Kind::Tcp4, Kind::Udp4] {
+        for trigger in EVERY {
+            for fires in [false, true] {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                let enable = || Registration::enable(&pair.ours, 1, EventFilter::IN, trigger);
+                port.register(enable())??;
+                if fires {
+                    pair.send()?;
+                    expect(&port, &[(1, Events::IN)]);
+                    pair.drain()?;
+                    while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+                }
+                let (told, tell) = rustix::pipe::pipe()?;
+                let child = Child::fork_for(20, || {
+                    serve_inherited(backend, &pair, || {
+                        let _ = rustix::io::write(&tell, b"x");
+                    })
+                })?;
+                drop(tell);
+                // Both processes hear of what is sent.
+                let mut sent = 0;
+                while uninterrupted(|| Ok(rustix::io::read(&told, &mut [0; 1])?))? > 0 {
+                    assert_eq!(pair.theirs.send(b"x")?, 1);
+                    sent += 1;
+                }
+                assert_eq!(child.status(), Some(0), "{kind}, {trigger:?}, {fires}");
+                assert_eq!(sent, EVERY.len());
+
+                // Here it is registered as before.
+                while let Ok(entry) = port.dequeue_one(Some(Duration::ZERO)) {
+                    assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
+                }
+                port.register(enable())??;
+                expect_nothing(&port);
+                pair.send()?;
+                expect(&port, &[(1, Events::IN)]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whatever threads of the parent were about when it was forked.
+fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::Result<()> {
+    let stop = AtomicBool::new(false);
+    let inherited = Pair::unix()?;
+    thread::scope(|scope| {
+        for key in 0..4 {
+            let stop = &stop;
+            scope.spawn(move || -> io::Result<()> {
+                let (port, pair) = (port(backend)?, Pair::unix()?);
+                while !stop.load(Ordering::Relaxed) {
+                    let enable = Registration::enable(&pair.ours, key, EventFilter::IN, ONCE);
+                    port.register(enable)??;
+                    expect_removed(&port, &pair.ours, key)?;
+                }
+                Ok(())
+            });
+        }
+        let registered = || {
+            for round in 0..100 {
+                let child = Child::fork_for(5, || {
+                    let Ok(mine) = port(backend) else { return 1 };
+                    let enable = Registration::enable(&inherited.ours, 1, EventFilter::OUT, ONCE);
+                    if mine.register(enable) != Ok(Ok(())) {
+                        return 2;
+                    }
+                    match mine.dequeue_one(Some(Duration::from_secs(2))) {
+                        Ok(entry) if entry.events() == Events::OUT => 0,
+                        _ => 3,
+                    }
+                })?;
+                assert_eq!(child.status(), Some(0), "fork {round}: wrong, or it hangs");
+            }
+            Ok(())
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(registered));
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
     backend: Backend,
 ) -> io::Result<()> {
@@ -280,7 +494,7 @@ fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
             expect(&port, &[(key, Events::IN)]);
             new.drain()?;
             while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
-            support::expect_removed(&port, &new.ours, key)?;
+            expect_removed(&port, &new.ours, key)?;
         }
     }
     Ok(())
@@ -323,7 +537,7 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
                 drop(pair.ours);
                 (&pair.theirs).write_all(b"x")?;
             } else {
-                support::expect_removed(&port, &pair.ours, key)?;
+                expect_removed(&port, &pair.ours, key)?;
             }
             expect_nothing(&port);
         }

@@ -9,7 +9,7 @@ mod support;
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
@@ -18,14 +18,18 @@ use std::time::{Duration, Instant};
 use rustix::thread::gettid;
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
-use support::trigger::ONCE;
-use support::{PATIENCE, Pair, asleep, port_with, wait_for_waiting, wait_until};
+use support::trigger::{EVERY, ONCE};
+use support::{
+    PATIENCE, Pair, asleep, port, port_with, take_number, uninterrupted, wait_for_waiting,
+    wait_until,
+};
 
 for_every_backend! {
     e4_a_signal_neither_ends_a_wait_nor_lengthens_it,
     e4_a_signal_does_not_lengthen_the_wait_for_a_place,
     e4_a_signal_does_not_keep_packets_from_coming,
     f3_a_signal_does_not_change_who_is_next,
+    g3_a_signal_gives_no_false_notification_of_a_duplicate,
 }
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
@@ -182,4 +186,51 @@ fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is reported under a number is checked before it is notified. A signal that comes at that moment
+/// does not let it pass.
+fn g3_a_signal_gives_no_false_notification_of_a_duplicate(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = 100_000;
+    catch_signals();
+    let storm = Arc::new(AtomicBool::new(true));
+    let watched = {
+        let storm = Arc::clone(&storm);
+        thread::spawn(move || {
+            let result = false_notifications(backend, ROUNDS);
+            storm.store(false, Ordering::Relaxed);
+            result
+        })
+    };
+    let before = SIGNALS.load(Ordering::Relaxed);
+    while storm.load(Ordering::Relaxed) && !watched.is_finished() {
+        // SAFETY: the thread was not joined, so its handle is good.
+        unsafe { libc::pthread_kill(watched.as_pthread_t(), libc::SIGUSR1) };
+    }
+    let seen = SIGNALS.load(Ordering::Relaxed) - before;
+    let found = watched.join().expect("no panic")?;
+    assert!(seen >= 100, "only {seen} signals have come");
+    assert_eq!(found, [], "in {ROUNDS} rounds");
+    Ok(())
+}
+
+/// Registers, in each round, a duplicate of a socket, and gives its number to one that is not ready. Then
+/// the first becomes ready. Returns what is notified all the same, and in which round.
+fn false_notifications(backend: Backend, rounds: usize) -> io::Result<Vec<(usize, Events)>> {
+    let port = port(backend)?;
+    let (pair, idle) = (Pair::unix()?, Pair::unix()?);
+    let mut found = Vec::new();
+    for round in 0..rounds {
+        let old = pair.ours.try_clone()?;
+        let trigger = EVERY[round % 4];
+        port.register(Registration::enable(&old, 1, EventFilter::IN, trigger))??;
+        let _new = take_number(old, idle.ours.try_clone()?)?;
+        uninterrupted(|| pair.theirs.send(b"x"))?;
+        match port.dequeue_one(Some(Duration::ZERO)) {
+            Ok(entry) => found.push((round, entry.events())),
+            Err(error) => assert_eq!(error, Error::TimedOut),
+        }
+        uninterrupted(|| pair.drain())?;
+    }
+    Ok(found)
 }

@@ -27,6 +27,8 @@ for_every_backend! {
     c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet,
     c3_what_becomes_true_while_a_notification_waits_is_merged_into_it,
     c3_a_merged_edge_is_not_lost_to_a_one_shot,
+    #[cfg(unix)]
+    c3_what_becomes_true_is_merged_behind_a_packet_that_is_void,
     c4_level_reports_what_holds_at_enable,
     c4_level_persistent_reports_again_as_long_as_it_holds,
     c4_level_persistent_sockets_take_turns,
@@ -273,6 +275,49 @@ fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()
         );
         port.register(Registration::remove(&pair.ours))??;
         expect(&port, &[(KEY, Events::REMOVE)]);
+    }
+    Ok(())
+}
+
+/// The first packets are void since their filters were narrowed. The one behind them is the first to be
+/// dequeued, and brought up to date like any.
+#[cfg(unix)]
+fn c3_what_becomes_true_is_merged_behind_a_packet_that_is_void(backend: Backend) -> io::Result<()> {
+    const VOID: usize = KEY + 1;
+    for void_trigger in EVERY {
+        for trigger in EVERY {
+            for voids in [1, 3, 20] {
+                let port = port(backend)?;
+                let void = (0..voids)
+                    .map(|_| Pair::unix())
+                    .collect::<io::Result<Vec<_>>>()?;
+                let pair = Pair::unix()?;
+                let enable_void = |filter| {
+                    void.iter().enumerate().try_for_each(|(index, pair)| {
+                        let key = VOID + index;
+                        let enable = Registration::enable(&pair.ours, key, filter, void_trigger);
+                        port.register(enable)?.map_err(io::Error::from)
+                    })
+                };
+                enable_void(EventFilter::IN)?;
+                let filter = EventFilter::IN | EventFilter::HANGUP;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                for pair in void.iter().chain([&pair]) {
+                    pair.send()?;
+                }
+                let_it_queue(&port)?;
+                enable_void(EventFilter::HANGUP)?;
+
+                pair.theirs.shutdown(Shutdown::Write)?;
+                expect_packets(
+                    &port,
+                    &[notification(KEY, Events::IN | Events::HANGUP), POSTED],
+                );
+                if trigger != LEVEL {
+                    expect_nothing(&port);
+                }
+            }
+        }
     }
     Ok(())
 }

@@ -23,7 +23,11 @@ for_every_backend! {
     e1_what_is_ready_at_enable_comes_in_the_order_of_the_entries,
     e1_a_removal_comes_in_its_turn,
     e1_a_removal_comes_after_what_was_ready_before_it,
+    #[cfg(unix)]
+    e1_a_removal_comes_after_what_was_armed_before_it_and_is_ready,
     e1_a_notification_keeps_its_turn_when_more_is_merged_into_it,
+    #[cfg(unix)]
+    e1_a_notification_that_was_void_takes_its_turn_anew,
     e2_as_many_as_there_is_room_for,
     e2_what_is_there_comes_without_waiting_for_more,
     e2_a_batch_of_sockets_comes_in_one_call,
@@ -234,6 +238,71 @@ fn e1_a_removal_comes_after_what_was_ready_before_it(backend: Backend) -> io::Re
     pairs[0].send()?;
     port.register(Registration::remove(&pairs[1].ours))??;
     expect(&port, &[(0, Events::IN), (1, Events::REMOVE)]);
+    Ok(())
+}
+
+/// Fired one-shots are armed again before the removal, in the same batch, and hold already.
+#[cfg(unix)]
+fn e1_a_removal_comes_after_what_was_armed_before_it_and_is_ready(
+    backend: Backend,
+) -> io::Result<()> {
+    for count in [1, 2, 8] {
+        for room in [0, 1, 16] {
+            let port = port(backend)?;
+            let pairs = registered(&port, count + 1)?;
+            for (key, pair) in pairs[..count].iter().enumerate() {
+                pair.send()?;
+                expect(&port, &[(key, Events::IN)]);
+            }
+            let mut batch: Vec<_> = pairs[..count]
+                .iter()
+                .enumerate()
+                .map(|(key, pair)| Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))
+                .chain([Registration::remove(&pairs[count].ours)])
+                .collect();
+            let mut entries = [Entry::default(); 16];
+            let found = port.process(&mut batch, &mut entries[..room], Some(Duration::ZERO))?;
+            let mut found: Vec<_> = found
+                .iter()
+                .map(|entry| (entry.completion_key, entry.events()))
+                .collect();
+            assert!(batch.iter().all(|entry| entry.result().is_ok()));
+            found.extend(drain_port(&port));
+            let mut wanted: Vec<_> = (0..count).map(|key| (key, Events::IN)).collect();
+            wanted.push((count, Events::REMOVE));
+            assert_eq!(found, wanted, "room for {room}");
+        }
+    }
+    Ok(())
+}
+
+/// Once its filter was narrowed there is nothing to notify. What begins to hold later comes after what
+/// was queued meanwhile.
+#[cfg(unix)]
+fn e1_a_notification_that_was_void_takes_its_turn_anew(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let pairs = registered(&port, 2)?;
+        let enable = |filter| Registration::enable(&pairs[0].ours, 0, filter, trigger);
+        port.register(enable(EventFilter::IN))??;
+        pairs[0].send()?;
+        port.post(POSTED[0])?;
+        port.register(enable(EventFilter::HANGUP))??;
+        pairs[1].send()?;
+        port.post(POSTED[1])?;
+        pairs[0].theirs.shutdown(std::net::Shutdown::Write)?;
+        port.post(POSTED[2])?;
+        expect_packets(
+            &port,
+            &[
+                POSTED[0],
+                notification(1, Events::IN),
+                POSTED[1],
+                notification(0, Events::HANGUP),
+                POSTED[2],
+            ],
+        );
+    }
     Ok(())
 }
 
