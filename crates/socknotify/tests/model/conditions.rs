@@ -108,12 +108,6 @@ impl Socket {
         flags
     }
 
-    /// Whether the system reports it whatever it was asked to watch for.
-    pub(crate) fn hangs_up(&self) -> bool {
-        self.polled()
-            .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
-    }
-
     /// Whether the peer can send.
     pub(crate) fn hears_peer(&self) -> bool {
         self.link == Link::Open

@@ -36,17 +36,9 @@ pub(crate) mod known {
     /// into it, but comes with the next one.
     pub(crate) const LEVELS_ARE_NOT_MERGED: bool = true;
 
-    /// C3, C5: what begins to hold while an edge-triggered notification waits in the queue is not merged
-    /// into it either. It comes later if the registration is persistent, and is lost if it is one-shot.
-    pub(crate) const EDGES_ARE_NOT_MERGED: bool = true;
-
     /// G2, G3: a socket that was closed under its registered number, and lives on under another one,
     /// goes on being notified when something else gets that number.
     pub(crate) const CLOSED_SOCKETS_HAUNT: bool = true;
-
-    /// G2: when the port gets rid of a socket that it cannot reach any more, it takes whatever now has
-    /// the number of a closed socket for that one.
-    pub(crate) const STRANGERS_ARE_TAKEN_IN: bool = true;
 
     /// C5, G3: when the port gets rid of a socket that it cannot reach any more, it repeats what holds
     /// for edge-triggered registrations of other sockets.
@@ -60,17 +52,9 @@ pub(crate) mod known {
     /// looked since.
     pub(crate) const REMOVES_GO_FIRST: bool = true;
 
-    /// C5: an edge that came while a registration was enabled is lost when it is enabled once more
-    /// before anybody looked.
-    pub(crate) const EDGES_ARE_LOST_ON_ENABLE: bool = true;
-
     /// A3, G2: when a number is used again, and a batch enables it twice with the key that it had
     /// before, the second entry succeeds and is not applied, and the socket is never notified.
     pub(crate) const TWICE_AFTER_REUSE_IS_LOST: bool = true;
-
-    /// C4, D4: a one-shot registration is forgotten by the system when it is enabled again in the same
-    /// batch as, and before, an edge-triggered one, and what its socket reports first is nothing wanted.
-    pub(crate) const FORGOTTEN_BESIDE_EDGES: bool = true;
 
     /// E4: a call without waiting comes back with nothing if what the system reports first, as much as
     /// there is room for, is nothing that anybody wants; even if there is more behind.
@@ -257,7 +241,7 @@ impl Registration {
 
     /// A3: a new filter and a new trigger. What is queued keeps what is wanted still (D7).
     fn enable(&mut self, request: &Request, socket: &Socket, now: Time) {
-        if known::EDGES_ARE_LOST_ON_ENABLE || !self.is_edge_triggered() {
+        if !self.is_edge_triggered() {
             // What held while it was level-triggered need not come of an edge (C5).
             self.set_due(Events::empty(), now);
         }
@@ -332,7 +316,6 @@ impl Registration {
             // The queued notification of a registration that is being removed may come before.
             State::Removing => Events::empty(),
             _ if known::LEVELS_ARE_NOT_MERGED && !self.is_edge_triggered() => self.due - self.late,
-            _ if known::EDGES_ARE_NOT_MERGED && self.is_edge_triggered() => self.due - self.late,
             _ => self.due,
         };
         if !mask.contains(due_now) {
@@ -379,8 +362,8 @@ struct Port {
     posted: VecDeque<Posted>,
     /// Numbers that were closed while they were registered here. The port need not have noticed.
     unnoticed: [bool; NUMBERS],
-    /// Some sockets cannot be reached any more.
-    has_lost_sockets: bool,
+    /// Numbers whose registered socket was closed, and lived on under another number.
+    lost: [bool; NUMBERS],
 }
 
 impl Port {
@@ -453,7 +436,7 @@ impl Model {
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
                 registration.close();
-                port.has_lost_sockets |= lives_on;
+                port.lost[number] |= lives_on;
                 port.unnoticed[number] = true;
             }
             port.drop_those_that_are_over();
@@ -611,7 +594,7 @@ impl Model {
 
     /// Before anything is said of packets that came, or of those that are queued.
     fn excuse(&mut self, port: usize) {
-        if !known::RIDDANCE_REPEATS_EDGES || !self.ports[port].has_lost_sockets {
+        if !known::RIDDANCE_REPEATS_EDGES || !self.ports[port].lost.contains(&true) {
             return;
         }
         for registration in &mut self.ports[port].registrations {
@@ -776,9 +759,7 @@ impl Model {
     pub(crate) fn haunted(&self, port: usize) -> Vec<usize> {
         let port = &self.ports[port];
         let is_haunted = |&number: &usize| {
-            port.has_lost_sockets
-                && port.unnoticed[number]
-                && self.numbers[number] != Number::Closed
+            port.lost[number] && port.unnoticed[number] && self.numbers[number] != Number::Closed
         };
         (0..NUMBERS).filter(is_haunted).collect()
     }

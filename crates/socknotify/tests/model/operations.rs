@@ -576,7 +576,7 @@ impl World {
 
     /// Make the ports notice that sockets were closed.
     fn exorcise(&mut self) -> Outcome {
-        if !known::CLOSED_SOCKETS_HAUNT && !known::STRANGERS_ARE_TAKEN_IN {
+        if !known::CLOSED_SOCKETS_HAUNT {
             return Ok(());
         }
         for port in 0..PORTS {
@@ -822,14 +822,7 @@ impl World {
     fn requests(&mut self, port: usize, batch: &[Asked]) -> Vec<(Request, Expected)> {
         let mut requests: Vec<(Request, Expected)> = Vec::with_capacity(batch.len());
         let mut reused = Vec::new();
-        let mut has_level = false;
         for asked in batch {
-            let is_edge = asked.trigger.contains(Trigger::EDGE);
-            if known::FORGOTTEN_BESIDE_EDGES && is_edge && has_level {
-                continue;
-            }
-            has_level |= asked.trigger == Trigger::ONESHOT | Trigger::LEVEL
-                && self.model.key(port, asked.number).is_some();
             if known::TWICE_AFTER_REUSE_IS_LOST && reused.contains(&asked.number) {
                 continue;
             }

@@ -15,7 +15,7 @@ use socknotify::{
 };
 
 use crate::conditions::Socket;
-use crate::model::{Request, Verdict, known};
+use crate::model::{Request, Verdict};
 
 /// One call of one thread.
 #[derive(Debug)]
@@ -218,11 +218,9 @@ impl Contender<'_> {
         // C4: whoever was enabled last, and holds, is notified after that.
         if let Some((time, request)) = applied.last() {
             let holds = socket.holds() & wanted(request);
-            let reports_unwanted = known::FORGOTTEN_BESIDE_EDGES && socket.hangs_up();
             if enabled(request)
                 && !is_edge(request)
                 && !holds.is_empty()
-                && !reports_unwanted
                 && !came.iter().any(|(other, _)| other.end > time.start)
             {
                 return wrong("C4");
