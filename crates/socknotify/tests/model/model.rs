@@ -1,16 +1,15 @@
 //! The contract as a model: for each registration, what has to come and what may come.
 //!
-//! Three sets of events say all that there is to know of the notification that a registration may
-//! have in the queue at a moment:
+//! Three sets of events describe the notification that a registration may have in the queue:
 //!
 //! - what is *due*: a notification has to come, and it has to show these;
 //! - what is *possible*: a notification may come if it shows one of these;
 //! - what may be *shown* in it besides.
 //!
 //! The first is smaller than the second for reasons that the contract names: a notification that is
-//! queued when its registration is disabled, or its socket closed, may or may not come out; so may one
-//! whose condition was over before it was dequeued; and an edge-triggered one may be repeated when more
-//! arrives. Which of several sockets came first, when nobody looked in between, is left open too.
+//! queued when its registration is disabled, or its socket closed, may or may not be dequeued; so may
+//! one whose condition ended before it was dequeued; and an edge-triggered one may be repeated. The
+//! order of sockets that became ready between two polls is left open too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -25,69 +24,69 @@ pub(crate) const NUMBERS: usize = 4;
 /// How many ports.
 pub(crate) const PORTS: usize = 2;
 
-/// Where the port is known to go against the contract. Each of these lets the model pass over one
-/// fault, so that others are found, and is to be taken out together with it.
+/// Known differences from the contract. Each constant makes the model tolerate one fault, and is removed
+/// together with it.
 pub(crate) mod known {
-    /// C5: an edge-triggered registration repeats a condition that went on holding when anything at
-    /// all happens to its socket: OUT at the end of the stream, OUT when the peer reads.
+    /// C5: an edge-triggered registration repeats a condition that still holds when anything happens to
+    /// its socket: OUT at the end of the stream, OUT when the peer reads.
     pub(crate) const EDGES_ARE_REPEATED: bool = true;
 
     /// C3: what begins to hold while a level-triggered notification waits in the queue is not merged
     /// into it, but comes with the next one.
     pub(crate) const LEVELS_ARE_NOT_MERGED: bool = true;
 
-    /// G2, G3: a socket that was closed under its registered number, and lives on under another one,
-    /// goes on being notified when something else gets that number.
-    pub(crate) const CLOSED_SOCKETS_HAUNT: bool = true;
+    /// G2, G3: a socket that was closed under its registered number, and has a duplicate, is still
+    /// notified when something else gets that number.
+    pub(crate) const STALE_REGISTRATIONS_STAY: bool = true;
 
-    /// C5, G3: when the port gets rid of a socket that it cannot reach any more, it repeats what holds
-    /// for edge-triggered registrations of other sockets.
-    pub(crate) const RIDDANCE_REPEATS_EDGES: bool = true;
+    /// C5, G3: when the port cleans up a stale registration, it repeats what holds for edge-triggered
+    /// registrations of other sockets.
+    pub(crate) const CLEANUP_REPEATS_EDGES: bool = true;
 
-    /// E1: a queued notification of which nothing is wanted any more keeps its place, and the next one
-    /// gets it.
+    /// E1: a queued notification that is void keeps its position, and the next one takes it.
     pub(crate) const VOID_PACKETS_KEEP_THEIR_PLACE: bool = true;
 
-    /// E1: a REMOVE goes before notifications of other sockets that were ready earlier, if nobody had
-    /// looked since.
+    /// E1: a REMOVE is queued before notifications of other sockets that were ready earlier, if no poll
+    /// came in between.
     pub(crate) const REMOVES_GO_FIRST: bool = true;
 
     /// A3, G2: when a number is used again, and a batch enables it twice with the key that it had
     /// before, the second entry succeeds and is not applied, and the socket is never notified.
     pub(crate) const TWICE_AFTER_REUSE_IS_LOST: bool = true;
 
-    /// E4: a call without waiting comes back with nothing if what the system reports first, as much as
-    /// there is room for, is nothing that anybody wants; even if there is more behind.
-    pub(crate) const LOOKS_ARE_SHORT: bool = true;
+    /// E4: a call with timeout zero returns nothing if the first reports of the system, as many as there
+    /// is room for, are not wanted, even if there are more.
+    pub(crate) const POLLS_ARE_SHORT: bool = true;
 }
 
 /// Keys from here on are those of posted packets.
 pub(crate) const POSTED: usize = 1 << 32;
 
-/// Names a socket for the length of a case. Descriptor numbers are used again, these are not.
+/// Identifies a socket within a case. Unlike descriptor numbers, these are not reused.
 pub(crate) type SocketId = usize;
 
-/// Counts whatever happens in a case.
+/// A count of all that happened in a case.
 type Time = usize;
 
-/// What went against the contract.
-pub(crate) type Verdict = Result<(), String>;
+/// An error is a violation of the contract.
+pub(crate) type Check = Result<(), String>;
 
-/// What happens to a socket, beside the change of its state.
+/// What happens to a socket, besides the change of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    Nothing,
+pub(crate) enum Activity {
+    /// Nothing that the system reports.
+    None,
     /// There is more to receive than before.
-    Arrived,
-    /// Something about it has changed that is not to be received.
-    Stirred,
+    Received,
+    /// Something else that the system may report.
+    Other,
 }
 
-/// What a descriptor number stands for.
+/// What a descriptor number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     Closed,
-    /// It is open, and no socket.
+    /// An open descriptor that is no socket.
     Other,
     Socket(SocketId),
 }
@@ -117,7 +116,7 @@ struct Registration {
     key: usize,
     number: usize,
     socket: SocketId,
-    /// The number still stands for the socket.
+    /// The number still refers to the socket.
     attached: bool,
     filter: EventFilter,
     trigger: Trigger,
@@ -127,17 +126,16 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
-    /// What has been repeated since a notification became possible. It may come in one of its own.
+    /// What has been repeated since a notification became possible. It may come in a second one.
     repeated: Events,
     /// What has become due since a notification became possible.
     late: Events,
-    /// Nothing is wanted any more of a notification that may be queued.
+    /// A notification that may be queued has no wanted condition left.
     has_void_packet: bool,
-    /// The conditions that held at the last look, for edges.
+    /// The conditions that held at the last update, for edges.
     held: Events,
-    /// Keys of the registrations that were notified, of something later, while this one's notification
-    /// was due.
-    passed_by: Vec<usize>,
+    /// Keys of later notifications that were dequeued while this one was due.
+    overtaken_by: Vec<usize>,
 }
 
 impl Registration {
@@ -159,7 +157,7 @@ impl Registration {
             late: Events::empty(),
             has_void_packet: false,
             held: Events::empty(),
-            passed_by: Vec::new(),
+            overtaken_by: Vec::new(),
         }
     }
 
@@ -178,7 +176,7 @@ impl Registration {
     fn set_due(&mut self, due: Events, now: Time) {
         if self.due.is_empty() || !due.contains(self.due) {
             self.due_since = now;
-            self.passed_by.clear();
+            self.overtaken_by.clear();
         }
         self.due = due;
     }
@@ -197,18 +195,18 @@ impl Registration {
     }
 
     /// Nothing of this registration is in the queue any more.
-    fn forget_queued(&mut self) {
+    fn clear_queued(&mut self) {
         self.due = Events::empty();
         self.possible = Events::empty();
         self.shown = Events::empty();
         self.repeated = Events::empty();
         self.late = Events::empty();
         self.has_void_packet = false;
-        self.passed_by.clear();
+        self.overtaken_by.clear();
     }
 
     /// C4, C5: take note of the state of the socket.
-    fn look(&mut self, socket: &Socket, news: News, now: Time) {
+    fn update(&mut self, socket: &Socket, activity: Activity, now: Time) {
         if self.state != State::Enabled {
             return;
         }
@@ -218,10 +216,10 @@ impl Registration {
         if self.is_edge_triggered() {
             let rose = holds - self.held;
             let mut repeated = Events::empty();
-            if news == News::Arrived {
+            if activity == Activity::Received {
                 repeated |= holds & Events::IN;
             }
-            if news != News::Nothing && known::EDGES_ARE_REPEATED {
+            if activity != Activity::None && known::EDGES_ARE_REPEATED {
                 repeated |= may_hold;
             }
             if !self.possible.is_empty() {
@@ -256,10 +254,10 @@ impl Registration {
         self.possible &= wanted;
         self.shown &= wanted;
         self.held = socket.may_hold() & wanted;
-        self.look(socket, News::Nothing, now);
+        self.update(socket, Activity::None, now);
     }
 
-    /// B3: what is queued may still come out.
+    /// B3: a queued notification may still be dequeued.
     fn disable(&mut self) {
         self.state = State::Disabled;
         self.set_due(Events::empty(), 0);
@@ -282,8 +280,8 @@ impl Registration {
         }
     }
 
-    /// What holds may be said again.
-    fn excuse_repetition(&mut self, socket: Option<&Socket>) {
+    /// What holds may be reported again.
+    fn allow_repetition(&mut self, socket: Option<&Socket>) {
         if let (State::Enabled, true, Some(socket)) = (self.state, self.is_edge_triggered(), socket)
         {
             let may_hold = socket.may_hold() & self.wanted();
@@ -292,8 +290,8 @@ impl Registration {
         }
     }
 
-    /// A notification has come out.
-    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Verdict {
+    /// A notification was dequeued.
+    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Check {
         let late = |clause, what: &str| {
             Err(format!(
                 "{clause}: {what}: {mask:?} came of {self:?}, socket {socket:?}"
@@ -336,9 +334,9 @@ impl Registration {
         }
         let repeated = self.repeated;
         let missing = self.due - mask;
-        self.forget_queued();
+        self.clear_queued();
         match socket {
-            Some(socket) if !self.is_edge_triggered() => self.look(socket, News::Nothing, now),
+            Some(socket) if !self.is_edge_triggered() => self.update(socket, Activity::None, now),
             Some(_) if self.state == State::Enabled => {
                 self.set_due(missing, now);
                 self.allow(repeated | missing, self.held, now);
@@ -349,7 +347,7 @@ impl Registration {
     }
 }
 
-/// A posted packet that has not come out.
+/// A posted packet that was not dequeued.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     entry: Entry,
@@ -360,14 +358,14 @@ struct Posted {
 struct Port {
     registrations: Vec<Registration>,
     posted: VecDeque<Posted>,
-    /// Numbers that were closed while they were registered here. The port need not have noticed.
-    unnoticed: [bool; NUMBERS],
-    /// Numbers whose registered socket was closed, and lived on under another number.
+    /// Numbers that were closed while they were registered here. The port may not know it yet.
+    stale: [bool; NUMBERS],
+    /// Numbers whose registered socket was closed while it had a duplicate.
     lost: [bool; NUMBERS],
 }
 
 impl Port {
-    /// The registration of the socket that this number stands for.
+    /// The registration of the socket that this number refers to.
     fn attached(&mut self, number: usize) -> Option<&mut Registration> {
         self.registrations
             .iter_mut()
@@ -429,22 +427,27 @@ impl Model {
         self.sockets.remove(&id);
     }
 
-    /// A number stands for something else from now on. That closes what it stood for, though the
-    /// socket may live on under another number.
+    /// A number refers to something else from now on. That closes what it referred to, though that
+    /// socket may have a duplicate.
     pub(crate) fn assign(&mut self, number: usize, what: Number, lives_on: bool) {
         self.numbers[number] = what;
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
                 registration.close();
                 port.lost[number] |= lives_on;
-                port.unnoticed[number] = true;
+                port.stale[number] = true;
             }
             port.drop_those_that_are_over();
         }
     }
 
     /// Something happens to a socket.
-    pub(crate) fn change(&mut self, id: SocketId, news: News, event: impl FnOnce(&mut Socket)) {
+    pub(crate) fn change(
+        &mut self,
+        id: SocketId,
+        activity: Activity,
+        event: impl FnOnce(&mut Socket),
+    ) {
         let Some(socket) = self.sockets.get_mut(&id) else {
             return;
         };
@@ -453,7 +456,7 @@ impl Model {
         for port in &mut self.ports {
             for registration in &mut port.registrations {
                 if registration.attached && registration.socket == id {
-                    registration.look(socket, news, self.now);
+                    registration.update(socket, activity, self.now);
                 }
             }
         }
@@ -483,7 +486,7 @@ impl Model {
         request: &Request,
     ) -> Result<(), RegistrationError> {
         self.now += 1;
-        self.excuse(port);
+        self.allow_repetitions(port);
         let number = request.number;
         match request.operation {
             Operation::NONE => return Ok(()),
@@ -515,7 +518,7 @@ impl Model {
             let mut registration = Registration::new(request.key, number, id);
             registration.enable(request, socket, now);
             port.registrations.push(registration);
-            port.unnoticed[number] = false;
+            port.stale[number] = false;
             self.latest_keys[port_number][number] = request.key;
             return Ok(());
         };
@@ -552,8 +555,8 @@ impl Model {
         !port.posted.is_empty() || port.registrations.iter().any(|it| !it.due.is_empty())
     }
 
-    /// The notification of one registration, without regard to the order.
-    fn deliver(&mut self, port: usize, entry: &Entry) -> Verdict {
+    /// The notification of one registration, in any order.
+    fn deliver(&mut self, port: usize, entry: &Entry) -> Check {
         self.now += 1;
         let Some(registration) = self.ports[port].with_key(entry.completion_key) else {
             return Err(format!("G2, G6: no registration can have sent {entry:?}"));
@@ -565,23 +568,23 @@ impl Model {
         registration.deliver(entry.events(), socket, self.now)
     }
 
-    /// Notifications of one registration that came at the same time. Which was the first cannot be
-    /// seen; there has to be one that may have been.
-    fn deliver_in_some_order(&mut self, port: usize, entries: &[Entry]) -> Verdict {
-        let mut verdict = Ok(());
+    /// Notifications of one registration that several threads dequeued at the same time. Their order is
+    /// unknown; one order has to be allowed.
+    fn deliver_in_some_order(&mut self, port: usize, entries: &[Entry]) -> Check {
+        let mut check = Ok(());
         for (index, entry) in entries.iter().enumerate() {
             let mut attempt = self.clone();
             let others = [&entries[..index], &entries[index + 1..]].concat();
-            verdict = attempt.deliver(port, entry).and_then(|()| {
-                attempt.excuse(port);
+            check = attempt.deliver(port, entry).and_then(|()| {
+                attempt.allow_repetitions(port);
                 attempt.deliver_in_some_order(port, &others)
             });
-            if verdict.is_ok() {
+            if check.is_ok() {
                 *self = attempt;
                 break;
             }
         }
-        verdict
+        check
     }
 
     /// E1, E6: a posted packet.
@@ -592,19 +595,19 @@ impl Model {
         }
     }
 
-    /// Before anything is said of packets that came, or of those that are queued.
-    fn excuse(&mut self, port: usize) {
-        if !known::RIDDANCE_REPEATS_EDGES || !self.ports[port].lost.contains(&true) {
+    /// Before dequeued packets are checked, or queued ones change.
+    fn allow_repetitions(&mut self, port: usize) {
+        if !known::CLEANUP_REPEATS_EDGES || !self.ports[port].lost.contains(&true) {
             return;
         }
         for registration in &mut self.ports[port].registrations {
-            registration.excuse_repetition(self.sockets.get(&registration.socket));
+            registration.allow_repetition(self.sockets.get(&registration.socket));
         }
     }
 
-    /// Packets that one call gave, while no other was under way.
-    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Verdict {
-        self.excuse(port);
+    /// Packets that one call returned, while no other was under way.
+    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Check {
+        self.allow_repetitions(port);
         for (index, entry) in entries.iter().enumerate() {
             let key = entry.completion_key;
             if key >= POSTED {
@@ -629,13 +632,13 @@ impl Model {
                 if other.due.is_empty() || other.due_since > since || other.key == key {
                     continue;
                 }
-                // Two are those that were ready before anybody looked, and what was reported with them.
-                if other.passed_by.iter().filter(|&&it| it == key).count() == 2 {
+                // Once for those that were ready before a poll, once for the reports of that poll.
+                if other.overtaken_by.iter().filter(|&&it| it == key).count() == 2 {
                     return Err(format!(
                         "E1: {entry:?} came for the third time before {other:?}"
                     ));
                 }
-                other.passed_by.push(key);
+                other.overtaken_by.push(key);
             }
         }
         self.ports[port].drop_those_that_are_over();
@@ -643,7 +646,7 @@ impl Model {
     }
 
     /// E1: what was due before a posted packet came before it.
-    fn expect_nothing_before(&self, port: usize, since: Time) -> Verdict {
+    fn expect_nothing_before(&self, port: usize, since: Time) -> Check {
         let mut registrations = self.ports[port].registrations.iter();
         match registrations.find(|it| !it.due.is_empty() && it.due_since < since) {
             Some(late) => Err(format!(
@@ -654,7 +657,7 @@ impl Model {
     }
 
     /// E1: what was posted before a notification was possible came before it.
-    fn expect_posted_later(&self, port: usize, since: Time) -> Verdict {
+    fn expect_posted_later(&self, port: usize, since: Time) -> Check {
         match self.ports[port].posted.front() {
             Some(posted) if posted.since < since => Err(format!(
                 "E1: a notification of {since} came before {posted:?}"
@@ -663,13 +666,13 @@ impl Model {
         }
     }
 
-    /// Packets that several calls gave, each made by a thread of its own, all at the same time.
+    /// Packets that several calls returned, each on a thread of its own, all at the same time.
     pub(crate) fn dequeued_by_threads(
         &mut self,
         port: usize,
         calls: &[Option<Vec<Entry>>],
-    ) -> Verdict {
-        self.excuse(port);
+    ) -> Check {
+        self.allow_repetitions(port);
         let timed_out = calls.iter().any(Option::is_none);
         let packets: Vec<Entry> = calls.iter().flatten().flatten().copied().collect();
         let dues = &mut self.ports[port]
@@ -677,7 +680,7 @@ impl Model {
             .iter()
             .filter(|it| !it.due.is_empty());
         let has_posted = !self.ports[port].posted.is_empty();
-        if packets.is_empty() && (has_posted || dues.count() > 0 && !known::LOOKS_ARE_SHORT) {
+        if packets.is_empty() && (has_posted || dues.count() > 0 && !known::POLLS_ARE_SHORT) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         let before = self.ports[port].clone();
@@ -705,7 +708,7 @@ impl Model {
             latest = self.deliver_posted(port, entry)?;
         }
         if timed_out && !self.ports[port].posted.is_empty() {
-            return Err("E2: a call came back with nothing while packets waited".to_owned());
+            return Err("E2: a call returned nothing while packets were queued".to_owned());
         }
         for registration in &before.registrations {
             let of_this = |it: &&Entry| it.completion_key == registration.key;
@@ -718,8 +721,8 @@ impl Model {
                 .iter()
                 .any(|known| known.key == it.completion_key)
         };
-        if let Some(stranger) = notifications.iter().find(|it| !is_known(it)) {
-            self.deliver(port, stranger)?;
+        if let Some(unknown) = notifications.iter().find(|it| !is_known(it)) {
+            self.deliver(port, unknown)?;
         }
         let came = |key| notifications.iter().any(|it| it.completion_key == key);
         for registration in &before.registrations {
@@ -732,40 +735,40 @@ impl Model {
             }
         }
         for registration in &mut self.ports[port].registrations {
-            registration.passed_by.clear();
+            registration.overtaken_by.clear();
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
     }
 
-    /// A call has found the queue empty.
-    pub(crate) fn timed_out(&mut self, port: usize) -> Verdict {
+    /// A call found the queue empty.
+    pub(crate) fn timed_out(&mut self, port: usize) -> Check {
         if self.is_due(port) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         self.now += 1;
         for registration in &mut self.ports[port].registrations {
-            registration.forget_queued();
+            registration.clear_queued();
             let socket = self.sockets.get(&registration.socket);
             if let Some(socket) = socket.filter(|_| !registration.is_edge_triggered()) {
-                registration.look(socket, News::Nothing, self.now);
+                registration.update(socket, Activity::None, self.now);
             }
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
     }
 
-    /// Numbers that are open, and that the port may take for what they were before.
-    pub(crate) fn haunted(&self, port: usize) -> Vec<usize> {
+    /// Numbers that are open, and whose former registration the port may not have ended.
+    pub(crate) fn stale_registrations(&self, port: usize) -> Vec<usize> {
         let port = &self.ports[port];
-        let is_haunted = |&number: &usize| {
-            port.lost[number] && port.unnoticed[number] && self.numbers[number] != Number::Closed
+        let is_stale = |&number: &usize| {
+            port.lost[number] && port.stale[number] && self.numbers[number] != Number::Closed
         };
-        (0..NUMBERS).filter(is_haunted).collect()
+        (0..NUMBERS).filter(is_stale).collect()
     }
 
-    /// The port has noticed that what a number stood for was closed, if it is a socket now.
-    pub(crate) fn noticed(&mut self, port: usize, number: usize) {
+    /// The port has ended the former registration of a number, if it is a socket now.
+    pub(crate) fn cleaned_up(&mut self, port: usize, number: usize) {
         if self.numbers[number] == Number::Other {
             return;
         }
@@ -774,7 +777,7 @@ impl Model {
         port.registrations
             .retain(|it| !is_formerly(it) || it.state != State::Over);
         // What is being removed is kept until it was dequeued.
-        port.unnoticed[number] = port.registrations.iter().any(is_formerly);
+        port.stale[number] = port.registrations.iter().any(is_formerly);
     }
 
     /// The numbers that are registered here, and not being removed.
@@ -804,20 +807,20 @@ impl Model {
         if let (Some(key), Number::Socket(socket)) = (key, self.numbers[number]) {
             let registration = Registration::new(key, number, socket);
             self.ports[port].registrations.push(registration);
-            self.ports[port].unnoticed[number] = false;
+            self.ports[port].stale[number] = false;
             self.latest_keys[port][number] = key;
         }
     }
 
-    /// How many registrations the port may say that it has.
+    /// How many registrations the port may count.
     pub(crate) fn registrations(&self, port: usize) -> RangeInclusive<usize> {
         let port = &self.ports[port];
         let attached = port.registrations.iter().filter(|it| it.attached).count();
-        let unnoticed = port.unnoticed.iter().filter(|&&it| it).count();
-        attached..=attached + unnoticed
+        let stale = port.stale.iter().filter(|&&it| it).count();
+        attached..=attached + stale
     }
 
-    /// G4: a port is closed, and another takes its part.
+    /// G4: a port is closed, and replaced by a new one.
     pub(crate) fn replace_port(&mut self, port: usize) {
         self.ports[port] = Port::default();
         self.latest_keys[port] = [0; NUMBERS];
