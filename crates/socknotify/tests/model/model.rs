@@ -27,10 +27,6 @@ pub(crate) const PORTS: usize = 2;
 /// Known differences from the contract. Each constant makes the model tolerate one fault, and is removed
 /// together with it.
 pub(crate) mod known {
-    /// C5: an edge-triggered registration repeats a condition that still holds when anything happens to
-    /// its socket: OUT at the end of the stream, OUT when the peer reads.
-    pub(crate) const EDGES_ARE_REPEATED: bool = true;
-
     /// C3: what begins to hold while a level-triggered notification waits in the queue is not merged
     /// into it, but comes with the next one.
     pub(crate) const LEVELS_ARE_NOT_MERGED: bool = true;
@@ -70,17 +66,6 @@ type Time = usize;
 
 /// An error is a violation of the contract.
 pub(crate) type Check = Result<(), String>;
-
-/// What happens to a socket, besides the change of its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activity {
-    /// Nothing that the system reports.
-    None,
-    /// There is more to receive than before.
-    Received,
-    /// Something else that the system may report.
-    Other,
-}
 
 /// What a descriptor number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,8 +111,6 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
-    /// What has been repeated since a notification became possible. It may come in a second one.
-    repeated: Events,
     /// What has become due since a notification became possible.
     late: Events,
     /// A notification that may be queued has no wanted condition left.
@@ -153,7 +136,6 @@ impl Registration {
             possible: Events::empty(),
             possible_since: 0,
             shown: Events::empty(),
-            repeated: Events::empty(),
             late: Events::empty(),
             has_void_packet: false,
             held: Events::empty(),
@@ -199,14 +181,18 @@ impl Registration {
         self.due = Events::empty();
         self.possible = Events::empty();
         self.shown = Events::empty();
-        self.repeated = Events::empty();
         self.late = Events::empty();
         self.has_void_packet = false;
         self.overtaken_by.clear();
     }
 
-    /// C4, C5: take note of the state of the socket.
-    fn update(&mut self, socket: &Socket, activity: Activity, now: Time) {
+    /// C4, C5: take note of the state of the socket. What happened to it concerns the conditions in
+    /// `activity`, whether or not they change.
+    ///
+    /// The system reports a socket with all that holds whenever something happens that concerns a wanted
+    /// condition, and nobody sees that a condition ends. So each such event may repeat the conditions
+    /// that still hold, in one more notification or in one with an edge.
+    fn update(&mut self, socket: &Socket, activity: Events, now: Time) {
         if self.state != State::Enabled {
             return;
         }
@@ -215,16 +201,10 @@ impl Registration {
         let (due, had_possible) = (self.due, !self.possible.is_empty());
         if self.is_edge_triggered() {
             let rose = holds - self.held;
-            let mut repeated = Events::empty();
-            if activity == Activity::Received {
-                repeated |= holds & Events::IN;
-            }
-            if activity != Activity::None && known::EDGES_ARE_REPEATED {
-                repeated |= may_hold;
-            }
-            if !self.possible.is_empty() {
-                self.repeated |= repeated;
-            }
+            let repeated = match activity.intersects(self.wanted()) {
+                true => may_hold,
+                false => Events::empty(),
+            };
             self.set_due((self.due & holds) | rose, now);
             self.allow((may_hold - self.held) | repeated, may_hold, now);
             self.held = may_hold;
@@ -254,7 +234,7 @@ impl Registration {
         self.possible &= wanted;
         self.shown &= wanted;
         self.held = socket.may_hold() & wanted;
-        self.update(socket, Activity::None, now);
+        self.update(socket, Events::empty(), now);
     }
 
     /// B3: a queued notification may still be dequeued.
@@ -332,16 +312,9 @@ impl Registration {
             }
             _ => {}
         }
-        let repeated = self.repeated;
-        let missing = self.due - mask;
         self.clear_queued();
-        match socket {
-            Some(socket) if !self.is_edge_triggered() => self.update(socket, Activity::None, now),
-            Some(_) if self.state == State::Enabled => {
-                self.set_due(missing, now);
-                self.allow(repeated | missing, self.held, now);
-            }
-            _ => {}
+        if let Some(socket) = socket.filter(|_| !self.is_edge_triggered()) {
+            self.update(socket, Events::empty(), now);
         }
         Ok(())
     }
@@ -441,11 +414,11 @@ impl Model {
         }
     }
 
-    /// Something happens to a socket.
+    /// Something happens to a socket that concerns the conditions in `activity`.
     pub(crate) fn change(
         &mut self,
         id: SocketId,
-        activity: Activity,
+        activity: Events,
         event: impl FnOnce(&mut Socket),
     ) {
         let Some(socket) = self.sockets.get_mut(&id) else {
@@ -751,7 +724,7 @@ impl Model {
             registration.clear_queued();
             let socket = self.sockets.get(&registration.socket);
             if let Some(socket) = socket.filter(|_| !registration.is_edge_triggered()) {
-                registration.update(socket, Activity::None, self.now);
+                registration.update(socket, Events::empty(), self.now);
             }
         }
         self.ports[port].drop_those_that_are_over();

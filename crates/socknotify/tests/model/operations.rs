@@ -11,15 +11,13 @@ use proptest::prelude::*;
 use rustix::event::PollFlags;
 use rustix::io::DupFlags;
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Operation as Operations, Registration,
-    Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation as Operations,
+    Registration, Trigger,
 };
 
 use crate::conditions::{Kind, Link, Socket};
 use crate::loopback::{self, Loopback, Peer};
-use crate::model::{
-    Activity, Model, NUMBERS, Number, PORTS, POSTED, Request, SocketId, is_valid, known,
-};
+use crate::model::{Model, NUMBERS, Number, PORTS, POSTED, Request, SocketId, is_valid, known};
 use crate::race::{self, Contender};
 
 /// How long a call waits for a packet that has to come.
@@ -498,7 +496,7 @@ impl World {
     fn change(
         &mut self,
         whose: Whose,
-        activity: Activity,
+        activity: Events,
         event: impl FnOnce(&mut Socket),
     ) -> Outcome {
         let Some((id, _)) = self.find(whose) else {
@@ -653,14 +651,14 @@ impl World {
         }
         if refused && kind == Kind::Tcp {
             self.loopback.connect_refused(ours)?;
-            return self.change(whose, Activity::Received, |socket| {
+            return self.change(whose, Events::ALL, |socket| {
                 socket.link = Link::Refused;
                 socket.error = true;
             });
         }
         let peer = self.loopback.connect(kind, ours)?;
         self.peers.insert(id, peer);
-        self.change(whose, Activity::Other, |socket| socket.link = Link::Open)
+        self.change(whose, Events::ALL, |socket| socket.link = Link::Open)
     }
 
     fn peer_send(&mut self, whose: Whose, bytes: usize) -> Outcome {
@@ -679,7 +677,7 @@ impl World {
             if let Some(Peer::Clients(clients)) = self.peers.get_mut(&id) {
                 clients.push(client);
             }
-            return self.change(whose, Activity::Received, |socket| socket.unread += 1);
+            return self.change(whose, Events::IN, |socket| socket.unread += 1);
         }
         let amount = match socket.kind {
             Kind::Udp => 1,
@@ -691,7 +689,7 @@ impl World {
                 return Err("the peer has no room".into());
             }
         }
-        self.change(whose, Activity::Received, |socket| socket.unread += amount)
+        self.change(whose, Events::IN, |socket| socket.unread += amount)
     }
 
     fn receive(&mut self, whose: Whose, limit: usize) -> Outcome {
@@ -711,7 +709,7 @@ impl World {
         if received != expected {
             return Err(format!("received {received:?}, not {expected:?}: {socket:?}").into());
         }
-        self.change(whose, Activity::None, |socket| {
+        self.change(whose, Events::empty(), |socket| {
             socket.unread -= amount;
             socket.error &= !error;
         })
@@ -729,7 +727,7 @@ impl World {
         if let Some(peer) = self.peers.get(&id).and_then(Peer::socket) {
             peer.shutdown(std::net::Shutdown::Write)?;
         }
-        self.change(whose, Activity::Received, Socket::end)
+        self.change(whose, Events::ALL, Socket::end)
     }
 
     fn peer_leave(&mut self, whose: Whose, abruptly: bool) -> Outcome {
@@ -747,7 +745,7 @@ impl World {
                 false => peer.close(),
             }
         }
-        self.change(whose, Activity::Received, |socket| {
+        self.change(whose, Events::ALL, |socket| {
             match abruptly && kind == Kind::Tcp {
                 true => socket.reset(),
                 false => socket.peer_closed(),
@@ -764,7 +762,7 @@ impl World {
             return Ok(());
         };
         loopback::receive(peer.as_fd(), kind, usize::MAX)?;
-        self.change(whose, Activity::Other, |socket| {
+        self.change(whose, Events::OUT, |socket| {
             socket.unread_by_peer = 0;
             socket.full = false;
         })
@@ -788,9 +786,11 @@ impl World {
         if !loopback::send_some(ours, bytes)? {
             return Err("there is no room".into());
         }
-        let activity = match link {
-            Link::Left => Activity::Received,
-            _ => Activity::Other,
+        let activity = match (kind, link) {
+            (_, Link::Left) => Events::ALL,
+            // A datagram leaves the buffer.
+            (Kind::Udp, _) => Events::OUT,
+            _ => Events::empty(),
         };
         self.change(whose, activity, |socket| match (kind, link) {
             (Kind::Udp, Link::Left) => socket.error = true,
@@ -816,7 +816,7 @@ impl World {
             return Ok(());
         }
         loopback::fill(ours)?;
-        self.change(whose, Activity::Other, |socket| {
+        self.change(whose, Events::empty(), |socket| {
             socket.full = true;
             socket.unread_by_peer += 1;
         })
