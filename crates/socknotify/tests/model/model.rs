@@ -12,7 +12,7 @@
 //! order of sockets that became ready between two polls is left open too.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use socknotify::{Entry, EventFilter, Events, Operation, RegistrationError, Trigger};
 
@@ -23,37 +23,6 @@ pub(crate) const NUMBERS: usize = 4;
 
 /// How many ports.
 pub(crate) const PORTS: usize = 2;
-
-/// Known differences from the contract. Each constant makes the model tolerate one fault, and is removed
-/// together with it.
-pub(crate) mod known {
-    /// C3: what begins to hold while a level-triggered notification waits in the queue is not merged
-    /// into it, but comes with the next one.
-    pub(crate) const LEVELS_ARE_NOT_MERGED: bool = true;
-
-    /// G2, G3: a socket that was closed under its registered number, and has a duplicate, is still
-    /// notified when something else gets that number.
-    pub(crate) const STALE_REGISTRATIONS_STAY: bool = true;
-
-    /// C5, G3: when the port cleans up a stale registration, it repeats what holds for edge-triggered
-    /// registrations of other sockets.
-    pub(crate) const CLEANUP_REPEATS_EDGES: bool = true;
-
-    /// E1: a queued notification that is void keeps its position, and the next one takes it.
-    pub(crate) const VOID_PACKETS_KEEP_THEIR_PLACE: bool = true;
-
-    /// E1: a REMOVE is queued before notifications of other sockets that were ready earlier, if no poll
-    /// came in between.
-    pub(crate) const REMOVES_GO_FIRST: bool = true;
-
-    /// A3, G2: when a number is used again, and a batch enables it twice with the key that it had
-    /// before, the second entry succeeds and is not applied, and the socket is never notified.
-    pub(crate) const TWICE_AFTER_REUSE_IS_LOST: bool = true;
-
-    /// E4: a call with timeout zero returns nothing if the first reports of the system, as many as there
-    /// is room for, are not wanted, even if there are more.
-    pub(crate) const POLLS_ARE_SHORT: bool = true;
-}
 
 /// Keys from here on are those of posted packets.
 pub(crate) const POSTED: usize = 1 << 32;
@@ -111,14 +80,21 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
-    /// What has become due since a notification became possible.
-    late: Events,
-    /// A notification that may be queued has no wanted condition left.
+    /// Known fault of the engine (E1): a notification that may be queued has no wanted condition left, but
+    /// keeps its position, and the next one takes it.
     has_void_packet: bool,
     /// The conditions that held at the last update, for edges.
     held: Events,
+    /// The REMOVE may be merged into a notification that was queued earlier.
+    is_merged: bool,
+    enabled_at: Time,
+    /// When REMOVE was accepted, from the beginning of its batch.
+    removed: Range<Time>,
     /// Keys of later notifications that were dequeued while this one was due.
     overtaken_by: Vec<usize>,
+    /// Known fault of the engine (C3): what became due after a notification became possible. It need not
+    /// be merged while the queue may hold void packets.
+    late: Events,
 }
 
 impl Registration {
@@ -136,10 +112,13 @@ impl Registration {
             possible: Events::empty(),
             possible_since: 0,
             shown: Events::empty(),
-            late: Events::empty(),
             has_void_packet: false,
             held: Events::empty(),
+            is_merged: false,
+            enabled_at: 0,
+            removed: 0..0,
             overtaken_by: Vec::new(),
+            late: Events::empty(),
         }
     }
 
@@ -223,12 +202,13 @@ impl Registration {
             // What held while it was level-triggered need not come of an edge (C5).
             self.set_due(Events::empty(), now);
         }
+        self.enabled_at = now;
         self.filter = request.filter;
         self.trigger = request.trigger;
         self.state = State::Enabled;
         let wanted = self.wanted();
         self.set_due(self.due & wanted, now);
-        if known::VOID_PACKETS_KEEP_THEIR_PLACE && !self.possible.is_empty() {
+        if !self.possible.is_empty() {
             self.has_void_packet = !self.possible.intersects(wanted);
         }
         self.possible &= wanted;
@@ -244,8 +224,10 @@ impl Registration {
     }
 
     /// B4: one last notification has to come, and what is queued may be merged into it.
-    fn remove(&mut self, now: Time) {
+    fn remove(&mut self, now: Time, batch_began: Time) {
         self.state = State::Removing;
+        self.is_merged = !self.possible.is_empty();
+        self.removed = batch_began + 1..now;
         self.set_due(Events::empty(), now);
         self.set_due(Events::REMOVE, now);
         self.allow(Events::REMOVE, Events::REMOVE, now);
@@ -260,7 +242,9 @@ impl Registration {
         }
     }
 
-    /// What holds may be reported again.
+    /// Known fault of the engine (C5, G3): what holds is reported again when the system reports a socket
+    /// that was closed under this number while it had a duplicate, or when the engine builds its set
+    /// anew while this registration gets another filter.
     fn allow_repetition(&mut self, socket: Option<&Socket>) {
         if let (State::Enabled, true, Some(socket)) = (self.state, self.is_edge_triggered(), socket)
         {
@@ -271,7 +255,13 @@ impl Registration {
     }
 
     /// A notification was dequeued.
-    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Check {
+    fn deliver(
+        &mut self,
+        mask: Events,
+        socket: Option<&Socket>,
+        has_void_packets: bool,
+        now: Time,
+    ) -> Check {
         let late = |clause, what: &str| {
             Err(format!(
                 "{clause}: {what}: {mask:?} came of {self:?}, socket {socket:?}"
@@ -293,7 +283,7 @@ impl Registration {
         let due_now = match self.state {
             // The queued notification of a registration that is being removed may come before.
             State::Removing => Events::empty(),
-            _ if known::LEVELS_ARE_NOT_MERGED && !self.is_edge_triggered() => self.due - self.late,
+            _ if has_void_packets && !self.is_edge_triggered() => self.due - self.late,
             _ => self.due,
         };
         if !mask.contains(due_now) {
@@ -304,6 +294,7 @@ impl Registration {
             State::Removing => {
                 self.possible = Events::REMOVE;
                 self.possible_since = self.due_since;
+                self.is_merged = false;
                 self.shown = Events::REMOVE;
                 return Ok(());
             }
@@ -333,6 +324,8 @@ struct Port {
     posted: VecDeque<Posted>,
     /// Numbers that were closed while they were registered here. The port may not know it yet.
     stale: [bool; NUMBERS],
+    /// The queue may hold packets of sockets that were closed.
+    has_orphans: bool,
     /// Numbers whose registered socket was closed while it had a duplicate.
     lost: [bool; NUMBERS],
 }
@@ -352,6 +345,11 @@ impl Port {
             .rfind(|registration| registration.key == key)
     }
 
+    /// Whether the queue may hold packets that are not dequeued.
+    fn has_void_packets(&self) -> bool {
+        self.has_orphans || self.registrations.iter().any(|it| it.has_void_packet)
+    }
+
     fn drop_those_that_are_over(&mut self) {
         self.registrations
             .retain(|it| it.state != State::Over || !it.possible.is_empty());
@@ -362,6 +360,7 @@ impl Port {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     now: Time,
+    batch_began: Time,
     sockets: BTreeMap<SocketId, Socket>,
     numbers: [Number; NUMBERS],
     ports: [Port; PORTS],
@@ -374,6 +373,7 @@ impl Model {
     pub(crate) fn new() -> Self {
         Model {
             now: 0,
+            batch_began: 0,
             sockets: BTreeMap::new(),
             numbers: [Number::Closed; NUMBERS],
             ports: Default::default(),
@@ -406,7 +406,9 @@ impl Model {
         self.numbers[number] = what;
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
+                let has_packet = !registration.possible.is_empty();
                 registration.close();
+                port.has_orphans |= has_packet;
                 port.lost[number] |= lives_on;
                 port.stale[number] = true;
             }
@@ -480,7 +482,9 @@ impl Model {
         let socket = &self.sockets[&id];
         let elsewhere = self.is_registered_elsewhere(port, number);
         let (now, port_number) = (self.now, port);
+        let batch_began = self.batch_began;
         let port = &mut self.ports[port];
+        let lost = port.lost;
         let Some(registration) = port.attached(number) else {
             if request.operation != Operation::ENABLE {
                 return Err(RegistrationError::NotFound);
@@ -501,7 +505,11 @@ impl Model {
                 Err(RegistrationError::OtherKey)
             }
             (Operation::ENABLE, _) => {
+                let was_edge = registration.is_edge_triggered();
                 registration.enable(request, socket, now);
+                if was_edge && lost.contains(&true) {
+                    registration.allow_repetition(Some(socket));
+                }
                 Ok(())
             }
             (_, State::Removing) => Err(RegistrationError::NotFound),
@@ -510,10 +518,15 @@ impl Model {
                 Ok(())
             }
             _ => {
-                registration.remove(now);
+                registration.remove(now, batch_began);
                 Ok(())
             }
         }
+    }
+
+    /// The entries applied from here on belong to one batch.
+    pub(crate) fn begin_batch(&mut self) {
+        self.batch_began = self.now;
     }
 
     pub(crate) fn post(&mut self, port: usize, entry: Entry) {
@@ -531,6 +544,7 @@ impl Model {
     /// The notification of one registration, in any order.
     fn deliver(&mut self, port: usize, entry: &Entry) -> Check {
         self.now += 1;
+        let has_void_packets = self.ports[port].has_void_packets();
         let Some(registration) = self.ports[port].with_key(entry.completion_key) else {
             return Err(format!("G2, G6: no registration can have sent {entry:?}"));
         };
@@ -538,7 +552,7 @@ impl Model {
             return Err(format!("{entry:?} is no notification"));
         }
         let socket = self.sockets.get(&registration.socket);
-        registration.deliver(entry.events(), socket, self.now)
+        registration.deliver(entry.events(), socket, has_void_packets, self.now)
     }
 
     /// Notifications of one registration that several threads dequeued at the same time. Their order is
@@ -570,10 +584,12 @@ impl Model {
 
     /// Before dequeued packets are checked, or queued ones change.
     fn allow_repetitions(&mut self, port: usize) {
-        if !known::CLEANUP_REPEATS_EDGES || !self.ports[port].lost.contains(&true) {
-            return;
-        }
-        for registration in &mut self.ports[port].registrations {
+        let Port {
+            registrations,
+            lost,
+            ..
+        } = &mut self.ports[port];
+        for registration in registrations.iter_mut().filter(|it| lost[it.number]) {
             registration.allow_repetition(self.sockets.get(&registration.socket));
         }
     }
@@ -585,20 +601,21 @@ impl Model {
             let key = entry.completion_key;
             if key >= POSTED {
                 let since = self.deliver_posted(port, entry)?;
-                self.expect_nothing_before(port, since)?;
+                self.expect_nothing_before(port, since, &(0..0))?;
                 continue;
             }
             if entries[..index].iter().any(|it| it.completion_key == key) {
                 return Err(format!("C3: {entry:?} came twice in one call"));
             }
-            let registration = self.ports[port].with_key(key);
+            let registration = self.ports[port].with_key(key).map(|it| &*it);
             let since = registration.map_or(self.now, |it| it.possible_since);
+            let removal = registration
+                .filter(|it| entry.events().contains(Events::REMOVE) && !it.is_merged)
+                .map(|it| it.removed.clone());
             self.expect_posted_later(port, since)?;
             self.deliver(port, entry)?;
-            if entry.events().contains(Events::REMOVE) {
-                if !known::REMOVES_GO_FIRST {
-                    self.expect_nothing_before(port, since)?;
-                }
+            if let Some(removed) = removal {
+                self.expect_nothing_before(port, since, &removed)?;
                 continue;
             }
             for other in &mut self.ports[port].registrations {
@@ -618,12 +635,16 @@ impl Model {
         Ok(())
     }
 
-    /// E1: what was due before a posted packet came before it.
-    fn expect_nothing_before(&self, port: usize, since: Time) -> Check {
+    /// E1: what was due before a posted packet, or a REMOVE, came before it.
+    ///
+    /// Known fault of the engine: a REMOVE comes before what the same batch enabled before it (`removed`).
+    fn expect_nothing_before(&self, port: usize, since: Time, removed: &Range<Time>) -> Check {
         let mut registrations = self.ports[port].registrations.iter();
-        match registrations.find(|it| !it.due.is_empty() && it.due_since < since) {
+        match registrations.find(|it| {
+            !it.due.is_empty() && it.due_since < since && !removed.contains(&it.enabled_at)
+        }) {
             Some(late) => Err(format!(
-                "E1: a packet posted at {since} came before {late:?}"
+                "E1: a packet queued at {since} came before {late:?}"
             )),
             None => Ok(()),
         }
@@ -648,12 +669,13 @@ impl Model {
         self.allow_repetitions(port);
         let timed_out = calls.iter().any(Option::is_none);
         let packets: Vec<Entry> = calls.iter().flatten().flatten().copied().collect();
+        let has_unwanted = self.has_unwanted_reports(port);
         let dues = &mut self.ports[port]
             .registrations
             .iter()
             .filter(|it| !it.due.is_empty());
         let has_posted = !self.ports[port].posted.is_empty();
-        if packets.is_empty() && (has_posted || dues.count() > 0 && !known::POLLS_ARE_SHORT) {
+        if packets.is_empty() && (has_posted || dues.count() > 0 && !has_unwanted) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         let before = self.ports[port].clone();
@@ -714,12 +736,25 @@ impl Model {
         Ok(())
     }
 
+    /// Whether the system may report sockets of which nothing is wanted.
+    ///
+    /// Known fault of the engine (E2, E4): a call with timeout zero polls once, for as many reports as it
+    /// has room, and returns nothing if none of them is wanted.
+    pub(crate) fn has_unwanted_reports(&self, port: usize) -> bool {
+        let hangs_up = |it: &Registration| {
+            it.state == State::Enabled && self.sockets.get(&it.socket).is_some_and(Socket::hangs_up)
+        };
+        let port = &self.ports[port];
+        port.lost.contains(&true) || port.registrations.iter().any(hangs_up)
+    }
+
     /// A call found the queue empty.
     pub(crate) fn timed_out(&mut self, port: usize) -> Check {
         if self.is_due(port) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         self.now += 1;
+        self.ports[port].has_orphans = false;
         for registration in &mut self.ports[port].registrations {
             registration.clear_queued();
             let socket = self.sockets.get(&registration.socket);
