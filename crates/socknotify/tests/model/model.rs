@@ -12,7 +12,7 @@
 //! order of sockets that became ready between two polls is left open too.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use socknotify::{Entry, EventFilter, Events, Operation, RegistrationError, Trigger};
 
@@ -87,9 +87,6 @@ struct Registration {
     held: Events,
     /// The REMOVE may be merged into a notification that was queued earlier.
     is_merged: bool,
-    enabled_at: Time,
-    /// When REMOVE was accepted, from the beginning of its batch.
-    removed: Range<Time>,
     /// Keys of later notifications that were dequeued while this one was due.
     overtaken_by: Vec<usize>,
     /// Known fault of the engine (C3): what became due after a notification became possible. It need not
@@ -115,8 +112,6 @@ impl Registration {
             has_void_packet: false,
             held: Events::empty(),
             is_merged: false,
-            enabled_at: 0,
-            removed: 0..0,
             overtaken_by: Vec::new(),
             late: Events::empty(),
         }
@@ -202,7 +197,6 @@ impl Registration {
             // What held while it was level-triggered need not come of an edge (C5).
             self.set_due(Events::empty(), now);
         }
-        self.enabled_at = now;
         self.filter = request.filter;
         self.trigger = request.trigger;
         self.state = State::Enabled;
@@ -224,10 +218,9 @@ impl Registration {
     }
 
     /// B4: one last notification has to come, and what is queued may be merged into it.
-    fn remove(&mut self, now: Time, batch_began: Time) {
+    fn remove(&mut self, now: Time) {
         self.state = State::Removing;
         self.is_merged = !self.possible.is_empty();
-        self.removed = batch_began + 1..now;
         self.set_due(Events::empty(), now);
         self.set_due(Events::REMOVE, now);
         self.allow(Events::REMOVE, Events::REMOVE, now);
@@ -360,7 +353,6 @@ impl Port {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     now: Time,
-    batch_began: Time,
     sockets: BTreeMap<SocketId, Socket>,
     numbers: [Number; NUMBERS],
     ports: [Port; PORTS],
@@ -373,7 +365,6 @@ impl Model {
     pub(crate) fn new() -> Self {
         Model {
             now: 0,
-            batch_began: 0,
             sockets: BTreeMap::new(),
             numbers: [Number::Closed; NUMBERS],
             ports: Default::default(),
@@ -482,7 +473,6 @@ impl Model {
         let socket = &self.sockets[&id];
         let elsewhere = self.is_registered_elsewhere(port, number);
         let (now, port_number) = (self.now, port);
-        let batch_began = self.batch_began;
         let port = &mut self.ports[port];
         let lost = port.lost;
         let Some(registration) = port.attached(number) else {
@@ -518,15 +508,10 @@ impl Model {
                 Ok(())
             }
             _ => {
-                registration.remove(now, batch_began);
+                registration.remove(now);
                 Ok(())
             }
         }
-    }
-
-    /// The entries applied from here on belong to one batch.
-    pub(crate) fn begin_batch(&mut self) {
-        self.batch_began = self.now;
     }
 
     pub(crate) fn post(&mut self, port: usize, entry: Entry) {
@@ -601,7 +586,7 @@ impl Model {
             let key = entry.completion_key;
             if key >= POSTED {
                 let since = self.deliver_posted(port, entry)?;
-                self.expect_nothing_before(port, since, &(0..0))?;
+                self.expect_nothing_before(port, since)?;
                 continue;
             }
             if entries[..index].iter().any(|it| it.completion_key == key) {
@@ -609,13 +594,12 @@ impl Model {
             }
             let registration = self.ports[port].with_key(key).map(|it| &*it);
             let since = registration.map_or(self.now, |it| it.possible_since);
-            let removal = registration
-                .filter(|it| entry.events().contains(Events::REMOVE) && !it.is_merged)
-                .map(|it| it.removed.clone());
+            let is_removal = entry.events().contains(Events::REMOVE)
+                && registration.is_some_and(|it| !it.is_merged);
             self.expect_posted_later(port, since)?;
             self.deliver(port, entry)?;
-            if let Some(removed) = removal {
-                self.expect_nothing_before(port, since, &removed)?;
+            if is_removal {
+                self.expect_nothing_before(port, since)?;
                 continue;
             }
             for other in &mut self.ports[port].registrations {
@@ -636,13 +620,9 @@ impl Model {
     }
 
     /// E1: what was due before a posted packet, or a REMOVE, came before it.
-    ///
-    /// Known fault of the engine: a REMOVE comes before what the same batch enabled before it (`removed`).
-    fn expect_nothing_before(&self, port: usize, since: Time, removed: &Range<Time>) -> Check {
+    fn expect_nothing_before(&self, port: usize, since: Time) -> Check {
         let mut registrations = self.ports[port].registrations.iter();
-        match registrations.find(|it| {
-            !it.due.is_empty() && it.due_since < since && !removed.contains(&it.enabled_at)
-        }) {
+        match registrations.find(|it| !it.due.is_empty() && it.due_since < since) {
             Some(late) => Err(format!(
                 "E1: a packet queued at {since} came before {late:?}"
             )),

@@ -824,7 +824,6 @@ impl World {
 
     /// Apply a batch to the model: each entry with its key, and the result that it has to get.
     fn requests(&mut self, port: usize, batch: &[Asked]) -> Vec<(Request, Expected)> {
-        self.model.begin_batch();
         let mut requests: Vec<(Request, Expected)> = Vec::with_capacity(batch.len());
         let mut reused = Vec::new();
         for asked in batch {
