@@ -80,8 +80,7 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
-    /// Known fault of the engine (E1): a notification that may be queued has no wanted condition left, but
-    /// keeps its position, and the next one takes it.
+    /// A notification that may be queued has no wanted condition left.
     has_void_packet: bool,
     /// The conditions that held at the last update, for edges.
     held: Events,
@@ -139,9 +138,7 @@ impl Registration {
 
     fn allow(&mut self, causes: Events, shown: Events, now: Time) {
         if self.possible.is_empty() {
-            if !self.has_void_packet {
-                self.possible_since = now;
-            }
+            self.possible_since = now;
             self.shown = Events::empty();
         }
         self.possible |= causes;
