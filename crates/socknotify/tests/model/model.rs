@@ -88,9 +88,6 @@ struct Registration {
     is_merged: bool,
     /// Keys of later notifications that were dequeued while this one was due.
     overtaken_by: Vec<usize>,
-    /// Known fault of the engine (C3): what became due after a notification became possible. It need not
-    /// be merged while the queue may hold void packets.
-    late: Events,
 }
 
 impl Registration {
@@ -112,7 +109,6 @@ impl Registration {
             held: Events::empty(),
             is_merged: false,
             overtaken_by: Vec::new(),
-            late: Events::empty(),
         }
     }
 
@@ -152,7 +148,6 @@ impl Registration {
         self.due = Events::empty();
         self.possible = Events::empty();
         self.shown = Events::empty();
-        self.late = Events::empty();
         self.has_void_packet = false;
         self.overtaken_by.clear();
     }
@@ -169,7 +164,6 @@ impl Registration {
         }
         let holds = socket.holds() & self.wanted();
         let may_hold = socket.may_hold() & self.wanted();
-        let (due, had_possible) = (self.due, !self.possible.is_empty());
         if self.is_edge_triggered() {
             let rose = holds - self.held;
             let repeated = match activity.intersects(self.wanted()) {
@@ -182,9 +176,6 @@ impl Registration {
         } else {
             self.set_due(holds, now);
             self.allow(may_hold, may_hold, now);
-        }
-        if had_possible {
-            self.late |= self.due - due;
         }
     }
 
@@ -245,13 +236,7 @@ impl Registration {
     }
 
     /// A notification was dequeued.
-    fn deliver(
-        &mut self,
-        mask: Events,
-        socket: Option<&Socket>,
-        has_void_packets: bool,
-        now: Time,
-    ) -> Check {
+    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Check {
         let late = |clause, what: &str| {
             Err(format!(
                 "{clause}: {what}: {mask:?} came of {self:?}, socket {socket:?}"
@@ -273,7 +258,6 @@ impl Registration {
         let due_now = match self.state {
             // The queued notification of a registration that is being removed may come before.
             State::Removing => Events::empty(),
-            _ if has_void_packets && !self.is_edge_triggered() => self.due - self.late,
             _ => self.due,
         };
         if !mask.contains(due_now) {
@@ -314,8 +298,6 @@ struct Port {
     posted: VecDeque<Posted>,
     /// Numbers that were closed while they were registered here. The port may not know it yet.
     stale: [bool; NUMBERS],
-    /// The queue may hold packets of sockets that were closed.
-    has_orphans: bool,
     /// Numbers whose registered socket was closed while it had a duplicate.
     lost: [bool; NUMBERS],
 }
@@ -333,11 +315,6 @@ impl Port {
         self.registrations
             .iter_mut()
             .rfind(|registration| registration.key == key)
-    }
-
-    /// Whether the queue may hold packets that are not dequeued.
-    fn has_void_packets(&self) -> bool {
-        self.has_orphans || self.registrations.iter().any(|it| it.has_void_packet)
     }
 
     fn drop_those_that_are_over(&mut self) {
@@ -394,9 +371,7 @@ impl Model {
         self.numbers[number] = what;
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
-                let has_packet = !registration.possible.is_empty();
                 registration.close();
-                port.has_orphans |= has_packet;
                 port.lost[number] |= lives_on;
                 port.stale[number] = true;
             }
@@ -526,7 +501,6 @@ impl Model {
     /// The notification of one registration, in any order.
     fn deliver(&mut self, port: usize, entry: &Entry) -> Check {
         self.now += 1;
-        let has_void_packets = self.ports[port].has_void_packets();
         let Some(registration) = self.ports[port].with_key(entry.completion_key) else {
             return Err(format!("G2, G6: no registration can have sent {entry:?}"));
         };
@@ -534,7 +508,7 @@ impl Model {
             return Err(format!("{entry:?} is no notification"));
         }
         let socket = self.sockets.get(&registration.socket);
-        registration.deliver(entry.events(), socket, has_void_packets, self.now)
+        registration.deliver(entry.events(), socket, self.now)
     }
 
     /// Notifications of one registration that several threads dequeued at the same time. Their order is
@@ -731,7 +705,6 @@ impl Model {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         self.now += 1;
-        self.ports[port].has_orphans = false;
         for registration in &mut self.ports[port].registrations {
             registration.clear_queued();
             let socket = self.sockets.get(&registration.socket);
