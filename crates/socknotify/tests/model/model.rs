@@ -223,18 +223,6 @@ impl Registration {
         }
     }
 
-    /// Known fault of the engine (C5, G3): what holds is reported again when the system reports a socket
-    /// that was closed under this number while it had a duplicate, or when the engine builds its set
-    /// anew while this registration gets another filter.
-    fn allow_repetition(&mut self, socket: Option<&Socket>) {
-        if let (State::Enabled, true, Some(socket)) = (self.state, self.is_edge_triggered(), socket)
-        {
-            let may_hold = socket.may_hold() & self.wanted();
-            self.allow(may_hold, may_hold, 0);
-            self.possible_since = 0;
-        }
-    }
-
     /// A notification was dequeued.
     fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Check {
         let late = |clause, what: &str| {
@@ -424,7 +412,6 @@ impl Model {
         request: &Request,
     ) -> Result<(), RegistrationError> {
         self.now += 1;
-        self.allow_repetitions(port);
         let number = request.number;
         match request.operation {
             Operation::NONE => return Ok(()),
@@ -446,7 +433,6 @@ impl Model {
         let elsewhere = self.is_registered_elsewhere(port, number);
         let (now, port_number) = (self.now, port);
         let port = &mut self.ports[port];
-        let lost = port.lost;
         let Some(registration) = port.attached(number) else {
             if request.operation != Operation::ENABLE {
                 return Err(RegistrationError::NotFound);
@@ -467,11 +453,7 @@ impl Model {
                 Err(RegistrationError::OtherKey)
             }
             (Operation::ENABLE, _) => {
-                let was_edge = registration.is_edge_triggered();
                 registration.enable(request, socket, now);
-                if was_edge && lost.contains(&true) {
-                    registration.allow_repetition(Some(socket));
-                }
                 Ok(())
             }
             (_, State::Removing) => Err(RegistrationError::NotFound),
@@ -518,10 +500,9 @@ impl Model {
         for (index, entry) in entries.iter().enumerate() {
             let mut attempt = self.clone();
             let others = [&entries[..index], &entries[index + 1..]].concat();
-            check = attempt.deliver(port, entry).and_then(|()| {
-                attempt.allow_repetitions(port);
-                attempt.deliver_in_some_order(port, &others)
-            });
+            check = attempt
+                .deliver(port, entry)
+                .and_then(|()| attempt.deliver_in_some_order(port, &others));
             if check.is_ok() {
                 *self = attempt;
                 break;
@@ -538,21 +519,8 @@ impl Model {
         }
     }
 
-    /// Before dequeued packets are checked, or queued ones change.
-    fn allow_repetitions(&mut self, port: usize) {
-        let Port {
-            registrations,
-            lost,
-            ..
-        } = &mut self.ports[port];
-        for registration in registrations.iter_mut().filter(|it| lost[it.number]) {
-            registration.allow_repetition(self.sockets.get(&registration.socket));
-        }
-    }
-
     /// Packets that one call returned, while no other was under way.
     pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Check {
-        self.allow_repetitions(port);
         for (index, entry) in entries.iter().enumerate() {
             let key = entry.completion_key;
             if key >= POSTED {
@@ -617,7 +585,6 @@ impl Model {
         port: usize,
         calls: &[Option<Vec<Entry>>],
     ) -> Check {
-        self.allow_repetitions(port);
         let timed_out = calls.iter().any(Option::is_none);
         let packets: Vec<Entry> = calls.iter().flatten().flatten().copied().collect();
         let has_unwanted = self.has_unwanted_reports(port);
