@@ -825,23 +825,10 @@ impl World {
     /// Apply a batch to the model: each entry with its key, and the result that it has to get.
     fn requests(&mut self, port: usize, batch: &[Asked]) -> Vec<(Request, Expected)> {
         let mut requests: Vec<(Request, Expected)> = Vec::with_capacity(batch.len());
-        let mut reused = Vec::new();
         for asked in batch {
-            // Known fault of the engine (A3, G2): if a batch enables a reused number twice, level-triggered
-            // and with the former key, the second entry has no effect.
-            let is_level = asked.operation == Operations::ENABLE && !is_edge(asked.trigger);
-            if is_level && reused.contains(&asked.number) {
-                continue;
-            }
             let key = match asked.key {
                 Key::Same => self.model.key(port, asked.number),
-                Key::Former => {
-                    let key = self.model.former_key(port, asked.number);
-                    if is_level && key.is_some() {
-                        reused.push(asked.number);
-                    }
-                    key
-                }
+                Key::Former => self.model.former_key(port, asked.number),
                 Key::New => None,
             };
             let request = Request {
@@ -1137,10 +1124,6 @@ impl World {
         }
         Ok(())
     }
-}
-
-fn is_edge(trigger: Trigger) -> bool {
-    trigger.contains(Trigger::EDGE)
 }
 
 /// What an entry of a batch has to result in.
