@@ -108,12 +108,6 @@ impl Socket {
         flags
     }
 
-    /// Whether the system reports it whatever the filter is.
-    pub(crate) fn hangs_up(&self) -> bool {
-        let any = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-        self.polled().intersects(any)
-    }
-
     /// Whether the peer can send.
     pub(crate) fn peer_can_send(&self) -> bool {
         self.link == Link::Open

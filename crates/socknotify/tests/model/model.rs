@@ -587,13 +587,7 @@ impl Model {
     ) -> Check {
         let timed_out = calls.iter().any(Option::is_none);
         let packets: Vec<Entry> = calls.iter().flatten().flatten().copied().collect();
-        let has_unwanted = self.has_unwanted_reports(port);
-        let dues = &mut self.ports[port]
-            .registrations
-            .iter()
-            .filter(|it| !it.due.is_empty());
-        let has_posted = !self.ports[port].posted.is_empty();
-        if packets.is_empty() && (has_posted || dues.count() > 0 && !has_unwanted) {
+        if packets.is_empty() && self.is_due(port) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         let before = self.ports[port].clone();
@@ -652,18 +646,6 @@ impl Model {
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
-    }
-
-    /// Whether the system may report sockets of which nothing is wanted.
-    ///
-    /// Known fault of the engine (E2, E4): a call with timeout zero polls once, for as many reports as it
-    /// has room, and returns nothing if none of them is wanted.
-    pub(crate) fn has_unwanted_reports(&self, port: usize) -> bool {
-        let hangs_up = |it: &Registration| {
-            it.state == State::Enabled && self.sockets.get(&it.socket).is_some_and(Socket::hangs_up)
-        };
-        let port = &self.ports[port];
-        port.lost.contains(&true) || port.registrations.iter().any(hangs_up)
     }
 
     /// A call found the queue empty.

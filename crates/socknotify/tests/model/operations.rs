@@ -859,18 +859,9 @@ impl World {
             false => Duration::ZERO,
         };
         let mut entries = vec![Entry::default(); room];
-        let mut outcome = self.ports[port]
+        let outcome = self.ports[port]
             .process(&mut registrations, &mut entries, Some(timeout))
             .map(|entries| entries.to_vec());
-        for _ in 0..16 {
-            let late = outcome == Err(Error::TimedOut) && self.model.is_due(port);
-            if !late || !self.model.has_unwanted_reports(port) {
-                break;
-            }
-            outcome = self.ports[port]
-                .dequeue(&mut entries, Some(Duration::ZERO))
-                .map(|entries| entries.to_vec());
-        }
         for (registration, (request, expected)) in registrations.iter().zip(&requests) {
             let result = registration.result();
             if result != *expected {
