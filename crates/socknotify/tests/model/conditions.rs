@@ -1,4 +1,4 @@
-//! What a socket has been through, and which of the contract's conditions hold for it (part D).
+//! The state of a socket, and which of the contract's conditions hold for it (part D).
 
 use rustix::event::PollFlags;
 use socknotify::Events;
@@ -16,16 +16,16 @@ pub(crate) enum Kind {
     Listener,
 }
 
-/// How a socket stands with its peer.
+/// The state of the connection to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// It was never connected, or never bound.
     Unconnected,
     /// Both may send.
     Open,
-    /// The peer has said that it sends no more.
+    /// The peer has shut down sending.
     Ended,
-    /// The peer is closed. This end has seen no more of it than the end of the stream.
+    /// The peer is closed. This end has seen only the end of the stream.
     Left,
     /// Neither may send.
     Dead,
@@ -84,14 +84,14 @@ impl Socket {
         self.holds()
             | match (self.kind, self.link) {
                 (Kind::Tcp | Kind::Unix, Link::Dead) => Events::OUT,
-                // While it says so itself, a failed connect has no OUT (D4).
+                // As long as its error is pending, a failed connect has no OUT (D4).
                 (Kind::Tcp, Link::Refused) if self.error => Events::IN | Events::HANGUP,
                 (Kind::Tcp, Link::Refused) => Events::IN | Events::HANGUP | Events::OUT,
                 _ => Events::empty(),
             }
     }
 
-    /// What `poll` says of such a socket once everything under way has arrived.
+    /// What `poll` reports for such a socket once everything under way has arrived.
     pub(crate) fn polled(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, self.unread > 0);
@@ -108,14 +108,8 @@ impl Socket {
         flags
     }
 
-    /// Whether the system reports it whatever it was asked to watch for.
-    pub(crate) fn hangs_up(&self) -> bool {
-        self.polled()
-            .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
-    }
-
     /// Whether the peer can send.
-    pub(crate) fn hears_peer(&self) -> bool {
+    pub(crate) fn peer_can_send(&self) -> bool {
         self.link == Link::Open
     }
 
@@ -124,7 +118,7 @@ impl Socket {
         matches!(self.link, Link::Open | Link::Ended)
     }
 
-    /// The peer sends no more.
+    /// The peer shuts down sending.
     pub(crate) fn end(&mut self) {
         self.link = Link::Ended;
     }

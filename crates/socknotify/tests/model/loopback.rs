@@ -1,4 +1,4 @@
-//! Real sockets with their peers, and the means to know that what was done to one has arrived.
+//! Real sockets with their peers, and the means to wait until an operation has arrived.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -12,25 +12,25 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::conditions::{Kind, Link};
 
-/// How long anything may take that takes no time.
+/// How long anything immediate may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
 /// What is at the other end of a socket.
 pub(crate) enum Peer {
-    Nobody,
+    None,
     Socket(Socket),
     /// Of a listener.
     Clients(Vec<Socket>),
 }
 
-/// What a receive on a socket, until it would block, has given.
+/// The result of receiving until it would block.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     /// Bytes, datagrams or connections.
     pub(crate) amount: usize,
-    /// Whether an error was among it.
+    /// Whether there was an error.
     pub(crate) error: bool,
 }
 
@@ -45,13 +45,13 @@ impl Peer {
 
     /// Close it.
     pub(crate) fn close(&mut self) {
-        *self = Peer::Nobody;
+        *self = Peer::None;
     }
 
     /// Close it in the middle of its connection.
     pub(crate) fn reset(&mut self) {
         if let Peer::Socket(socket) = self {
-            // Where there is no such thing, it is closed like any other.
+            // A socket without linger is closed like any other.
             let _ = socket.set_linger(Some(Duration::ZERO));
         }
         self.close();
@@ -90,7 +90,7 @@ impl Loopback {
         };
         let ours: OwnedFd = ours.into();
         let peer = match unconnected {
-            true => Peer::Nobody,
+            true => Peer::None,
             false => self.connect(kind, ours.as_fd())?,
         };
         Ok((ours, peer))
@@ -117,12 +117,12 @@ impl Loopback {
         }
     }
 
-    /// Connect a socket to where nobody listens.
-    pub(crate) fn connect_in_vain(&self, ours: BorrowedFd<'_>) -> io::Result<()> {
-        let deaf = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        deaf.bind(&ANY.into())?;
+    /// Connect a socket to an address without a listener.
+    pub(crate) fn connect_refused(&self, ours: BorrowedFd<'_>) -> io::Result<()> {
+        let unused = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        unused.bind(&ANY.into())?;
         let ours = socket2::SockRef::from(&ours);
-        begin_connect(&ours, &deaf.local_addr()?)?;
+        begin_connect(&ours, &unused.local_addr()?)?;
         wait_until(ours.as_fd(), PollFlags::ERR)
     }
 }
@@ -142,7 +142,7 @@ pub(crate) fn connect_client(listener: BorrowedFd<'_>) -> io::Result<Socket> {
     Ok(client)
 }
 
-/// What `poll` says now.
+/// `poll` — The state of a socket now.
 fn polled(socket: BorrowedFd<'_>) -> io::Result<PollFlags> {
     let mut fds = [PollFd::from_borrowed_fd(
         socket,
@@ -152,7 +152,7 @@ fn polled(socket: BorrowedFd<'_>) -> io::Result<PollFlags> {
     Ok(fds[0].revents())
 }
 
-/// Wait until `poll` says one of these.
+/// Wait until `poll` reports one of these.
 pub(crate) fn wait_until(socket: BorrowedFd<'_>, any: PollFlags) -> io::Result<()> {
     let patience = Timespec {
         tv_sec: PATIENCE.as_secs() as i64,
@@ -160,13 +160,13 @@ pub(crate) fn wait_until(socket: BorrowedFd<'_>, any: PollFlags) -> io::Result<(
     };
     let mut fds = [PollFd::from_borrowed_fd(socket, any)];
     match poll(&mut fds, Some(&patience))? {
-        0 => Err(io::Error::other(format!("waited in vain for {any:?}"))),
+        0 => Err(io::Error::other(format!("timed out waiting for {any:?}"))),
         _ => Ok(()),
     }
 }
 
-/// Wait until `poll` says exactly this of a socket, and so many bytes are there to be read.
-pub(crate) fn settle(
+/// Wait until `poll` reports exactly these flags, and so many bytes are available.
+pub(crate) fn wait_for_state(
     socket: BorrowedFd<'_>,
     flags: PollFlags,
     bytes: Option<usize>,

@@ -1,16 +1,15 @@
 //! The contract as a model: for each registration, what has to come and what may come.
 //!
-//! Three sets of events say all that there is to know of the notification that a registration may
-//! have in the queue at a moment:
+//! Three sets of events describe the notification that a registration may have in the queue:
 //!
 //! - what is *due*: a notification has to come, and it has to show these;
 //! - what is *possible*: a notification may come if it shows one of these;
 //! - what may be *shown* in it besides.
 //!
 //! The first is smaller than the second for reasons that the contract names: a notification that is
-//! queued when its registration is disabled, or its socket closed, may or may not come out; so may one
-//! whose condition was over before it was dequeued; and an edge-triggered one may be repeated when more
-//! arrives. Which of several sockets came first, when nobody looked in between, is left open too.
+//! queued when its registration is disabled, or its socket closed, may or may not be dequeued; so may
+//! one whose condition ended before it was dequeued; and an edge-triggered one may be repeated. The
+//! order of sockets that became ready between two polls is left open too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -25,85 +24,23 @@ pub(crate) const NUMBERS: usize = 4;
 /// How many ports.
 pub(crate) const PORTS: usize = 2;
 
-/// Where the port is known to go against the contract. Each of these lets the model pass over one
-/// fault, so that others are found, and is to be taken out together with it.
-pub(crate) mod known {
-    /// C5: an edge-triggered registration repeats a condition that went on holding when anything at
-    /// all happens to its socket: OUT at the end of the stream, OUT when the peer reads.
-    pub(crate) const EDGES_ARE_REPEATED: bool = true;
-
-    /// C3: what begins to hold while a level-triggered notification waits in the queue is not merged
-    /// into it, but comes with the next one.
-    pub(crate) const LEVELS_ARE_NOT_MERGED: bool = true;
-
-    /// C3, C5: what begins to hold while an edge-triggered notification waits in the queue is not merged
-    /// into it either. It comes later if the registration is persistent, and is lost if it is one-shot.
-    pub(crate) const EDGES_ARE_NOT_MERGED: bool = true;
-
-    /// G2, G3: a socket that was closed under its registered number, and lives on under another one,
-    /// goes on being notified when something else gets that number.
-    pub(crate) const CLOSED_SOCKETS_HAUNT: bool = true;
-
-    /// G2: when the port gets rid of a socket that it cannot reach any more, it takes whatever now has
-    /// the number of a closed socket for that one.
-    pub(crate) const STRANGERS_ARE_TAKEN_IN: bool = true;
-
-    /// C5, G3: when the port gets rid of a socket that it cannot reach any more, it repeats what holds
-    /// for edge-triggered registrations of other sockets.
-    pub(crate) const RIDDANCE_REPEATS_EDGES: bool = true;
-
-    /// E1: a queued notification of which nothing is wanted any more keeps its place, and the next one
-    /// gets it.
-    pub(crate) const VOID_PACKETS_KEEP_THEIR_PLACE: bool = true;
-
-    /// E1: a REMOVE goes before notifications of other sockets that were ready earlier, if nobody had
-    /// looked since.
-    pub(crate) const REMOVES_GO_FIRST: bool = true;
-
-    /// C5: an edge that came while a registration was enabled is lost when it is enabled once more
-    /// before anybody looked.
-    pub(crate) const EDGES_ARE_LOST_ON_ENABLE: bool = true;
-
-    /// A3, G2: when a number is used again, and a batch enables it twice with the key that it had
-    /// before, the second entry succeeds and is not applied, and the socket is never notified.
-    pub(crate) const TWICE_AFTER_REUSE_IS_LOST: bool = true;
-
-    /// C4, D4: a one-shot registration is forgotten by the system when it is enabled again in the same
-    /// batch as, and before, an edge-triggered one, and what its socket reports first is nothing wanted.
-    pub(crate) const FORGOTTEN_BESIDE_EDGES: bool = true;
-
-    /// E4: a call without waiting comes back with nothing if what the system reports first, as much as
-    /// there is room for, is nothing that anybody wants; even if there is more behind.
-    pub(crate) const LOOKS_ARE_SHORT: bool = true;
-}
-
 /// Keys from here on are those of posted packets.
 pub(crate) const POSTED: usize = 1 << 32;
 
-/// Names a socket for the length of a case. Descriptor numbers are used again, these are not.
+/// Identifies a socket within a case. Unlike descriptor numbers, these are not reused.
 pub(crate) type SocketId = usize;
 
-/// Counts whatever happens in a case.
+/// A count of all that happened in a case.
 type Time = usize;
 
-/// What went against the contract.
-pub(crate) type Verdict = Result<(), String>;
+/// An error is a violation of the contract.
+pub(crate) type Check = Result<(), String>;
 
-/// What happens to a socket, beside the change of its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    Nothing,
-    /// There is more to receive than before.
-    Arrived,
-    /// Something about it has changed that is not to be received.
-    Stirred,
-}
-
-/// What a descriptor number stands for.
+/// What a descriptor number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     Closed,
-    /// It is open, and no socket.
+    /// An open descriptor that is no socket.
     Other,
     Socket(SocketId),
 }
@@ -133,7 +70,7 @@ struct Registration {
     key: usize,
     number: usize,
     socket: SocketId,
-    /// The number still stands for the socket.
+    /// The number still refers to the socket.
     attached: bool,
     filter: EventFilter,
     trigger: Trigger,
@@ -143,17 +80,12 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
-    /// What has been repeated since a notification became possible. It may come in one of its own.
-    repeated: Events,
-    /// What has become due since a notification became possible.
-    late: Events,
-    /// Nothing is wanted any more of a notification that may be queued.
-    has_void_packet: bool,
-    /// The conditions that held at the last look, for edges.
+    /// The conditions that held at the last update, for edges.
     held: Events,
-    /// Keys of the registrations that were notified, of something later, while this one's notification
-    /// was due.
-    passed_by: Vec<usize>,
+    /// The REMOVE may be merged into a notification that was queued earlier.
+    is_merged: bool,
+    /// Keys of later notifications that were dequeued while this one was due.
+    overtaken_by: Vec<usize>,
 }
 
 impl Registration {
@@ -171,11 +103,9 @@ impl Registration {
             possible: Events::empty(),
             possible_since: 0,
             shown: Events::empty(),
-            repeated: Events::empty(),
-            late: Events::empty(),
-            has_void_packet: false,
             held: Events::empty(),
-            passed_by: Vec::new(),
+            is_merged: false,
+            overtaken_by: Vec::new(),
         }
     }
 
@@ -194,16 +124,14 @@ impl Registration {
     fn set_due(&mut self, due: Events, now: Time) {
         if self.due.is_empty() || !due.contains(self.due) {
             self.due_since = now;
-            self.passed_by.clear();
+            self.overtaken_by.clear();
         }
         self.due = due;
     }
 
     fn allow(&mut self, causes: Events, shown: Events, now: Time) {
         if self.possible.is_empty() {
-            if !self.has_void_packet {
-                self.possible_since = now;
-            }
+            self.possible_since = now;
             self.shown = Events::empty();
         }
         self.possible |= causes;
@@ -213,36 +141,31 @@ impl Registration {
     }
 
     /// Nothing of this registration is in the queue any more.
-    fn forget_queued(&mut self) {
+    fn clear_queued(&mut self) {
         self.due = Events::empty();
         self.possible = Events::empty();
         self.shown = Events::empty();
-        self.repeated = Events::empty();
-        self.late = Events::empty();
-        self.has_void_packet = false;
-        self.passed_by.clear();
+        self.overtaken_by.clear();
     }
 
-    /// C4, C5: take note of the state of the socket.
-    fn look(&mut self, socket: &Socket, news: News, now: Time) {
+    /// C4, C5: take note of the state of the socket. What happened to it concerns the conditions in
+    /// `activity`, whether or not they change.
+    ///
+    /// The system reports a socket with all that holds whenever something happens that concerns a wanted
+    /// condition, and nobody sees that a condition ends. So each such event may repeat the conditions
+    /// that still hold, in one more notification or in one with an edge.
+    fn update(&mut self, socket: &Socket, activity: Events, now: Time) {
         if self.state != State::Enabled {
             return;
         }
         let holds = socket.holds() & self.wanted();
         let may_hold = socket.may_hold() & self.wanted();
-        let (due, had_possible) = (self.due, !self.possible.is_empty());
         if self.is_edge_triggered() {
             let rose = holds - self.held;
-            let mut repeated = Events::empty();
-            if news == News::Arrived {
-                repeated |= holds & Events::IN;
-            }
-            if news != News::Nothing && known::EDGES_ARE_REPEATED {
-                repeated |= may_hold;
-            }
-            if !self.possible.is_empty() {
-                self.repeated |= repeated;
-            }
+            let repeated = match activity.intersects(self.wanted()) {
+                true => may_hold,
+                false => Events::empty(),
+            };
             self.set_due((self.due & holds) | rose, now);
             self.allow((may_hold - self.held) | repeated, may_hold, now);
             self.held = may_hold;
@@ -250,14 +173,11 @@ impl Registration {
             self.set_due(holds, now);
             self.allow(may_hold, may_hold, now);
         }
-        if had_possible {
-            self.late |= self.due - due;
-        }
     }
 
     /// A3: a new filter and a new trigger. What is queued keeps what is wanted still (D7).
     fn enable(&mut self, request: &Request, socket: &Socket, now: Time) {
-        if known::EDGES_ARE_LOST_ON_ENABLE || !self.is_edge_triggered() {
+        if !self.is_edge_triggered() {
             // What held while it was level-triggered need not come of an edge (C5).
             self.set_due(Events::empty(), now);
         }
@@ -266,16 +186,13 @@ impl Registration {
         self.state = State::Enabled;
         let wanted = self.wanted();
         self.set_due(self.due & wanted, now);
-        if known::VOID_PACKETS_KEEP_THEIR_PLACE && !self.possible.is_empty() {
-            self.has_void_packet = !self.possible.intersects(wanted);
-        }
         self.possible &= wanted;
         self.shown &= wanted;
         self.held = socket.may_hold() & wanted;
-        self.look(socket, News::Nothing, now);
+        self.update(socket, Events::empty(), now);
     }
 
-    /// B3: what is queued may still come out.
+    /// B3: a queued notification may still be dequeued.
     fn disable(&mut self) {
         self.state = State::Disabled;
         self.set_due(Events::empty(), 0);
@@ -284,6 +201,7 @@ impl Registration {
     /// B4: one last notification has to come, and what is queued may be merged into it.
     fn remove(&mut self, now: Time) {
         self.state = State::Removing;
+        self.is_merged = !self.possible.is_empty();
         self.set_due(Events::empty(), now);
         self.set_due(Events::REMOVE, now);
         self.allow(Events::REMOVE, Events::REMOVE, now);
@@ -298,18 +216,8 @@ impl Registration {
         }
     }
 
-    /// What holds may be said again.
-    fn excuse_repetition(&mut self, socket: Option<&Socket>) {
-        if let (State::Enabled, true, Some(socket)) = (self.state, self.is_edge_triggered(), socket)
-        {
-            let may_hold = socket.may_hold() & self.wanted();
-            self.allow(may_hold, may_hold, 0);
-            self.possible_since = 0;
-        }
-    }
-
-    /// A notification has come out.
-    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Verdict {
+    /// A notification was dequeued.
+    fn deliver(&mut self, mask: Events, socket: Option<&Socket>, now: Time) -> Check {
         let late = |clause, what: &str| {
             Err(format!(
                 "{clause}: {what}: {mask:?} came of {self:?}, socket {socket:?}"
@@ -331,8 +239,6 @@ impl Registration {
         let due_now = match self.state {
             // The queued notification of a registration that is being removed may come before.
             State::Removing => Events::empty(),
-            _ if known::LEVELS_ARE_NOT_MERGED && !self.is_edge_triggered() => self.due - self.late,
-            _ if known::EDGES_ARE_NOT_MERGED && self.is_edge_triggered() => self.due - self.late,
             _ => self.due,
         };
         if !mask.contains(due_now) {
@@ -343,6 +249,7 @@ impl Registration {
             State::Removing => {
                 self.possible = Events::REMOVE;
                 self.possible_since = self.due_since;
+                self.is_merged = false;
                 self.shown = Events::REMOVE;
                 return Ok(());
             }
@@ -351,22 +258,15 @@ impl Registration {
             }
             _ => {}
         }
-        let repeated = self.repeated;
-        let missing = self.due - mask;
-        self.forget_queued();
-        match socket {
-            Some(socket) if !self.is_edge_triggered() => self.look(socket, News::Nothing, now),
-            Some(_) if self.state == State::Enabled => {
-                self.set_due(missing, now);
-                self.allow(repeated | missing, self.held, now);
-            }
-            _ => {}
+        self.clear_queued();
+        if let Some(socket) = socket.filter(|_| !self.is_edge_triggered()) {
+            self.update(socket, Events::empty(), now);
         }
         Ok(())
     }
 }
 
-/// A posted packet that has not come out.
+/// A posted packet that was not dequeued.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     entry: Entry,
@@ -377,14 +277,12 @@ struct Posted {
 struct Port {
     registrations: Vec<Registration>,
     posted: VecDeque<Posted>,
-    /// Numbers that were closed while they were registered here. The port need not have noticed.
-    unnoticed: [bool; NUMBERS],
-    /// Some sockets cannot be reached any more.
-    has_lost_sockets: bool,
+    /// Numbers that were closed while they were registered here. The port may not know it yet.
+    stale: [bool; NUMBERS],
 }
 
 impl Port {
-    /// The registration of the socket that this number stands for.
+    /// The registration of the socket that this number refers to.
     fn attached(&mut self, number: usize) -> Option<&mut Registration> {
         self.registrations
             .iter_mut()
@@ -446,22 +344,25 @@ impl Model {
         self.sockets.remove(&id);
     }
 
-    /// A number stands for something else from now on. That closes what it stood for, though the
-    /// socket may live on under another number.
-    pub(crate) fn assign(&mut self, number: usize, what: Number, lives_on: bool) {
+    /// A number refers to something else from now on. That closes what it referred to.
+    pub(crate) fn assign(&mut self, number: usize, what: Number) {
         self.numbers[number] = what;
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
                 registration.close();
-                port.has_lost_sockets |= lives_on;
-                port.unnoticed[number] = true;
+                port.stale[number] = true;
             }
             port.drop_those_that_are_over();
         }
     }
 
-    /// Something happens to a socket.
-    pub(crate) fn change(&mut self, id: SocketId, news: News, event: impl FnOnce(&mut Socket)) {
+    /// Something happens to a socket that concerns the conditions in `activity`.
+    pub(crate) fn change(
+        &mut self,
+        id: SocketId,
+        activity: Events,
+        event: impl FnOnce(&mut Socket),
+    ) {
         let Some(socket) = self.sockets.get_mut(&id) else {
             return;
         };
@@ -470,7 +371,7 @@ impl Model {
         for port in &mut self.ports {
             for registration in &mut port.registrations {
                 if registration.attached && registration.socket == id {
-                    registration.look(socket, news, self.now);
+                    registration.update(socket, activity, self.now);
                 }
             }
         }
@@ -500,7 +401,6 @@ impl Model {
         request: &Request,
     ) -> Result<(), RegistrationError> {
         self.now += 1;
-        self.excuse(port);
         let number = request.number;
         match request.operation {
             Operation::NONE => return Ok(()),
@@ -532,7 +432,7 @@ impl Model {
             let mut registration = Registration::new(request.key, number, id);
             registration.enable(request, socket, now);
             port.registrations.push(registration);
-            port.unnoticed[number] = false;
+            port.stale[number] = false;
             self.latest_keys[port_number][number] = request.key;
             return Ok(());
         };
@@ -569,8 +469,8 @@ impl Model {
         !port.posted.is_empty() || port.registrations.iter().any(|it| !it.due.is_empty())
     }
 
-    /// The notification of one registration, without regard to the order.
-    fn deliver(&mut self, port: usize, entry: &Entry) -> Verdict {
+    /// The notification of one registration, in any order.
+    fn deliver(&mut self, port: usize, entry: &Entry) -> Check {
         self.now += 1;
         let Some(registration) = self.ports[port].with_key(entry.completion_key) else {
             return Err(format!("G2, G6: no registration can have sent {entry:?}"));
@@ -582,23 +482,22 @@ impl Model {
         registration.deliver(entry.events(), socket, self.now)
     }
 
-    /// Notifications of one registration that came at the same time. Which was the first cannot be
-    /// seen; there has to be one that may have been.
-    fn deliver_in_some_order(&mut self, port: usize, entries: &[Entry]) -> Verdict {
-        let mut verdict = Ok(());
+    /// Notifications of one registration that several threads dequeued at the same time. Their order is
+    /// unknown; one order has to be allowed.
+    fn deliver_in_some_order(&mut self, port: usize, entries: &[Entry]) -> Check {
+        let mut check = Ok(());
         for (index, entry) in entries.iter().enumerate() {
             let mut attempt = self.clone();
             let others = [&entries[..index], &entries[index + 1..]].concat();
-            verdict = attempt.deliver(port, entry).and_then(|()| {
-                attempt.excuse(port);
-                attempt.deliver_in_some_order(port, &others)
-            });
-            if verdict.is_ok() {
+            check = attempt
+                .deliver(port, entry)
+                .and_then(|()| attempt.deliver_in_some_order(port, &others));
+            if check.is_ok() {
                 *self = attempt;
                 break;
             }
         }
-        verdict
+        check
     }
 
     /// E1, E6: a posted packet.
@@ -609,19 +508,8 @@ impl Model {
         }
     }
 
-    /// Before anything is said of packets that came, or of those that are queued.
-    fn excuse(&mut self, port: usize) {
-        if !known::RIDDANCE_REPEATS_EDGES || !self.ports[port].has_lost_sockets {
-            return;
-        }
-        for registration in &mut self.ports[port].registrations {
-            registration.excuse_repetition(self.sockets.get(&registration.socket));
-        }
-    }
-
-    /// Packets that one call gave, while no other was under way.
-    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Verdict {
-        self.excuse(port);
+    /// Packets that one call returned, while no other was under way.
+    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Check {
         for (index, entry) in entries.iter().enumerate() {
             let key = entry.completion_key;
             if key >= POSTED {
@@ -632,46 +520,46 @@ impl Model {
             if entries[..index].iter().any(|it| it.completion_key == key) {
                 return Err(format!("C3: {entry:?} came twice in one call"));
             }
-            let registration = self.ports[port].with_key(key);
+            let registration = self.ports[port].with_key(key).map(|it| &*it);
             let since = registration.map_or(self.now, |it| it.possible_since);
+            let is_removal = entry.events().contains(Events::REMOVE)
+                && registration.is_some_and(|it| !it.is_merged);
             self.expect_posted_later(port, since)?;
             self.deliver(port, entry)?;
-            if entry.events().contains(Events::REMOVE) {
-                if !known::REMOVES_GO_FIRST {
-                    self.expect_nothing_before(port, since)?;
-                }
+            if is_removal {
+                self.expect_nothing_before(port, since)?;
                 continue;
             }
             for other in &mut self.ports[port].registrations {
                 if other.due.is_empty() || other.due_since > since || other.key == key {
                     continue;
                 }
-                // Two are those that were ready before anybody looked, and what was reported with them.
-                if other.passed_by.iter().filter(|&&it| it == key).count() == 2 {
+                // Once for those that were ready before a poll, once for the reports of that poll.
+                if other.overtaken_by.iter().filter(|&&it| it == key).count() == 2 {
                     return Err(format!(
                         "E1: {entry:?} came for the third time before {other:?}"
                     ));
                 }
-                other.passed_by.push(key);
+                other.overtaken_by.push(key);
             }
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
     }
 
-    /// E1: what was due before a posted packet came before it.
-    fn expect_nothing_before(&self, port: usize, since: Time) -> Verdict {
+    /// E1: what was due before a posted packet, or a REMOVE, came before it.
+    fn expect_nothing_before(&self, port: usize, since: Time) -> Check {
         let mut registrations = self.ports[port].registrations.iter();
         match registrations.find(|it| !it.due.is_empty() && it.due_since < since) {
             Some(late) => Err(format!(
-                "E1: a packet posted at {since} came before {late:?}"
+                "E1: a packet queued at {since} came before {late:?}"
             )),
             None => Ok(()),
         }
     }
 
     /// E1: what was posted before a notification was possible came before it.
-    fn expect_posted_later(&self, port: usize, since: Time) -> Verdict {
+    fn expect_posted_later(&self, port: usize, since: Time) -> Check {
         match self.ports[port].posted.front() {
             Some(posted) if posted.since < since => Err(format!(
                 "E1: a notification of {since} came before {posted:?}"
@@ -680,21 +568,15 @@ impl Model {
         }
     }
 
-    /// Packets that several calls gave, each made by a thread of its own, all at the same time.
+    /// Packets that several calls returned, each on a thread of its own, all at the same time.
     pub(crate) fn dequeued_by_threads(
         &mut self,
         port: usize,
         calls: &[Option<Vec<Entry>>],
-    ) -> Verdict {
-        self.excuse(port);
+    ) -> Check {
         let timed_out = calls.iter().any(Option::is_none);
         let packets: Vec<Entry> = calls.iter().flatten().flatten().copied().collect();
-        let dues = &mut self.ports[port]
-            .registrations
-            .iter()
-            .filter(|it| !it.due.is_empty());
-        let has_posted = !self.ports[port].posted.is_empty();
-        if packets.is_empty() && (has_posted || dues.count() > 0 && !known::LOOKS_ARE_SHORT) {
+        if packets.is_empty() && self.is_due(port) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         let before = self.ports[port].clone();
@@ -722,7 +604,7 @@ impl Model {
             latest = self.deliver_posted(port, entry)?;
         }
         if timed_out && !self.ports[port].posted.is_empty() {
-            return Err("E2: a call came back with nothing while packets waited".to_owned());
+            return Err("E2: a call returned nothing while packets were queued".to_owned());
         }
         for registration in &before.registrations {
             let of_this = |it: &&Entry| it.completion_key == registration.key;
@@ -735,8 +617,8 @@ impl Model {
                 .iter()
                 .any(|known| known.key == it.completion_key)
         };
-        if let Some(stranger) = notifications.iter().find(|it| !is_known(it)) {
-            self.deliver(port, stranger)?;
+        if let Some(unknown) = notifications.iter().find(|it| !is_known(it)) {
+            self.deliver(port, unknown)?;
         }
         let came = |key| notifications.iter().any(|it| it.completion_key == key);
         for registration in &before.registrations {
@@ -749,51 +631,27 @@ impl Model {
             }
         }
         for registration in &mut self.ports[port].registrations {
-            registration.passed_by.clear();
+            registration.overtaken_by.clear();
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
     }
 
-    /// A call has found the queue empty.
-    pub(crate) fn timed_out(&mut self, port: usize) -> Verdict {
+    /// A call found the queue empty.
+    pub(crate) fn timed_out(&mut self, port: usize) -> Check {
         if self.is_due(port) {
             return Err(format!("C4, C5, E1: nothing came: {:?}", self.ports[port]));
         }
         self.now += 1;
         for registration in &mut self.ports[port].registrations {
-            registration.forget_queued();
+            registration.clear_queued();
             let socket = self.sockets.get(&registration.socket);
             if let Some(socket) = socket.filter(|_| !registration.is_edge_triggered()) {
-                registration.look(socket, News::Nothing, self.now);
+                registration.update(socket, Events::empty(), self.now);
             }
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
-    }
-
-    /// Numbers that are open, and that the port may take for what they were before.
-    pub(crate) fn haunted(&self, port: usize) -> Vec<usize> {
-        let port = &self.ports[port];
-        let is_haunted = |&number: &usize| {
-            port.has_lost_sockets
-                && port.unnoticed[number]
-                && self.numbers[number] != Number::Closed
-        };
-        (0..NUMBERS).filter(is_haunted).collect()
-    }
-
-    /// The port has noticed that what a number stood for was closed, if it is a socket now.
-    pub(crate) fn noticed(&mut self, port: usize, number: usize) {
-        if self.numbers[number] == Number::Other {
-            return;
-        }
-        let port = &mut self.ports[port];
-        let is_formerly = |it: &Registration| it.number == number && !it.attached;
-        port.registrations
-            .retain(|it| !is_formerly(it) || it.state != State::Over);
-        // What is being removed is kept until it was dequeued.
-        port.unnoticed[number] = port.registrations.iter().any(is_formerly);
     }
 
     /// The numbers that are registered here, and not being removed.
@@ -823,20 +681,20 @@ impl Model {
         if let (Some(key), Number::Socket(socket)) = (key, self.numbers[number]) {
             let registration = Registration::new(key, number, socket);
             self.ports[port].registrations.push(registration);
-            self.ports[port].unnoticed[number] = false;
+            self.ports[port].stale[number] = false;
             self.latest_keys[port][number] = key;
         }
     }
 
-    /// How many registrations the port may say that it has.
+    /// How many registrations the port may count.
     pub(crate) fn registrations(&self, port: usize) -> RangeInclusive<usize> {
         let port = &self.ports[port];
         let attached = port.registrations.iter().filter(|it| it.attached).count();
-        let unnoticed = port.unnoticed.iter().filter(|&&it| it).count();
-        attached..=attached + unnoticed
+        let stale = port.stale.iter().filter(|&&it| it).count();
+        attached..=attached + stale
     }
 
-    /// G4: a port is closed, and another takes its part.
+    /// G4: a port is closed, and replaced by a new one.
     pub(crate) fn replace_port(&mut self, port: usize) {
         self.ports[port] = Port::default();
         self.latest_keys[port] = [0; NUMBERS];

@@ -11,18 +11,16 @@ use proptest::prelude::*;
 use rustix::event::PollFlags;
 use rustix::io::DupFlags;
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Operation as Operations, Registration,
-    Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation as Operations,
+    Registration, Trigger,
 };
 
 use crate::conditions::{Kind, Link, Socket};
 use crate::loopback::{self, Loopback, Peer};
-use crate::model::{
-    Model, NUMBERS, News, Number, PORTS, POSTED, Request, SocketId, is_valid, known,
-};
+use crate::model::{Model, NUMBERS, Number, PORTS, POSTED, Request, SocketId, is_valid};
 use crate::race::{self, Contender};
 
-/// How long a call waits for what has to come.
+/// How long a call waits for a packet that has to come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The same, once a case has failed and is only made shorter.
@@ -107,12 +105,12 @@ pub(crate) enum Operation {
     Close {
         number: usize,
     },
-    /// Make a number stand for a new socket; close it in the same moment if it is open.
+    /// Make a number refer to a new socket, and close it in the same call if it is open.
     Open {
         number: usize,
         what: Opening,
     },
-    /// The peer says that it sends no more.
+    /// The peer shuts down sending.
     PeerEnd {
         whose: Whose,
     },
@@ -136,7 +134,7 @@ pub(crate) enum Operation {
     },
     Connect {
         whose: Whose,
-        in_vain: bool,
+        refused: bool,
     },
     /// Duplicate a number.
     Duplicate {
@@ -254,7 +252,7 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// What one thread does in a race.
-fn contest() -> impl Strategy<Value = Vec<Asked>> {
+fn race_batch() -> impl Strategy<Value = Vec<Asked>> {
     let is_known = |asked: &Asked| {
         let operations = [Operations::ENABLE, Operations::DISABLE, Operations::REMOVE];
         operations.contains(&asked.operation)
@@ -294,7 +292,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     });
     let race = (
         ports(),
-        prop::collection::vec(contest(), NUMBERS),
+        prop::collection::vec(race_batch(), NUMBERS),
         1..4_usize,
     )
         .prop_map(|(port, batches, room)| Operation::Race {
@@ -318,7 +316,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (whose(), 1..8_usize).prop_map(|(whose, bytes)| Operation::Send { whose, bytes }),
         2 => whose().prop_map(|whose| Operation::Fill { whose }),
         3 => (whose(), any::<bool>())
-            .prop_map(|(whose, in_vain)| Operation::Connect { whose, in_vain }),
+            .prop_map(|(whose, refused)| Operation::Connect { whose, refused }),
         3 => numbers().prop_map(|number| Operation::Duplicate { number }),
         2 => (0..CLONES).prop_map(|clone| Operation::CloseClone { clone }),
         1 => ports().prop_map(|port| Operation::Wait { port }),
@@ -336,7 +334,7 @@ pub(crate) fn cases(steps: usize) -> impl Strategy<Value = Case> {
         .prop_map(|(opened, operations)| Case { opened, operations })
 }
 
-/// Whatever a step ends with: nothing, or what went wrong.
+/// The result of a step, or what went wrong.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// The numbers are high ones, which the system gives to nobody else, so that a closed one stays
@@ -423,11 +421,11 @@ impl World {
         }
         for number in 0..NUMBERS {
             if let Some(ours) = self.numbers[number].take() {
-                hurry(&ours);
+                close_at_once(&ours);
             }
         }
         for (_, ours) in self.clones.drain(..) {
-            hurry(&ours);
+            close_at_once(&ours);
         }
         for (_, mut peer) in std::mem::take(&mut self.peers) {
             peer.reset();
@@ -461,7 +459,7 @@ impl World {
             Operation::PeerDrain { whose } => self.peer_drain(whose),
             Operation::Send { whose, bytes } => self.send(whose, bytes),
             Operation::Fill { whose } => self.fill(whose),
-            Operation::Connect { whose, in_vain } => self.connect(whose, in_vain),
+            Operation::Connect { whose, refused } => self.connect(whose, refused),
             Operation::Duplicate { number } => self.duplicate(number),
             Operation::CloseClone { clone } => self.close_clone(clone),
             Operation::DequeueByThreads {
@@ -494,24 +492,28 @@ impl World {
         }
     }
 
-    /// Let something happen in the model, and wait until the real socket is in the state that it
-    /// has there.
-    fn change(&mut self, whose: Whose, news: News, event: impl FnOnce(&mut Socket)) -> Outcome {
+    /// Change the state in the model, and wait until the real socket is in the same state.
+    fn change(
+        &mut self,
+        whose: Whose,
+        activity: Events,
+        event: impl FnOnce(&mut Socket),
+    ) -> Outcome {
         let Some((id, _)) = self.find(whose) else {
             return Ok(());
         };
-        self.model.change(id, news, event);
-        self.settle(whose)
+        self.model.change(id, activity, event);
+        self.wait_for_state(whose)
     }
 
-    fn settle(&self, whose: Whose) -> Outcome {
+    fn wait_for_state(&self, whose: Whose) -> Outcome {
         let Some((id, ours)) = self.find(whose) else {
             return Ok(());
         };
         let socket = self.model.socket(id);
         let counts_bytes = matches!(socket.kind, Kind::Tcp | Kind::Unix);
         let bytes = (counts_bytes && socket.link == Link::Open).then_some(socket.unread);
-        loopback::settle(ours, socket.polled(), bytes)
+        loopback::wait_for_state(ours, socket.polled(), bytes)
             .map_err(|error| format!("{error}; the model has {socket:?}"))?;
         Ok(())
     }
@@ -542,57 +544,31 @@ impl World {
             return Err(format!("{raw} is in use").into());
         }
         let closed = self.model.number(number);
-        let lives_on = self.lives_on(closed);
         let Some((peer, socket)) = peer else {
-            self.model.assign(number, Number::Other, lives_on);
-            self.exorcise()?;
+            self.model.assign(number, Number::Other);
             return self.closed(closed);
         };
         let id = self.sockets_made;
         self.sockets_made += 1;
         self.peers.insert(id, peer);
         self.model.create(id, socket);
-        self.model.assign(number, Number::Socket(id), lives_on);
-        self.exorcise()?;
+        self.model.assign(number, Number::Socket(id));
         self.closed(closed)?;
-        self.settle(Whose::Number(number))
+        self.wait_for_state(Whose::Number(number))
     }
 
     fn close(&mut self, number: usize) -> Outcome {
         self.numbers[number] = None;
         let closed = self.model.number(number);
-        self.model
-            .assign(number, Number::Closed, self.lives_on(closed));
-        self.exorcise()?;
+        self.model.assign(number, Number::Closed);
         self.closed(closed)
     }
 
     /// Whether a socket has a duplicate.
-    fn lives_on(&self, what: Number) -> bool {
+    fn has_duplicate(&self, what: Number) -> bool {
         self.clones
             .iter()
             .any(|&(id, _)| Number::Socket(id) == what)
-    }
-
-    /// Make the ports notice that sockets were closed.
-    fn exorcise(&mut self) -> Outcome {
-        if !known::CLOSED_SOCKETS_HAUNT && !known::STRANGERS_ARE_TAKEN_IN {
-            return Ok(());
-        }
-        for port in 0..PORTS {
-            for number in self.model.haunted(port) {
-                let disable = Asked {
-                    number,
-                    operation: Operations::DISABLE,
-                    key: Key::Same,
-                    filter: EventFilter::NONE,
-                    trigger: Trigger::empty(),
-                };
-                self.process(port, &[disable], 0, false)?;
-                self.model.noticed(port, number);
-            }
-        }
-        Ok(())
     }
 
     /// A descriptor was closed. If it was the last one of its socket, the peer sees it at once (G1).
@@ -601,7 +577,7 @@ impl World {
             return Ok(());
         };
         let is_numbered = (0..NUMBERS).any(|number| self.model.number(number) == what);
-        if is_numbered || self.lives_on(what) {
+        if is_numbered || self.has_duplicate(what) {
             return Ok(());
         }
         let socket = self.model.socket(id);
@@ -639,7 +615,7 @@ impl World {
         self.closed(Number::Socket(id))
     }
 
-    fn connect(&mut self, whose: Whose, in_vain: bool) -> Outcome {
+    fn connect(&mut self, whose: Whose, refused: bool) -> Outcome {
         let Some((id, ours)) = self.find(whose) else {
             return Ok(());
         };
@@ -647,16 +623,16 @@ impl World {
         if self.model.socket(id).link != Link::Unconnected {
             return Ok(());
         }
-        if in_vain && kind == Kind::Tcp {
-            self.loopback.connect_in_vain(ours)?;
-            return self.change(whose, News::Arrived, |socket| {
+        if refused && kind == Kind::Tcp {
+            self.loopback.connect_refused(ours)?;
+            return self.change(whose, Events::ALL, |socket| {
                 socket.link = Link::Refused;
                 socket.error = true;
             });
         }
         let peer = self.loopback.connect(kind, ours)?;
         self.peers.insert(id, peer);
-        self.change(whose, News::Stirred, |socket| socket.link = Link::Open)
+        self.change(whose, Events::ALL, |socket| socket.link = Link::Open)
     }
 
     fn peer_send(&mut self, whose: Whose, bytes: usize) -> Outcome {
@@ -664,7 +640,7 @@ impl World {
             return Ok(());
         };
         let socket = self.model.socket(id);
-        if !socket.hears_peer() {
+        if !socket.peer_can_send() {
             return Ok(());
         }
         if socket.kind == Kind::Listener {
@@ -675,7 +651,7 @@ impl World {
             if let Some(Peer::Clients(clients)) = self.peers.get_mut(&id) {
                 clients.push(client);
             }
-            return self.change(whose, News::Arrived, |socket| socket.unread += 1);
+            return self.change(whose, Events::IN, |socket| socket.unread += 1);
         }
         let amount = match socket.kind {
             Kind::Udp => 1,
@@ -687,7 +663,7 @@ impl World {
                 return Err("the peer has no room".into());
             }
         }
-        self.change(whose, News::Arrived, |socket| socket.unread += amount)
+        self.change(whose, Events::IN, |socket| socket.unread += amount)
     }
 
     fn receive(&mut self, whose: Whose, limit: usize) -> Outcome {
@@ -707,7 +683,7 @@ impl World {
         if received != expected {
             return Err(format!("received {received:?}, not {expected:?}: {socket:?}").into());
         }
-        self.change(whose, News::Nothing, |socket| {
+        self.change(whose, Events::empty(), |socket| {
             socket.unread -= amount;
             socket.error &= !error;
         })
@@ -719,13 +695,13 @@ impl World {
         };
         let socket = self.model.socket(id);
         let is_stream = matches!(socket.kind, Kind::Tcp | Kind::Unix);
-        if !is_stream || !socket.hears_peer() {
+        if !is_stream || !socket.peer_can_send() {
             return Ok(());
         }
         if let Some(peer) = self.peers.get(&id).and_then(Peer::socket) {
             peer.shutdown(std::net::Shutdown::Write)?;
         }
-        self.change(whose, News::Arrived, Socket::end)
+        self.change(whose, Events::ALL, Socket::end)
     }
 
     fn peer_leave(&mut self, whose: Whose, abruptly: bool) -> Outcome {
@@ -743,7 +719,7 @@ impl World {
                 false => peer.close(),
             }
         }
-        self.change(whose, News::Arrived, |socket| {
+        self.change(whose, Events::ALL, |socket| {
             match abruptly && kind == Kind::Tcp {
                 true => socket.reset(),
                 false => socket.peer_closed(),
@@ -760,7 +736,7 @@ impl World {
             return Ok(());
         };
         loopback::receive(peer.as_fd(), kind, usize::MAX)?;
-        self.change(whose, News::Stirred, |socket| {
+        self.change(whose, Events::OUT, |socket| {
             socket.unread_by_peer = 0;
             socket.full = false;
         })
@@ -773,7 +749,7 @@ impl World {
         let socket = self.model.socket(id);
         let (kind, link) = (socket.kind, socket.link);
         let sends = match (kind, link) {
-            // Many small ones would fill a Unix socket unnoticed.
+            // Many small ones would fill a Unix socket stale.
             _ if socket.error || socket.full || socket.unread_by_peer > 8 => false,
             (Kind::Listener, _) | (_, Link::Unconnected | Link::Dead | Link::Refused) => false,
             (_, Link::Open | Link::Ended | Link::Left) => true,
@@ -784,11 +760,13 @@ impl World {
         if !loopback::send_some(ours, bytes)? {
             return Err("there is no room".into());
         }
-        let news = match link {
-            Link::Left => News::Arrived,
-            _ => News::Stirred,
+        let activity = match (kind, link) {
+            (_, Link::Left) => Events::ALL,
+            // A datagram leaves the buffer.
+            (Kind::Udp, _) => Events::OUT,
+            _ => Events::empty(),
         };
-        self.change(whose, news, |socket| match (kind, link) {
+        self.change(whose, activity, |socket| match (kind, link) {
             (Kind::Udp, Link::Left) => socket.error = true,
             (_, Link::Left) => socket.reset(),
             _ => socket.unread_by_peer += 1,
@@ -812,7 +790,7 @@ impl World {
             return Ok(());
         }
         loopback::fill(ours)?;
-        self.change(whose, News::Stirred, |socket| {
+        self.change(whose, Events::empty(), |socket| {
             socket.full = true;
             socket.unread_by_peer += 1;
         })
@@ -821,24 +799,10 @@ impl World {
     /// Apply a batch to the model: each entry with its key, and the result that it has to get.
     fn requests(&mut self, port: usize, batch: &[Asked]) -> Vec<(Request, Expected)> {
         let mut requests: Vec<(Request, Expected)> = Vec::with_capacity(batch.len());
-        let mut reused = Vec::new();
-        let mut has_level = false;
         for asked in batch {
-            let is_edge = asked.trigger.contains(Trigger::EDGE);
-            if known::FORGOTTEN_BESIDE_EDGES && is_edge && has_level {
-                continue;
-            }
-            has_level |= asked.trigger == Trigger::ONESHOT | Trigger::LEVEL
-                && self.model.key(port, asked.number).is_some();
-            if known::TWICE_AFTER_REUSE_IS_LOST && reused.contains(&asked.number) {
-                continue;
-            }
             let key = match asked.key {
                 Key::Same => self.model.key(port, asked.number),
-                Key::Former => {
-                    reused.push(asked.number);
-                    self.model.former_key(port, asked.number)
-                }
+                Key::Former => self.model.former_key(port, asked.number),
                 Key::New => None,
             };
             let request = Request {
@@ -869,18 +833,9 @@ impl World {
             false => Duration::ZERO,
         };
         let mut entries = vec![Entry::default(); room];
-        let mut outcome = self.ports[port]
+        let outcome = self.ports[port]
             .process(&mut registrations, &mut entries, Some(timeout))
             .map(|entries| entries.to_vec());
-        for _ in 0..16 {
-            let late = outcome == Err(Error::TimedOut) && self.model.is_due(port);
-            if !late || !known::LOOKS_ARE_SHORT {
-                break;
-            }
-            outcome = self.ports[port]
-                .dequeue(&mut entries, Some(Duration::ZERO))
-                .map(|entries| entries.to_vec());
-        }
         for (registration, (request, expected)) in registrations.iter().zip(&requests) {
             let result = registration.result();
             if result != *expected {
@@ -954,7 +909,7 @@ impl World {
         if self.model.is_due(port) {
             return Ok(());
         }
-        // Whatever may come is to come before, and what is lost to be found out.
+        // Before that, dequeue what may come, and let the port clean up stale registrations.
         for _ in 0..16 {
             self.process(port, &[], 64, false)?;
         }
@@ -1009,8 +964,8 @@ impl World {
         Ok(())
     }
 
-    /// Disable everything, and take what is queued.
-    fn quieten(&mut self, port: usize) -> Outcome {
+    /// Disable everything, and dequeue what is queued.
+    fn disable_all(&mut self, port: usize) -> Outcome {
         let disable = |number| Asked {
             number,
             operation: Operations::DISABLE,
@@ -1030,7 +985,7 @@ impl World {
     }
 
     fn race(&mut self, port: usize, batches: &[Vec<Asked>], room: usize) -> Outcome {
-        self.quieten(port)?;
+        self.disable_all(port)?;
         let registered = self.model.registered(port);
         let mut keys = [0; NUMBERS];
         for (number, key) in keys.iter_mut().enumerate() {
@@ -1053,9 +1008,9 @@ impl World {
         let first_number = self.first_number;
         let real = &self.ports[port];
         let mut calls = race::run(real, &requests, room, |it| registration(first_number, it))?;
-        // Each of these can bring everything that was ready when the one before came back.
+        // Each of these can return everything that was ready when the one before returned.
         for _ in 0..3 {
-            calls.push(race::look(real, &calls)?);
+            calls.push(race::poll_now(real, &calls)?);
         }
 
         let contenders: Vec<Contender<'_>> = (0..NUMBERS)
@@ -1080,11 +1035,11 @@ impl World {
             }
         }
         loop {
-            let look = race::look(real, &calls)?;
-            if look.is_empty() {
+            let call = race::poll_now(real, &calls)?;
+            if call.is_empty() {
                 break;
             }
-            calls.push(look);
+            calls.push(call);
         }
         race::check_keys(&contenders, &calls)?;
         for contender in &contenders {
@@ -1127,7 +1082,7 @@ impl World {
             while self.model.is_due(port) {
                 self.process(port, &[], 3, true)?;
             }
-            // Some of what was closed while it was queued may come out yet.
+            // Notifications of sockets that were closed while queued may still be dequeued.
             for _ in 0..NUMBERS {
                 self.process(port, &[], 64, false)?;
             }
@@ -1157,7 +1112,7 @@ fn registration(first_number: RawFd, request: &Request) -> Registration<'static>
     registration
 }
 
-/// Do not let the system keep a connection for a while after this.
-fn hurry(ours: &OwnedFd) {
+/// Close a connection without TIME_WAIT.
+fn close_at_once(ours: &OwnedFd) {
     let _ = socket2::SockRef::from(ours).set_linger(Some(Duration::ZERO));
 }

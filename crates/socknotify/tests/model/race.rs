@@ -1,9 +1,9 @@
 //! Threads that register and dequeue at once.
 //!
-//! What comes depends on who was faster, so the model cannot follow step by step. Here every thread has
-//! a socket that it alone registers, all threads dequeue for each other, nothing happens to the sockets
-//! meanwhile, and the whole is judged when it is over: by the order of those calls of which one had
-//! ended before the other began.
+//! The packets depend on the order of the threads, so the model cannot follow step by step. Here every
+//! thread has a socket that it alone registers, all threads dequeue for each other, nothing happens to
+//! the sockets meanwhile, and all is checked at the end: by the order of those calls of which one ended
+//! before the other began.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -15,7 +15,7 @@ use socknotify::{
 };
 
 use crate::conditions::Socket;
-use crate::model::{Request, Verdict, known};
+use crate::model::{Check, Request};
 
 /// One call of one thread.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ pub(crate) fn run(
     })
 }
 
-/// Look for more, in the same way.
-pub(crate) fn look(port: &CompletionPort, after: &[Call]) -> Result<Call, Error> {
+/// Dequeue once more, in the same way.
+pub(crate) fn poll_now(port: &CompletionPort, after: &[Call]) -> Result<Call, Error> {
     let end = after.iter().map(|call| call.time.end).max();
     let clock = AtomicUsize::new(end.unwrap_or_default() + 1);
     call(port, &clock, None, 64, &|_: &Request| unreachable!())
@@ -104,51 +104,51 @@ pub(crate) struct Contender<'a> {
     pub(crate) registered: bool,
 }
 
-/// How a registration stands, as its thread knows it.
+/// The state of a registration, as its thread knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Status {
     Absent,
     Registered,
-    /// It is being removed; or the REMOVE has come already, to whichever thread.
-    Leaving,
+    /// It is being removed; or the REMOVE was dequeued already, on any thread.
+    Removing,
 }
 
 impl Contender<'_> {
-    /// B7: what came of each request of this socket. Returns whether it is registered in the end.
+    /// B7: the result of each request for this socket. Returns whether it is registered in the end.
     pub(crate) fn check_results(&self, calls: &[Call]) -> Result<bool, String> {
         use RegistrationError as Wrong;
 
-        let mut standing = match self.registered {
-            true => Standing::Registered,
-            false => Standing::Absent,
+        let mut status = match self.registered {
+            true => Status::Registered,
+            false => Status::Absent,
         };
         for (request, result) in self.requests(calls) {
             let (allowed, next): (&[Result<(), Wrong>], _) =
-                match (request.operation, self.socket, standing) {
-                    (_, None, _) => (&[Err(Wrong::NotASocket)], standing),
+                match (request.operation, self.socket, status) {
+                    (_, None, _) => (&[Err(Wrong::NotASocket)], status),
                     (Operation::ENABLE, _, _) if self.elsewhere => {
-                        (&[Err(Wrong::OtherPort)], standing)
+                        (&[Err(Wrong::OtherPort)], status)
                     }
-                    (Operation::ENABLE, _, Standing::Leaving) => {
-                        (&[Ok(()), Err(Wrong::RemovePending)], Standing::Registered)
+                    (Operation::ENABLE, _, Status::Removing) => {
+                        (&[Ok(()), Err(Wrong::RemovePending)], Status::Registered)
                     }
-                    (Operation::ENABLE, _, _) => (&[Ok(())], Standing::Registered),
-                    (Operation::DISABLE, _, Standing::Registered) => (&[Ok(())], standing),
-                    (_, _, Standing::Registered) => (&[Ok(())], Standing::Leaving),
-                    _ => (&[Err(Wrong::NotFound)], standing),
+                    (Operation::ENABLE, _, _) => (&[Ok(())], Status::Registered),
+                    (Operation::DISABLE, _, Status::Registered) => (&[Ok(())], status),
+                    (_, _, Status::Registered) => (&[Ok(())], Status::Removing),
+                    _ => (&[Err(Wrong::NotFound)], status),
                 };
             if !allowed.contains(&result) {
                 return Err(format!("B7: {request:?} gave {result:?} of {self:?}"));
             }
             if result.is_ok() {
-                standing = next;
+                status = next;
             }
         }
-        Ok(standing == Standing::Registered)
+        Ok(status == Status::Registered)
     }
 
-    /// B4, C2, C4, C6, C8, D4, D7: what came of this socket, in these calls and in looks after them.
-    pub(crate) fn check_notifications(&self, calls: &[Call]) -> Verdict {
+    /// B4, C2, C4, C6, C8, D4, D7: the notifications of this socket, in these calls and after them.
+    pub(crate) fn check_notifications(&self, calls: &[Call]) -> Check {
         let wrong = |clause: &str| Err(format!("{clause}: {self:?} in a race: {calls:#?}"));
         let came: Vec<(&Range<usize>, Events)> = calls
             .iter()
@@ -215,14 +215,12 @@ impl Contender<'_> {
             return wrong("C6, C8");
         }
 
-        // C4: whoever was enabled last, and holds, is notified after that.
+        // C4: what was enabled last, and holds, is notified after that.
         if let Some((time, request)) = applied.last() {
             let holds = socket.holds() & wanted(request);
-            let reports_unwanted = known::FORGOTTEN_BESIDE_EDGES && socket.hangs_up();
             if enabled(request)
                 && !is_edge(request)
                 && !holds.is_empty()
-                && !reports_unwanted
                 && !came.iter().any(|(other, _)| other.end > time.start)
             {
                 return wrong("C4");
@@ -257,7 +255,7 @@ fn is_edge(request: &Request) -> bool {
 }
 
 /// Whatever came has to belong to one of them (G6), and in one call to each but once (C3).
-pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Verdict {
+pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Check {
     for call in calls {
         for (index, entry) in call.dequeued.iter().enumerate() {
             let key = entry.completion_key;
