@@ -202,9 +202,9 @@ impl<B: Backend> Engine<B> {
         let wait = Wait {
             room: call.room.min(BATCH),
             timeout: match handed_over {
-                HandedOver::Armed => call.deadline.remaining(),
                 // What is ready already goes behind what was reported before that.
-                HandedOver::Ready | HandedOver::Failed => Some(Duration::ZERO),
+                HandedOver::Ready => Some(Duration::ZERO),
+                _ => call.deadline.remaining(),
             },
             borrowed: call.armed,
             is_exclusive: false,
@@ -212,9 +212,12 @@ impl<B: Backend> Engine<B> {
         let Scratch {
             memory, reports, ..
         } = &mut **scratch;
-        self.backend.wait(&self.wanted, memory, reports, &wait);
-        // What could not be armed may be ready when it is registered anew.
+        // What could not be armed is dealt with first: it may be ready when it is registered anew.
         *has_waited = handed_over != HandedOver::Failed;
+        match *has_waited {
+            true => self.backend.wait(&self.wanted, memory, reports, &wait),
+            false => reports.clear(),
+        }
         let is_woken = reports.woken;
         let mut core = self.lock();
         let mut was_ahead = core.scheduler.end_polling(*arrival, is_woken);
@@ -227,8 +230,12 @@ impl<B: Backend> Engine<B> {
                 self.fetch(&mut core);
             }
             self.take_outcomes(&mut core, scratch, call.registrations);
-            if is_stray && core.queue.len() == 0 {
-                core.policy.on_spurious_wakeup();
+            if core.queue.len() == 0 {
+                // There may be more behind it.
+                *has_waited &= scratch.reports.reports.len() < wait.room;
+                if is_stray {
+                    core.policy.on_spurious_wakeup();
+                }
             }
         }
         scratch.rearms.clear();
