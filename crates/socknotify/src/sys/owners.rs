@@ -82,7 +82,7 @@ impl Owner {
     ) -> Result<(), RegistrationError> {
         let mut owners = lock();
         let identity = halves(identify()?);
-        let entry = owners.entry_mut(socket);
+        let entry = owners.entry(socket);
         if entry.port != 0 && entry.port != self.0 && entry.identity == identity {
             return Err(RegistrationError::OtherPort);
         }
