@@ -150,9 +150,11 @@ pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout:
     let room = room as i32;
     let set = set.as_raw_fd();
     let count = match timeout {
-        // SAFETY: there is room for as many events, here and below.
+        // SAFETY: there is room for so many events.
         None => unsafe { libc::epoll_wait(set, memory, room, -1) },
+        // SAFETY: as above.
         Some(Duration::ZERO) => unsafe { libc::epoll_wait(set, memory, room, 0) },
+        // SAFETY: as above.
         Some(timeout) => unsafe { wait_exactly(set, memory, room, timeout) },
     };
     // SAFETY: the kernel has written so many events.
