@@ -195,14 +195,13 @@ impl<B: Backend> Engine<B> {
         let may_skip = core.unasked < UNASKED;
         drop(core);
         let handed_over = self.hand_over(scratch);
-        let is_all_ready =
-            handed_over == HandedOver::Ready && scratch.rearms.len() == call.registrations.len();
+        let is_all_ready = handed_over == HandedOver::Ready(call.registrations.len());
         let asks = handed_over != HandedOver::Failed && !(is_all_ready && may_skip);
         let wait = Wait {
             room: call.room.min(BATCH),
             timeout: match handed_over {
                 // What is ready already goes behind what was reported before that.
-                HandedOver::Ready => Some(Duration::ZERO),
+                HandedOver::Ready(_) => Some(Duration::ZERO),
                 _ => call.deadline.remaining(),
             },
             borrowed: call.armed,

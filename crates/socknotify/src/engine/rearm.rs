@@ -11,8 +11,8 @@ use crate::{Registration, RegistrationError};
 pub(super) enum HandedOver {
     /// All is armed.
     Armed,
-    /// Some are ready, all others are armed.
-    Ready,
+    /// So many are ready, all others are armed.
+    Ready(usize),
     /// Some are not armed, and have to be dealt with before anybody waits for them.
     Failed,
 }
@@ -100,21 +100,20 @@ impl<B: Backend> Engine<B> {
         }
         let Scratch { memory, rearms, .. } = scratch;
         self.backend.rearm(&self.wanted, memory, rearms);
-        let mut found = HandedOver::Armed;
+        let mut ready = 0;
         for rearm in rearms.iter() {
             match rearm.outcome {
                 Outcome::Armed => {}
-                Outcome::Ready(_) if found == HandedOver::Armed => found = HandedOver::Ready,
-                Outcome::Ready(_) => {}
-                Outcome::Withdrawn | Outcome::Failed(_) => found = HandedOver::Failed,
+                Outcome::Ready(_) => ready += 1,
+                Outcome::Withdrawn | Outcome::Failed(_) => return HandedOver::Failed,
             }
         }
-        match found {
-            HandedOver::Armed => rearms.clear(),
-            // What is armed needs no more attention.
-            _ => rearms.retain(|rearm| rearm.outcome != Outcome::Armed),
+        if ready > 0 {
+            return HandedOver::Ready(ready);
         }
-        found
+        // It needs no more attention.
+        rearms.clear();
+        HandedOver::Armed
     }
 
     /// The second half, with the lock.

@@ -1,6 +1,5 @@
 //! The system calls, by the numbers of descriptors.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,9 +10,8 @@ use crate::engine::{GENERATIONS, Interest, Mode, word};
 pub(super) type Errno = i32;
 
 fn errno() -> Errno {
-    io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
+    // SAFETY: the address is the calling thread's own, and always good.
+    unsafe { *libc::__errno_location() }
 }
 
 /// What the outcome of a call stands for: negative for an error.
@@ -150,9 +148,11 @@ pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout:
     let room = room as i32;
     let set = set.as_raw_fd();
     let count = match timeout {
-        // SAFETY: there is room for as many events, here and below.
+        // SAFETY: there is room for so many events.
         None => unsafe { libc::epoll_wait(set, memory, room, -1) },
+        // SAFETY: as above.
         Some(Duration::ZERO) => unsafe { libc::epoll_wait(set, memory, room, 0) },
+        // SAFETY: as above.
         Some(timeout) => unsafe { wait_exactly(set, memory, room, timeout) },
     };
     // SAFETY: the kernel has written so many events.
