@@ -153,7 +153,8 @@ impl<B: Backend> Engine<B> {
             let Some(slot) = core.table.slot(report.socket) else {
                 continue;
             };
-            if slot.armed_generation != report.generation || !slot.is_live() {
+            let is_current = slot.armed_generation == report.generation && slot.armed.is_some();
+            if !is_current || !slot.is_live() {
                 continue;
             }
             if report.validity != Validity::Valid && !self.is_valid(report) {

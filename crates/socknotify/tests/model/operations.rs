@@ -578,8 +578,8 @@ impl World {
 
     /// Make the ports end stale registrations.
     ///
-    /// G3, note 9 of CONTRACT.md: a report of a socket that was closed under its registered number, and has a
-    /// duplicate, can pass for one of what has the number now, if that is not registered.
+    /// Known fault of the engine (G2, G3): a report of a socket that was closed under its registered
+    /// number, and has a duplicate, passes for one of what has the number now.
     fn clean_up_stale_registrations(&mut self) -> Outcome {
         for port in 0..PORTS {
             for number in self.model.stale_registrations(port) {

@@ -23,8 +23,8 @@ mod timer;
 mod unwanted;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use self::edges::InitialEdges;
@@ -55,10 +55,9 @@ pub(crate) struct Epoll {
     silent: Silent,
     policy: PollPolicy,
     stale: Mutex<Stale>,
-    /// Held while a socket is added to the set only to see whether it is there.
-    probe: Mutex<()>,
-    /// Counts the batches of reports that were checked.
-    checks: AtomicU32,
+    /// Locked for writing while a socket is in the set, or not, for the sake of a question; for reading while
+    /// one that is in the set is armed.
+    members: RwLock<()>,
 }
 
 /// How often in a row a look at what there is may bring nothing of interest.
@@ -89,8 +88,7 @@ impl Epoll {
             silent: Silent::default(),
             policy: PollPolicy::default(),
             stale: Mutex::default(),
-            probe: Mutex::default(),
-            checks: AtomicU32::new(0),
+            members: RwLock::default(),
         };
         this.add_own(&this.set)?;
         Ok(this)
@@ -111,8 +109,9 @@ impl Epoll {
 
     /// Watch a socket that is in the set.
     fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
-        self.control(libc::EPOLL_CTL_MOD, interest)
-            .map_err(arm_error)
+        let _members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let modify = libc::EPOLL_CTL_MOD;
+        self.control(modify, interest).map_err(arm_error)
     }
 
     /// The same, where another thread may have done so before. If it armed edges, what has begun to hold since
@@ -126,10 +125,12 @@ impl Epoll {
 
     /// Watch a socket that is not, or should not be, in the set.
     fn add(&self, interest: &Interest) -> Result<(), ArmError> {
-        match self.control(libc::EPOLL_CTL_ADD, interest) {
-            Err(libc::EEXIST) => self.modify(interest),
-            done => done.map_err(arm_error),
-        }
+        let _members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let done = match self.control(libc::EPOLL_CTL_ADD, interest) {
+            Err(libc::EEXIST) => self.control(libc::EPOLL_CTL_MOD, interest),
+            done => done,
+        };
+        done.map_err(arm_error)
     }
 
     /// Turn what the kernel reported into reports.
@@ -215,8 +216,6 @@ impl Backend for Epoll {
         if interest.socket > Data::MAX_SOCKET {
             return Err(ArmError::Refused(RegistrationError::LimitReached));
         }
-        // Before the lock of the initial edges, as always.
-        let _probe = is_new.then(|| self.probe());
         let control = || match is_new {
             true => self.add(interest),
             false => self.modify(interest),
@@ -232,14 +231,14 @@ impl Backend for Epoll {
     }
 
     fn disarm(&self, socket: u32) -> Result<(), ArmError> {
-        let _probe = self.probe();
         self.initial_edges.forget(socket);
+        let _members = self.members.write().unwrap_or_else(PoisonError::into_inner);
         sys::control(&self.set, libc::EPOLL_CTL_DEL, socket, 0, Data::IGNORED).map_err(arm_error)
     }
 
     fn poll_now(
         &self,
-        wanted: &Wanted,
+        _wanted: &Wanted,
         memory: &mut Memory,
         interests: &[Interest],
         readiness: &mut Vec<Readiness>,
@@ -254,8 +253,7 @@ impl Backend for Epoll {
                 // A poll goes by the number alone.
                 Readiness::Ready(_)
                     if interest.mode() != Mode::Kept
-                        && self.is_armed(wanted, interest.socket, interest.generation())
-                            != Ok(true) =>
+                        && self.is_armed(interest.socket) != Ok(true) =>
                 {
                     Readiness::Unknown
                 }
@@ -287,7 +285,7 @@ impl Backend for Epoll {
             if !self.initial_edges.is_empty() {
                 self.initial_edges.suppress(reports, first);
             }
-            self.check(wanted, wait, memory, reports, first);
+            self.check(wait, reports, first);
             if wait.is_exclusive && reports.wants_exclusive {
                 self.rebuild(wanted, memory, reports);
             }

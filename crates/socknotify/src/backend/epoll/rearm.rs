@@ -86,11 +86,7 @@ impl Epoll {
             let Interest { socket, .. } = rearm.interest;
             match conditions::answer(poll, &rearm.interest, is_known) {
                 // A poll goes by the number alone.
-                Readiness::Ready(events)
-                    if rearm.is_owned
-                        || self.is_armed(wanted, socket, rearm.interest.generation())
-                            == Ok(true) =>
-                {
+                Readiness::Ready(events) if rearm.is_owned || self.is_armed(socket) == Ok(true) => {
                     ready += usize::from(rearm.is_silent);
                     rearm.outcome = Outcome::Ready(events);
                 }

@@ -135,12 +135,17 @@ impl Epoll {
         // What is in the new set, and what is not because its number stands for another socket.
         let mut known = HashMap::<u32, (Interest, bool)>::new();
         let mut add = |interest: Interest| -> Result<(), Errno> {
-            let is_same = self.is_armed(wanted, interest.socket, interest.generation())?;
-            known.insert(interest.socket, (interest, is_same));
-            match is_same {
-                true => add_to(&new, &interest),
-                false => Ok(()),
+            let Interest { socket, .. } = interest;
+            add_to(&new, &interest)?;
+            // It goes by the number, which can become another socket's at any time. What it stands for after
+            // that, and is in the old set under it, it stood for before.
+            let is_same = self.is_armed(socket)?;
+            if !is_same {
+                let delete = libc::EPOLL_CTL_DEL;
+                let _ = sys::control(&new, delete, socket, 0, Data::IGNORED);
             }
+            known.insert(socket, (interest, is_same));
+            Ok(())
         };
         let is_edge = |interest: &Interest| interest.mode() == Mode::Edge;
         wanted.iter().filter(is_edge).try_for_each(&mut add)?;
@@ -200,7 +205,7 @@ impl Epoll {
         if !self.initial_edges.is_empty() {
             self.initial_edges.suppress(reports, first);
         }
-        self.check(wanted, &Wait::NOW, memory, reports, first);
+        self.check(&Wait::NOW, reports, first);
     }
 
     /// Put a new set in the place of this one.

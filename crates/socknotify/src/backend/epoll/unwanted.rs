@@ -21,6 +21,7 @@ impl Epoll {
             let flags = conditions::flags(interest.filter(), Mode::Edge);
             let data = Data::of(interest).quiet();
             let modify = libc::EPOLL_CTL_MOD;
+            let _members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             let done = sys::control(&self.set, modify, interest.socket, flags, data);
             done.map_err(super::arm_error)
         });
