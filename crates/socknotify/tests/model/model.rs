@@ -665,28 +665,6 @@ impl Model {
         Ok(())
     }
 
-    /// Numbers that are open, and whose former registration the port may not have ended.
-    pub(crate) fn stale_registrations(&self, port: usize) -> Vec<usize> {
-        let port = &self.ports[port];
-        let is_stale = |&number: &usize| {
-            port.lost[number] && port.stale[number] && self.numbers[number] != Number::Closed
-        };
-        (0..NUMBERS).filter(is_stale).collect()
-    }
-
-    /// The port has ended the former registration of a number, if it is a socket now.
-    pub(crate) fn cleaned_up(&mut self, port: usize, number: usize) {
-        if self.numbers[number] == Number::Other {
-            return;
-        }
-        let port = &mut self.ports[port];
-        let is_formerly = |it: &Registration| it.number == number && !it.attached;
-        port.registrations
-            .retain(|it| !is_formerly(it) || it.state != State::Over);
-        // What is being removed is kept until it was dequeued.
-        port.stale[number] = port.registrations.iter().any(is_formerly);
-    }
-
     /// The numbers that are registered here, and not being removed.
     pub(crate) fn registered(&self, port: usize) -> Vec<usize> {
         let registrations = self.ports[port].registrations.iter();

@@ -547,7 +547,6 @@ impl World {
         let lives_on = self.lives_on(closed);
         let Some((peer, socket)) = peer else {
             self.model.assign(number, Number::Other, lives_on);
-            self.clean_up_stale_registrations()?;
             return self.closed(closed);
         };
         let id = self.sockets_made;
@@ -555,7 +554,6 @@ impl World {
         self.peers.insert(id, peer);
         self.model.create(id, socket);
         self.model.assign(number, Number::Socket(id), lives_on);
-        self.clean_up_stale_registrations()?;
         self.closed(closed)?;
         self.wait_for_state(Whose::Number(number))
     }
@@ -565,7 +563,6 @@ impl World {
         let closed = self.model.number(number);
         self.model
             .assign(number, Number::Closed, self.lives_on(closed));
-        self.clean_up_stale_registrations()?;
         self.closed(closed)
     }
 
@@ -574,27 +571,6 @@ impl World {
         self.clones
             .iter()
             .any(|&(id, _)| Number::Socket(id) == what)
-    }
-
-    /// Make the ports end stale registrations.
-    ///
-    /// Known fault of the engine (G2, G3): a report of a socket that was closed under its registered
-    /// number, and has a duplicate, passes for one of what has the number now.
-    fn clean_up_stale_registrations(&mut self) -> Outcome {
-        for port in 0..PORTS {
-            for number in self.model.stale_registrations(port) {
-                let disable = Asked {
-                    number,
-                    operation: Operations::DISABLE,
-                    key: Key::Same,
-                    filter: EventFilter::NONE,
-                    trigger: Trigger::empty(),
-                };
-                self.process(port, &[disable], 0, false)?;
-                self.model.cleaned_up(port, number);
-            }
-        }
-        Ok(())
     }
 
     /// A descriptor was closed. If it was the last one of its socket, the peer sees it at once (G1).
