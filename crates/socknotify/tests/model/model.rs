@@ -80,8 +80,6 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
-    /// A notification that may be queued has no wanted condition left.
-    has_void_packet: bool,
     /// The conditions that held at the last update, for edges.
     held: Events,
     /// The REMOVE may be merged into a notification that was queued earlier.
@@ -105,7 +103,6 @@ impl Registration {
             possible: Events::empty(),
             possible_since: 0,
             shown: Events::empty(),
-            has_void_packet: false,
             held: Events::empty(),
             is_merged: false,
             overtaken_by: Vec::new(),
@@ -148,7 +145,6 @@ impl Registration {
         self.due = Events::empty();
         self.possible = Events::empty();
         self.shown = Events::empty();
-        self.has_void_packet = false;
         self.overtaken_by.clear();
     }
 
@@ -190,9 +186,6 @@ impl Registration {
         self.state = State::Enabled;
         let wanted = self.wanted();
         self.set_due(self.due & wanted, now);
-        if !self.possible.is_empty() {
-            self.has_void_packet = !self.possible.intersects(wanted);
-        }
         self.possible &= wanted;
         self.shown &= wanted;
         self.held = socket.may_hold() & wanted;
@@ -286,8 +279,6 @@ struct Port {
     posted: VecDeque<Posted>,
     /// Numbers that were closed while they were registered here. The port may not know it yet.
     stale: [bool; NUMBERS],
-    /// Numbers whose registered socket was closed while it had a duplicate.
-    lost: [bool; NUMBERS],
 }
 
 impl Port {
@@ -353,14 +344,12 @@ impl Model {
         self.sockets.remove(&id);
     }
 
-    /// A number refers to something else from now on. That closes what it referred to, though that
-    /// socket may have a duplicate.
-    pub(crate) fn assign(&mut self, number: usize, what: Number, lives_on: bool) {
+    /// A number refers to something else from now on. That closes what it referred to.
+    pub(crate) fn assign(&mut self, number: usize, what: Number) {
         self.numbers[number] = what;
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
                 registration.close();
-                port.lost[number] |= lives_on;
                 port.stale[number] = true;
             }
             port.drop_those_that_are_over();

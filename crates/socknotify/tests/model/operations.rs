@@ -544,16 +544,15 @@ impl World {
             return Err(format!("{raw} is in use").into());
         }
         let closed = self.model.number(number);
-        let lives_on = self.lives_on(closed);
         let Some((peer, socket)) = peer else {
-            self.model.assign(number, Number::Other, lives_on);
+            self.model.assign(number, Number::Other);
             return self.closed(closed);
         };
         let id = self.sockets_made;
         self.sockets_made += 1;
         self.peers.insert(id, peer);
         self.model.create(id, socket);
-        self.model.assign(number, Number::Socket(id), lives_on);
+        self.model.assign(number, Number::Socket(id));
         self.closed(closed)?;
         self.wait_for_state(Whose::Number(number))
     }
@@ -561,13 +560,12 @@ impl World {
     fn close(&mut self, number: usize) -> Outcome {
         self.numbers[number] = None;
         let closed = self.model.number(number);
-        self.model
-            .assign(number, Number::Closed, self.lives_on(closed));
+        self.model.assign(number, Number::Closed);
         self.closed(closed)
     }
 
     /// Whether a socket has a duplicate.
-    fn lives_on(&self, what: Number) -> bool {
+    fn has_duplicate(&self, what: Number) -> bool {
         self.clones
             .iter()
             .any(|&(id, _)| Number::Socket(id) == what)
@@ -579,7 +577,7 @@ impl World {
             return Ok(());
         };
         let is_numbered = (0..NUMBERS).any(|number| self.model.number(number) == what);
-        if is_numbered || self.lives_on(what) {
+        if is_numbered || self.has_duplicate(what) {
             return Ok(());
         }
         let socket = self.model.socket(id);
