@@ -37,6 +37,7 @@ pub(crate) struct Interest {
 
 /// An interest that is handed over again, and what became of it.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(windows, allow(dead_code, reason = "there, all are armed alike"))]
 pub(crate) struct Rearm {
     pub(crate) interest: Interest,
     /// The system has this interest already. What holds by now it may have reported earlier.
@@ -60,6 +61,7 @@ pub(crate) enum Outcome {
     /// It is armed; or another thread has changed the interest, which that one saw to.
     Armed,
     /// These conditions hold, and it may not be armed.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, those are reported"))]
     Ready(Events),
     /// The interest was withdrawn by another thread.
     Withdrawn,
@@ -116,6 +118,7 @@ pub(crate) struct Wait {
     /// Generations that this call has armed: their sockets are borrowed, and so are known to be open.
     pub(crate) borrowed: (u32, u32),
     /// The engine's lock is held: nobody arms anything for the first time, or disarms it, meanwhile.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
     pub(crate) is_exclusive: bool,
 }
 
@@ -129,7 +132,6 @@ impl Wait {
     };
 
     /// Whether the socket of this generation is borrowed by the call that waits.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, closes are known"))]
     pub(crate) fn borrows(&self, generation: u32) -> bool {
         let (first, end) = self.borrowed;
         generation.wrapping_sub(first) & GENERATIONS < end.wrapping_sub(first) & GENERATIONS
