@@ -133,9 +133,13 @@ impl Wait {
 
     /// Whether the socket of this generation is borrowed by the call that waits.
     pub(crate) fn borrows(&self, generation: u32) -> bool {
-        let (first, end) = self.borrowed;
-        generation.wrapping_sub(first) & GENERATIONS < end.wrapping_sub(first) & GENERATIONS
+        is_between(generation, self.borrowed)
     }
+}
+
+/// Whether a generation is at or after the first of these, and before the second.
+pub(super) fn is_between(generation: u32, (first, end): (u32, u32)) -> bool {
+    generation.wrapping_sub(first) & GENERATIONS < end.wrapping_sub(first) & GENERATIONS
 }
 
 /// How many reports a thread takes at once, at the most.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::backend::{BATCH, Backend, Wait};
 use super::place::{self, Places};
+use super::rearm::HandedOver;
 use super::register::Armed;
 use super::scheduler::{Arrival, Precedence, Wake};
 use super::{Core, Engine, Guard, Scratch};
@@ -56,6 +57,14 @@ struct Call<'call, 'socket, B: Backend> {
     deadline: Deadline,
 }
 
+impl<B: Backend> Call<'_, '_, B> {
+    /// Whether a connection could not be armed: its owner has to know, whatever else comes.
+    fn has_failed_owned(&self) -> bool {
+        let mut registrations = self.registrations.iter();
+        registrations.any(|entry| entry.owned && entry.result.is_err())
+    }
+}
+
 impl<B: Backend> Engine<B> {
     /// Dequeue packets, after the registrations were applied. What is yet to be armed is armed on the way.
     pub(super) fn dequeue<'a>(
@@ -87,7 +96,7 @@ impl<B: Backend> Engine<B> {
             if count > 0 {
                 break Ok(count);
             }
-            if has_waited && call.deadline.has_passed() {
+            if has_waited && call.deadline.has_passed() || call.has_failed_owned() {
                 break Err(Error::TimedOut);
             }
             core = self.wait(core, &mut call, &mut has_waited);
@@ -120,13 +129,13 @@ impl<B: Backend> Engine<B> {
             if parks && !call.scratch.rearms.is_empty() {
                 return self.rearm(core, &mut call.scratch, call.registrations);
             }
-            *has_waited = true;
             let was_ahead;
             if parks {
+                *has_waited = true;
                 core = self.park(core, call);
                 was_ahead = core.scheduler.is_newer_polling(call.arrival);
             } else {
-                (core, was_ahead) = self.poll(core, call);
+                (core, was_ahead) = self.poll(core, call, has_waited);
             }
             let packets = core.queue.len();
             let precedence = core.scheduler.precedence(call.arrival, was_ahead, packets);
@@ -181,6 +190,7 @@ impl<B: Backend> Engine<B> {
         &'a self,
         mut core: Guard<'a, B>,
         call: &mut Call<'_, '_, B>,
+        has_waited: &mut bool,
     ) -> (Guard<'a, B>, bool) {
         let Call {
             scratch, arrival, ..
@@ -188,13 +198,13 @@ impl<B: Backend> Engine<B> {
         core.scheduler.begin_polling(*arrival);
         let began = core.generation;
         drop(core);
-        // What is ready already goes behind what was reported before that.
-        let is_ready = self.hand_over(scratch);
+        let handed_over = self.hand_over(scratch);
         let wait = Wait {
             room: call.room.min(BATCH),
-            timeout: match is_ready {
-                true => Some(Duration::ZERO),
-                false => call.deadline.remaining(),
+            timeout: match handed_over {
+                // What is ready already goes behind what was reported before that.
+                HandedOver::Ready => Some(Duration::ZERO),
+                _ => call.deadline.remaining(),
             },
             borrowed: call.armed,
             is_exclusive: false,
@@ -202,7 +212,12 @@ impl<B: Backend> Engine<B> {
         let Scratch {
             memory, reports, ..
         } = &mut **scratch;
-        self.backend.wait(&self.wanted, memory, reports, &wait);
+        // What could not be armed is dealt with first: it may be ready when it is registered anew.
+        *has_waited = handed_over != HandedOver::Failed;
+        match *has_waited {
+            true => self.backend.wait(&self.wanted, memory, reports, &wait),
+            false => reports.clear(),
+        }
         let is_woken = reports.woken;
         let mut core = self.lock();
         let mut was_ahead = core.scheduler.end_polling(*arrival, is_woken);
@@ -215,8 +230,12 @@ impl<B: Backend> Engine<B> {
                 self.fetch(&mut core);
             }
             self.take_outcomes(&mut core, scratch, call.registrations);
-            if is_stray && core.queue.len() == 0 {
-                core.policy.on_spurious_wakeup();
+            if core.queue.len() == 0 {
+                // There may be more behind it.
+                *has_waited &= scratch.reports.reports.len() < wait.room;
+                if is_stray {
+                    core.policy.on_spurious_wakeup();
+                }
             }
         }
         scratch.rearms.clear();

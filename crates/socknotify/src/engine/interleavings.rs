@@ -1,4 +1,4 @@
-//! Every interleaving of a few threads in one port, on a poller that exists in memory only.
+//! Every interleaving of a few threads in one port, on a backend that exists in memory only.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg interleavings" cargo test --release -p socknotify --lib interleavings
@@ -6,7 +6,6 @@
 //!
 //! A wake-up that is lost shows as a deadlock, which the checker reports.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,39 +14,27 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
 use super::{
-    Engine, Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Watch, WatchError,
+    ArmError, Backend, Engine, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report,
+    Reports, Validity, Wait, Wanted,
 };
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger};
 
 const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 
-/// A poller that watches sockets which become readable when a test says so.
+/// A backend that watches sockets which become readable when a test says so.
 struct Model {
     kernel: Mutex<Kernel>,
     first_id: u64,
-    /// How sockets that the port owns are watched.
-    adopted: Mode,
-    /// Whether any is watched for a level. It has something to submit, then.
-    has_levels: AtomicBool,
+    /// Whether a batch is polled before it is armed again.
+    polls: bool,
 }
 
 #[derive(Default)]
 struct Kernel {
     sockets: [Socket; 2],
-    /// Requests and withdrawals that are not submitted yet.
-    requests: Vec<(Watch, Asked)>,
-    /// Reports that stand as they are, whatever becomes of the socket.
-    answers: VecDeque<Report>,
     woken: bool,
     /// Threads that wait, oldest first.
     waiters: Vec<Arc<Condvar>>,
-}
-
-/// What is asked of the poller about a request.
-#[derive(Clone, Copy, PartialEq)]
-enum Asked {
-    Make,
-    Withdraw,
 }
 
 #[derive(Default)]
@@ -55,61 +42,16 @@ struct Socket {
     /// How many other sockets have had the number.
     generation: u64,
     readable: bool,
-    watch: Option<Watch>,
-    /// The requests that are submitted and not answered.
-    requests: Vec<Watch>,
-    armed: bool,
-    /// It has become readable since it was observed.
-    risen: bool,
-}
-
-impl Socket {
-    fn is_due(&self) -> bool {
-        self.readable && self.armed
-    }
+    interest: Option<Interest>,
+    /// It is to be reported.
+    is_due: bool,
+    /// It was, and is not again until it is armed, or delivered.
+    is_silent: bool,
 }
 
 impl Kernel {
     fn is_due(&self) -> bool {
-        self.woken || !self.answers.is_empty() || self.sockets.iter().any(Socket::is_due)
-    }
-
-    /// Answer the requests for this socket, if it is readable.
-    fn answer(&mut self, socket: u32) {
-        let Socket {
-            readable, requests, ..
-        } = &mut self.sockets[socket as usize];
-        if *readable {
-            let answers = requests.drain(..).map(|watch| report(&watch));
-            self.answers.extend(answers);
-        }
-    }
-
-    /// End requests without an answer.
-    fn cancel(&mut self, socket: u32, which: impl Fn(&Watch) -> bool) {
-        let requests = &mut self.sockets[socket as usize].requests;
-        let (ended, left) = requests.drain(..).partition(|watch| which(watch));
-        *requests = left;
-        let ended: Vec<Watch> = ended;
-        self.answers.extend(ended.iter().map(|watch| Report {
-            events: Events::empty(),
-            standing: Standing::Doubtful,
-            ..report(watch)
-        }));
-    }
-
-    fn submit(&mut self) {
-        for (watch, asked) in std::mem::take(&mut self.requests) {
-            match asked {
-                Asked::Make => {
-                    let socket = &mut self.sockets[watch.socket as usize];
-                    socket.requests.push(watch);
-                    self.answer(watch.socket);
-                }
-                Asked::Withdraw => self.cancel(watch.socket, |it| it.turn == watch.turn),
-            }
-        }
-        self.call();
+        self.woken || self.sockets.iter().any(|socket| socket.is_due)
     }
 
     /// Wake the newest waiter, if there is something for it.
@@ -122,53 +64,14 @@ impl Kernel {
     }
 }
 
-#[derive(Default)]
-struct Buffer {
-    reports: Vec<Report>,
-    seen: Vec<Events>,
-    woken: bool,
-}
-
-impl ReportBuffer for Buffer {
-    fn reports(&self) -> &[Report] {
-        &self.reports
-    }
-
-    fn seen(&self) -> &[Events] {
-        &self.seen
-    }
-
-    fn woken(&self) -> bool {
-        self.woken
-    }
-
-    fn alarmed(&self) -> bool {
-        false
-    }
-}
-
-/// A report of a socket that is readable.
-fn report(watch: &Watch) -> Report {
-    Report {
-        socket: watch.socket,
-        turn: watch.turn,
-        kind: watch.kind,
-        events: Events::IN,
-        standing: Standing::Good,
-        mode: watch.mode,
-        dormant: false,
-    }
-}
-
 impl Model {
-    fn new(adopted: Mode) -> Self {
+    fn new(polls: bool) -> Self {
         // The owners of sockets outlive one run of the model; so no identity may come twice.
         static IDS: AtomicU64 = AtomicU64::new(0);
         Model {
             kernel: Mutex::new(Kernel::default()),
             first_id: IDS.fetch_add(4, Ordering::Relaxed),
-            adopted,
-            has_levels: AtomicBool::new(false),
+            polls,
         }
     }
 
@@ -177,7 +80,9 @@ impl Model {
     }
 
     fn drain(&self, socket: u32) {
-        self.kernel().sockets[socket as usize].readable = false;
+        let socket = &mut self.kernel().sockets[socket as usize];
+        socket.readable = false;
+        socket.is_due = false;
     }
 
     fn is_readable(&self, socket: u32) -> bool {
@@ -188,11 +93,7 @@ impl Model {
         let mut kernel = self.kernel();
         let socket = &mut kernel.sockets[number as usize];
         socket.readable = true;
-        socket.risen = true;
-        socket.armed |= socket
-            .watch
-            .is_some_and(|watch| matches!(watch.mode, Mode::Edge | Mode::Kept));
-        kernel.answer(number);
+        socket.is_due = socket.interest.is_some() && !socket.is_silent;
         kernel.call();
     }
 
@@ -204,145 +105,124 @@ impl Model {
             ..Socket::default()
         };
     }
-
-    /// As when a thread ends that made requests.
-    fn cancel(&self, socket: u32) {
-        let mut kernel = self.kernel();
-        kernel.cancel(socket, |_| true);
-        kernel.call();
-    }
-
-    /// Whether a request holds this socket, or will.
-    fn holds(&self, socket: u32) -> bool {
-        let mut kernel = self.kernel();
-        kernel.submit();
-        !kernel.sockets[socket as usize].requests.is_empty()
-    }
 }
 
-impl Poller for Model {
-    type Buffer = Buffer;
+impl Backend for Model {
+    type Memory = ();
 
-    fn belongs_here(&self) -> bool {
-        true
-    }
-
-    fn identify(&self, socket: u32) -> Result<Identity, RegistrationError> {
+    fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         let generation = self.kernel().sockets[socket as usize].generation;
-        Ok(Identity {
-            kind: Kind::Stream,
-            id: self.first_id + u64::from(socket) + 2 * generation,
-        })
+        Ok(self.first_id + u64::from(socket) + 2 * generation)
     }
 
-    fn adopted(&self) -> Mode {
-        self.adopted
-    }
-
-    fn withdraw(&self, request: &Watch) {
+    fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let mut kernel = self.kernel();
-        kernel.requests.push((*request, Asked::Withdraw));
-    }
-
-    fn withdraw_all(&self) {
-        let mut kernel = self.kernel();
-        kernel.submit();
-        (0..2).for_each(|socket| kernel.cancel(socket, |_| true));
-    }
-
-    fn submit(&self) {
-        // There is no system call where there is nothing to submit.
-        if self.adopted == Mode::Request || self.has_levels.load(Ordering::Relaxed) {
-            self.kernel().submit();
+        let socket = &mut kernel.sockets[interest.socket as usize];
+        if !is_new && socket.interest.is_none() {
+            return Err(ArmError::Stale);
         }
-    }
-
-    fn delivered(&self, socket: u32) {
-        self.kernel().sockets[socket as usize].armed = true;
-    }
-
-    fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
-        self.has_levels
-            .fetch_or(watch.mode == Mode::Level, Ordering::Relaxed);
-        let mut kernel = self.kernel();
-        if watch.mode == Mode::Request {
-            kernel.requests.push((*watch, Asked::Make));
-            return Ok(());
-        }
-        let socket = &mut kernel.sockets[watch.socket as usize];
-        if again && socket.watch.is_none() {
-            return Err(WatchError::Unknown);
-        }
-        socket.watch = Some(*watch);
-        socket.armed = true;
+        socket.interest = Some(*interest);
+        socket.is_silent = false;
+        // What holds already is no edge.
+        let holds = socket.readable && interest.filter.contains(EventFilter::IN);
+        socket.is_due = holds && (interest.mode != Mode::Edge || socket.is_due);
         kernel.call();
         Ok(())
     }
 
-    fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
-        let socket = &mut self.kernel().sockets[socket as usize];
-        socket.armed = false;
-        socket.watch.take().map(drop).ok_or(WatchError::Unknown)
+    fn rearm(&self, wanted: &Wanted, (): &mut (), batch: &mut [Rearm]) {
+        for rearm in batch {
+            let is_polled = rearm.is_armed || self.polls && rearm.is_silent;
+            if is_polled && self.is_readable(rearm.interest.socket) {
+                let is_known = self.kernel().sockets[rearm.interest.socket as usize]
+                    .interest
+                    .is_some();
+                if is_known {
+                    rearm.outcome = Outcome::Ready(Events::IN);
+                    continue;
+                }
+            } else if rearm.is_armed {
+                continue;
+            }
+            rearm.outcome =
+                match wanted.follow(&rearm.interest, |interest| self.arm(interest, false)) {
+                    Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
+                    Followed::Told(Err(error)) => Outcome::Failed(error),
+                    Followed::Withdrawn => Outcome::Withdrawn,
+                };
+        }
     }
 
-    fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
+    fn disarm(&self, socket: u32) -> Result<(), ArmError> {
+        let socket = &mut self.kernel().sockets[socket as usize];
+        socket.is_due = false;
+        let interest = socket.interest.take();
+        interest.map(drop).ok_or(ArmError::Stale)
+    }
+
+    fn poll_now(
+        &self,
+        _wanted: &Wanted,
+        (): &mut (),
+        interests: &[Interest],
+        readiness: &mut Vec<Readiness>,
+    ) {
+        readiness.clear();
+        readiness.extend(interests.iter().map(
+            |interest| match self.is_readable(interest.socket) {
+                true => Readiness::Ready(Events::IN),
+                false => Readiness::NotReady,
+            },
+        ));
+    }
+
+    fn wait(&self, _wanted: &Wanted, (): &mut (), reports: &mut Reports, wait: &Wait) {
+        reports.clear();
         let mut kernel = self.kernel();
-        kernel.submit();
-        while !kernel.is_due() && timeout != Some(Duration::ZERO) {
-            let chair = Arc::new(Condvar::new());
-            kernel.waiters.push(Arc::clone(&chair));
-            kernel = chair.wait(kernel).unwrap();
+        while !kernel.is_due() && wait.timeout != Some(Duration::ZERO) {
+            let waiter = Arc::new(Condvar::new());
+            kernel.waiters.push(Arc::clone(&waiter));
+            kernel = waiter.wait(kernel).unwrap();
         }
-        buffer.woken = std::mem::take(&mut kernel.woken);
-        buffer.reports.clear();
-        let answers = room.min(kernel.answers.len());
-        buffer.reports.extend(kernel.answers.drain(..answers));
-        for socket in kernel.sockets.iter_mut().filter(|socket| socket.is_due()) {
-            let Some(watch) = socket.watch else { continue };
-            if buffer.reports.len() == room {
+        reports.woken = std::mem::take(&mut kernel.woken);
+        for socket in kernel.sockets.iter_mut().filter(|socket| socket.is_due) {
+            let Some(interest) = socket.interest else {
+                continue;
+            };
+            if reports.reports.len() == wait.room {
                 break;
             }
-            // The next report of a level comes when this one was delivered.
-            socket.armed = false;
-            buffer.reports.push(report(&watch));
+            socket.is_due = false;
+            socket.is_silent = matches!(interest.mode, Mode::Once | Mode::Level);
+            reports.reports.push(Report {
+                socket: interest.socket,
+                generation: interest.generation,
+                events: Events::IN,
+                validity: Validity::Valid,
+            });
         }
         // As a kernel does: what is left is the next waiter's.
         kernel.call();
     }
 
-    fn check(&self, _buffer: &mut Buffer, _is_good: impl Fn(u32) -> bool) {}
-
-    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch> + Clone) {
-        let kernel = self.kernel();
-        buffer.seen.clear();
-        buffer.seen.extend(watches.map(
-            |watch| match kernel.sockets[watch.socket as usize].readable {
-                true => Events::IN,
-                false => Events::empty(),
-            },
-        ));
+    fn delivered(&self, socket: u32) {
+        let socket = &mut self.kernel().sockets[socket as usize];
+        socket.is_silent = false;
+        socket.is_due = socket.readable && socket.interest.is_some();
     }
 
-    fn observe(&self, watch: &Watch) {
-        self.kernel().sockets[watch.socket as usize].risen = false;
-    }
-
-    fn has_risen(&self, watch: &Watch) -> bool {
-        self.kernel().sockets[watch.socket as usize].risen
-    }
-
-    fn wake(&self) {
+    fn flush(&self) {
         let mut kernel = self.kernel();
-        kernel.woken = true;
         kernel.call();
     }
 
-    fn set_alarm(&self, _delay: Duration) -> Result<(), Error> {
+    fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
+        if after.is_none() {
+            let mut kernel = self.kernel();
+            kernel.woken = true;
+            kernel.call();
+        }
         Ok(())
-    }
-
-    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Option<Vec<u32>> {
-        Some(Vec::new())
     }
 }
 
@@ -361,14 +241,14 @@ fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 }
 
 fn port(places: usize) -> Port {
-    Arc::new(Engine::new(Model::new(Mode::Kept), places))
+    Arc::new(Engine::new(Model::new(false), places))
 }
 
-/// Explore with each way to watch sockets that the port owns.
+/// Explore with each way to arm sockets again.
 fn explore_owning(preemptions: usize, run: impl Fn(&Port) + Copy + Sync + Send + 'static) {
-    for mode in [Mode::Kept, Mode::Request] {
+    for polls in [false, true] {
         explore(preemptions, move || {
-            run(&Arc::new(Engine::new(Model::new(mode), 2)));
+            run(&Arc::new(Engine::new(Model::new(polls), 2)));
         });
     }
 }
@@ -463,12 +343,12 @@ fn two_posts(port: &Port) {
 }
 
 fn two_sockets(port: &Port) {
-    port.poller.become_readable(0);
-    port.poller.become_readable(1);
+    port.backend.become_readable(0);
+    port.backend.become_readable(1);
 }
 
 fn a_socket_and_a_post(port: &Port) {
-    port.poller.become_readable(0);
+    port.backend.become_readable(0);
     assert!(port.post(&[Entry::new(1, 0, 0)], || {}).is_ok());
 }
 
@@ -584,11 +464,11 @@ fn waiter(port: &Port) -> thread::JoinHandle<Result<Entry, Error>> {
 fn c5_what_held_at_enable_hides_no_edge() {
     explore(3, || {
         let port = port(2);
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         let waiter = waiter(&port);
         assert_eq!(apply(&port, enable(0, EDGE)), Ok(()));
-        port.poller.drain(0);
-        port.poller.become_readable(0);
+        port.backend.drain(0);
+        port.backend.become_readable(0);
         assert_eq!(waiter.join().unwrap().unwrap().events(), Events::IN);
     });
 }
@@ -609,7 +489,7 @@ fn c5_a_change_of_the_filter_hides_no_edge() {
                 }
             })
         };
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         assert_eq!(waiter.join().unwrap().unwrap().events(), Events::IN);
         other.join().unwrap();
         // At most one too many, where a thread was slow to hand in what held.
@@ -625,7 +505,7 @@ fn a_level_is_heard_by_two(places: usize) {
         let level = Trigger::PERSISTENT | Trigger::LEVEL;
         assert_eq!(apply(&port, enable(0, level)), Ok(()));
         let consumers = [waiter(&port), waiter(&port)];
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         for consumer in consumers {
             let entry = consumer.join().unwrap().unwrap();
             assert_eq!((entry.completion_key, entry.events()), (10, Events::IN));
@@ -654,7 +534,7 @@ fn c8_two_threads_that_arm_a_one_shot_do_not_silence_it() {
             thread::spawn(move || apply(&port, enable(0, ONESHOT)))
         };
         assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         assert_eq!(waiter.join().unwrap().unwrap().events(), Events::IN);
         assert_eq!(other.join().unwrap(), Ok(()));
     });
@@ -685,8 +565,8 @@ fn a3_the_later_filter_is_watched() {
             }
             other.join().unwrap();
             let wanted = port.lock().table.slot(0).map(|slot| slot.filter);
-            let watched = port.poller.kernel().sockets[0].watch;
-            assert_eq!(watched.map(|watch| watch.filter), wanted);
+            let armed = port.backend.kernel().sockets[0].interest;
+            assert_eq!(armed.map(|interest| interest.filter), wanted);
         });
     }
 }
@@ -711,7 +591,7 @@ fn c8_a_one_shot_has_one_holder() {
             }
         };
         let other = thread::spawn(consumer.clone());
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         consumer();
         other.join().unwrap();
     });
@@ -736,7 +616,7 @@ fn b4_the_removal_is_the_last_notification() {
                 masks
             })
         };
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         assert_eq!(apply(&port, remove(0)), Ok(()));
         let masks = consumer.join().unwrap();
         let may_be = [
@@ -770,7 +650,7 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
                 // Ready first, perhaps; interrupted then.
                 let mut came = arm(&port);
                 if came == Events::IN.bits() {
-                    port.poller.drain(0);
+                    port.backend.drain(0);
                     came = arm(&port);
                 }
                 assert_eq!(came, REASON);
@@ -779,7 +659,7 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
         };
         let other = {
             let port = Arc::clone(port);
-            thread::spawn(move || port.poller.become_readable(0))
+            thread::spawn(move || port.backend.become_readable(0))
         };
         port.interrupt(0, 10, REASON, true);
         owner.join().unwrap();
@@ -791,9 +671,9 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
 /// A socket that was adopted, was ready once, and is held by this thread now.
 fn adopted(port: &Port) {
     assert_eq!(port.adopt(0, 10), Ok(Ok(())));
-    port.poller.become_readable(0);
+    port.backend.become_readable(0);
     assert_eq!(arm(port), Events::IN.bits());
-    port.poller.drain(0);
+    port.backend.drain(0);
 }
 
 #[test]
@@ -807,7 +687,7 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
         let peer = {
             let port = Arc::clone(port);
             thread::spawn(move || {
-                port.poller.become_readable(0);
+                port.backend.become_readable(0);
                 assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
             })
         };
@@ -828,15 +708,15 @@ fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
             let port = Arc::clone(port);
             thread::spawn(move || {
                 let entry = dequeue(&port, None).unwrap();
-                assert!(entry.completion_key == 99 || port.poller.is_readable(0));
+                assert!(entry.completion_key == 99 || port.backend.is_readable(0));
             })
         };
         let peer = {
             let port = Arc::clone(port);
-            thread::spawn(move || port.poller.become_readable(0))
+            thread::spawn(move || port.backend.become_readable(0))
         };
         // Whoever has the connection reads it.
-        port.poller.drain(0);
+        port.backend.drain(0);
         assert_eq!(
             apply(port, Registration::arm(0, 10, EventFilter::IN)),
             Ok(())
@@ -853,67 +733,20 @@ fn what_an_interruption_has_left_behind_is_not_notified_when_it_is_out_of_date()
         adopted(port);
         let peer = {
             let port = Arc::clone(port);
-            thread::spawn(move || port.poller.become_readable(0))
+            thread::spawn(move || port.backend.become_readable(0))
         };
         let again = || Registration::arm(0, 10, EventFilter::IN);
         assert_eq!(apply(port, again()), Ok(()));
         port.interrupt(0, 10, REASON, true);
         if dequeue(port, None).unwrap().transferred == REASON {
-            port.poller.drain(0);
+            port.backend.drain(0);
             assert_eq!(apply(port, again()), Ok(()));
             // What comes now is true, or the packet that is posted.
             assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
             let entry = dequeue(port, None).unwrap();
-            assert!(entry.completion_key == 99 || port.poller.is_readable(0));
+            assert!(entry.completion_key == 99 || port.backend.is_readable(0));
         }
         peer.join().unwrap();
-    });
-}
-
-#[test]
-fn f5_an_adopted_socket_is_heard_when_the_thread_that_armed_it_ends() {
-    explore_owning(3, |port| {
-        adopted(port);
-        assert_eq!(
-            apply(port, Registration::arm(0, 10, EventFilter::IN)),
-            Ok(())
-        );
-        let other = waiter(port);
-        let ended = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.poller.cancel(0))
-        };
-        port.poller.become_readable(0);
-        assert_eq!(other.join().unwrap().unwrap().events(), Events::IN);
-        ended.join().unwrap();
-    });
-}
-
-#[test]
-fn g1_nothing_holds_an_adopted_socket_that_is_released() {
-    explore_owning(3, |port| {
-        adopted(port);
-        let owner = {
-            let port = Arc::clone(port);
-            thread::spawn(move || {
-                let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
-                let mut entries = [Entry::default()];
-                let outcome = port.process(&mut batch, &mut entries, None);
-                match outcome {
-                    Ok(1) => port.release(0, 10, false),
-                    other => assert_eq!(other, Err(Error::Closed)),
-                }
-                assert!(!port.poller.holds(0));
-            })
-        };
-        let other = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.interrupt(0, 10, REASON, true))
-        };
-        port.close();
-        other.join().unwrap();
-        owner.join().unwrap();
-        assert!(!port.poller.holds(0));
     });
 }
 
@@ -962,9 +795,9 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
     explore(3, || {
         let port = port(2);
         assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         assert_eq!(dequeue(&port, None).unwrap().events(), Events::IN);
-        port.poller.drain(0);
+        port.backend.drain(0);
         let other = {
             let port = Arc::clone(&port);
             thread::spawn(move || {
@@ -973,11 +806,11 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
                 assert!(batch.iter().all(|entry| entry.result() == Ok(())));
             })
         };
-        port.poller.become_readable(0);
+        port.backend.become_readable(0);
         assert_eq!(dequeue(&port, None).unwrap().events(), Events::IN);
         assert_eq!(apply(&port, remove(0)), Ok(()));
         assert_eq!(dequeue(&port, None).unwrap().events(), Events::REMOVE);
-        port.poller.replace(0);
+        port.backend.replace(0);
         other.join().unwrap();
         assert_eq!(port.snapshot().registrations, Some(0));
     });

@@ -6,6 +6,17 @@ use super::table::State;
 use super::{Core, Engine, Guard, Scratch};
 use crate::{Registration, RegistrationError};
 
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandedOver {
+    /// All is armed.
+    Armed,
+    /// Some are ready, all others are armed.
+    Ready,
+    /// Some are not armed, and have to be dealt with before anybody waits for them.
+    Failed,
+}
+
 impl<B: Backend> Engine<B> {
     /// Have the system watch what was just [wanted](Self::want), with the lock held.
     pub(super) fn arm(
@@ -82,17 +93,21 @@ impl<B: Backend> Engine<B> {
         core
     }
 
-    /// The first half of that, without the lock. True if some are ready.
-    pub(super) fn hand_over(&self, scratch: &mut Scratch<B>) -> bool {
+    /// The first half of that, without the lock.
+    pub(super) fn hand_over(&self, scratch: &mut Scratch<B>) -> HandedOver {
         if scratch.rearms.is_empty() {
-            return false;
+            return HandedOver::Armed;
         }
         let Scratch { memory, rearms, .. } = scratch;
         self.backend.rearm(&self.wanted, memory, rearms);
         // What is done needs no more attention.
         rearms.retain(|rearm| rearm.outcome != Outcome::Armed);
         let is_ready = |rearm: &Rearm| matches!(rearm.outcome, Outcome::Ready(_));
-        rearms.iter().any(is_ready)
+        match rearms.is_empty() {
+            true => HandedOver::Armed,
+            false if rearms.iter().all(is_ready) => HandedOver::Ready,
+            false => HandedOver::Failed,
+        }
     }
 
     /// The second half, with the lock.

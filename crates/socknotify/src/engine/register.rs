@@ -2,6 +2,7 @@
 
 use super::backend::{
     ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Readiness, Rearm,
+    is_between,
 };
 use super::table::State;
 use super::{Core, Engine, Scratch};
@@ -27,10 +28,12 @@ impl<B: Backend> Engine<B> {
         batch: &mut [Registration<'_>],
     ) -> Armed {
         let first = next(core.generation);
+        // The first generation that is yet to be handed over.
+        let mut pending = first;
         let mut is_fetched = false;
         for index in 0..batch.len() {
             let entry = &mut batch[index];
-            if let Some(rearm) = self.enable_again(core, entry, index as u32) {
+            if let Some(rearm) = self.enable_again(core, entry, index as u32, pending) {
                 entry.result = Ok(());
                 scratch.rearms.push(rearm);
                 continue;
@@ -41,6 +44,7 @@ impl<B: Backend> Engine<B> {
             }
             is_fetched &= scratch.rearms.is_empty() && entry.operation != Operation::ENABLE;
             self.flush_rearms(core, scratch, batch);
+            pending = next(core.generation);
             batch[index].result = self.apply_one(core, &batch[index], &mut is_fetched);
         }
         (first, next(core.generation))
@@ -53,6 +57,7 @@ impl<B: Backend> Engine<B> {
         core: &mut Core<B>,
         entry: &Registration<'_>,
         index: u32,
+        pending: u32,
     ) -> Option<Rearm> {
         if !entry.is_level_enable() {
             return None;
@@ -67,7 +72,9 @@ impl<B: Backend> Engine<B> {
         } = core;
         let slot = table.live(socket)?;
         let armed = slot.armed?;
-        if slot.key != entry.completion_key || slot.interruption != 0 {
+        // An earlier entry of this batch comes first: the number may stand for another socket.
+        let is_pending = is_between(slot.generation, (pending, next(*generation)));
+        if slot.key != entry.completion_key || slot.interruption != 0 || is_pending {
             return None;
         }
         let is_silent = slot.state == State::Disabled && armed == Mode::Once;

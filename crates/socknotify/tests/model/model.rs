@@ -80,6 +80,8 @@ struct Registration {
     possible: Events,
     possible_since: Time,
     shown: Events,
+    /// A notification that may be queued has no wanted condition left.
+    has_void_packet: bool,
     /// The conditions that held at the last update, for edges.
     held: Events,
     /// The REMOVE may be merged into a notification that was queued earlier.
@@ -103,6 +105,7 @@ impl Registration {
             possible: Events::empty(),
             possible_since: 0,
             shown: Events::empty(),
+            has_void_packet: false,
             held: Events::empty(),
             is_merged: false,
             overtaken_by: Vec::new(),
@@ -145,6 +148,7 @@ impl Registration {
         self.due = Events::empty();
         self.possible = Events::empty();
         self.shown = Events::empty();
+        self.has_void_packet = false;
         self.overtaken_by.clear();
     }
 
@@ -186,6 +190,9 @@ impl Registration {
         self.state = State::Enabled;
         let wanted = self.wanted();
         self.set_due(self.due & wanted, now);
+        if !self.possible.is_empty() {
+            self.has_void_packet = !self.possible.intersects(wanted);
+        }
         self.possible &= wanted;
         self.shown &= wanted;
         self.held = socket.may_hold() & wanted;
@@ -279,6 +286,8 @@ struct Port {
     posted: VecDeque<Posted>,
     /// Numbers that were closed while they were registered here. The port may not know it yet.
     stale: [bool; NUMBERS],
+    /// Numbers whose registered socket was closed while it had a duplicate.
+    lost: [bool; NUMBERS],
 }
 
 impl Port {
@@ -344,12 +353,14 @@ impl Model {
         self.sockets.remove(&id);
     }
 
-    /// A number refers to something else from now on. That closes what it referred to.
-    pub(crate) fn assign(&mut self, number: usize, what: Number) {
+    /// A number refers to something else from now on. That closes what it referred to, though that
+    /// socket may have a duplicate.
+    pub(crate) fn assign(&mut self, number: usize, what: Number, lives_on: bool) {
         self.numbers[number] = what;
         for port in &mut self.ports {
             if let Some(registration) = port.attached(number) {
                 registration.close();
+                port.lost[number] |= lives_on;
                 port.stale[number] = true;
             }
             port.drop_those_that_are_over();
@@ -652,6 +663,28 @@ impl Model {
         }
         self.ports[port].drop_those_that_are_over();
         Ok(())
+    }
+
+    /// Numbers that are open, and whose former registration the port may not have ended.
+    pub(crate) fn stale_registrations(&self, port: usize) -> Vec<usize> {
+        let port = &self.ports[port];
+        let is_stale = |&number: &usize| {
+            port.lost[number] && port.stale[number] && self.numbers[number] != Number::Closed
+        };
+        (0..NUMBERS).filter(is_stale).collect()
+    }
+
+    /// The port has ended the former registration of a number, if it is a socket now.
+    pub(crate) fn cleaned_up(&mut self, port: usize, number: usize) {
+        if self.numbers[number] == Number::Other {
+            return;
+        }
+        let port = &mut self.ports[port];
+        let is_formerly = |it: &Registration| it.number == number && !it.attached;
+        port.registrations
+            .retain(|it| !is_formerly(it) || it.state != State::Over);
+        // What is being removed is kept until it was dequeued.
+        port.stale[number] = port.registrations.iter().any(is_formerly);
     }
 
     /// The numbers that are registered here, and not being removed.

@@ -544,15 +544,18 @@ impl World {
             return Err(format!("{raw} is in use").into());
         }
         let closed = self.model.number(number);
+        let lives_on = self.lives_on(closed);
         let Some((peer, socket)) = peer else {
-            self.model.assign(number, Number::Other);
+            self.model.assign(number, Number::Other, lives_on);
+            self.clean_up_stale_registrations()?;
             return self.closed(closed);
         };
         let id = self.sockets_made;
         self.sockets_made += 1;
         self.peers.insert(id, peer);
         self.model.create(id, socket);
-        self.model.assign(number, Number::Socket(id));
+        self.model.assign(number, Number::Socket(id), lives_on);
+        self.clean_up_stale_registrations()?;
         self.closed(closed)?;
         self.wait_for_state(Whose::Number(number))
     }
@@ -560,15 +563,38 @@ impl World {
     fn close(&mut self, number: usize) -> Outcome {
         self.numbers[number] = None;
         let closed = self.model.number(number);
-        self.model.assign(number, Number::Closed);
+        self.model
+            .assign(number, Number::Closed, self.lives_on(closed));
+        self.clean_up_stale_registrations()?;
         self.closed(closed)
     }
 
     /// Whether a socket has a duplicate.
-    fn has_duplicate(&self, what: Number) -> bool {
+    fn lives_on(&self, what: Number) -> bool {
         self.clones
             .iter()
             .any(|&(id, _)| Number::Socket(id) == what)
+    }
+
+    /// Make the ports end stale registrations.
+    ///
+    /// G3, note 6 of CONTRACT.md: a report of a socket that was closed under its registered number, and has a
+    /// duplicate, can pass for one of what has the number now, if that is not registered.
+    fn clean_up_stale_registrations(&mut self) -> Outcome {
+        for port in 0..PORTS {
+            for number in self.model.stale_registrations(port) {
+                let disable = Asked {
+                    number,
+                    operation: Operations::DISABLE,
+                    key: Key::Same,
+                    filter: EventFilter::NONE,
+                    trigger: Trigger::empty(),
+                };
+                self.process(port, &[disable], 0, false)?;
+                self.model.cleaned_up(port, number);
+            }
+        }
+        Ok(())
     }
 
     /// A descriptor was closed. If it was the last one of its socket, the peer sees it at once (G1).
@@ -577,7 +603,7 @@ impl World {
             return Ok(());
         };
         let is_numbered = (0..NUMBERS).any(|number| self.model.number(number) == what);
-        if is_numbered || self.has_duplicate(what) {
+        if is_numbered || self.lives_on(what) {
             return Ok(());
         }
         let socket = self.model.socket(id);

@@ -9,10 +9,16 @@
 //! - `poll` sees many numbers at once, and whether what they stand for is as was reported. Where it is not,
 //!   the engine compares the sockets' identities. It does not see that a number was closed without REMOVE,
 //!   its socket lives on elsewhere, and what has the number now is unregistered and ready in the same way.
+//!   That is found out a little later: of every few batches, one identity is compared in any case.
+
+use std::sync::atomic::Ordering;
 
 use super::{Data, Epoll, Errno, Memory, conditions, sys};
 use crate::Events;
 use crate::engine::{Mode, Report, Reports, Validity, Wait, Wanted};
+
+/// Of how many batches of reports one identity is compared.
+const SAMPLED: usize = 16;
 
 impl Epoll {
     /// `epoll_ctl` — Whether the number stands for the socket that is in the set under it.
@@ -74,7 +80,14 @@ impl Epoll {
         let is_known = sys::poll_now(polls).is_ok();
         let doubted = reports.iter_mut().zip(&*data);
         let doubted = doubted.filter(|(_, data)| is_doubted(data));
-        for ((report, _), poll) in doubted.zip(&*polls) {
+        // The one whose identity is compared in any case.
+        let check = self.checks.fetch_add(1, Ordering::Relaxed) as usize;
+        let sample = (check % SAMPLED == 0).then(|| check / SAMPLED % polls.len());
+        for (index, ((report, _), poll)) in doubted.zip(&*polls).enumerate() {
+            if sample == Some(index) && poll.revents & libc::POLLNVAL == 0 {
+                report.validity = Validity::Doubtful;
+                continue;
+            }
             let is_as_reported =
                 poll.revents == poll.events && report.events != Events::ERR && poll.events != 0;
             if is_known && is_as_reported {

@@ -24,7 +24,7 @@ mod unwanted;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use self::edges::InitialEdges;
@@ -55,7 +55,12 @@ pub(crate) struct Epoll {
     silent: Silent,
     policy: PollPolicy,
     stale: Mutex<Stale>,
+    /// Counts the batches of reports that were checked.
+    checks: AtomicU32,
 }
+
+/// How often in a row a look at what there is may bring nothing of interest.
+const AGAIN: usize = 64;
 
 /// Memory of a call.
 #[derive(Default)]
@@ -87,6 +92,7 @@ impl Epoll {
             silent: Silent::default(),
             policy: PollPolicy::default(),
             stale: Mutex::default(),
+            checks: AtomicU32::new(0),
         };
         this.add_own(&this.set)?;
         Ok(this)
@@ -242,7 +248,7 @@ impl Backend for Epoll {
             None | Some(Duration::ZERO) => None,
             Some(timeout) => Instant::now().checked_add(timeout),
         };
-        loop {
+        for again in 0.. {
             memory.data.clear();
             let first = reports.reports.len();
             if self.silent.has_any() {
@@ -265,9 +271,9 @@ impl Backend for Epoll {
             if !reports.is_empty() || memory.events.is_empty() {
                 return;
             }
-            // All that came was of no interest.
+            // All that came was of no interest. There may be more behind it.
             match left {
-                Some(Duration::ZERO) if is_full => {}
+                Some(Duration::ZERO) if is_full && again < AGAIN => {}
                 Some(Duration::ZERO) => return,
                 _ => left = end.map(|end| end.saturating_duration_since(Instant::now())),
             }
