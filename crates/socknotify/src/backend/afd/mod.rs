@@ -216,8 +216,11 @@ impl Backend for Afd {
         found.clear();
         self.poll_now
             .all(sockets, interests, |_, events| found.push(events));
-        if found.iter().any(|found| found.is_some_and(|found| found != 0)) {
-            // A poll goes by the number alone.
+        // A poll goes by the number alone. Nobody closes a socket that the port owns.
+        let is_doubted = |(interest, found): (&Interest, &Option<u32>)| {
+            interest.mode != Mode::Kept && found.is_some_and(|found| found != 0)
+        };
+        if interests.iter().zip(&*found).any(is_doubted) {
             closes::catch_up();
         }
         let mut state = self.state();
@@ -271,7 +274,8 @@ impl Backend for Afd {
             }
             for poll in over.drain(..) {
                 // SAFETY: these have no packets, and nobody else has taken them.
-                reports.reports.extend(unsafe { state.end_poll(self, poll) });
+                let report = unsafe { state.end_poll(self, poll) };
+                reports.reports.extend(report);
             }
             reports.reports.append(&mut state.found);
             if !reports.is_empty() {

@@ -162,12 +162,7 @@ impl State {
     ///
     /// What holds is reported to whoever begins to see edges, as if it had just begun to hold. That is
     /// swallowed here, but for conditions that were wanted before: these have begun to hold since.
-    fn begin_edges(
-        &mut self,
-        afd: &Afd,
-        number: u32,
-        before: Option<Interest>,
-    ) -> io::Result<()> {
+    fn begin_edges(&mut self, afd: &Afd, number: u32, before: Option<Interest>) -> io::Result<()> {
         let Some(record) = self.records.get_mut(&number) else {
             return Ok(());
         };
@@ -444,7 +439,8 @@ impl State {
                 let key = unsafe { key.read() };
                 let transferred = packet.dwNumberOfBytesTransferred;
                 let overlapped = packet.lpOverlapped.expose_provenance();
-                reports.packets.push(Entry::new(key, transferred, overlapped));
+                let entry = Entry::new(key, transferred, overlapped);
+                reports.packets.push(entry);
                 None
             }
         };
