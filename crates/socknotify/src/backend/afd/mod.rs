@@ -29,10 +29,10 @@ use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
 use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::conditions::conditions;
+use self::conditions::{conditions, polled};
 use self::device::{Poll, PolledSocket};
 use self::poll_now::PollNow;
-use self::state::{ALARM, POLL, State, WAKE};
+use self::state::{ALARM, POLL, Record, State, WAKE};
 use crate::engine::{
     ArmError, Backend, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report, Reports,
     Validity, Wait, Wanted,
@@ -139,11 +139,11 @@ impl Afd {
     }
 
     /// Find out the validity of reports.
-    fn check(&self, state: &State, wait: &Wait, reports: &mut [Report]) {
+    fn check(&self, state: &mut State, wait: &Wait, reports: &mut [Report]) {
         let mut has_caught_up = false;
         for report in reports {
             // If there is none, it was disarmed, and nobody waits for this.
-            let Some(record) = state.records.get(&report.socket) else {
+            let Some(record) = state.records.get_mut(&report.socket) else {
                 continue;
             };
             // Nobody closes a socket that the port owns, or that this call has borrowed.
@@ -153,10 +153,28 @@ impl Afd {
             if !std::mem::replace(&mut has_caught_up, true) {
                 closes::catch_up();
             }
-            if closes::known(report.socket) != Some(record.id) {
-                report.validity = Validity::Closed;
+            match closes::known(report.socket) {
+                Some(id) if id == record.id => {}
+                None if port::is_wine() && self.is_successor(record, report) => {}
+                _ => report.validity = Validity::Closed,
             }
         }
+    }
+
+    /// Whether what has the number of a closed socket is taken for the one that was armed.
+    ///
+    /// Under Wine, a close can become known a moment after another socket was armed in its place: then this
+    /// may be a report of that one.
+    fn is_successor(&self, record: &mut Record, report: &Report) -> bool {
+        let found = self.poll_now.one(report.socket, polled(&record.interest));
+        if !conditions(found, record.kind).intersects(report.events) {
+            return false;
+        }
+        let id = closes::identify(report.socket);
+        id.is_ok_and(|id| {
+            record.id = id;
+            true
+        })
     }
 }
 
@@ -197,9 +215,11 @@ impl Backend for Afd {
         closes::catch_up();
         let mut state = self.state();
         let id = state.records.get(&socket).map(|record| record.id);
-        let is_same = id.is_some() && closes::known(socket) == id;
-        state.drop_record(socket);
-        match is_same {
+        let known = closes::known(socket);
+        let was_polled = state.drop_record(socket);
+        // Under Wine, a close can become known a moment after another socket was armed in its place.
+        let is_successor = known.is_none() && was_polled && port::is_wine();
+        match id.is_some() && id == known || is_successor {
             true => Ok(()),
             false => Err(ArmError::Stale),
         }
@@ -280,7 +300,7 @@ impl Backend for Afd {
             reports.reports.append(&mut state.found);
             if !reports.is_empty() {
                 self.complete(&state, memory, &mut reports.reports);
-                return self.check(&state, wait, &mut reports.reports);
+                return self.check(&mut state, wait, &mut reports.reports);
             }
             // All that came was out of date. There may be more behind it.
             let is_more = memory.packets.len() > wait.room;

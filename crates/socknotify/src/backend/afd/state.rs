@@ -252,18 +252,18 @@ impl State {
         Ok(())
     }
 
-    /// Forget a socket.
-    pub(super) fn drop_record(&mut self, number: u32) {
+    /// Forget a socket. True if a poll of it was under way.
+    pub(super) fn drop_record(&mut self, number: u32) -> bool {
         let Some(record) = self.records.remove(&number) else {
-            return;
+            return false;
         };
-        if let Some(Current { poll, .. }) = record.poll {
-            // SAFETY: as above.
-            unsafe { self.devices.cancel(poll) };
-        }
+        let poll = record.poll.map(|current| current.poll);
+        // SAFETY: as above.
+        let was_polled = poll.is_some_and(|poll| unsafe { self.devices.cancel(poll) });
         if let Some(edge) = record.edge {
             self.drop_edge(number, record.id, edge);
         }
+        was_polled
     }
 
     /// Forget all sockets.
