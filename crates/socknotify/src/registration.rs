@@ -233,6 +233,7 @@ impl<'socket> Registration<'socket> {
     }
 
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
+    #[inline]
     pub(crate) fn arm(socket: RawSocket, completion_key: usize, event_filter: EventFilter) -> Self {
         Registration {
             completion_key,
@@ -273,6 +274,7 @@ impl<'socket> Registration<'socket> {
     }
 
     /// Whether this is a valid entry that enables a level-triggered registration.
+    #[inline]
     pub(crate) fn is_level_enable(&self) -> bool {
         let level = Trigger::LEVEL.bits();
         // With one of the lower two bits, but not both.

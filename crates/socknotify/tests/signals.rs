@@ -191,7 +191,7 @@ fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
 /// What is reported under a number is checked before it is notified. A signal that comes at that moment
 /// does not let it pass.
 fn g3_a_signal_gives_no_false_notification_of_a_duplicate(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = 100_000;
+    const ROUNDS: usize = 20_000;
     catch_signals();
     let storm = Arc::new(AtomicBool::new(true));
     let watched = {

@@ -1,5 +1,6 @@
 //! What the engine needs of a system: [`Backend`], and the values that pass between the two.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::wanted::Wanted;
@@ -22,17 +23,84 @@ pub(crate) enum Mode {
 }
 
 /// What is to be watched of one socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interest {
     /// The number of the socket.
     pub(crate) socket: u32,
+    /// All the rest, as it is published in [`Wanted`]. The lowest bit is set.
+    pub(super) word: u64,
+}
+
+/// Where the parts of an interest are in its word. The lowest 26 bits leave room for a socket's number, so
+/// that a backend can have all of it in one word.
+pub(crate) mod word {
+    pub(crate) const FILTER: u32 = 1;
+    pub(crate) const MODE: u32 = 26;
+    pub(crate) const GENERATION: u32 = 29;
+    pub(crate) const REVISION: u32 = 60;
+}
+
+const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
+
+impl Interest {
+    #[inline]
+    pub(super) fn new(
+        socket: u32,
+        generation: u32,
+        revision: u8,
+        filter: EventFilter,
+        mode: Mode,
+    ) -> Self {
+        let word = 1
+            | u64::from(filter.bits()) << word::FILTER
+            | (mode as u64) << word::MODE
+            | u64::from(generation & GENERATIONS) << word::GENERATION
+            | u64::from(revision & REVISIONS) << word::REVISION;
+        Interest { socket, word }
+    }
+
+    /// Its parts but for the socket and the filter, in the upper 38 bits.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, they are kept in records"))]
+    pub(crate) fn word(&self) -> u64 {
+        self.word
+    }
+
     /// When it was armed, counted within the port. Reports carry it, so that stale ones are known.
-    pub(crate) generation: u32,
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        (self.word >> word::GENERATION) as u32 & GENERATIONS
+    }
+
     /// Tells apart the changes of an edge-triggered interest whose edges carry on.
-    pub(crate) revision: u8,
+    #[cfg_attr(
+        not(windows),
+        allow(dead_code, reason = "it is compared with all the rest")
+    )]
+    pub(crate) fn revision(&self) -> u8 {
+        (self.word >> word::REVISION) as u8 & REVISIONS
+    }
+
     /// The conditions. Errors are watched for in any case.
-    pub(crate) filter: EventFilter,
-    pub(crate) mode: Mode,
+    #[inline]
+    pub(crate) fn filter(&self) -> EventFilter {
+        EventFilter::from_bits_retain((self.word >> word::FILTER) as u16 & 7)
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> Mode {
+        MODES[(self.word >> word::MODE & 3) as usize]
+    }
+}
+
+impl fmt::Debug for Interest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interest")
+            .field("socket", &self.socket)
+            .field("generation", &self.generation())
+            .field("filter", &self.filter())
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
 }
 
 /// An interest that is handed over again, and what became of it.
@@ -50,8 +118,6 @@ pub(crate) struct Rearm {
     pub(super) generation: u32,
     /// Which entry of the batch asked for it.
     pub(super) entry: u32,
-    /// For the backend's own use.
-    pub(crate) readiness: Readiness,
     pub(crate) outcome: Outcome,
 }
 
@@ -86,6 +152,8 @@ pub(crate) struct Report {
     /// At least one of the conditions of the interest, or of those that need not be asked for.
     pub(crate) events: Events,
     pub(crate) validity: Validity,
+    /// For the backend's own use.
+    pub(crate) token: u64,
 }
 
 /// Whether the number of a report still stands for the socket that was armed.

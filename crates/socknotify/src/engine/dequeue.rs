@@ -46,6 +46,9 @@ impl Deadline {
     }
 }
 
+/// How often in a row a call does not ask the backend, if all that it armed is ready.
+const UNASKED: u8 = 3;
+
 /// A call that dequeues.
 struct Call<'call, 'socket, B: Backend> {
     scratch: Box<Scratch<B>>,
@@ -55,14 +58,6 @@ struct Call<'call, 'socket, B: Backend> {
     room: usize,
     arrival: Arrival,
     deadline: Deadline,
-}
-
-impl<B: Backend> Call<'_, '_, B> {
-    /// Whether a connection could not be armed: its owner has to know, whatever else comes.
-    fn has_failed_owned(&self) -> bool {
-        let mut registrations = self.registrations.iter();
-        registrations.any(|entry| entry.owned && entry.result.is_err())
-    }
 }
 
 impl<B: Backend> Engine<B> {
@@ -96,7 +91,7 @@ impl<B: Backend> Engine<B> {
             if count > 0 {
                 break Ok(count);
             }
-            if has_waited && call.deadline.has_passed() || call.has_failed_owned() {
+            if has_waited && call.deadline.has_passed() || call.scratch.has_failed_owned {
                 break Err(Error::TimedOut);
             }
             core = self.wait(core, &mut call, &mut has_waited);
@@ -197,13 +192,16 @@ impl<B: Backend> Engine<B> {
         } = call;
         core.scheduler.begin_polling(*arrival);
         let began = core.generation;
+        let may_skip = core.unasked < UNASKED;
         drop(core);
         let handed_over = self.hand_over(scratch);
+        let is_all_ready = handed_over == HandedOver::Ready(call.registrations.len());
+        let asks = handed_over != HandedOver::Failed && !(is_all_ready && may_skip);
         let wait = Wait {
             room: call.room.min(BATCH),
             timeout: match handed_over {
                 // What is ready already goes behind what was reported before that.
-                HandedOver::Ready => Some(Duration::ZERO),
+                HandedOver::Ready(_) => Some(Duration::ZERO),
                 _ => call.deadline.remaining(),
             },
             borrowed: call.armed,
@@ -214,12 +212,13 @@ impl<B: Backend> Engine<B> {
         } = &mut **scratch;
         // What could not be armed is dealt with first: it may be ready when it is registered anew.
         *has_waited = handed_over != HandedOver::Failed;
-        match *has_waited {
+        match asks {
             true => self.backend.wait(&self.wanted, memory, reports, &wait),
             false => reports.clear(),
         }
         let is_woken = reports.woken;
         let mut core = self.lock();
+        core.unasked = if asks { 0 } else { core.unasked + 1 };
         let mut was_ahead = core.scheduler.end_polling(*arrival, is_woken);
         if !self.backend.wakes_newest() {
             was_ahead = core.scheduler.is_newer_polling(*arrival);

@@ -124,8 +124,8 @@ impl Backend for Model {
         socket.interest = Some(*interest);
         socket.is_silent = false;
         // What holds already is no edge.
-        let holds = socket.readable && interest.filter.contains(EventFilter::IN);
-        socket.is_due = holds && (interest.mode != Mode::Edge || socket.is_due);
+        let holds = socket.readable && interest.filter().contains(EventFilter::IN);
+        socket.is_due = holds && (interest.mode() != Mode::Edge || socket.is_due);
         kernel.call();
         Ok(())
     }
@@ -193,12 +193,13 @@ impl Backend for Model {
                 break;
             }
             socket.is_due = false;
-            socket.is_silent = matches!(interest.mode, Mode::Once | Mode::Level);
+            socket.is_silent = matches!(interest.mode(), Mode::Once | Mode::Level);
             reports.reports.push(Report {
                 socket: interest.socket,
-                generation: interest.generation,
+                generation: interest.generation(),
                 events: Events::IN,
                 validity: Validity::Valid,
+                token: 0,
             });
         }
         // As a kernel does: what is left is the next waiter's.
@@ -566,7 +567,7 @@ fn a3_the_later_filter_is_watched() {
             other.join().unwrap();
             let wanted = port.lock().table.slot(0).map(|slot| slot.filter);
             let armed = port.backend.kernel().sockets[0].interest;
-            assert_eq!(armed.map(|interest| interest.filter), wanted);
+            assert_eq!(armed.map(|interest| interest.filter()), wanted);
         });
     }
 }

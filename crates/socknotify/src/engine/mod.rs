@@ -39,7 +39,7 @@ pub(crate) use self::backend::{
     ArmError, Backend, Interest, Mode, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
 };
 #[cfg(target_os = "linux")]
-pub(crate) use self::backend::{GENERATIONS, REVISIONS};
+pub(crate) use self::backend::{GENERATIONS, word};
 pub(crate) use self::pages::Pages;
 pub(crate) use self::wanted::{Followed, Wanted};
 
@@ -75,6 +75,9 @@ struct Core<B: Backend> {
     generation: u32,
     /// How sockets that the port owns are armed.
     policy: RearmPolicy,
+    /// How often in a row a call went with what it had armed, all of which was ready, and did not ask the
+    /// backend for more.
+    unasked: u8,
     /// Memory that no call uses.
     scratch: Vec<Box<Scratch<B>>>,
     /// The packet to queue when the backend's alarm goes off.
@@ -90,6 +93,8 @@ struct Scratch<B: Backend> {
     reports: Reports,
     /// What this call arms again, and has not handed over.
     rearms: Vec<Rearm>,
+    /// A connection could not be armed: its owner has to know, whatever else comes.
+    has_failed_owned: bool,
     /// Sockets to check.
     interests: Vec<Interest>,
     readiness: Vec<Readiness>,
@@ -101,6 +106,7 @@ impl<B: Backend> Scratch<B> {
             memory: B::Memory::default(),
             reports: Reports::default(),
             rearms: Vec::with_capacity(16),
+            has_failed_owned: false,
             interests: Vec::new(),
             readiness: Vec::new(),
         })
@@ -143,6 +149,7 @@ impl<B: Backend> Engine<B> {
                 scheduler: Scheduler::new(places),
                 generation: 0,
                 policy: RearmPolicy::default(),
+                unasked: 0,
                 scratch: Vec::new(),
                 alarm: Entry::default(),
                 exposed: false,

@@ -79,11 +79,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The registration of an adopted socket, if this is its key.
-    fn owned<'a>(
-        core: &'a mut Core<B>,
-        socket: u32,
-        key: usize,
-    ) -> Option<(&'a mut Slot, &'a mut Queue)> {
+    fn owned(core: &mut Core<B>, socket: u32, key: usize) -> Option<(&mut Slot, &mut Queue)> {
         let Core { table, queue, .. } = core;
         let slot = table.live(socket)?;
         (slot.is_owned && slot.key == key).then_some((slot, queue))

@@ -1,82 +1,106 @@
-//! A growing array for indices that are small and dense, as descriptor numbers are.
+//! Growing arrays for indices that are small and dense, as descriptor numbers are.
 
 use std::sync::OnceLock;
 
 const PAGE: usize = 256;
 
-/// Directories of pages, each twice as long as the one before: enough for every 32-bit index.
-const DIRECTORIES: usize = 25;
-
-type Page<T> = OnceLock<Box<[T]>>;
-
-/// Values by index. A page of them comes into being with the first value in it, and stays where it is, so
-/// that values are found without a lock.
+/// Values by index. A page of them comes into being with the first value in it, and stays.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
-    directories: [OnceLock<Box<[Page<T>]>>; DIRECTORIES],
-}
-
-/// Where an index is: its directory, its page in that, and its place in the page.
-fn position(index: u32) -> (usize, usize, usize) {
-    let page = index as usize / PAGE + 1;
-    let directory = page.ilog2() as usize;
-    (directory, page - (1 << directory), index as usize % PAGE)
+    pages: Vec<Option<Box<[T; PAGE]>>>,
 }
 
 impl<T: Default> Pages<T> {
     pub(crate) const fn new() -> Self {
-        Pages {
-            directories: [const { OnceLock::new() }; DIRECTORIES],
-        }
+        Pages { pages: Vec::new() }
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        let (directory, page, place) = position(index);
-        let page = self.directories[directory].get()?[page].get()?;
-        Some(&page[place])
+        let index = index as usize;
+        let page = self.pages.get(index / PAGE)?.as_ref()?;
+        Some(&page[index % PAGE])
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        let (directory, page, place) = position(index);
-        let page = self.directories[directory].get_mut()?[page].get_mut()?;
-        Some(&mut page[place])
+        let index = index as usize;
+        let page = self.pages.get_mut(index / PAGE)?.as_mut()?;
+        Some(&mut page[index % PAGE])
     }
 
     /// The value at `index`, made if there was none.
-    pub(crate) fn entry(&self, index: u32) -> &T {
-        let (directory, page, place) = position(index);
-        let pages = self.directories[directory].get_or_init(|| {
-            let pages = std::iter::repeat_with(OnceLock::new);
-            pages.take(1 << directory).collect()
-        });
-        let values =
-            pages[page].get_or_init(|| std::iter::repeat_with(T::default).take(PAGE).collect());
-        &values[place]
-    }
-
-    /// The same, to be changed.
-    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut T {
-        self.entry(index);
-        match self.get_mut(index) {
-            Some(value) => value,
-            None => unreachable!("it was made just now"),
+    pub(crate) fn entry(&mut self, index: u32) -> &mut T {
+        let index = index as usize;
+        if self.pages.len() <= index / PAGE {
+            self.pages.resize_with(index / PAGE + 1, || None);
         }
+        let page = self.pages[index / PAGE]
+            .get_or_insert_with(|| Box::new(std::array::from_fn(|_| T::default())));
+        &mut page[index % PAGE]
     }
 
     /// Every value of every page that there is, with its index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let directories = self.directories.iter().enumerate();
-        let pages = directories.filter_map(|(number, directory)| {
-            let pages = directory.get()?.iter().enumerate();
-            Some(pages.map(move |(index, page)| ((1 << number) - 1 + index, page)))
+        let pages = self.pages.iter().enumerate();
+        let pages = pages.filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)));
+        pages.flat_map(|(first, page)| {
+            let values = page.iter().enumerate();
+            values.map(move |(place, value)| ((first + place) as u32, value))
+        })
+    }
+}
+
+/// How many values the first page of [`SharedPages`] has.
+const FIRST: usize = 64;
+
+/// The same, to be read without a lock while it grows: each page is twice as long as the one before, and
+/// stays where it is.
+#[derive(Debug)]
+pub(super) struct SharedPages<T> {
+    pages: [OnceLock<Box<[T]>>; 27],
+}
+
+/// The page of an index, and its place there.
+fn position(index: u32) -> (usize, usize) {
+    // The pages begin at 0, 64, 64 + 128, …
+    let position = index as usize + FIRST;
+    let page = (position / FIRST).ilog2() as usize;
+    (page, position - (FIRST << page))
+}
+
+impl<T: Default> SharedPages<T> {
+    pub(super) const fn new() -> Self {
+        SharedPages {
+            pages: [const { OnceLock::new() }; 27],
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&T> {
+        let (page, place) = position(index);
+        self.pages[page].get()?.get(place)
+    }
+
+    /// The value at `index`, made if there was none.
+    pub(super) fn entry(&self, index: u32) -> &T {
+        let (page, place) = position(index);
+        let values = self.pages[page].get_or_init(|| {
+            let values = std::iter::repeat_with(T::default);
+            values.take(FIRST << page).collect()
         });
-        let pages = pages.flatten();
-        pages
-            .filter_map(|(number, page)| Some((number * PAGE, page.get()?)))
-            .flat_map(|(first, page)| {
-                let values = page.iter().enumerate();
-                values.map(move |(place, value)| ((first + place) as u32, value))
-            })
+        &values[place]
+    }
+
+    /// Every value that there is, with its index.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let pages = self.pages.iter().enumerate();
+        let pages =
+            pages.filter_map(|(page, values)| Some(((FIRST << page) - FIRST, values.get()?)));
+        pages.flat_map(|(first, values)| {
+            let values = values.iter().enumerate();
+            values.map(move |(place, value)| ((first + place) as u32, value))
+        })
     }
 }
 
@@ -84,18 +108,34 @@ impl<T: Default> Pages<T> {
 mod tests {
     use super::*;
 
+    fn indices() -> impl Iterator<Item = u32> {
+        (0..5000).chain([1 << 20])
+    }
+
     #[test]
     fn every_index_has_a_value_of_its_own() {
         let mut pages = Pages::<u32>::new();
-        let indices = || (0..5000).chain([1 << 20, u32::MAX]);
         for index in indices() {
-            assert_eq!(pages.get(index).copied().unwrap_or_default(), 0);
-            *pages.entry_mut(index) = index ^ 1;
+            assert_eq!(*pages.entry(index), 0);
+            *pages.entry(index) = index ^ 1;
         }
-        for index in indices() {
-            assert_eq!(pages.get(index), Some(&(index ^ 1)));
-        }
+        assert!(indices().all(|index| pages.get(index) == Some(&(index ^ 1))));
         let found = pages.iter().filter(|&(index, &value)| value == index ^ 1);
-        assert_eq!(found.count(), 5002);
+        assert_eq!(found.count(), 5001);
+    }
+
+    #[test]
+    fn every_index_has_a_shared_value_of_its_own() {
+        let pages = SharedPages::<std::sync::Mutex<u32>>::new();
+        for index in indices() {
+            *pages.entry(index).lock().expect("no panic") = index ^ 1;
+        }
+        let is_own = |index: u32, value: &std::sync::Mutex<u32>| {
+            *value.lock().expect("no panic") == index ^ 1
+        };
+        assert!(indices().all(|index| pages.get(index).is_some_and(|value| is_own(index, value))));
+        let found = pages.iter().filter(|&(index, value)| is_own(index, value));
+        assert_eq!(found.count(), 5001);
+        assert!(pages.get(u32::MAX).is_none());
     }
 }

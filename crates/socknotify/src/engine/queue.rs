@@ -37,6 +37,7 @@ impl Queue {
     }
 
     /// Queue a notification of the registration in this slot, or merge it into the one that waits.
+    #[inline]
     pub(super) fn notify(&mut self, slot: &mut Slot, socket: u32, events: Events) {
         slot.pending |= events;
         if slot.ticket == 0 {

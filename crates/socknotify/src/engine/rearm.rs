@@ -11,8 +11,8 @@ use crate::{Registration, RegistrationError};
 pub(super) enum HandedOver {
     /// All is armed.
     Armed,
-    /// Some are ready, all others are armed.
-    Ready,
+    /// So many are ready, all others are armed.
+    Ready(usize),
     /// Some are not armed, and have to be dealt with before anybody waits for them.
     Failed,
 }
@@ -71,7 +71,7 @@ impl<B: Backend> Engine<B> {
     ) {
         for rearm in scratch.rearms.drain(..) {
             if let Err(error) = self.backend.arm(&rearm.interest, false) {
-                self.rearm_failed(core, &rearm, error, batch);
+                scratch.has_failed_owned |= self.rearm_failed(core, &rearm, error, batch);
             }
         }
     }
@@ -100,14 +100,20 @@ impl<B: Backend> Engine<B> {
         }
         let Scratch { memory, rearms, .. } = scratch;
         self.backend.rearm(&self.wanted, memory, rearms);
-        // What is done needs no more attention.
-        rearms.retain(|rearm| rearm.outcome != Outcome::Armed);
-        let is_ready = |rearm: &Rearm| matches!(rearm.outcome, Outcome::Ready(_));
-        match rearms.is_empty() {
-            true => HandedOver::Armed,
-            false if rearms.iter().all(is_ready) => HandedOver::Ready,
-            false => HandedOver::Failed,
+        let mut ready = 0;
+        for rearm in rearms.iter() {
+            match rearm.outcome {
+                Outcome::Armed => {}
+                Outcome::Ready(_) => ready += 1,
+                Outcome::Withdrawn | Outcome::Failed(_) => return HandedOver::Failed,
+            }
         }
+        if ready > 0 {
+            return HandedOver::Ready(ready);
+        }
+        // It needs no more attention.
+        rearms.clear();
+        HandedOver::Armed
     }
 
     /// The second half, with the lock.
@@ -142,12 +148,14 @@ impl<B: Backend> Engine<B> {
                         entry.result = self.enable(core, socket, entry);
                     }
                 }
-                Outcome::Failed(error) => self.rearm_failed(core, &rearm, error, batch),
+                Outcome::Failed(error) => {
+                    scratch.has_failed_owned |= self.rearm_failed(core, &rearm, error, batch);
+                }
             }
         }
     }
 
-    /// The system would not arm this again.
+    /// The system would not arm this again. True if it is a connection's.
     #[cold]
     fn rearm_failed(
         &self,
@@ -155,13 +163,13 @@ impl<B: Backend> Engine<B> {
         rearm: &Rearm,
         error: ArmError,
         batch: &mut [Registration<'_>],
-    ) {
+    ) -> bool {
         let entry = &mut batch[rearm.entry as usize];
         let socket = rearm.interest.socket;
         let slot = core.table.live(socket);
         let Some(slot) = slot.filter(|slot| slot.generation == rearm.generation) else {
             // Another thread has changed it since, and armed it for itself.
-            return;
+            return false;
         };
         entry.result = match error {
             // The socket that was registered is closed, and this is another.
@@ -171,5 +179,6 @@ impl<B: Backend> Engine<B> {
                 Err(refusal(error))
             }
         };
+        entry.owned
     }
 }

@@ -1,8 +1,7 @@
 //! Registrations: from the caller's entries to the table.
 
 use super::backend::{
-    ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Readiness, Rearm,
-    is_between,
+    ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Rearm, is_between,
 };
 use super::table::State;
 use super::{Core, Engine, Scratch};
@@ -27,6 +26,7 @@ impl<B: Backend> Engine<B> {
         scratch: &mut Scratch<B>,
         batch: &mut [Registration<'_>],
     ) -> Armed {
+        scratch.has_failed_owned = false;
         let first = next(core.generation);
         // The first generation that is yet to be handed over.
         let mut pending = first;
@@ -45,13 +45,16 @@ impl<B: Backend> Engine<B> {
             is_fetched &= scratch.rearms.is_empty() && entry.operation != Operation::ENABLE;
             self.flush_rearms(core, scratch, batch);
             pending = next(core.generation);
-            batch[index].result = self.apply_one(core, &batch[index], &mut is_fetched);
+            let entry = &mut batch[index];
+            entry.result = self.apply_one(core, entry, &mut is_fetched);
+            scratch.has_failed_owned |= entry.owned && entry.result.is_err();
         }
         (first, next(core.generation))
     }
 
     /// Enable a level-triggered registration that the system knows already, and say how it is to be armed.
     /// `None` if the entry is anything else, and nothing was done.
+    #[inline]
     fn enable_again(
         &self,
         core: &mut Core<B>,
@@ -111,7 +114,6 @@ impl<B: Backend> Engine<B> {
             is_owned: slot.is_owned,
             generation: slot.generation,
             entry: index,
-            readiness: Readiness::Unknown,
             outcome: Outcome::Armed,
         })
     }

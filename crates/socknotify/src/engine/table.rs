@@ -52,6 +52,7 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Events that a notification of this registration may show.
+    #[inline]
     pub(super) fn wanted(&self) -> Events {
         self.filter.wanted()
     }
@@ -65,14 +66,10 @@ impl Slot {
     }
 
     /// What the system was told last, or is to be told next.
+    #[inline]
     pub(super) fn interest(&self, socket: u32, mode: Mode) -> Interest {
-        Interest {
-            socket,
-            generation: self.armed_generation,
-            revision: self.revision,
-            filter: self.armed_filter,
-            mode,
-        }
+        let filter = self.armed_filter;
+        Interest::new(socket, self.armed_generation, self.revision, filter, mode)
     }
 }
 
@@ -97,23 +94,25 @@ impl Table {
     }
 
     /// The slot of a number that has, or had, a registration.
+    #[inline]
     pub(super) fn slot(&mut self, socket: u32) -> Option<&mut Slot> {
         self.slots.get_mut(socket)
     }
 
     /// The slot of a live registration.
+    #[inline]
     pub(super) fn live(&mut self, socket: u32) -> Option<&mut Slot> {
         self.slot(socket).filter(|slot| slot.is_live())
     }
 
     /// The slot of any number.
     pub(super) fn entry(&mut self, socket: u32) -> &mut Slot {
-        self.slots.entry_mut(socket)
+        self.slots.entry(socket)
     }
 
     /// Begin a registration in place of what is over.
     pub(super) fn insert(&mut self, socket: u32, key: usize) -> &mut Slot {
-        let slot = self.slots.entry_mut(socket);
+        let slot = self.slots.entry(socket);
         debug_assert!(matches!(slot.state, State::Vacant | State::Removed));
         self.len += 1;
         *slot = Slot {

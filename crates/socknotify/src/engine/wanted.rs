@@ -6,15 +6,14 @@
 
 use std::sync::atomic::Ordering;
 
-use super::backend::{ArmError, GENERATIONS, Interest, Mode, REVISIONS};
-use super::pages::Pages;
+use super::backend::{ArmError, Interest};
+use super::pages::SharedPages;
 use super::sync::AtomicU64;
-use crate::EventFilter;
 
 /// The interests of a port, by the number of the socket. Written with the engine's lock held.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    interests: Pages<AtomicU64>,
+    interests: SharedPages<AtomicU64>,
 }
 
 /// What came of telling the system.
@@ -28,31 +27,25 @@ pub(crate) enum Followed {
     Withdrawn,
 }
 
-// The parts of an interest in its word: bit by bit, from the lowest.
-const FILTER: u32 = 1;
-const MODE: u32 = 4;
-const REVISION: u32 = 6;
-const GENERATION: u32 = 10;
-
-const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
-
 impl Wanted {
     pub(super) fn new() -> Self {
         Wanted {
-            interests: Pages::new(),
+            interests: SharedPages::new(),
         }
     }
 
     /// What is to be watched of this socket, if anything.
+    #[inline]
     pub(crate) fn get(&self, socket: u32) -> Option<Interest> {
         let word = self.interests.get(socket)?.load(Ordering::Acquire);
-        // A word of nothing is 0, and the lowest bit of any other is set.
-        (word != 0).then(|| unpack(socket, word))
+        (word != 0).then_some(Interest { socket, word })
     }
 
+    #[inline]
     pub(super) fn set(&self, interest: &Interest) {
-        let word = self.interests.entry(interest.socket);
-        word.store(pack(interest), Ordering::Release);
+        let word = self.interests.get(interest.socket);
+        let word = word.unwrap_or_else(|| self.interests.entry(interest.socket));
+        word.store(interest.word, Ordering::Release);
     }
 
     pub(super) fn withdraw(&self, socket: u32) {
@@ -65,6 +58,7 @@ impl Wanted {
     ///
     /// If this is withdrawn, the system was or will be told with the engine's lock held, after which it
     /// knows no such socket to be armed again.
+    #[inline]
     pub(crate) fn follow(
         &self,
         interest: &Interest,
@@ -93,24 +87,7 @@ impl Wanted {
         let words = self.interests.iter();
         words.filter_map(|(socket, word)| match word.load(Ordering::Acquire) {
             0 => None,
-            word => Some(unpack(socket, word)),
+            word => Some(Interest { socket, word }),
         })
-    }
-}
-
-fn pack(interest: &Interest) -> u64 {
-    1 | u64::from(interest.filter.bits()) << FILTER
-        | (interest.mode as u64) << MODE
-        | u64::from(interest.revision & REVISIONS) << REVISION
-        | u64::from(interest.generation & GENERATIONS) << GENERATION
-}
-
-fn unpack(socket: u32, word: u64) -> Interest {
-    Interest {
-        socket,
-        generation: (word >> GENERATION) as u32 & GENERATIONS,
-        revision: (word >> REVISION) as u8 & REVISIONS,
-        filter: EventFilter::from_bits_retain((word >> FILTER) as u16 & 7),
-        mode: MODES[(word >> MODE & 3) as usize],
     }
 }

@@ -23,17 +23,27 @@ struct Entry {
     identity: [u32; 2],
 }
 
-type Owners = Mutex<Pages<Entry>>;
+struct Owners {
+    entries: Mutex<Pages<Entry>>,
+    /// What this process has inherited, which stays as it is.
+    _inherited: *mut Owners,
+}
 
 /// Null until the first port registers something, in a process and in each forked child.
 static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
+
+/// The table that a forked child has inherited, and does not use.
+static INHERITED: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
 
 /// A leaf in the order of locks: whoever holds it takes no other, but those that a backend needs to tell
 /// what a socket is.
 fn lock() -> MutexGuard<'static, Pages<Entry>> {
     let mut owners = OWNERS.load(Ordering::Acquire);
     if owners.is_null() {
-        let new = Box::into_raw(Box::new(Mutex::new(Pages::new())));
+        let new = Box::into_raw(Box::new(Owners {
+            entries: Mutex::new(Pages::new()),
+            _inherited: INHERITED.load(Ordering::Acquire),
+        }));
         let found = OWNERS.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
         owners = match found {
             Ok(_) => new,
@@ -46,13 +56,17 @@ fn lock() -> MutexGuard<'static, Pages<Entry>> {
     }
     // SAFETY: what the pointer is set to is never freed.
     let owners = unsafe { &*owners };
-    owners.lock().unwrap_or_else(PoisonError::into_inner)
+    let entries = owners.entries.lock();
+    entries.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// In a forked child, nothing is owned: what the parent's table says is left behind.
 #[cfg(unix)]
 pub(super) fn forget_all() {
-    OWNERS.store(null_mut(), Ordering::Release);
+    let inherited = OWNERS.swap(null_mut(), Ordering::AcqRel);
+    if !inherited.is_null() {
+        INHERITED.store(inherited, Ordering::Release);
+    }
 }
 
 fn halves(identity: u64) -> [u32; 2] {
@@ -82,7 +96,7 @@ impl Owner {
     ) -> Result<(), RegistrationError> {
         let mut owners = lock();
         let identity = halves(identify()?);
-        let entry = owners.entry_mut(socket);
+        let entry = owners.entry(socket);
         if entry.port != 0 && entry.port != self.0 && entry.identity == identity {
             return Err(RegistrationError::OtherPort);
         }

@@ -1,6 +1,6 @@
 //! The contract's conditions, out of what the kernel says.
 
-use super::{Memory, sys};
+use super::sys;
 use crate::engine::{Interest, Mode, Readiness};
 use crate::{EventFilter, Events};
 
@@ -11,6 +11,7 @@ const HUP: u32 = libc::EPOLLHUP as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
+#[inline]
 pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
     // Without RDHUP, a stream that was hung up cannot be told from one that was never connected.
     let mut flags = RDHUP
@@ -29,11 +30,13 @@ pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
 }
 
 /// Whether these mean the same for every kind of socket.
+#[inline]
 pub(super) fn is_plain(flags: u32) -> bool {
     flags & !(IN | OUT) == 0
 }
 
 /// The conditions of [plain](is_plain) flags.
+#[inline]
 pub(super) fn plain(flags: u32) -> Events {
     // Those that they stand for are at other places in the kernel's word.
     let mut events = Events::empty();
@@ -65,6 +68,7 @@ pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
 }
 
 /// What `poll` is asked for.
+#[inline]
 pub(super) fn asked(filter: EventFilter) -> i16 {
     let mut asked = libc::POLLRDHUP;
     if filter.contains(EventFilter::IN) {
@@ -77,41 +81,38 @@ pub(super) fn asked(filter: EventFilter) -> i16 {
 }
 
 /// What `poll` found, in the words of `epoll`, which are the same.
+#[inline]
 pub(super) fn found(revents: i16) -> u32 {
     u32::from(revents as u16)
 }
 
-/// `poll` — Sees which wanted conditions hold of the numbers.
-pub(super) fn poll<'a>(
-    memory: &mut Memory,
-    interests: impl Iterator<Item = &'a Interest> + Clone,
-    mut each: impl FnMut(usize, Readiness),
-) {
-    let polls = &mut memory.polls;
-    polls.clear();
-    polls.extend(interests.clone().map(|interest| libc::pollfd {
-        fd: interest.socket as i32,
-        events: asked(interest.filter),
+/// What to ask `poll` of this number; if nothing, it passes it over.
+#[inline]
+pub(super) fn question(interest: &Interest, is_asked: bool) -> libc::pollfd {
+    libc::pollfd {
+        fd: if is_asked { interest.socket as i32 } else { -1 },
+        events: asked(interest.filter()),
         revents: 0,
-    }));
-    let is_known = sys::poll_now(polls).is_ok();
-    for (index, (interest, poll)) in interests.zip(polls.iter()).enumerate() {
-        let found = found(poll.revents);
-        let readiness = if !is_known || poll.revents & libc::POLLNVAL != 0 {
-            Readiness::Unknown
-        } else if found == 0 {
-            Readiness::NotReady
-        } else if is_plain(found) {
-            Readiness::Ready(plain(found))
-        } else {
-            match of_socket(found, interest.socket) {
-                Some(events) if events.intersects(interest.filter.wanted()) => {
-                    Readiness::Ready(events)
-                }
-                _ => Readiness::NotReady,
+    }
+}
+
+/// Which wanted conditions hold of the number, by what `poll` has found.
+#[inline]
+pub(super) fn answer(poll: &libc::pollfd, interest: &Interest, is_known: bool) -> Readiness {
+    let found = found(poll.revents);
+    if !is_known || poll.fd < 0 || poll.revents & libc::POLLNVAL != 0 {
+        Readiness::Unknown
+    } else if found == 0 {
+        Readiness::NotReady
+    } else if is_plain(found) {
+        Readiness::Ready(plain(found))
+    } else {
+        match of_socket(found, interest.socket) {
+            Some(events) if events.intersects(interest.filter().wanted()) => {
+                Readiness::Ready(events)
             }
-        };
-        each(index, readiness);
+            _ => Readiness::NotReady,
+        }
     }
 }
 

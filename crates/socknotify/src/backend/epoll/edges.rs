@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::sys::{self, Data, Errno, Event};
-use super::{Memory, arm_error, conditions};
-use crate::engine::{ArmError, Interest, Mode, Reports};
+use super::{arm_error, conditions};
+use crate::engine::{ArmError, Interest, Mode, Report, Reports};
 
 /// The interests whose first report is still to come.
 pub(super) struct InitialEdges {
@@ -68,7 +68,7 @@ impl InitialEdges {
             // What begins to hold from here on is an edge.
             return control();
         }
-        let flags = conditions::flags(interest.filter, Mode::Edge);
+        let flags = conditions::flags(interest.filter(), Mode::Edge);
         let data = Data::of(interest);
         let control_this = |call| sys::control(&self.set, call, interest.socket, flags, data);
         match control_this(libc::EPOLL_CTL_ADD) {
@@ -122,29 +122,29 @@ impl InitialEdges {
     }
 
     /// Drop the reports, from the `first` on, that are of nothing but what held already.
-    pub(super) fn suppress(&self, memory: &mut Memory, reports: &mut Reports, first: usize) {
-        if !memory.data.iter().any(|data| data.is(Mode::Edge)) {
+    pub(super) fn suppress(&self, reports: &mut Reports, first: usize) {
+        let is_edge = |report: &Report| Data::from_token(report.token).is(Mode::Edge);
+        if !reports.reports[first..].iter().any(is_edge) {
             return;
         }
         let mut entries = self.lock();
         self.collect(&mut entries);
-        let mut kept = 0;
-        for index in 0..memory.data.len() {
-            let data = memory.data[index];
-            let socket = data.socket();
-            let initial = entries.initial.get(&socket).filter(|it| it.data == data);
+        let mut kept = first;
+        for index in first..reports.reports.len() {
+            let report = reports.reports[index];
+            let data = Data::from_token(report.token);
+            let initial = entries.initial.get(&report.socket);
+            let initial = initial.filter(|initial| initial.data == data);
             let is_edge = initial.is_none_or(|initial| initial.has_risen);
             if initial.is_some() {
-                self.remove(&mut entries, socket);
+                self.remove(&mut entries, report.socket);
             }
             if is_edge {
-                memory.data[kept] = data;
-                reports.reports[first + kept] = reports.reports[first + index];
+                reports.reports[kept] = report;
                 kept += 1;
             }
         }
-        memory.data.truncate(kept);
-        reports.reports.truncate(first + kept);
+        reports.reports.truncate(kept);
     }
 }
 
@@ -152,10 +152,10 @@ impl InitialEdges {
 fn holds(interest: &Interest) -> bool {
     let mut poll = [libc::pollfd {
         fd: interest.socket as i32,
-        events: conditions::asked(interest.filter),
+        events: conditions::asked(interest.filter()),
         revents: 0,
     }];
     let is_known = sys::poll_now(&mut poll).is_ok();
     let found = conditions::of_socket(conditions::found(poll[0].revents), interest.socket);
-    !is_known || found.is_some_and(|found| found.intersects(interest.filter.wanted()))
+    !is_known || found.is_some_and(|found| found.intersects(interest.filter().wanted()))
 }

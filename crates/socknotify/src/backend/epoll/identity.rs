@@ -45,7 +45,7 @@ impl Epoll {
                 let _ = sys::control(&self.set, delete, socket, 0, Data::IGNORED);
                 // If a thread has armed it meanwhile, that is undone now. Of edges, one too many may come.
                 let current = wanted.get(socket);
-                if let Some(current) = current.filter(|it| it.generation != generation) {
+                if let Some(current) = current.filter(|it| it.generation() != generation) {
                     self.initial_edges.forget(socket);
                     let _ = wanted.follow(&current, |interest| self.add(interest));
                 }
@@ -62,28 +62,31 @@ impl Epoll {
         reports: &mut Reports,
         first: usize,
     ) {
-        let Memory { data, polls, .. } = memory;
+        let polls = &mut memory.polls;
         let reports = &mut reports.reports[first..];
         // Nobody closes a socket that the port owns, or that this call has borrowed.
-        let is_doubted = |data: &Data| !data.is(Mode::Kept) && !wait.borrows(data.generation());
+        let is_doubted = |report: &Report| {
+            report.validity == Validity::Valid
+                && !wait.borrows(report.generation)
+                && !Data::from_token(report.token).is(Mode::Kept)
+        };
         polls.clear();
-        let doubted = reports.iter().zip(&*data);
-        let doubted = doubted.filter(|(_, data)| is_doubted(data));
-        polls.extend(doubted.map(|(report, _)| libc::pollfd {
-            fd: report.socket as i32,
-            events: asked(report.events),
-            revents: 0,
-        }));
+        for report in reports.iter().filter(|report| is_doubted(report)) {
+            polls.push(libc::pollfd {
+                fd: report.socket as i32,
+                events: asked(report.events),
+                revents: 0,
+            });
+        }
         if polls.is_empty() {
             return;
         }
         let is_known = sys::poll_now(polls).is_ok();
-        let doubted = reports.iter_mut().zip(&*data);
-        let doubted = doubted.filter(|(_, data)| is_doubted(data));
+        let doubted = reports.iter_mut().filter(|report| is_doubted(report));
         // The one whose identity is compared in any case.
         let check = self.checks.fetch_add(1, Ordering::Relaxed) as usize;
         let sample = (check % SAMPLED == 0).then(|| check / SAMPLED % polls.len());
-        for (index, ((report, _), poll)) in doubted.zip(&*polls).enumerate() {
+        for (index, (report, poll)) in doubted.zip(&*polls).enumerate() {
             if sample == Some(index) && poll.revents & libc::POLLNVAL == 0 {
                 report.validity = Validity::Doubtful;
                 continue;

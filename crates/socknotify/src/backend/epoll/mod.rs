@@ -66,13 +66,8 @@ const AGAIN: usize = 64;
 #[derive(Default)]
 pub(crate) struct Memory {
     events: Vec<Event>,
-    /// Sockets for `poll`.
+    /// Numbers for `poll`.
     polls: Vec<libc::pollfd>,
-    /// What they stand for.
-    indices: Vec<u32>,
-    /// How each report was watched, and the generation and revision.
-    data: Vec<Data>,
-    readiness: Vec<Readiness>,
 }
 
 impl Epoll {
@@ -107,7 +102,7 @@ impl Epoll {
     }
 
     fn control(&self, call: i32, interest: &Interest) -> Result<(), Errno> {
-        let flags = conditions::flags(interest.filter, interest.mode);
+        let flags = conditions::flags(interest.filter(), interest.mode());
         sys::control(&self.set, call, interest.socket, flags, Data::of(interest))
     }
 
@@ -126,54 +121,59 @@ impl Epoll {
     }
 
     /// Turn what the kernel reported into reports.
-    fn read(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports) {
-        let Memory { events, data, .. } = memory;
-        for event in events.iter() {
-            let of = event.data();
-            match of {
+    fn read(&self, wanted: &Wanted, memory: &Memory, reports: &mut Reports) {
+        for event in &memory.events {
+            let data = event.data();
+            match data {
                 Data::WAKER => reports.woken = true,
                 Data::TIMER => reports.alarmed |= self.timer.is_over(),
                 Data::IGNORED => {}
-                of => {
-                    let flags = event.flags();
-                    let socket = of.socket();
-                    let is_plain = conditions::is_plain(flags);
-                    let interest = wanted.get(socket);
-                    let Some(interest) = interest.filter(|it| it.generation == of.generation())
-                    else {
-                        reports.wants_exclusive |= self.stale().note(of);
-                        continue;
-                    };
-                    let found = if is_plain {
-                        conditions::plain(flags)
-                    } else {
-                        match conditions::of_socket(flags, socket) {
-                            Some(found) => found,
-                            None => {
-                                self.silent.note(socket, &self.timer);
-                                Events::empty()
-                            }
-                        }
-                    };
-                    if !found.intersects(interest.filter.wanted()) {
-                        if !of.is_quiet() {
-                            self.quiet(wanted, &interest);
-                        }
-                        continue;
-                    }
-                    if of.is_quiet() && interest.mode == Mode::Level {
-                        self.control_again(wanted, &interest);
-                    }
-                    data.push(of);
-                    reports.reports.push(Report {
-                        socket,
-                        generation: of.generation(),
-                        events: found,
-                        validity: Validity::Valid,
-                    });
+                _ => {
+                    let report = self.report(wanted, data, event.flags(), reports);
+                    reports.reports.extend(report);
                 }
             }
         }
+    }
+
+    /// What the kernel reported of a socket, if anybody wants to know.
+    #[inline]
+    fn report(
+        &self,
+        wanted: &Wanted,
+        data: Data,
+        flags: u32,
+        reports: &mut Reports,
+    ) -> Option<Report> {
+        let socket = data.socket();
+        let interest = wanted.get(socket);
+        let Some(interest) = interest.filter(|it| it.generation() == data.generation()) else {
+            reports.wants_exclusive |= self.stale().note(data);
+            return None;
+        };
+        let events = match conditions::is_plain(flags) {
+            true => conditions::plain(flags),
+            false => conditions::of_socket(flags, socket).unwrap_or_else(|| {
+                self.silent.note(socket, &self.timer);
+                Events::empty()
+            }),
+        };
+        let mut validity = Validity::Valid;
+        if !events.intersects(interest.filter().wanted()) {
+            if data.is_quiet() || self.quiet(wanted, &interest) {
+                return None;
+            }
+            validity = Validity::Closed;
+        } else if data.is_quiet() && interest.mode() == Mode::Level {
+            self.control_again(wanted, &interest);
+        }
+        Some(Report {
+            socket,
+            generation: data.generation(),
+            events,
+            validity,
+            token: data.to_token(),
+        })
     }
 }
 
@@ -205,7 +205,7 @@ impl Backend for Epoll {
             true => self.add(interest),
             false => self.modify(interest),
         };
-        match interest.mode {
+        match interest.mode() {
             Mode::Edge => self.initial_edges.arm(interest, control),
             _ => control(),
         }
@@ -227,17 +227,24 @@ impl Backend for Epoll {
         interests: &[Interest],
         readiness: &mut Vec<Readiness>,
     ) {
+        let polls = &mut memory.polls;
+        polls.clear();
+        polls.extend(interests.iter().map(|it| conditions::question(it, true)));
+        let is_known = sys::poll_now(polls).is_ok();
         readiness.clear();
-        conditions::poll(memory, interests.iter(), |_, found| readiness.push(found));
-        for (interest, found) in interests.iter().zip(readiness) {
-            // A poll goes by the number alone.
-            if matches!(found, Readiness::Ready(_))
-                && interest.mode != Mode::Kept
-                && self.is_armed(wanted, interest.socket, interest.generation) != Ok(true)
-            {
-                *found = Readiness::Unknown;
+        readiness.extend(interests.iter().zip(&*polls).map(|(interest, poll)| {
+            match conditions::answer(poll, interest, is_known) {
+                // A poll goes by the number alone.
+                Readiness::Ready(_)
+                    if interest.mode() != Mode::Kept
+                        && self.is_armed(wanted, interest.socket, interest.generation())
+                            != Ok(true) =>
+                {
+                    Readiness::Unknown
+                }
+                readiness => readiness,
             }
-        }
+        }));
     }
 
     fn wait(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports, wait: &Wait) {
@@ -249,10 +256,9 @@ impl Backend for Epoll {
             Some(timeout) => Instant::now().checked_add(timeout),
         };
         for again in 0.. {
-            memory.data.clear();
             let first = reports.reports.len();
             if self.silent.has_any() {
-                self.report_silent(wanted, memory, reports);
+                self.report_silent(wanted, reports);
             }
             if !reports.is_empty() {
                 left = Some(Duration::ZERO);
@@ -262,7 +268,7 @@ impl Backend for Epoll {
             let is_full = memory.events.len() > wait.room;
             self.read(wanted, memory, reports);
             if !self.initial_edges.is_empty() {
-                self.initial_edges.suppress(memory, reports, first);
+                self.initial_edges.suppress(reports, first);
             }
             self.check(wait, memory, reports, first);
             if wait.is_exclusive && reports.wants_exclusive {

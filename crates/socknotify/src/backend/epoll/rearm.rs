@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Epoll, Memory, conditions};
-use crate::engine::{Backend, Followed, Outcome, Readiness, Rearm, Wanted};
+use super::{Epoll, Memory, conditions, sys};
+use crate::engine::{Backend, Followed, Interest, Outcome, Readiness, Rearm, Wanted};
 
 /// Whether one-shot registrations are worth a `poll` before they are armed.
 ///
@@ -58,56 +58,57 @@ impl PollPolicy {
 
 impl Epoll {
     pub(super) fn rearm_batch(&self, wanted: &Wanted, memory: &mut Memory, batch: &mut [Rearm]) {
-        let silent = batch.iter().filter(|it| it.is_silent);
-        let silent = silent.count();
-        let is_worthwhile =
-            silent >= PollPolicy::AT_LEAST || batch.iter().any(|it| it.is_silent && it.is_owned);
+        let mut silent = 0;
+        let mut kept = 0;
+        let mut is_worthwhile = false;
+        for rearm in &*batch {
+            silent += usize::from(rearm.is_silent);
+            kept += usize::from(rearm.is_armed);
+            is_worthwhile |= rearm.is_silent && rearm.is_owned;
+        }
+        is_worthwhile |= silent >= PollPolicy::AT_LEAST;
         let polls_silent = is_worthwhile && self.policy.polls();
-        let is_polled = |rearm: &&mut Rearm| rearm.is_armed || polls_silent && rearm.is_silent;
-        if polls_silent || batch.iter().any(|it| it.is_armed) {
-            // Those that are not polled stay unknown, and are armed below.
-            let mut ready = 0;
-            memory.indices.clear();
-            let polled = batch.iter_mut().enumerate();
-            let polled = polled.filter(|(_, rearm)| is_polled(rearm));
-            memory.indices.extend(polled.map(|(index, _)| index as u32));
-            let indices = std::mem::take(&mut memory.indices);
-            let mut found = std::mem::take(&mut memory.readiness);
-            found.clear();
-            let interests = indices.iter().map(|&index| &batch[index as usize].interest);
-            conditions::poll(memory, interests, |_, readiness| found.push(readiness));
-            for (&index, &readiness) in indices.iter().zip(&found) {
-                let rearm = &mut batch[index as usize];
-                let (socket, generation) = (rearm.interest.socket, rearm.interest.generation);
-                rearm.readiness = match readiness {
-                    // A poll goes by the number alone.
-                    Readiness::Ready(_)
-                        if !rearm.is_owned
-                            && self.is_armed(wanted, socket, generation) != Ok(true) =>
-                    {
-                        Readiness::Unknown
-                    }
-                    readiness => readiness,
-                };
-                ready +=
-                    usize::from(rearm.is_silent && matches!(rearm.readiness, Readiness::Ready(_)));
+        if !polls_silent && kept == 0 {
+            for rearm in batch {
+                self.arm_again(wanted, rearm);
             }
-            if polls_silent {
-                self.policy.learn(ready, silent);
+            return;
+        }
+        let polls = &mut memory.polls;
+        polls.clear();
+        polls.extend(batch.iter().map(|rearm| {
+            let is_polled = rearm.is_armed || polls_silent && rearm.is_silent;
+            conditions::question(&rearm.interest, is_polled)
+        }));
+        let is_known = sys::poll_now(polls).is_ok();
+        let mut ready = 0;
+        for (rearm, poll) in batch.iter_mut().zip(&*polls) {
+            let Interest { socket, .. } = rearm.interest;
+            match conditions::answer(poll, &rearm.interest, is_known) {
+                // A poll goes by the number alone.
+                Readiness::Ready(events)
+                    if rearm.is_owned
+                        || self.is_armed(wanted, socket, rearm.interest.generation())
+                            == Ok(true) =>
+                {
+                    ready += usize::from(rearm.is_silent);
+                    rearm.outcome = Outcome::Ready(events);
+                }
+                Readiness::NotReady if rearm.is_armed => {}
+                _ => self.arm_again(wanted, rearm),
             }
-            memory.indices = indices;
-            memory.readiness = found;
         }
-        for rearm in batch {
-            rearm.outcome = match rearm.readiness {
-                Readiness::Ready(events) => Outcome::Ready(events),
-                Readiness::NotReady if rearm.is_armed => Outcome::Armed,
-                _ => match wanted.follow(&rearm.interest, |interest| self.arm(interest, false)) {
-                    Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
-                    Followed::Told(Err(error)) => Outcome::Failed(error),
-                    Followed::Withdrawn => Outcome::Withdrawn,
-                },
-            };
+        if polls_silent {
+            self.policy.learn(ready, silent);
         }
+    }
+
+    fn arm_again(&self, wanted: &Wanted, rearm: &mut Rearm) {
+        let followed = wanted.follow(&rearm.interest, |interest| self.arm(interest, false));
+        rearm.outcome = match followed {
+            Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
+            Followed::Told(Err(error)) => Outcome::Failed(error),
+            Followed::Withdrawn => Outcome::Withdrawn,
+        };
     }
 }

@@ -119,14 +119,14 @@ impl Epoll {
         // What is in the new set, and what is not because its number stands for another socket.
         let mut known = HashMap::<u32, (Interest, bool)>::new();
         let mut add = |interest: Interest| -> Result<(), Errno> {
-            let is_same = self.is_armed(wanted, interest.socket, interest.generation)?;
+            let is_same = self.is_armed(wanted, interest.socket, interest.generation())?;
             known.insert(interest.socket, (interest, is_same));
             match is_same {
                 true => add_to(&new, &interest),
                 false => Ok(()),
             }
         };
-        let is_edge = |interest: &Interest| interest.mode == Mode::Edge;
+        let is_edge = |interest: &Interest| interest.mode() == Mode::Edge;
         wanted.iter().filter(is_edge).try_for_each(&mut add)?;
         // What the new set has to say of them now, held all the time, or the old one says it too.
         let room = wanted.iter().count() + MORE;
@@ -146,9 +146,10 @@ impl Epoll {
             if !is_same {
                 reports.reports.push(Report {
                     socket,
-                    generation: interest.generation,
+                    generation: interest.generation(),
                     events: Events::empty(),
                     validity: Validity::Closed,
+                    token: 0,
                 });
                 continue;
             }
@@ -178,11 +179,10 @@ impl Epoll {
         reports: &mut Reports,
     ) {
         let first = reports.reports.len();
-        memory.data.clear();
         sys::wait(set, &mut memory.events, room, Some(Duration::ZERO));
         self.read(wanted, memory, reports);
         if !self.initial_edges.is_empty() {
-            self.initial_edges.suppress(memory, reports, first);
+            self.initial_edges.suppress(reports, first);
         }
         self.check(&Wait::NOW, memory, reports, first);
     }
@@ -207,7 +207,7 @@ impl Epoll {
 }
 
 fn add_to(set: &OwnedFd, interest: &Interest) -> Result<(), Errno> {
-    let flags = super::conditions::flags(interest.filter, interest.mode);
+    let flags = super::conditions::flags(interest.filter(), interest.mode());
     match sys::control(
         set,
         libc::EPOLL_CTL_ADD,
@@ -224,16 +224,9 @@ fn add_to(set: &OwnedFd, interest: &Interest) -> Result<(), Errno> {
 #[cfg(all(test, not(interleavings)))]
 mod tests {
     use super::*;
-    use crate::EventFilter;
 
     fn data(socket: u32, generation: u32) -> Data {
-        Data::of(&Interest {
-            socket,
-            generation,
-            revision: 0,
-            filter: EventFilter::IN,
-            mode: Mode::Level,
-        })
+        Data::from_token(u64::from(generation) << 29 | u64::from(socket))
     }
 
     #[test]

@@ -1,19 +1,17 @@
 //! The system calls, by the numbers of descriptors.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::{GENERATIONS, Interest, Mode, REVISIONS};
+use crate::engine::{GENERATIONS, Interest, Mode, word};
 
 /// An error number of the system.
 pub(super) type Errno = i32;
 
 fn errno() -> Errno {
-    io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
+    // SAFETY: the address is the calling thread's own, and always good.
+    unsafe { *libc::__errno_location() }
 }
 
 /// What the outcome of a call stands for: negative for an error.
@@ -30,15 +28,12 @@ fn new_descriptor(value: i32) -> Result<OwnedFd, Errno> {
 
 /// What the kernel gives back with a report: whose it is.
 ///
-/// From the lowest bit on: 26 bits of socket, two of mode, one for an interest that is
-/// [quiet](Self::quiet), 31 of generation, four of revision.
+/// The socket is in the lowest 26 bits. Above are the parts of the interest, as in its word, and a bit for one
+/// that is [quiet](Self::quiet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Data(u64);
 
-const MODE: u32 = 26;
 const QUIET: u32 = 28;
-const GENERATION: u32 = 29;
-const REVISION: u32 = 60;
 
 impl Data {
     pub(super) const MAX_SOCKET: u32 = (1 << 26) - 4;
@@ -48,12 +43,8 @@ impl Data {
     pub(super) const IGNORED: Data = Data((1 << 26) - 3);
 
     pub(super) fn of(interest: &Interest) -> Self {
-        Data(
-            u64::from(interest.socket)
-                | (interest.mode as u64) << MODE
-                | u64::from(interest.generation & GENERATIONS) << GENERATION
-                | u64::from(interest.revision & REVISIONS) << REVISION,
-        )
+        let parts = interest.word() & !((1 << word::MODE) - 1);
+        Data(parts | u64::from(interest.socket))
     }
 
     /// The same, for an interest of which a change is waited for.
@@ -62,11 +53,11 @@ impl Data {
     }
 
     pub(super) fn socket(self) -> u32 {
-        self.0 as u32 & ((1 << 26) - 1)
+        self.0 as u32 & ((1 << word::MODE) - 1)
     }
 
     pub(super) fn is(self, mode: Mode) -> bool {
-        self.0 >> MODE & 3 == mode as u64
+        self.0 >> word::MODE & 3 == mode as u64
     }
 
     pub(super) fn is_quiet(self) -> bool {
@@ -74,7 +65,15 @@ impl Data {
     }
 
     pub(super) fn generation(self) -> u32 {
-        (self.0 >> GENERATION) as u32 & GENERATIONS
+        (self.0 >> word::GENERATION) as u32 & GENERATIONS
+    }
+
+    pub(super) fn to_token(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn from_token(token: u64) -> Self {
+        Data(token)
     }
 }
 
@@ -149,9 +148,11 @@ pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout:
     let room = room as i32;
     let set = set.as_raw_fd();
     let count = match timeout {
-        // SAFETY: there is room for as many events, here and below.
+        // SAFETY: there is room for so many events.
         None => unsafe { libc::epoll_wait(set, memory, room, -1) },
+        // SAFETY: as above.
         Some(Duration::ZERO) => unsafe { libc::epoll_wait(set, memory, room, 0) },
+        // SAFETY: as above.
         Some(timeout) => unsafe { wait_exactly(set, memory, room, timeout) },
     };
     // SAFETY: the kernel has written so many events.

@@ -3,42 +3,40 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Data, Epoll, Memory, Timer, conditions, sys};
-use crate::engine::{Backend, Interest, Mode, Report, Reports, Validity, Wanted};
+use super::{Data, Epoll, Timer, conditions, sys};
+use crate::engine::{
+    ArmError, Backend, Followed, Interest, Mode, Report, Reports, Validity, Wanted,
+};
 
 impl Epoll {
     /// A report showed nothing that is wanted: hang-ups cannot be masked out. It would come over and over,
-    /// or be the last one; so from here on changes are waited for.
-    pub(super) fn quiet(&self, wanted: &Wanted, interest: &Interest) {
-        if !matches!(interest.mode, Mode::Once | Mode::Level) {
-            return;
+    /// or be the last one; so from here on changes are waited for. False if the number stands for another
+    /// socket than the one that is reported.
+    pub(super) fn quiet(&self, wanted: &Wanted, interest: &Interest) -> bool {
+        if !matches!(interest.mode(), Mode::Once | Mode::Level) {
+            return true;
         }
-        // If the socket is not in the set any more, that is found out when it is armed the next time.
-        let _ = wanted.follow(interest, |current| {
+        let followed = wanted.follow(interest, |current| {
             if current != interest {
                 return self.arm(current, false);
             }
-            let flags = conditions::flags(interest.filter, Mode::Edge);
+            let flags = conditions::flags(interest.filter(), Mode::Edge);
             let data = Data::of(interest).quiet();
             let modify = libc::EPOLL_CTL_MOD;
             let done = sys::control(&self.set, modify, interest.socket, flags, data);
             done.map_err(super::arm_error)
         });
+        followed != Followed::Told(Err(ArmError::Stale))
     }
 
     /// What was waited for has come: watch as was asked.
     pub(super) fn control_again(&self, wanted: &Wanted, interest: &Interest) {
-        // As above.
+        // If the number stands for another socket, that is found out when the report is checked.
         let _ = wanted.follow(interest, |current| self.arm(current, false));
     }
 
     /// Report the Unix sockets that have connected.
-    pub(super) fn report_silent(
-        &self,
-        wanted: &Wanted,
-        memory: &mut Memory,
-        reports: &mut Reports,
-    ) {
+    pub(super) fn report_silent(&self, wanted: &Wanted, reports: &mut Reports) {
         let mut sockets = self.silent.lock();
         sockets.retain(|&socket| {
             let Some(interest) = wanted.get(socket) else {
@@ -46,7 +44,7 @@ impl Epoll {
             };
             let mut poll = [libc::pollfd {
                 fd: socket as i32,
-                events: conditions::asked(interest.filter),
+                events: conditions::asked(interest.filter()),
                 revents: 0,
             }];
             if sys::poll_now(&mut poll).is_err() {
@@ -56,17 +54,18 @@ impl Epoll {
             let Some(events) = conditions::of_socket(flags, socket) else {
                 return true;
             };
-            if poll[0].revents & libc::POLLNVAL == 0 && events.intersects(interest.filter.wanted())
+            if poll[0].revents & libc::POLLNVAL == 0
+                && events.intersects(interest.filter().wanted())
             {
-                if interest.mode == Mode::Level {
+                if interest.mode() == Mode::Level {
                     self.control_again(wanted, &interest);
                 }
-                memory.data.push(Data::of(&interest));
                 reports.reports.push(Report {
                     socket,
-                    generation: interest.generation,
+                    generation: interest.generation(),
                     events,
                     validity: Validity::Valid,
+                    token: Data::of(&interest).to_token(),
                 });
             }
             false
