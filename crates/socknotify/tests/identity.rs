@@ -22,8 +22,9 @@ use socknotify::{
 
 use support::trigger::ONCE;
 use support::{
-    AsSocket, Kind, PATIENCE, Pair, PollFlags, counted, drain_port, end_shows_behind_data, expect,
-    expect_nothing, expect_removed, port, take_number, wait_readiness,
+    AsSocket, Kind, PATIENCE, Pair, PollFlags, as_told_by, counted, drain_port,
+    end_shows_behind_data, expect, expect_nothing, expect_removed, port, take_number,
+    wait_readiness,
 };
 
 for_every_backend! {
@@ -200,7 +201,7 @@ fn a2_a_new_socket_under_an_old_key_belongs_to_its_port(backend: Backend) -> io:
             let enable = || Registration::enable(&new, 9, EventFilter::IN, ONCE);
             assert_eq!(
                 elsewhere.register(enable())?,
-                Err(RegistrationError::OtherPort),
+                as_told_by(&elsewhere, Err(RegistrationError::OtherPort)),
                 "{batch:?}, delivered: {delivered}"
             );
             expect_nothing(&elsewhere);
