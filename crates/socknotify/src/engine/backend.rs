@@ -37,6 +37,7 @@ pub(crate) mod word {
     pub(crate) const FILTER: u32 = 1;
     pub(crate) const MODE: u32 = 26;
     pub(crate) const GENERATION: u32 = 29;
+    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
     pub(crate) const REVISION: u32 = 60;
 }
 
@@ -69,15 +70,6 @@ impl Interest {
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         (self.word >> word::GENERATION) as u32 & GENERATIONS
-    }
-
-    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
-    #[cfg_attr(
-        not(windows),
-        allow(dead_code, reason = "it is compared with all the rest")
-    )]
-    pub(crate) fn revision(&self) -> u8 {
-        (self.word >> word::REVISION) as u8 & REVISIONS
     }
 
     /// The conditions. Errors are watched for in any case.
@@ -153,6 +145,7 @@ pub(crate) struct Report {
     pub(crate) events: Events,
     pub(crate) validity: Validity,
     /// For the backend's own use.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, records say it all"))]
     pub(crate) token: u64,
 }
 

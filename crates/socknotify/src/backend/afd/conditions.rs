@@ -22,7 +22,7 @@ pub(super) const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 /// What a poll is for.
 pub(super) fn polled(interest: &Interest) -> u32 {
     let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
-    let wanted = interest.filter.wanted();
+    let wanted = interest.filter().wanted();
     if wanted.contains(Events::IN) {
         events |= device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT | device::DISCONNECT;
     }

@@ -120,16 +120,16 @@ impl Afd {
             let record = state.records.get(&report.socket);
             let interest = record.map(|record| record.interest);
             interests.extend(interest.filter(|interest| {
-                let missing = interest.filter.wanted() - Events::ERR - report.events;
-                matches!(interest.mode, Mode::Once | Mode::Kept)
-                    && interest.generation == report.generation
+                let missing = interest.filter().wanted() - Events::ERR - report.events;
+                matches!(interest.mode(), Mode::Once | Mode::Kept)
+                    && interest.generation() == report.generation
                     && !missing.is_empty()
             }));
         }
         let mut reports = reports.iter_mut();
         self.poll_now.all(sockets, interests, |interest, found| {
             let report = reports.find(|report| {
-                (report.socket, report.generation) == (interest.socket, interest.generation)
+                (report.socket, report.generation) == (interest.socket, interest.generation())
             });
             let record = state.records.get(&interest.socket);
             if let (Some(report), Some(record), Some(found)) = (report, record, found) {
@@ -147,7 +147,7 @@ impl Afd {
                 continue;
             };
             // Nobody closes a socket that the port owns, or that this call has borrowed.
-            if record.interest.mode == Mode::Kept || wait.borrows(report.generation) {
+            if record.interest.mode() == Mode::Kept || wait.borrows(report.generation) {
                 continue;
             }
             if !std::mem::replace(&mut has_caught_up, true) {
@@ -238,7 +238,7 @@ impl Backend for Afd {
             .all(sockets, interests, |_, events| found.push(events));
         // A poll goes by the number alone. Nobody closes a socket that the port owns.
         let is_doubted = |(interest, found): (&Interest, &Option<u32>)| {
-            interest.mode != Mode::Kept && found.is_some_and(|found| found != 0)
+            interest.mode() != Mode::Kept && found.is_some_and(|found| found != 0)
         };
         if interests.iter().zip(&*found).any(is_doubted) {
             closes::catch_up();
@@ -252,12 +252,12 @@ impl Backend for Afd {
             let found = found.map(|(record, found)| conditions(found, record.kind));
             let answer = match found {
                 None => Readiness::Unknown,
-                Some(events) if events.intersects(interest.filter.wanted()) => {
+                Some(events) if events.intersects(interest.filter().wanted()) => {
                     Readiness::Ready(events)
                 }
                 Some(_) => Readiness::NotReady,
             };
-            if interest.mode == Mode::Kept && !matches!(answer, Readiness::Ready(_)) {
+            if interest.mode() == Mode::Kept && !matches!(answer, Readiness::Ready(_)) {
                 state.keep_armed(&self.port, interest);
             }
             readiness.push(answer);
@@ -318,7 +318,7 @@ impl Backend for Afd {
         let mut state = self.state();
         let State { records, due, .. } = &mut *state;
         let record = records.get_mut(&socket);
-        let record = record.filter(|record| record.armed && record.interest.mode == Mode::Level);
+        let record = record.filter(|record| record.armed && record.interest.mode() == Mode::Level);
         if let Some(record) = record.filter(|record| !record.is_due) {
             record.is_due = true;
             due.push_back(socket);

@@ -138,7 +138,7 @@ impl State {
         if let Some(current) = &mut record.poll {
             current.is_older = true;
         }
-        let begun = match interest.mode {
+        let begun = match interest.mode() {
             Mode::Edge => self.begin_edges(afd, number, before),
             _ => {
                 if let Some(edge) = record.edge.take() {
@@ -183,10 +183,10 @@ impl State {
             risen |= conditions(found, record.kind);
         }
         let before = before.filter(|before| {
-            before.mode == Mode::Edge && before.generation == record.interest.generation
+            before.mode() == Mode::Edge && before.generation() == record.interest.generation()
         });
         let carried = before.map_or(Events::empty(), |before| {
-            risen & before.filter.wanted() & record.interest.filter.wanted()
+            risen & before.filter().wanted() & record.interest.filter().wanted()
         });
         if !carried.is_empty() {
             self.found.push(report(&record.interest, carried));
@@ -323,8 +323,8 @@ impl State {
             found = afd.poll_now.one(number, polled(&record.interest));
         }
         let events = conditions(found, record.kind);
-        if events.intersects(record.interest.filter.wanted()) {
-            record.armed = record.interest.mode == Mode::Level;
+        if events.intersects(record.interest.filter().wanted()) {
+            record.armed = record.interest.mode() == Mode::Level;
             return Some(report(&record.interest, events));
         }
         // If it cannot be polled again, it is closed, and that will be found out.
@@ -391,7 +391,7 @@ impl State {
     /// Report edges, as far as they are wanted.
     fn edge(&mut self, number: u32, events: Events) -> Option<Report> {
         let record = self.records.get_mut(&number)?;
-        let events = events & record.interest.filter.wanted();
+        let events = events & record.interest.filter().wanted();
         (record.armed && !events.is_empty()).then(|| report(&record.interest, events))
     }
 
@@ -473,9 +473,10 @@ impl Edge {
 fn report(interest: &Interest, events: Events) -> Report {
     Report {
         socket: interest.socket,
-        generation: interest.generation,
+        generation: interest.generation(),
         events,
         validity: Validity::Valid,
+        token: 0,
     }
 }
 
