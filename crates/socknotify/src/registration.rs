@@ -163,6 +163,8 @@ pub struct Registration<'socket> {
     pub(crate) result: Result<(), RegistrationError>,
     /// The port owns the socket, which was adopted: the number stands for nothing else.
     pub(crate) owned: bool,
+    /// Nobody closes the socket before the call returns.
+    pub(crate) is_borrowed: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
 }
 
@@ -229,7 +231,10 @@ impl<'socket> Registration<'socket> {
         reason = "declares the promise of I/O safety; nothing here relies on it"
     )]
     pub unsafe fn from_raw(socket: RawSocket) -> Self {
-        Self::of(socket)
+        Registration {
+            is_borrowed: false,
+            ..Self::of(socket)
+        }
     }
 
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
@@ -254,6 +259,7 @@ impl<'socket> Registration<'socket> {
             socket,
             result: Ok(()),
             owned: false,
+            is_borrowed: true,
             borrowed: PhantomData,
         }
     }

@@ -46,7 +46,8 @@ impl Deadline {
     }
 }
 
-/// How often in a row a call does not ask the backend, if all that it armed is ready.
+/// How often in a row calls do not ask the backend, if all that they armed is ready, or something could not
+/// be armed.
 const UNASKED: u8 = 3;
 
 /// A call that dequeues.
@@ -195,14 +196,16 @@ impl<B: Backend> Engine<B> {
         let may_skip = core.unasked < UNASKED;
         drop(core);
         let handed_over = self.hand_over(scratch);
+        // What could not be armed is dealt with first: it may be ready when it is registered anew.
+        let has_failed = handed_over == HandedOver::Failed;
         let is_all_ready = handed_over == HandedOver::Ready(call.registrations.len());
-        let asks = handed_over != HandedOver::Failed && !(is_all_ready && may_skip);
+        let asks = !(may_skip && (has_failed || is_all_ready));
         let wait = Wait {
             room: call.room.min(BATCH),
             timeout: match handed_over {
+                HandedOver::Armed => call.deadline.remaining(),
                 // What is ready already goes behind what was reported before that.
-                HandedOver::Ready(_) => Some(Duration::ZERO),
-                _ => call.deadline.remaining(),
+                HandedOver::Ready(_) | HandedOver::Failed => Some(Duration::ZERO),
             },
             borrowed: call.armed,
             is_exclusive: false,
@@ -210,12 +213,11 @@ impl<B: Backend> Engine<B> {
         let Scratch {
             memory, reports, ..
         } = &mut **scratch;
-        // What could not be armed is dealt with first: it may be ready when it is registered anew.
-        *has_waited = handed_over != HandedOver::Failed;
         match asks {
             true => self.backend.wait(&self.wanted, memory, reports, &wait),
             false => reports.clear(),
         }
+        *has_waited = asks && !has_failed;
         let is_woken = reports.woken;
         let mut core = self.lock();
         core.unasked = if asks { 0 } else { core.unasked + 1 };
@@ -224,6 +226,9 @@ impl<B: Backend> Engine<B> {
             was_ahead = core.scheduler.is_newer_polling(*arrival);
         }
         if !core.closed {
+            if has_failed {
+                self.take_outcomes(&mut core, scratch, call.registrations);
+            }
             let is_stray = self.take_reports(&mut core, scratch, began);
             if scratch.reports.wants_exclusive {
                 self.fetch(&mut core);

@@ -268,7 +268,7 @@ fn apply(port: &Port, registration: Registration<'_>) -> Result<(), Registration
 }
 
 fn raw(socket: i32) -> Registration<'static> {
-    // SAFETY: the number goes to the model of a poller, and never to a system call.
+    // SAFETY: the number goes to the model of a backend, and never to a system call.
     #[allow(unsafe_code)]
     unsafe {
         Registration::from_raw(socket)
@@ -541,7 +541,7 @@ fn c8_two_threads_that_arm_a_one_shot_do_not_silence_it() {
     });
 }
 
-/// Two threads enable a registration with different filters. Whoever comes last, the poller has its word.
+/// Two threads enable a registration with different filters. The backend ends up with the later one.
 #[test]
 fn a3_the_later_filter_is_watched() {
     for waits in [false, true] {
@@ -789,8 +789,8 @@ fn g4_closing_releases_everyone() {
     });
 }
 
-/// A registration is armed twice in one call, notified, and removed before the call has come to tell the
-/// poller the second time. Its socket may be closed then.
+/// A registration is armed twice in one call, notified, and removed before the call arms it
+/// for the second time. Its socket may be closed then.
 #[test]
 fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
     explore(3, || {

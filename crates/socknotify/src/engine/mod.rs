@@ -75,8 +75,7 @@ struct Core<B: Backend> {
     generation: u32,
     /// How sockets that the port owns are armed.
     policy: RearmPolicy,
-    /// How often in a row a call went with what it had armed, all of which was ready, and did not ask the
-    /// backend for more.
+    /// How often in a row calls went with what they had armed, and did not ask the backend for more.
     unasked: u8,
     /// Memory that no call uses.
     scratch: Vec<Box<Scratch<B>>>,

@@ -8,7 +8,8 @@ use super::{Core, Engine, Scratch};
 use crate::sys;
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
-/// The generations that a call has armed: the first, and the one after the last.
+/// The generations that a call has armed and whose sockets it has borrowed: the first, and the one after the
+/// last.
 pub(super) type Armed = (u32, u32);
 
 fn next(generation: u32) -> u32 {
@@ -49,7 +50,10 @@ impl<B: Backend> Engine<B> {
             entry.result = self.apply_one(core, entry, &mut is_fetched);
             scratch.has_failed_owned |= entry.owned && entry.result.is_err();
         }
-        (first, next(core.generation))
+        match batch.iter().all(|entry| entry.is_borrowed) {
+            true => (first, next(core.generation)),
+            false => (0, 0),
+        }
     }
 
     /// Enable a level-triggered registration that the system knows already, and say how it is to be armed.

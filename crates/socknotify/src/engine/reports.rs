@@ -100,8 +100,16 @@ impl<B: Backend> Engine<B> {
             .poll_now(&self.wanted, memory, interests, readiness);
         let Core { table, queue, .. } = core;
         for (interest, readiness) in interests.iter().zip(readiness) {
-            let Readiness::Ready(events) = *readiness else {
-                continue;
+            let events = match *readiness {
+                Readiness::Ready(events) => events,
+                Readiness::NotReady => continue,
+                Readiness::Unknown => {
+                    if interest.mode() == Mode::Kept {
+                        // It is reported once more. If it cannot be armed, it is not in the set.
+                        let _ = self.backend.arm(interest, false);
+                    }
+                    continue;
+                }
             };
             let slot = table.slot(interest.socket);
             if let Some(slot) = slot.filter(|slot| slot.state == State::Enabled) {

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_registration_is_a_small_record() {
-        // With its interest and its owner, 20 bytes, less than a cache line.
+        // With its interest and its owner, 16 bytes, less than a cache line.
         assert!(size_of::<Slot>() <= 40);
     }
 }

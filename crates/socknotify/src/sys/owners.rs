@@ -15,12 +15,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::RegistrationError;
 use crate::engine::Pages;
 
-/// The port that a descriptor number was registered with, and the socket that it stood for then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
-    /// 0 for nobody.
-    port: u32,
-    identity: [u32; 2],
+/// The port that a descriptor number was registered with, in the lowest bits, and above it as much of the
+/// identity of the socket that it stood for then as there is room for. 0 for nobody.
+type Entry = u64;
+
+const PORT_BITS: u32 = 24;
+const PORTS: u32 = 1 << PORT_BITS;
+
+fn port_of(entry: Entry) -> u32 {
+    entry as u32 % PORTS
 }
 
 struct Owners {
@@ -69,18 +72,18 @@ pub(super) fn forget_all() {
     }
 }
 
-fn halves(identity: u64) -> [u32; 2] {
-    [identity as u32, (identity >> 32) as u32]
-}
-
 /// A port, as the owner of sockets.
 #[derive(Debug)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
-    /// `id`: different for every port of this process, and not 0.
+    /// `id`: different for every port of this process. One in some 16 million has the same as another.
     pub(crate) fn new(id: u32) -> Self {
-        Owner(id)
+        Owner(id % (PORTS - 1) + 1)
+    }
+
+    fn entry(&self, identity: u64) -> Entry {
+        identity << PORT_BITS | Entry::from(self.0)
     }
 
     /// Own a socket, unless another port does.
@@ -95,32 +98,26 @@ impl Owner {
         identify: impl FnOnce() -> Result<u64, RegistrationError>,
     ) -> Result<(), RegistrationError> {
         let mut owners = lock();
-        let identity = halves(identify()?);
+        let identity = identify()?;
         let entry = owners.entry(socket);
-        if entry.port != 0 && entry.port != self.0 && entry.identity == identity {
+        let is_same = *entry >> PORT_BITS == self.entry(identity) >> PORT_BITS;
+        if port_of(*entry) != 0 && port_of(*entry) != self.0 && is_same {
             return Err(RegistrationError::OtherPort);
         }
-        *entry = Entry {
-            port: self.0,
-            identity,
-        };
+        *entry = self.entry(identity);
         Ok(())
     }
 
     /// Whether this port owns this very socket.
     pub(crate) fn owns(&self, socket: u32, identity: u64) -> bool {
-        let entry = Entry {
-            port: self.0,
-            identity: halves(identity),
-        };
-        lock().get(socket) == Some(&entry)
+        lock().get(socket) == Some(&self.entry(identity))
     }
 
     /// Give up the number, if it is this port's still.
     pub(crate) fn release(&self, socket: u32) {
         if let Some(entry) = lock().get_mut(socket) {
-            if entry.port == self.0 {
-                *entry = Entry::default();
+            if port_of(*entry) == self.0 {
+                *entry = 0;
             }
         }
     }

@@ -578,7 +578,7 @@ impl World {
 
     /// Make the ports end stale registrations.
     ///
-    /// G3, note 6 of CONTRACT.md: a report of a socket that was closed under its registered number, and has a
+    /// G3, note 9 of CONTRACT.md: a report of a socket that was closed under its registered number, and has a
     /// duplicate, can pass for one of what has the number now, if that is not registered.
     fn clean_up_stale_registrations(&mut self) -> Outcome {
         for port in 0..PORTS {

@@ -12,6 +12,7 @@
 //!   That is found out a little later: of every few batches, one identity is compared in any case.
 
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use super::{Data, Epoll, Errno, Memory, conditions, sys};
 use crate::Events;
@@ -34,10 +35,11 @@ impl Epoll {
         socket: u32,
         generation: u32,
     ) -> Result<bool, Errno> {
+        let _probe = self.probe();
         match sys::control(&self.set, libc::EPOLL_CTL_ADD, socket, 0, Data::IGNORED) {
             Err(libc::EEXIST) => Ok(true),
-            // It is closed, or something that cannot be in a set.
-            Err(libc::EBADF | libc::EPERM) => Ok(false),
+            // It is closed, or something that cannot be in this set.
+            Err(libc::EBADF | libc::EPERM | libc::EINVAL | libc::ELOOP) => Ok(false),
             Err(error) => Err(error),
             Ok(()) => {
                 // It is another one, and was not meant to be added.
@@ -52,6 +54,11 @@ impl Epoll {
                 Ok(false)
             }
         }
+    }
+
+    /// As long as this lives, no socket is in the set, or not in it, for the sake of a question.
+    pub(super) fn probe(&self) -> MutexGuard<'_, ()> {
+        self.probe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Find out the validity of reports, from the `first` on.

@@ -55,6 +55,8 @@ pub(crate) struct Epoll {
     silent: Silent,
     policy: PollPolicy,
     stale: Mutex<Stale>,
+    /// Held while a socket is added to the set only to see whether it is there.
+    probe: Mutex<()>,
     /// Counts the batches of reports that were checked.
     checks: AtomicU32,
 }
@@ -87,6 +89,7 @@ impl Epoll {
             silent: Silent::default(),
             policy: PollPolicy::default(),
             stale: Mutex::default(),
+            probe: Mutex::default(),
             checks: AtomicU32::new(0),
         };
         this.add_own(&this.set)?;
@@ -110,6 +113,15 @@ impl Epoll {
     fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
         self.control(libc::EPOLL_CTL_MOD, interest)
             .map_err(arm_error)
+    }
+
+    /// The same, where another thread may have done so before. If it armed edges, what has begun to hold since
+    /// must not pass for what held already: of these, one too many may come.
+    fn arm_late(&self, interest: &Interest) -> Result<(), ArmError> {
+        if interest.mode() == Mode::Edge {
+            self.initial_edges.forget(interest.socket);
+        }
+        self.modify(interest)
     }
 
     /// Watch a socket that is not, or should not be, in the set.
@@ -146,10 +158,12 @@ impl Epoll {
         reports: &mut Reports,
     ) -> Option<Report> {
         let socket = data.socket();
-        let interest = wanted.get(socket);
-        let Some(interest) = interest.filter(|it| it.generation() == data.generation()) else {
-            reports.wants_exclusive |= self.stale().note(data);
-            return None;
+        let interest = match wanted.get(socket) {
+            Some(interest) if interest.generation() == data.generation() => interest,
+            other => {
+                self.on_stale(wanted, data, other, reports);
+                return None;
+            }
         };
         let events = match conditions::is_plain(flags) {
             true => conditions::plain(flags),
@@ -202,7 +216,10 @@ impl Backend for Epoll {
             return Err(ArmError::Refused(RegistrationError::LimitReached));
         }
         let control = || match is_new {
-            true => self.add(interest),
+            true => {
+                let _probe = self.probe();
+                self.add(interest)
+            }
             false => self.modify(interest),
         };
         match interest.mode() {
@@ -216,6 +233,7 @@ impl Backend for Epoll {
     }
 
     fn disarm(&self, socket: u32) -> Result<(), ArmError> {
+        let _probe = self.probe();
         self.initial_edges.forget(socket);
         sys::control(&self.set, libc::EPOLL_CTL_DEL, socket, 0, Data::IGNORED).map_err(arm_error)
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Epoll, Memory, conditions, sys};
-use crate::engine::{Backend, Followed, Interest, Outcome, Readiness, Rearm, Wanted};
+use crate::engine::{Followed, Interest, Outcome, Readiness, Rearm, Wanted};
 
 /// Whether one-shot registrations are worth a `poll` before they are armed.
 ///
@@ -104,7 +104,7 @@ impl Epoll {
     }
 
     fn arm_again(&self, wanted: &Wanted, rearm: &mut Rearm) {
-        let followed = wanted.follow(&rearm.interest, |interest| self.arm(interest, false));
+        let followed = wanted.follow(&rearm.interest, |interest| self.arm_late(interest));
         rearm.outcome = match followed {
             Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
             Followed::Told(Err(error)) => Outcome::Failed(error),

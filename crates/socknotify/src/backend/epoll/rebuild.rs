@@ -104,7 +104,23 @@ impl Epoll {
         *spare = sys::epoll_create().ok();
     }
 
-    pub(super) fn stale(&self) -> MutexGuard<'_, Stale> {
+    /// Something was reported that is not wanted any more.
+    #[cold]
+    pub(super) fn on_stale(
+        &self,
+        wanted: &Wanted,
+        data: Data,
+        current: Option<Interest>,
+        reports: &mut Reports,
+    ) {
+        if let Some(current) = current.filter(|it| it.mode() != Mode::Edge) {
+            // A thread that arms a batch again may not have come to it yet.
+            let _ = wanted.follow(&current, |interest| self.arm_late(interest));
+        }
+        reports.wants_exclusive |= self.stale().note(data);
+    }
+
+    fn stale(&self) -> MutexGuard<'_, Stale> {
         self.stale.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,9 +210,15 @@ impl Epoll {
         let flags = libc::EPOLLIN as u32;
         let modify = libc::EPOLL_CTL_MOD;
         sys::control_own(&self.set, modify, &self.waker, flags, Data::WAKER)?;
-        // and whoever comes to wait from here on, waits on the new one, under the old number.
+        // and whoever comes to wait from here on, waits on the new one, under the old number. Another loop is
+        // not to see the waker of the old one, which a forked child may keep open.
+        let is_exposed = self.is_exposed.load(Ordering::Acquire);
+        if is_exposed {
+            let delete = libc::EPOLL_CTL_DEL;
+            let _ = sys::control_own(&self.exposed, delete, &self.set, 0, Data::IGNORED);
+        }
         sys::replace(&self.set, new)?;
-        if self.is_exposed.load(Ordering::Acquire) {
+        if is_exposed {
             let _ = self.expose();
         }
         // If a wake-up was under way, the new set has swallowed it; so it may have a tick.

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Data, Epoll, Timer, conditions, sys};
-use crate::engine::{
-    ArmError, Backend, Followed, Interest, Mode, Report, Reports, Validity, Wanted,
-};
+use crate::engine::{ArmError, Followed, Interest, Mode, Report, Reports, Validity, Wanted};
 
 impl Epoll {
     /// A report showed nothing that is wanted: hang-ups cannot be masked out. It would come over and over,
@@ -18,7 +16,7 @@ impl Epoll {
         }
         let followed = wanted.follow(interest, |current| {
             if current != interest {
-                return self.arm(current, false);
+                return self.arm_late(current);
             }
             let flags = conditions::flags(interest.filter(), Mode::Edge);
             let data = Data::of(interest).quiet();
@@ -32,7 +30,7 @@ impl Epoll {
     /// What was waited for has come: watch as was asked.
     pub(super) fn control_again(&self, wanted: &Wanted, interest: &Interest) {
         // If the number stands for another socket, that is found out when the report is checked.
-        let _ = wanted.follow(interest, |current| self.arm(current, false));
+        let _ = wanted.follow(interest, |current| self.arm_late(current));
     }
 
     /// Report the Unix sockets that have connected.
@@ -64,7 +62,8 @@ impl Epoll {
                     socket,
                     generation: interest.generation(),
                     events,
-                    validity: Validity::Valid,
+                    // It goes by the number alone.
+                    validity: Validity::Doubtful,
                     token: Data::of(&interest).to_token(),
                 });
             }
