@@ -1,9 +1,9 @@
-//! Sockets come and go, all the time and on many threads (G1, G2, G6).
+//! Sockets come and go, all the time and on many threads (C5, G1, G2, G6).
 //!
 //! Eight threads open sockets, register them with one port, make some of them ready, dequeue whatever
 //! comes, and close them, with REMOVE or without, some while a duplicate lives. Descriptor numbers are
 //! used again at once. Nothing has a wrong key, nothing comes twice, nothing is lost, and in the end all
-//! is back.
+//! is back. In one more test a single socket is enabled in one way and another, while its peer has shut down.
 //!
 //! `SOCKNOTIFY_CHURN_ROUNDS` sets how many sockets come and go in each test; the seeds are fixed.
 //!
@@ -15,6 +15,7 @@
 mod support;
 
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -27,7 +28,7 @@ use socknotify::{
     Trigger,
 };
 
-use support::trigger::{EVERY, ONCE};
+use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
     AsSocket, BorrowedSocket, PATIENCE, Pair, counted, descriptors, drain, expect_nothing, port,
     port_with, raise_limit,
@@ -36,6 +37,7 @@ use support::{
 for_every_backend! {
     registered_sockets_come_and_go,
     owned_connections_come_and_go,
+    c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up,
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -542,4 +544,76 @@ fn owned_connections_come_and_go(backend: Backend) -> io::Result<()> {
         assert!(owner.lives.iter().all(closed));
         Ok(())
     })
+}
+
+/// The peer has shut down, which is reported again and again and not wanted. A thread that waits deals with
+/// it for the level-triggered registration, and may do so late: when an edge was enabled since, and has come.
+///
+/// A race, which is tried for some seconds.
+fn c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up(
+    backend: Backend,
+) -> io::Result<()> {
+    const TIME: Duration = Duration::from_secs(3);
+    churn(backend, |backend, _| {
+        let port = port_with(backend, THREADS)?;
+        let pair = Pair::unix()?;
+        // Quickly filled.
+        pair.ours.set_send_buffer_size(4608)?;
+        pair.theirs.shutdown(Shutdown::Write)?;
+        let stop = AtomicBool::new(false);
+        let came = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            // However this ends.
+            let _stop = SetAtEnd(&stop);
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    if let Ok(entry) = port.dequeue_one(Some(Duration::from_millis(100))) {
+                        assert_eq!((entry.completion_key, entry.events()), (5, Events::OUT));
+                        came.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+            for _ in 0..2 {
+                // So that the others are interrupted here and there.
+                scope.spawn(|| {
+                    while !stop.load(Ordering::SeqCst) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let mut rng = fastrand::Rng::with_seed(1);
+            let enable = |trigger| {
+                let enable = Registration::enable(&pair.ours, 5, EventFilter::OUT, trigger);
+                port.register(enable)
+            };
+            let end = Instant::now() + TIME;
+            for round in 0.. {
+                let sent = pair.fill()?;
+                enable(LEVEL)??;
+                for _ in 0..rng.u16(0..4096) {
+                    std::hint::spin_loop();
+                }
+                enable(EDGE)??;
+                let before = came.load(Ordering::SeqCst);
+                pair.make_room(sent)?;
+                let lost = Instant::now() + PATIENCE;
+                while came.load(Ordering::SeqCst) == before {
+                    assert!(Instant::now() < lost, "the edge of round {round} is lost");
+                    thread::yield_now();
+                }
+                if Instant::now() > end {
+                    break;
+                }
+            }
+            io::Result::Ok(())
+        })
+    })
+}
+
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

@@ -13,7 +13,7 @@ mod support;
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,8 +28,9 @@ use socknotify::{
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, counted, expect, expect_nothing, expect_quiet,
-    expect_removed, port, port_with, take_number, to_lonely_number, uninterrupted,
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, counted, expect, expect_nothing,
+    expect_quiet, expect_removed, is_ready, port, port_with, take_number, to_lonely_number,
+    uninterrupted, wait_readiness,
 };
 
 for_every_backend! {
@@ -43,6 +44,7 @@ for_every_backend! {
     g3_a_child_registers_while_threads_of_its_parent_do,
     g3_an_inherited_socket_lives_on_while_its_number_is_used_again,
     g3_registrations_go_on_while_a_child_has_inherited_all_sockets,
+    g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of,
     g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open,
 }
 
@@ -548,6 +550,43 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
     port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, LEVEL))??;
     pair.send()?;
     expect(&port, &[(7, Events::IN)]);
+    Ok(())
+}
+
+/// The port is something to poll among others, and is asked whenever it is readable.
+fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let polled = port.as_fd();
+        let pair = Pair::unix()?;
+        let ours = to_lonely_number(pair.ours)?;
+        port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))??;
+        let _child = Child::idle()?;
+        drop(ours);
+        (&pair.theirs).write_all(b"x")?;
+        let mut turns = 0;
+        while is_ready(&polled, PollFlags::IN, GLANCE * 2) {
+            expect_nothing(&port);
+            turns += 1;
+            assert!(turns < 10_000, "{trigger:?}: there is no end to it");
+        }
+        assert_eq!(counted(port.snapshot().registrations), 0, "{trigger:?}");
+
+        // What comes is seen as before.
+        let pair = Pair::unix()?;
+        port.register(Registration::enable(
+            &pair.ours,
+            2,
+            EventFilter::IN,
+            trigger,
+        ))??;
+        assert!(!is_ready(&polled, PollFlags::IN, Duration::ZERO));
+        pair.send()?;
+        wait_readiness(&polled, PollFlags::IN);
+        expect(&port, &[(2, Events::IN)]);
+    }
     Ok(())
 }
 

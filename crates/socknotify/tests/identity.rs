@@ -1,8 +1,10 @@
-//! Numbers that are used again, under the same completion key (A2, B4, B10, D3, G2).
+//! Numbers that are used again, under the same completion key (A2, B4, B10, D3, F5, G2, G3).
 //!
 //! A one-shot fires and is delivered. Its socket is closed without REMOVE, and something else gets its
 //! number. That is ENABLEd under the same key, in one batch with other fired one-shots, while it is
 //! ready. It is a new registration all the same, of what has the number now.
+//!
+//! Others are closed while nothing has come of them yet: what has their numbers then is not registered.
 //!
 //! A program of its own, because of the numbers.
 
@@ -11,21 +13,25 @@ mod support;
 
 use std::io::{self, Write};
 use std::net::Shutdown;
-#[cfg(unix)]
-use std::os::fd::OwnedFd;
 use std::time::Duration;
+#[cfg(unix)]
+use std::{os::fd::OwnedFd, panic::resume_unwind, thread};
 
 use socket2::Socket;
+#[cfg(unix)]
+use socknotify::Operation;
 use socknotify::{
     Backend, CompletionPort, Entry, EventFilter, Events, Registration, RegistrationError,
 };
 
-use support::trigger::ONCE;
+use support::trigger::{EVERY, ONCE};
 use support::{
     AsSocket, Kind, PATIENCE, Pair, PollFlags, as_told_by, counted, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_removed, port, take_number,
+    end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed, port, take_number,
     wait_readiness,
 };
+#[cfg(unix)]
+use support::{CloseAtEnd, GLANCE, asleep, raw, this_thread, wait_for_waiting};
 
 for_every_backend! {
     b3_a_new_socket_under_an_old_key_can_be_disabled,
@@ -36,6 +42,11 @@ for_every_backend! {
     #[cfg(unix)]
     b10_what_is_no_socket_is_refused_under_the_number_of_one,
     c6_a_new_socket_under_an_old_key_is_armed_again_like_any,
+    #[cfg(unix)]
+    f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready,
+    g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number,
+    #[cfg(unix)]
+    g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified,
 }
 
 /// The key of the socket that is closed, and of what has its number then.
@@ -314,6 +325,132 @@ fn c6_a_new_socket_under_an_old_key_is_armed_again_like_any(backend: Backend) ->
         theirs.write_all(b"x")?;
         expect(port, &[IN]);
         expect_removed(port, &new, KEY)?;
+    }
+    Ok(())
+}
+
+/// Each batch arms one-shots that are ready, which is enough for the call, and one whose number stands for
+/// another socket by then.
+#[cfg(unix)]
+fn f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready(
+    backend: Backend,
+) -> io::Result<()> {
+    const OTHER: (usize, Events) = (99, Events::IN);
+    for batch in BATCHES {
+        let Fired {
+            port,
+            old,
+            others,
+            place,
+            filter,
+        } = Fired::new(backend, Kind::LOCAL, batch)?;
+        let other = Pair::unix()?;
+        port.register(Registration::enable(&other.ours, OTHER.0, filter, ONCE))??;
+        other.send()?;
+        let mut entries = vec![Entry::default(); others.len() + 2];
+        let mut number = OwnedFd::from(old.ours);
+        let mut _peer = old.theirs;
+        let mut round = || -> io::Result<bool> {
+            // The number of the old one stands for the new one from here on.
+            let new = Pair::unix()?;
+            rustix::io::dup2(&new.ours, &mut number)?;
+            _peer = new.theirs;
+            let ready = others.iter().enumerate();
+            let mut batch: Vec<_> = ready
+                .map(|(index, pair)| Registration::enable(&pair.ours, index + 1, filter, ONCE))
+                .collect();
+            batch.insert(place, Registration::enable(&number, KEY, filter, ONCE));
+            let found = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
+            let mut found = found
+                .iter()
+                .map(|entry| (entry.completion_key, entry.events()));
+            Ok(found.any(|found| found == OTHER))
+        };
+        let mut rounds = 1;
+        while !round()? {
+            rounds += 1;
+            assert!(rounds < 100, "{batch:?}: not notified in {rounds} rounds");
+        }
+    }
+    Ok(())
+}
+
+/// Unconnected streams are hung up and writable for the kernel, which is nothing to the port.
+fn g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number(
+    backend: Backend,
+) -> io::Result<()> {
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let port = port(backend)?;
+            // Some other has been notified before.
+            let other = Pair::unix()?;
+            port.register(Registration::enable(&other.ours, 1, EventFilter::OUT, ONCE))??;
+            expect(&port, &[(1, Events::OUT)]);
+
+            let old = kind.socket()?;
+            let filter = EventFilter::IN | EventFilter::OUT;
+            port.register(Registration::enable(&old, KEY, filter, trigger))??;
+            expect_quiet(&port);
+            // Ready, and not registered.
+            let new = Pair::unix()?;
+            new.send()?;
+            let _new = take_number(old, new.ours)?;
+            expect_quiet(&port);
+            expect_nothing(&port);
+        }
+    }
+    Ok(())
+}
+
+/// The promise not to close it was not made: the call has only the number. Windows has the registration live
+/// on with the duplicate.
+#[cfg(unix)]
+fn g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified(
+    backend: Backend,
+) -> io::Result<()> {
+    for trigger in EVERY {
+        for is_used_again in [false, true] {
+            let port = port(backend)?;
+            let old = Pair::unix()?;
+            let number = raw(&old.ours);
+            let posted = Entry::new(1, 2, 3);
+            thread::scope(|scope| {
+                let _close = CloseAtEnd(&port, &[]);
+                let (tell, told) = std::sync::mpsc::channel();
+                let port = &port;
+                let waiting = scope.spawn(move || {
+                    let _ = tell.send(this_thread());
+                    // SAFETY: nothing relies on what the number stands for.
+                    let mut enable = unsafe { Registration::from_raw(number) };
+                    enable.operation = Operation::ENABLE;
+                    enable.event_filter = EventFilter::IN;
+                    enable.trigger = trigger;
+                    enable.completion_key = KEY;
+                    let mut entries = [Entry::default(); 4];
+                    let found = port.process(&mut [enable], &mut entries, Some(PATIENCE));
+                    found.map(|found| found.to_vec())
+                });
+                wait_for_waiting(port, 1);
+                asleep(told.recv());
+                let _duplicate = old.ours.try_clone()?;
+                let new = Pair::unix()?;
+                let _new = match is_used_again {
+                    true => Some(take_number(old.ours, new.ours)?),
+                    false => {
+                        drop(old.ours);
+                        None
+                    }
+                };
+                (&old.theirs).write_all(b"x")?;
+                thread::sleep(GLANCE);
+                port.post(posted)?;
+                let found = waiting
+                    .join()
+                    .unwrap_or_else(|panic| resume_unwind(panic))?;
+                assert_eq!(found, [posted], "{trigger:?}, used again: {is_used_again}");
+                io::Result::Ok(())
+            })?;
+        }
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use super::backend::{
     ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Rearm, is_between,
 };
-use super::table::State;
+use super::queue::Queue;
+use super::table::{Slot, State};
 use super::{Core, Engine, Scratch};
 use crate::sys;
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
@@ -14,6 +15,18 @@ pub(super) type Armed = (u32, u32);
 
 fn next(generation: u32) -> u32 {
     generation.wrapping_add(1) & GENERATIONS
+}
+
+/// What is wanted from now on. Of a notification that waits in the queue, only that is kept.
+#[inline]
+fn enable(slot: &mut Slot, queue: &mut Queue, entry: &Registration<'_>) {
+    slot.filter = entry.event_filter;
+    slot.trigger = entry.trigger;
+    slot.state = State::Enabled;
+    if slot.ticket != 0 {
+        let wanted = slot.wanted();
+        queue.retain(slot, wanted);
+    }
 }
 
 impl<B: Backend> Engine<B> {
@@ -87,13 +100,7 @@ impl<B: Backend> Engine<B> {
         let is_silent = slot.state == State::Disabled && armed == Mode::Once;
         *generation = next(*generation);
         slot.generation = *generation;
-        slot.filter = entry.event_filter;
-        slot.trigger = entry.trigger;
-        slot.state = State::Enabled;
-        if slot.ticket != 0 {
-            let wanted = slot.wanted();
-            queue.retain(slot, wanted);
-        }
+        enable(slot, queue, entry);
         let mode = match slot.is_owned {
             true => policy.mode(),
             false if slot.trigger.contains(Trigger::ONESHOT) => Mode::Once,
@@ -233,12 +240,7 @@ impl<B: Backend> Engine<B> {
         let Some(slot) = table.live(socket) else {
             return self.enable_new(core, socket, entry);
         };
-        slot.trigger = entry.trigger;
-        slot.filter = filter;
-        if slot.ticket != 0 {
-            let wanted = slot.wanted();
-            queue.retain(slot, wanted);
-        }
+        enable(slot, queue, entry);
         if slot.armed_filter == filter {
             return Ok(());
         }
@@ -284,13 +286,7 @@ impl<B: Backend> Engine<B> {
         slot.generation = *generation;
         slot.armed_generation = *generation;
         slot.revision = 0;
-        slot.filter = entry.event_filter;
-        slot.trigger = entry.trigger;
-        slot.state = State::Enabled;
-        if slot.ticket != 0 {
-            let wanted = slot.wanted();
-            queue.retain(slot, wanted);
-        }
+        enable(slot, queue, entry);
         let mode = if slot.is_owned {
             policy.mode()
         } else if slot.is_edge() {

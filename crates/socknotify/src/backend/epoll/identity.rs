@@ -9,7 +9,8 @@
 //! - `poll` sees many numbers at once, and whether what they stand for is as was reported. Where it is not,
 //!   the engine compares the sockets' identities. It does not see that a number was closed without REMOVE,
 //!   its socket lives on elsewhere, and what has the number now is unregistered and ready in the same way.
-//!   That is found out a little later: of every few batches, one identity is compared in any case.
+//!
+//! So a few reports are checked by the first, and many by the second, with one of them by the first in turn.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -18,8 +19,8 @@ use super::{Data, Epoll, Errno, Memory, conditions, sys};
 use crate::Events;
 use crate::engine::{Mode, Report, Reports, Validity, Wait, Wanted};
 
-/// Of how many batches of reports one identity is compared.
-const SAMPLED: usize = 16;
+/// How many reports are checked one by one, which is no dearer than together.
+const ONE_BY_ONE: usize = 3;
 
 impl Epoll {
     /// `epoll_ctl` — Whether the number stands for the socket that is in the set under it.
@@ -64,6 +65,7 @@ impl Epoll {
     /// Find out the validity of reports, from the `first` on.
     pub(super) fn check(
         &self,
+        wanted: &Wanted,
         wait: &Wait,
         memory: &mut Memory,
         reports: &mut Reports,
@@ -88,26 +90,21 @@ impl Epoll {
         if polls.is_empty() {
             return;
         }
-        let is_known = sys::poll_now(polls).is_ok();
+        let count = polls.len();
+        // The one that is asked about in any case.
+        let sample = self.checks.fetch_add(1, Ordering::Relaxed) as usize % count;
+        let is_known = count > ONE_BY_ONE && sys::poll_now(polls).is_ok();
         let doubted = reports.iter_mut().filter(|report| is_doubted(report));
-        // The one whose identity is compared in any case.
-        let check = self.checks.fetch_add(1, Ordering::Relaxed) as usize;
-        let sample = (check % SAMPLED == 0).then(|| check / SAMPLED % polls.len());
         for (index, (report, poll)) in doubted.zip(&*polls).enumerate() {
-            if sample == Some(index) && poll.revents & libc::POLLNVAL == 0 {
-                report.validity = Validity::Doubtful;
-                continue;
-            }
-            let is_as_reported =
-                poll.revents == poll.events && report.events != Events::ERR && poll.events != 0;
-            if is_known && is_as_reported {
-                continue;
-            }
-            report.validity = if !is_known {
-                Validity::Doubtful
+            report.validity = if !is_known || index == sample {
+                match self.is_armed(wanted, report.socket, report.generation) {
+                    Ok(true) => Validity::Valid,
+                    Ok(false) => Validity::Closed,
+                    Err(_) => Validity::Doubtful,
+                }
             } else if poll.revents & libc::POLLNVAL != 0 {
                 Validity::Closed
-            } else if holds(report, poll.revents) {
+            } else if holds(report, poll) {
                 Validity::Valid
             } else {
                 Validity::Doubtful
@@ -131,7 +128,10 @@ fn asked(events: Events) -> i16 {
 }
 
 /// Whether what a number stands for is in the state that was reported.
-fn holds(report: &Report, revents: i16) -> bool {
-    conditions::of_socket(conditions::found(revents), report.socket)
+fn holds(report: &Report, poll: &libc::pollfd) -> bool {
+    if poll.revents == poll.events && conditions::is_plain(conditions::found(poll.revents)) {
+        return true;
+    }
+    conditions::of_socket(conditions::found(poll.revents), report.socket)
         .is_some_and(|found| found.contains(report.events))
 }

@@ -215,11 +215,10 @@ impl Backend for Epoll {
         if interest.socket > Data::MAX_SOCKET {
             return Err(ArmError::Refused(RegistrationError::LimitReached));
         }
+        // Before the lock of the initial edges, as always.
+        let _probe = is_new.then(|| self.probe());
         let control = || match is_new {
-            true => {
-                let _probe = self.probe();
-                self.add(interest)
-            }
+            true => self.add(interest),
             false => self.modify(interest),
         };
         match interest.mode() {
@@ -288,7 +287,7 @@ impl Backend for Epoll {
             if !self.initial_edges.is_empty() {
                 self.initial_edges.suppress(reports, first);
             }
-            self.check(wait, memory, reports, first);
+            self.check(wanted, wait, memory, reports, first);
             if wait.is_exclusive && reports.wants_exclusive {
                 self.rebuild(wanted, memory, reports);
             }

@@ -200,7 +200,7 @@ impl Epoll {
         if !self.initial_edges.is_empty() {
             self.initial_edges.suppress(reports, first);
         }
-        self.check(&Wait::NOW, memory, reports, first);
+        self.check(wanted, &Wait::NOW, memory, reports, first);
     }
 
     /// Put a new set in the place of this one.
