@@ -486,7 +486,10 @@ impl Bridge {
                 Err(Error::TimedOut) => 0,
                 Err(_) => break,
             };
-            self.pass_on(&entries[..count]);
+            let mark = self.pass_on(&entries[..count]);
+            if mark > 0 {
+                self.pass_mark(mark, &mut entries);
+            }
             let mut state = lock(&self.state);
             self.arm_due_at(&mut state, Some(Instant::now()));
             pause = match self.find_gone(&mut state) || count > 0 {
@@ -507,8 +510,8 @@ impl Bridge {
         self.passing.notify_all();
     }
 
-    /// Send what has come out of our port to the caller's.
-    fn pass_on(&self, entries: &[Entry]) {
+    /// Send what has come out of our port to the caller's. Returns the latest mark among it, or 0.
+    fn pass_on(&self, entries: &[Entry]) -> usize {
         let mut mark = 0;
         for entry in entries {
             if entry.overlapped != 0 {
@@ -518,11 +521,23 @@ impl Bridge {
                 self.tell(&mut lock(&self.state), id, entry.events());
             }
         }
-        if mark > 0 {
-            let mut passed = lock(&self.passed);
-            *passed = mark.max(*passed);
-            self.passing.notify_all();
+        mark
+    }
+
+    /// Say that a mark was passed, after what was ready when it was posted.
+    ///
+    /// A mark that is posted while a wait of this thread ends is dequeued before what became ready after that.
+    fn pass_mark(&self, mut mark: usize, entries: &mut [Entry]) {
+        // Where there is always more, whoever waits for the mark need not wait for all of it.
+        for _ in 0..16 {
+            match self.inner.dequeue(entries, Some(Duration::ZERO)) {
+                Ok(entries) => mark = mark.max(self.pass_on(entries)),
+                Err(_) => break,
+            }
         }
+        let mut passed = lock(&self.passed);
+        *passed = mark.max(*passed);
+        self.passing.notify_all();
     }
 
     /// A registration has something to tell.
@@ -693,13 +708,13 @@ fn let_go(socket: SOCKET) {
     };
     for bridge in bridges {
         let mut state = lock(&bridge.state);
-        let Some(&id) = state.ids.get(&socket) else {
-            continue;
-        };
-        bridge.find_gone(&mut state);
-        let record = state.records.get(&id);
-        if record.is_some_and(|record| record.phase == Phase::Left) && !state.sent.is_alone() {
-            bridge.end(&mut state, id);
+        // If there is none, it may be on its way out beneath.
+        if let Some(&id) = state.ids.get(&socket) {
+            bridge.find_gone(&mut state);
+            let record = state.records.get(&id);
+            if record.is_some_and(|record| record.phase == Phase::Left) && !state.sent.is_alone() {
+                bridge.end(&mut state, id);
+            }
         }
         drop(state);
         bridge.catch_up();

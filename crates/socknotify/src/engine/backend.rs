@@ -37,6 +37,7 @@ pub(crate) mod word {
     pub(crate) const FILTER: u32 = 1;
     pub(crate) const MODE: u32 = 26;
     pub(crate) const GENERATION: u32 = 29;
+    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
     pub(crate) const REVISION: u32 = 60;
 }
 
@@ -71,15 +72,6 @@ impl Interest {
         (self.word >> word::GENERATION) as u32 & GENERATIONS
     }
 
-    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
-    #[cfg_attr(
-        not(windows),
-        allow(dead_code, reason = "it is compared with all the rest")
-    )]
-    pub(crate) fn revision(&self) -> u8 {
-        (self.word >> word::REVISION) as u8 & REVISIONS
-    }
-
     /// The conditions. Errors are watched for in any case.
     #[inline]
     pub(crate) fn filter(&self) -> EventFilter {
@@ -105,6 +97,7 @@ impl fmt::Debug for Interest {
 
 /// An interest that is handed over again, and what became of it.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(windows, allow(dead_code, reason = "there, all are armed alike"))]
 pub(crate) struct Rearm {
     pub(crate) interest: Interest,
     /// The system has this interest already. What holds by now it may have reported earlier.
@@ -126,6 +119,7 @@ pub(crate) enum Outcome {
     /// It is armed; or another thread has changed the interest, which that one saw to.
     Armed,
     /// These conditions hold, and it may not be armed.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, those are reported"))]
     Ready(Events),
     /// The interest was withdrawn by another thread.
     Withdrawn,
@@ -151,6 +145,7 @@ pub(crate) struct Report {
     pub(crate) events: Events,
     pub(crate) validity: Validity,
     /// For the backend's own use.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, records say it all"))]
     pub(crate) token: u64,
 }
 
@@ -184,6 +179,7 @@ pub(crate) struct Wait {
     /// Generations that this call has armed: their sockets are borrowed, and so are known to be open.
     pub(crate) borrowed: (u32, u32),
     /// The engine's lock is held: nobody arms anything for the first time, or disarms it, meanwhile.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
     pub(crate) is_exclusive: bool,
 }
 
@@ -197,7 +193,6 @@ impl Wait {
     };
 
     /// Whether the socket of this generation is borrowed by the call that waits.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, closes are known"))]
     pub(crate) fn borrows(&self, generation: u32) -> bool {
         is_between(generation, self.borrowed)
     }

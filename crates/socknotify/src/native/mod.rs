@@ -4,6 +4,8 @@
 //! What is added here: a port that can be closed while threads use it, times that are met to the
 //! millisecond and never early, errors with names, and [`connections`].
 
+#![allow(unsafe_code, reason = "the system's function, and handles")]
+
 mod connections;
 mod function;
 
@@ -23,10 +25,10 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::connections::{Arming, Connections, Key, Verdict};
 use self::function::Function;
-use super::alarm::Alarm;
-use super::codes;
-use super::port::{KernelPort, milliseconds};
 use crate::sys::RawSocket;
+use crate::windows::alarm::Alarm;
+use crate::windows::codes;
+use crate::windows::port::{KernelPort, milliseconds};
 use crate::{
     Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
 };

@@ -19,7 +19,7 @@ struct Destination {
 }
 
 /// A timer that posts an empty packet with this key when its time is over.
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     timer: PTP_TIMER,
     destination: *mut Destination,
 }
@@ -31,7 +31,7 @@ unsafe impl Sync for Alarm {}
 
 impl Alarm {
     /// It must go before the port does.
-    pub(super) fn new(port: &KernelPort, key: usize) -> io::Result<Self> {
+    pub(crate) fn new(port: &KernelPort, key: usize) -> io::Result<Self> {
         let port = port.handle();
         let destination = Box::into_raw(Box::new(Destination { port, key }));
         // SAFETY: the destination lives until no call can come any more.
@@ -44,7 +44,7 @@ impl Alarm {
     }
 
     /// Ring when this time is over, and not at the time that was set before.
-    pub(super) fn set(&self, delay: Duration) {
+    pub(crate) fn set(&self, delay: Duration) {
         // In steps of 100 ns; what is negative counts from now.
         let ticks = i64::try_from(delay.as_nanos().div_ceil(100)).unwrap_or(i64::MAX);
         let due = -ticks.max(1);

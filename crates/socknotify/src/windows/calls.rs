@@ -9,13 +9,13 @@ thread_local! {
 }
 
 /// This thread makes a call.
-pub(super) fn note() {
+pub(crate) fn note() {
     #[cfg(test)]
     MADE.set(MADE.get() + 1);
 }
 
 /// The calls that this thread has made.
 #[cfg(test)]
-pub(super) fn made() -> usize {
+pub(crate) fn made() -> usize {
     MADE.get()
 }

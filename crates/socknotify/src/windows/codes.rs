@@ -13,12 +13,12 @@ use crate::{Error, RegistrationError};
 const NOT_A_SOCKET: u32 = WSAENOTSOCK as u32;
 
 /// The code of an error of the system.
-pub(super) fn code(error: &io::Error) -> u32 {
+pub(crate) fn code(error: &io::Error) -> u32 {
     error.raw_os_error().unwrap_or_default() as u32
 }
 
 /// Why a call failed.
-pub(super) fn call_error(code: u32) -> Error {
+pub(crate) fn call_error(code: u32) -> Error {
     match code {
         WAIT_TIMEOUT => Error::TimedOut,
         ERROR_ABANDONED_WAIT_0 => Error::Closed,
@@ -28,12 +28,12 @@ pub(super) fn call_error(code: u32) -> Error {
 }
 
 /// The same, for an error of the system.
-pub(super) fn error(error: &io::Error) -> Error {
+pub(crate) fn error(error: &io::Error) -> Error {
     call_error(code(error))
 }
 
 /// Why a registration was refused.
-pub(super) fn refusal(code: u32) -> RegistrationError {
+pub(crate) fn refusal(code: u32) -> RegistrationError {
     match code {
         NOT_A_SOCKET | ERROR_INVALID_HANDLE => RegistrationError::NotASocket,
         ERROR_NOT_FOUND => RegistrationError::NotFound,

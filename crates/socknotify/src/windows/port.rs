@@ -29,16 +29,16 @@ unsafe extern "system" {
 
 /// A completion port of the kernel.
 #[derive(Debug)]
-pub(super) struct KernelPort(OwnedHandle);
+pub(crate) struct KernelPort(OwnedHandle);
 
 impl KernelPort {
     /// A port that lets any number of threads run.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Self::with_concurrency(i32::MAX as u32)
     }
 
     /// A port that lets so many threads run.
-    pub(super) fn with_concurrency(concurrency: u32) -> io::Result<Self> {
+    pub(crate) fn with_concurrency(concurrency: u32) -> io::Result<Self> {
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
         unsafe {
             let port =
@@ -50,12 +50,12 @@ impl KernelPort {
         }
     }
 
-    pub(super) fn handle(&self) -> HANDLE {
+    pub(crate) fn handle(&self) -> HANDLE {
         self.0.as_raw_handle()
     }
 
     /// Have what completes on this handle come out of the port, under this key.
-    pub(super) fn associate(&self, handle: HANDLE, key: usize) -> io::Result<()> {
+    pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> io::Result<()> {
         // SAFETY: the call touches no memory of ours; a handle that is none makes it fail.
         let port = unsafe { CreateIoCompletionPort(handle, self.handle(), key, 0) };
         if port.is_null() {
@@ -64,7 +64,7 @@ impl KernelPort {
         Ok(())
     }
 
-    pub(super) fn post(&self, bytes: u32, key: usize, overlapped: usize) -> io::Result<()> {
+    pub(crate) fn post(&self, bytes: u32, key: usize, overlapped: usize) -> io::Result<()> {
         calls::note();
         // SAFETY: the pointer is carried as a value, and followed by nobody but who has put it there.
         let posted = unsafe {
@@ -77,7 +77,7 @@ impl KernelPort {
     }
 
     /// How many packets wait in it.
-    pub(super) fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         let mut depth = 0;
         let length = size_of_val(&depth) as u32;
         // SAFETY: the value is there for the call, and as long as it says.
@@ -90,7 +90,7 @@ impl KernelPort {
     }
 
     /// Wait for at least one packet, and take at most `room`. Nothing comes if the time is over.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         packets: &mut Vec<OVERLAPPED_ENTRY>,
         room: usize,
@@ -120,7 +120,7 @@ impl KernelPort {
 
 /// Whether this is Wine. There a port wakes the thread that waits longest; Windows wakes the one that
 /// came last.
-pub(super) fn is_wine() -> bool {
+pub(crate) fn is_wine() -> bool {
     static IS_WINE: OnceLock<bool> = OnceLock::new();
     // SAFETY: the names are strings that end; the library is never unloaded.
     *IS_WINE.get_or_init(|| unsafe {
@@ -130,7 +130,7 @@ pub(super) fn is_wine() -> bool {
 }
 
 /// A time for the kernel: not shorter, and at most some weeks. Who needs longer waits again.
-pub(super) fn milliseconds(timeout: Option<Duration>) -> u32 {
+pub(crate) fn milliseconds(timeout: Option<Duration>) -> u32 {
     match timeout {
         None => INFINITE,
         Some(timeout) => {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use windows_sys::Win32::Foundation::HANDLE;
 
-use super::{Afd, Native};
+use crate::backend::Afd;
 use crate::engine::Engine;
+use crate::native::Native;
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Registration, RegistrationError, Snapshot};
 
@@ -51,7 +52,7 @@ impl SystemPort {
     /// Have what completes on this handle come out of the port, under this key.
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
         match self {
-            SystemPort::Engine(engine) => engine.poller().associate(handle, key),
+            SystemPort::Engine(engine) => engine.backend().associate(handle, key),
             SystemPort::Native(port) => port.associate(handle, key),
         }
     }

@@ -2,7 +2,16 @@
 
 use super::device;
 use crate::Events;
-use crate::engine::{Kind, Watch};
+use crate::engine::Interest;
+
+/// What kind of socket it is, as far as the conditions differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It connects or listens.
+    Stream,
+    /// It does neither.
+    Datagram,
+}
 
 /// Conditions of the driver that never fall once they hold.
 pub(super) const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CONNECT_FAIL;
@@ -11,9 +20,9 @@ pub(super) const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CON
 pub(super) const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 
 /// What a poll is for.
-pub(super) fn polled(watch: &Watch) -> u32 {
+pub(super) fn polled(interest: &Interest) -> u32 {
     let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
-    let wanted = watch.filter.wanted();
+    let wanted = interest.filter().wanted();
     if wanted.contains(Events::IN) {
         events |= device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT | device::DISCONNECT;
     }
@@ -26,7 +35,7 @@ pub(super) fn polled(watch: &Watch) -> u32 {
     events
 }
 
-/// The contract's conditions, out of what the driver says.
+/// The contract's conditions, out of what the driver reports.
 pub(super) fn conditions(found: u32, kind: Kind) -> Events {
     let is = |events: u32| found & events != 0;
     let failed = is(device::CONNECT_FAIL);

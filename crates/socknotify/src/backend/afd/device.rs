@@ -1,7 +1,7 @@
 //! The kernel's socket driver, asked directly: what `select` and its relatives do underneath.
 //!
 //! A *poll* names sockets and conditions, and is completed when one of the conditions holds. It
-//! tells what holds, once. It holds no socket open: closing the last handle of a socket completes
+//! reports what holds, once. It holds no socket open: closing the last handle of a socket completes
 //! the poll with [`LOCAL_CLOSE`].
 
 use std::io;
@@ -42,8 +42,8 @@ pub(super) const CONNECT_FAIL: u32 = 0x0100;
 
 const IOCTL_AFD_POLL: u32 = 0x0001_2024;
 
-/// How many sockets one look asks for at most.
-pub(super) const LOOK: usize = 256;
+/// How many sockets are [polled at once](Device::poll_now) at most.
+pub(super) const BATCH: usize = 256;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -177,8 +177,8 @@ impl Device {
         }
     }
 
-    /// For [looks](Self::look), which end at once.
-    pub(super) fn for_looks() -> io::Result<Self> {
+    /// For polls that [end at once](Self::poll_now).
+    pub(super) fn synchronous() -> io::Result<Self> {
         Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
     }
 
@@ -213,9 +213,9 @@ impl Device {
         }
     }
 
-    /// Look at sockets, and say of those of which something holds what that is: in place, and how
-    /// many there are, in the order that they were given in.
-    pub(super) fn look(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
+    /// Poll sockets without waiting. Those of which something holds, and what, are left in place, in the
+    /// order that they were given in; returns how many there are.
+    pub(super) fn poll_now(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
         calls::note();
         if sockets.iter().any(|socket| is_unfinished(socket.handle)) {
             return Err(STATUS_INVALID_HANDLE);
@@ -225,7 +225,7 @@ impl Device {
             timeout: 0,
             count: sockets.len() as u32,
             exclusive: 0,
-            sockets: [none; LOOK],
+            sockets: [none; BATCH],
         };
         info.sockets[..sockets.len()].copy_from_slice(sockets);
         let mut outcome = nothing();

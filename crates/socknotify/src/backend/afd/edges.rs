@@ -1,9 +1,9 @@
 //! Conditions that begin to hold, for one socket.
 //!
-//! A poll tells what holds. It cannot tell that data has been read and more has come, nor that a send
-//! found no room and there is room again: for that somebody must have seen the condition fall, and a
-//! look from time to time misses it. What does see it is `WSAEventSelect`: there a receive, or a send
-//! that found no room, sets the condition up to be told again. It costs an event for each socket and,
+//! A poll reports what holds. It does not show that data has been read and more has come, nor that a
+//! send found no room and there is room again: for that somebody must have seen the condition fall, and
+//! polling from time to time misses it. What does see it is `WSAEventSelect`: there a receive, or a send
+//! that found no room, enables the condition to be recorded again. It costs an event for each socket and,
 //! in the system's pool, a thread's wait. So it is used for edge-triggered registrations only.
 //!
 //! The end of a stream and errors never fall. They are left to polls.
@@ -28,7 +28,7 @@ use super::winsock::last_error;
 use crate::windows::port::KernelPort;
 use crate::{Events, sys};
 
-/// Where the word of an edge goes.
+/// Where the packet of an edge goes.
 struct Destination {
     port: HANDLE,
     key: usize,
@@ -114,7 +114,8 @@ impl Edges {
         self.event.as_raw_handle().addr() as isize
     }
 
-    /// What has begun to hold since the last time, or did so at the beginning.
+    /// `WSAEnumNetworkEvents` — What has begun to hold since the last time. The first time, what held when
+    /// this began.
     pub(super) fn take(&mut self) -> Events {
         let mut found = WSANETWORKEVENTS::default();
         // SAFETY: the structure is there for the call; the event is this socket's.
@@ -127,7 +128,7 @@ impl Edges {
             // SAFETY: the wait was made by this, and is over.
             unsafe { UnregisterWaitEx(self.wait, null_mut()) };
             self.wait = null_mut();
-            // Without it, edges are found by whoever looks next.
+            // Without it, edges are found by the next thread that waits for no time.
             let _ = self.wait();
         }
         let seen = found.lNetworkEvents as u32;

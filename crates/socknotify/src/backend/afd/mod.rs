@@ -1,21 +1,23 @@
 //! Windows before build 20348, and Wine: polls of the socket driver.
 //!
-//! - A one-shot registration is one poll for each time that it is armed, and nothing in between.
+//! - A one-shot registration is one poll for each time that it is armed, and nothing in between. So is a
+//!   connection that the port owns.
 //! - A level-triggered one is polled again when what was reported of it has been delivered.
-//! - An edge-triggered one has its [`Edges`], and a poll for what never falls.
+//! - An edge-triggered one has its [`Edges`](edges::Edges), and a poll for what never falls.
 //! - A wake-up is a packet; and so is whatever else completes on the port.
 //!
 //! A poll of a socket that is ready is over when it has begun, and gives no packet. The thread that began
-//! it takes what it has found along when it goes to wait. If it does not, it posts the packet itself.
+//! it has its results when it waits. If it does not wait, it [posts](Backend::flush) the packet itself.
 //!
-//! Polls are of sockets, not of handles. What a handle's value stands for is the matter of
-//! [`closings`].
+//! Polls are of sockets, not of handles. [`closes`] knows what a handle's value stands for.
 
-mod closings;
+#![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
+
+mod closes;
 mod conditions;
 mod device;
 mod edges;
-mod looker;
+mod poll_now;
 mod state;
 mod winsock;
 
@@ -24,28 +26,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
-use windows_sys::Win32::Networking::WinSock::{SO_TYPE, SOCK_STREAM, WSAEOPNOTSUPP};
+use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::device::{LOOK, Poll, PolledSocket};
-use self::looker::Looker;
-use self::state::{ALARM, POLL, State, WAKE};
-use super::alarm::Alarm;
-use super::codes;
-use super::port::{self, KernelPort};
+use self::conditions::{conditions, polled};
+use self::device::{Poll, PolledSocket};
+use self::poll_now::PollNow;
+use self::state::{ALARM, POLL, Record, State, WAKE};
 use crate::engine::{
-    Identity, Kind, Mode, Poller, Report, ReportBuffer, Standing, Watch, WatchError,
+    ArmError, Backend, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report, Reports,
+    Validity, Wait, Wanted,
 };
-use crate::{Entry, Error, Events, RegistrationError, sys};
+use crate::windows::alarm::Alarm;
+use crate::windows::codes;
+use crate::windows::port::{self, KernelPort};
+use crate::{Error, Events, RegistrationError, sys};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
     // In this order they go: the timer posts to the port.
     alarm: Alarm,
     state: Mutex<State>,
-    looker: Looker,
+    poll_now: PollNow,
     port: KernelPort,
 }
+
+/// Memory of a call.
+#[derive(Default)]
+pub(crate) struct Memory {
+    packets: Vec<OVERLAPPED_ENTRY>,
+    /// Polls that were over when they had begun.
+    over: Vec<*mut Poll>,
+    interests: Vec<Interest>,
+    sockets: Vec<PolledSocket>,
+    /// What the driver finds of each socket, if it says so.
+    found: Vec<Option<u32>>,
+}
+
+// SAFETY: packets, polls and sockets are pointers and handles, which belong to the process.
+unsafe impl Send for Memory {}
 
 impl Afd {
     pub(crate) fn new() -> Result<Self, Error> {
@@ -57,7 +76,7 @@ impl Afd {
         Ok(Afd {
             alarm: Alarm::new(&port, ALARM)?,
             state: Mutex::new(State::new()),
-            looker: Looker::new()?,
+            poll_now: PollNow::new()?,
             port,
         })
     }
@@ -77,109 +96,214 @@ impl Afd {
         state.foreign.push(key);
         Ok(())
     }
-}
 
-impl Poller for Afd {
-    type Buffer = Buffer;
-
-    const MISSES_CLOSES: bool = true;
-
-    fn belongs_here(&self) -> bool {
-        true
+    /// Arm again, unless another thread has changed the interest: what that one arms must not be undone,
+    /// as edges that begin anew are lost.
+    fn arm_current(&self, wanted: &Wanted, interest: &Interest) -> Result<(), ArmError> {
+        let id = closes::known(interest.socket).ok_or(ArmError::Stale)?;
+        // The interest was changed before that thread takes this lock to arm it.
+        let mut state = self.state();
+        match wanted.get(interest.socket) {
+            Some(current) if current == *interest => state.arm(self, interest, id, false),
+            _ => Ok(()),
+        }
     }
 
-    fn identify(&self, socket: u32) -> Result<Identity, RegistrationError> {
-        let kind = match winsock::option(socket, SO_TYPE).map_err(|error| refusal(&error))? {
-            SOCK_STREAM => Kind::Stream,
-            _ => Kind::Datagram,
-        };
+    /// What a poll reports held when it ended. Since then its packet may have waited; and a one-shot
+    /// registration would not hear of anything else any more. So that is asked for.
+    fn complete(&self, state: &State, memory: &mut Memory, reports: &mut [Report]) {
+        let Memory {
+            interests, sockets, ..
+        } = memory;
+        interests.clear();
+        for report in &*reports {
+            let record = state.records.get(&report.socket);
+            let interest = record.map(|record| record.interest);
+            interests.extend(interest.filter(|interest| {
+                let missing = interest.filter().wanted() - Events::ERR - report.events;
+                matches!(interest.mode(), Mode::Once | Mode::Kept)
+                    && interest.generation() == report.generation
+                    && !missing.is_empty()
+            }));
+        }
+        let mut reports = reports.iter_mut();
+        self.poll_now.all(sockets, interests, |interest, found| {
+            let report = reports.find(|report| {
+                (report.socket, report.generation) == (interest.socket, interest.generation())
+            });
+            let record = state.records.get(&interest.socket);
+            if let (Some(report), Some(record), Some(found)) = (report, record, found) {
+                report.events |= conditions(found, record.kind);
+            }
+        });
+    }
+
+    /// Find out the validity of reports.
+    fn check(&self, state: &mut State, wait: &Wait, reports: &mut [Report]) {
+        let mut has_caught_up = false;
+        for report in reports {
+            // If there is none, it was disarmed, and nobody waits for this.
+            let Some(record) = state.records.get_mut(&report.socket) else {
+                continue;
+            };
+            // Nobody closes a socket that the port owns, or that this call has borrowed.
+            if record.interest.mode() == Mode::Kept || wait.borrows(report.generation) {
+                continue;
+            }
+            if !std::mem::replace(&mut has_caught_up, true) {
+                closes::catch_up();
+            }
+            match closes::known(report.socket) {
+                Some(id) if id == record.id => {}
+                None if port::is_wine() && self.is_successor(record, report) => {}
+                _ => report.validity = Validity::Closed,
+            }
+        }
+    }
+
+    /// Whether what has the number of a closed socket is taken for the one that was armed.
+    ///
+    /// Under Wine, a close can become known a moment after another socket was armed in its place: then this
+    /// may be a report of that one.
+    fn is_successor(&self, record: &mut Record, report: &Report) -> bool {
+        let found = self.poll_now.one(report.socket, polled(&record.interest));
+        if !conditions(found, record.kind).intersects(report.events) {
+            return false;
+        }
+        let id = closes::identify(report.socket);
+        id.is_ok_and(|id| {
+            record.id = id;
+            true
+        })
+    }
+}
+
+impl Backend for Afd {
+    type Memory = Memory;
+
+    fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
+        // What is no socket has no kind.
+        winsock::kind(socket).map_err(|error| refusal(&error))?;
         if winsock::base(socket).map_err(|error| refusal(&error))? != sys::handle(socket).addr() {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
         }
-        let id = closings::identify(socket).map_err(|error| refusal(&error))?;
-        Ok(Identity { kind, id })
+        closes::identify(socket).map_err(|error| refusal(&error))
     }
 
-    fn adopted(&self) -> Mode {
-        // To look takes as many calls as to be told.
-        Mode::Once
-    }
-
-    fn catch_up(&self) {
-        closings::catch_up();
-    }
-
-    fn watch(&self, watch: &Watch, again: bool) -> Result<(), WatchError> {
-        let number = watch.socket;
-        let id = closings::known(number).ok_or(WatchError::Unknown)?;
-        let mut state = self.state();
-        let known = state.records.get(&number).map(|record| record.id);
-        match again {
-            true if known != Some(id) => return Err(WatchError::Unknown),
-            true => {}
-            // Nothing that was begun before is of use, whatever it was begun for.
-            false => state.drop_record(number),
+    fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
+        if !is_new {
+            closes::catch_up();
         }
-        state.watch(&self.port, watch, id)
+        let id = closes::known(interest.socket).ok_or(ArmError::Stale)?;
+        self.state().arm(self, interest, id, is_new)
     }
 
-    fn unwatch(&self, socket: u32) -> Result<(), WatchError> {
+    fn rearm(&self, wanted: &Wanted, _memory: &mut Memory, batch: &mut [Rearm]) {
+        // From here on these sockets are borrowed.
+        closes::catch_up();
+        for rearm in batch {
+            let arm = |interest: &Interest| self.arm_current(wanted, interest);
+            rearm.outcome = match wanted.follow(&rearm.interest, arm) {
+                Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
+                Followed::Told(Err(error)) => Outcome::Failed(error),
+                Followed::Withdrawn => Outcome::Withdrawn,
+            };
+        }
+    }
+
+    fn disarm(&self, socket: u32) -> Result<(), ArmError> {
+        closes::catch_up();
         let mut state = self.state();
-        let record = state.records.get(&socket);
-        let is_open = match closings::known(socket) {
-            // It was closed, and another one was armed in its place: or else its poll would be over.
-            None => record.is_some_and(|record| record.poll.is_some()),
-            id => id == record.map(|record| record.id),
+        let id = state.records.get(&socket).map(|record| record.id);
+        let known = closes::known(socket);
+        let was_polled = state.drop_record(socket);
+        // Under Wine, a close can become known a moment after another socket was armed in its place.
+        let is_successor = known.is_none() && was_polled && port::is_wine();
+        match id.is_some() && id == known || is_successor {
+            true => Ok(()),
+            false => Err(ArmError::Stale),
+        }
+    }
+
+    fn poll_now(
+        &self,
+        _wanted: &Wanted,
+        memory: &mut Memory,
+        interests: &[Interest],
+        readiness: &mut Vec<Readiness>,
+    ) {
+        let Memory { sockets, found, .. } = memory;
+        found.clear();
+        self.poll_now
+            .all(sockets, interests, |_, events| found.push(events));
+        // A poll goes by the number alone. Nobody closes a socket that the port owns.
+        let is_doubted = |(interest, found): (&Interest, &Option<u32>)| {
+            interest.mode() != Mode::Kept && found.is_some_and(|found| found != 0)
         };
-        state.drop_record(socket);
-        if is_open {
-            Ok(())
-        } else {
-            Err(WatchError::Unknown)
+        if interests.iter().zip(&*found).any(is_doubted) {
+            closes::catch_up();
+        }
+        let mut state = self.state();
+        readiness.clear();
+        for (interest, &found) in interests.iter().zip(&*found) {
+            let record = state.records.get(&interest.socket);
+            let record = record.filter(|it| closes::known(interest.socket) == Some(it.id));
+            let found = record.zip(found);
+            let found = found.map(|(record, found)| conditions(found, record.kind));
+            let answer = match found {
+                None => Readiness::Unknown,
+                Some(events) if events.intersects(interest.filter().wanted()) => {
+                    Readiness::Ready(events)
+                }
+                Some(_) => Readiness::NotReady,
+            };
+            if interest.mode() == Mode::Kept && !matches!(answer, Readiness::Ready(_)) {
+                state.keep_armed(&self.port, interest);
+            }
+            readiness.push(answer);
         }
     }
 
-    fn wait(&self, buffer: &mut Buffer, room: usize, timeout: Option<Duration>) {
-        buffer.reports.clear();
-        buffer.others.clear();
-        buffer.woken = false;
-        buffer.alarmed = false;
+    fn wait(&self, _wanted: &Wanted, memory: &mut Memory, reports: &mut Reports, wait: &Wait) {
+        reports.clear();
+        let mut timeout = wait.timeout;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut timeout = timeout;
         let mut state = self.state();
         loop {
-            state.poll_due(&self.port, room);
+            state.poll_due(&self.port, wait.room);
             if timeout == Some(Duration::ZERO) {
                 state.find_edges();
             }
             let waits =
                 timeout != Some(Duration::ZERO) && state.over.is_empty() && state.found.is_empty();
             let asks = waits || state.may_have_packets();
-            buffer.over.append(&mut state.over);
-            buffer.packets.clear();
+            let Memory { packets, over, .. } = memory;
+            over.append(&mut state.over);
+            packets.clear();
             if asks {
                 state.waiting += usize::from(waits);
                 drop(state);
                 let timeout = if waits { timeout } else { Some(Duration::ZERO) };
                 // Beside the reports there may be a wake-up.
-                self.port.take(&mut buffer.packets, room + 1, timeout);
+                self.port.take(packets, wait.room + 1, timeout);
                 state = self.state();
                 state.waiting -= usize::from(waits);
             }
-            for index in 0..buffer.packets.len() {
-                let packet = buffer.packets[index];
-                state.sort(self, &packet, buffer);
+            for packet in &*packets {
+                state.sort(self, packet, reports);
             }
-            for poll in buffer.over.drain(..) {
+            for poll in over.drain(..) {
                 // SAFETY: these have no packets, and nobody else has taken them.
-                buffer.reports.extend(unsafe { state.end_poll(self, poll) });
+                let report = unsafe { state.end_poll(self, poll) };
+                reports.reports.extend(report);
             }
-            buffer.reports.append(&mut state.found);
-            if !buffer.is_empty() {
-                return self.complete(&state, buffer);
+            reports.reports.append(&mut state.found);
+            if !reports.is_empty() {
+                self.complete(&state, memory, &mut reports.reports);
+                return self.check(&mut state, wait, &mut reports.reports);
             }
             // All that came was out of date. There may be more behind it.
-            let is_more = buffer.packets.len() > room;
+            let is_more = memory.packets.len() > wait.room;
             if timeout == Some(Duration::ZERO) && !is_more {
                 return;
             }
@@ -194,14 +318,14 @@ impl Poller for Afd {
         let mut state = self.state();
         let State { records, due, .. } = &mut *state;
         let record = records.get_mut(&socket);
-        let record = record.filter(|record| record.armed && record.watch.mode == Mode::Level);
+        let record = record.filter(|record| record.armed && record.interest.mode() == Mode::Level);
         if let Some(record) = record.filter(|record| !record.is_due) {
             record.is_due = true;
             due.push_back(socket);
         }
     }
 
-    fn submit(&self) {
+    fn flush(&self) {
         let mut state = self.state();
         if state.waiting > 0 {
             state.poll_due(&self.port, usize::MAX);
@@ -213,117 +337,28 @@ impl Poller for Afd {
         });
     }
 
-    fn check(&self, buffer: &mut Buffer, is_good: impl Fn(u32) -> bool) {
-        let doubted = |report: &&mut Report| !is_good(report.socket);
-        let mut doubted = buffer.reports.iter_mut().filter(doubted).peekable();
-        if doubted.peek().is_none() {
-            return;
-        }
-        closings::catch_up();
-        let mut state = self.state();
-        for report in doubted {
-            let Some(record) = state.records.get_mut(&report.socket) else {
-                // It is not watched any more, and nobody waits for this.
-                continue;
-            };
-            match closings::known(report.socket) {
-                Some(id) if id == record.id => {}
-                // It was closed. If another one was armed in its place, this may be a report of that.
-                None if self.looker.holds(&record.watch, report.events) => {
-                    match closings::identify(report.socket) {
-                        Ok(id) => record.id = id,
-                        Err(_) => report.standing = Standing::Gone,
-                    }
-                }
-                _ => report.standing = Standing::Gone,
+    fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
+        match after {
+            None => {
+                self.state().wakes += 1;
+                let posted = self.port.post(0, WAKE, 0);
+                posted.map_err(|error| codes::error(&error))
+            }
+            Some(delay) => {
+                self.state().has_alarm = true;
+                self.alarm.set(delay);
+                Ok(())
             }
         }
     }
 
-    fn probe(&self, buffer: &mut Buffer, watches: impl Iterator<Item = Watch> + Clone) {
-        let Buffer {
-            probes,
-            looks,
-            seen,
-            ..
-        } = buffer;
-        probes.clear();
-        probes.extend(watches);
-        seen.clear();
-        self.looker.look(looks, probes, |watch, events| {
-            seen.push(match events.intersects(watch.filter.wanted()) {
-                true => events,
-                false => Events::empty(),
-            });
-        });
-    }
-
-    fn observe(&self, watch: &Watch) {
-        if let Some(record) = self.state().records.get_mut(&watch.socket) {
-            record.risen = Events::empty();
-        }
-    }
-
-    fn has_risen(&self, watch: &Watch) -> bool {
-        let state = self.state();
-        let record = state.records.get(&watch.socket);
-        record.is_some_and(|record| record.risen.intersects(watch.filter.wanted()))
-    }
-
-    fn wakes_newest(&self) -> bool {
-        !port::is_wine()
-    }
-
-    fn withdraw_all(&self) {
+    fn close(&self) {
         // There are edges of a socket for one port at a time.
         self.state().drop_all();
     }
 
-    fn wake(&self) {
-        self.state().wakes += 1;
-        let _ = self.port.post(0, WAKE, 0);
-    }
-
-    fn set_alarm(&self, delay: Duration) -> Result<(), Error> {
-        self.state().has_alarm = true;
-        self.alarm.set(delay);
-        Ok(())
-    }
-
-    fn rebuild(&self, _watches: &[Watch], _fetch: &mut dyn FnMut()) -> Option<Vec<u32>> {
-        // There is nothing that cannot be ended.
-        Some(Vec::new())
-    }
-}
-
-impl Afd {
-    /// A poll tells what held at its end. Since then its packet may have waited; what it does not tell,
-    /// and what a one-shot registration would not be told of any more, is looked for.
-    fn complete(&self, state: &State, buffer: &mut Buffer) {
-        let Buffer {
-            reports,
-            probes,
-            looks,
-            ..
-        } = buffer;
-        probes.clear();
-        for report in reports.iter().filter(|report| report.mode == Mode::Once) {
-            let record = state.records.get(&report.socket);
-            let untold = |watch: &Watch| watch.filter.wanted() - Events::ERR - report.events;
-            probes.extend(
-                record
-                    .map(|record| record.watch)
-                    .filter(|watch| !untold(watch).is_empty()),
-            );
-        }
-        let mut reports = reports.iter_mut();
-        self.looker.look(looks, probes, |watch, events| {
-            let its =
-                |report: &&mut Report| (report.socket, report.turn) == (watch.socket, watch.turn);
-            if let Some(report) = reports.find(its) {
-                report.events |= events;
-            }
-        });
+    fn wakes_newest(&self) -> bool {
+        !port::is_wine()
     }
 }
 
@@ -339,7 +374,7 @@ impl Drop for Afd {
         let mut packets = Vec::new();
         let patience = Duration::from_secs(1);
         while state.devices.pending() > 0 {
-            self.port.take(&mut packets, LOOK, Some(patience));
+            self.port.take(&mut packets, device::BATCH, Some(patience));
             if packets.is_empty() {
                 break;
             }
@@ -356,54 +391,9 @@ impl Drop for Afd {
 
 fn refusal(error: &io::Error) -> RegistrationError {
     match codes::code(error) {
-        // The driver's word for a handle of something else.
+        // What the driver answers for a handle of something else.
         ERROR_INVALID_PARAMETER => RegistrationError::NotASocket,
         code => codes::refusal(code),
-    }
-}
-
-/// Memory for the reports of one wait.
-#[derive(Default)]
-pub(crate) struct Buffer {
-    packets: Vec<OVERLAPPED_ENTRY>,
-    over: Vec<*mut Poll>,
-    reports: Vec<Report>,
-    others: Vec<Entry>,
-    probes: Vec<Watch>,
-    looks: Vec<PolledSocket>,
-    seen: Vec<Events>,
-    woken: bool,
-    alarmed: bool,
-}
-
-// SAFETY: packets, polls and looks are pointers and handles, which belong to the process.
-unsafe impl Send for Buffer {}
-
-impl Buffer {
-    fn is_empty(&self) -> bool {
-        self.reports.is_empty() && self.others.is_empty() && !self.woken && !self.alarmed
-    }
-}
-
-impl ReportBuffer for Buffer {
-    fn seen(&self) -> &[Events] {
-        &self.seen
-    }
-
-    fn reports(&self) -> &[Report] {
-        &self.reports
-    }
-
-    fn packets(&self) -> &[Entry] {
-        &self.others
-    }
-
-    fn woken(&self) -> bool {
-        self.woken
-    }
-
-    fn alarmed(&self) -> bool {
-        self.alarmed
     }
 }
 

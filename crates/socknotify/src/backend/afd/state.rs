@@ -9,15 +9,15 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use windows_sys::Win32::System::SystemServices::MAXIMUM_WAIT_OBJECTS;
 use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
-use super::conditions::{FAILED, LASTING, conditions, polled};
+use super::conditions::{FAILED, Kind, LASTING, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
 use super::edges::Edges;
-use super::{Afd, Buffer, closings, refusal, winsock};
-use crate::engine::{Kind, Mode, Report, Standing, Watch, WatchError};
+use super::{Afd, closes, refusal, winsock};
+use crate::engine::{ArmError, Interest, Mode, Report, Reports, Validity};
 use crate::windows::port::KernelPort;
 use crate::{Entry, Events, RegistrationError, sys};
 
-/// The keys of this poller's own packets. Those of others are addresses, and no address is as low.
+/// The keys of this backend's own packets. Those of others are addresses, and no address is as low.
 pub(super) const POLL: usize = 1;
 pub(super) const EDGE: usize = 2;
 pub(super) const WAKE: usize = 3;
@@ -27,17 +27,17 @@ pub(super) const ALARM: usize = 4;
 pub(super) struct State {
     pub(super) devices: Devices,
     pub(super) records: HashMap<u32, Record>,
-    /// What was found without waiting.
+    /// Reports that need no packet.
     pub(super) found: Vec<Report>,
     /// Polls that were over when they had begun.
     pub(super) over: Vec<*mut Poll>,
     /// Level-triggered sockets whose notification was delivered, and that are to be polled again. Not
-    /// before somebody waits: what is found until then may hold no longer when it is told.
+    /// before somebody waits: what is found until then may hold no longer when it is dequeued.
     pub(super) due: VecDeque<u32>,
     /// The sockets whose edges are watched, and what is signalled when there are some.
     pub(super) edges: Vec<u32>,
     pub(super) signals: Vec<HANDLE>,
-    /// Threads that wait for packets, and do not only look for some.
+    /// Threads that wait for packets, and do not only take what is there.
     pub(super) waiting: usize,
     /// Wake-ups that nobody has taken.
     pub(super) wakes: usize,
@@ -52,15 +52,16 @@ pub(super) struct State {
 pub(super) struct Record {
     /// Which socket it is.
     pub(super) id: u64,
-    pub(super) watch: Watch,
+    pub(super) kind: Kind,
+    /// As it was armed last.
+    pub(super) interest: Interest,
+    /// The next thing that is found is to be reported.
     pub(super) armed: bool,
     /// The poll that counts.
     pub(super) poll: Option<Current>,
     /// Among those that are due.
     pub(super) is_due: bool,
     pub(super) edge: Option<Edge>,
-    /// What has begun to hold since it was observed.
-    pub(super) risen: Events,
 }
 
 /// A poll that is under way.
@@ -76,9 +77,9 @@ pub(super) struct Current {
 /// What is known of a socket whose edges are watched.
 pub(super) struct Edge {
     edges: Edges,
-    /// The poll for what never falls, but for what was reported of that.
+    /// The poll for what never falls, but for what is seen of that.
     lasting: Option<*mut Poll>,
-    told: u32,
+    seen: u32,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -102,54 +103,106 @@ impl State {
         }
     }
 
-    /// Watch a socket, which is the one that has this number now.
-    pub(super) fn watch(
+    /// Arm a socket: the one that has this number now.
+    pub(super) fn arm(
         &mut self,
-        port: &KernelPort,
-        watch: &Watch,
+        afd: &Afd,
+        interest: &Interest,
         id: u64,
-    ) -> Result<(), WatchError> {
-        let number = watch.socket;
-        let record = self.records.entry(number).or_insert_with(|| Record {
-            id,
-            watch: *watch,
-            armed: false,
-            poll: None,
-            is_due: false,
-            edge: None,
-            risen: Events::empty(),
-        });
-        let lasting = record.watch.filter & watch.filter;
-        record.watch = *watch;
+        is_new: bool,
+    ) -> Result<(), ArmError> {
+        let number = interest.socket;
+        if is_new {
+            // Nothing that was begun before is of use, whatever it was begun for.
+            self.drop_record(number);
+            let record = Record {
+                id,
+                kind: winsock::kind(number).map_err(|error| arm_error(&error))?,
+                interest: *interest,
+                armed: false,
+                poll: None,
+                is_due: false,
+                edge: None,
+            };
+            self.records.insert(number, record);
+        }
+        let Some(record) = self.records.get_mut(&number) else {
+            return Err(ArmError::Stale);
+        };
+        if record.id != id {
+            return Err(ArmError::Stale);
+        }
+        let before = record.armed.then_some(record.interest);
+        record.interest = *interest;
         record.armed = true;
         if let Some(current) = &mut record.poll {
             current.is_older = true;
         }
-        if watch.mode == Mode::Edge {
-            let edge = match &mut record.edge {
-                Some(edge) => edge,
-                None => {
-                    let edge = Edge::new(port, watch)?;
-                    self.edges.push(number);
-                    self.signals.push(edge.edges.signal());
-                    record.edge.insert(edge)
+        let begun = match interest.mode() {
+            Mode::Edge => self.begin_edges(afd, number, before),
+            _ => {
+                if let Some(edge) = record.edge.take() {
+                    self.drop_edge(number, id, edge);
                 }
-            };
-            // What was there at the beginning is reported once; and what has risen before the change
-            // of a filter that wanted it, so has to be noted.
-            let risen = edge.edges.take();
-            record.risen |= risen & lasting.wanted();
-            let events = risen & watch.filter.wanted();
-            if !events.is_empty() {
-                self.found.push(report(watch, events));
+                Ok(())
             }
-        } else if let Some(edge) = record.edge.take() {
-            self.drop_edge(number, id, edge);
-        }
-        self.poll(port, number).map_err(|error| {
-            self.drop_record(number);
-            watch_error(&error)
+        };
+        let armed = begun.and_then(|()| self.poll(&afd.port, number));
+        armed.map_err(|error| {
+            if is_new {
+                self.drop_record(number);
+            } else if let Some(record) = self.records.get_mut(&number) {
+                record.armed = false;
+            }
+            arm_error(&error)
         })
+    }
+
+    /// Let the edges of a socket begin now, or carry on from `before` if they were armed already.
+    ///
+    /// What holds is reported to whoever begins to see edges, as if it had just begun to hold. That is
+    /// swallowed here, but for conditions that were wanted before: these have begun to hold since.
+    fn begin_edges(&mut self, afd: &Afd, number: u32, before: Option<Interest>) -> io::Result<()> {
+        let Some(record) = self.records.get_mut(&number) else {
+            return Ok(());
+        };
+        let edge = match &mut record.edge {
+            Some(edge) => edge,
+            None => {
+                let edge = Edge::new(&afd.port, record.kind, number)?;
+                self.edges.push(number);
+                self.signals.push(edge.edges.signal());
+                record.edge.insert(edge)
+            }
+        };
+        let mut risen = edge.take();
+        let unseen = LASTING & !edge.seen;
+        if unseen != 0 {
+            let found = afd.poll_now.one(number, unseen) & unseen;
+            edge.seen |= found;
+            risen |= conditions(found, record.kind);
+        }
+        let before = before.filter(|before| {
+            before.mode() == Mode::Edge && before.generation() == record.interest.generation()
+        });
+        let carried = before.map_or(Events::empty(), |before| {
+            risen & before.filter().wanted() & record.interest.filter().wanted()
+        });
+        if !carried.is_empty() {
+            self.found.push(report(&record.interest, carried));
+        }
+        Ok(())
+    }
+
+    /// Poll a socket that the port owns again, if it was reported and the report was dropped.
+    pub(super) fn keep_armed(&mut self, port: &KernelPort, interest: &Interest) {
+        let record = self.records.get_mut(&interest.socket);
+        if let Some(record) = record.filter(|record| record.interest == *interest && !record.armed)
+        {
+            record.armed = true;
+            // If it cannot be polled again, it is closed.
+            let _ = self.poll(port, interest.socket);
+        }
     }
 
     /// See to it that a socket is polled for what it is to be polled for.
@@ -171,10 +224,10 @@ impl State {
             return Ok(());
         };
         let wanted = match &mut record.edge {
-            None => polled(&record.watch),
+            None => polled(&record.interest),
             Some(edge) => {
                 if edge.lasting.is_none() {
-                    let events = LASTING & !edge.told | device::LOCAL_CLOSE;
+                    let events = LASTING & !edge.seen | device::LOCAL_CLOSE;
                     edge.lasting = Some(begin(events)?);
                 }
                 0
@@ -199,24 +252,24 @@ impl State {
         Ok(())
     }
 
-    /// Forget a socket.
-    pub(super) fn drop_record(&mut self, number: u32) {
+    /// Forget a socket. True if a poll of it was under way.
+    pub(super) fn drop_record(&mut self, number: u32) -> bool {
         let Some(record) = self.records.remove(&number) else {
-            return;
+            return false;
         };
-        if let Some(Current { poll, .. }) = record.poll {
-            // SAFETY: as above.
-            unsafe { self.devices.cancel(poll) };
-        }
+        let poll = record.poll.map(|current| current.poll);
+        // SAFETY: as above.
+        let was_polled = poll.is_some_and(|poll| unsafe { self.devices.cancel(poll) });
         if let Some(edge) = record.edge {
             self.drop_edge(number, record.id, edge);
         }
+        was_polled
     }
 
     /// Forget all sockets.
     pub(super) fn drop_all(&mut self) {
         let numbers: Vec<u32> = self.records.keys().copied().collect();
-        closings::catch_up();
+        closes::catch_up();
         for number in numbers {
             self.drop_record(number);
         }
@@ -232,8 +285,8 @@ impl State {
             self.edges.swap_remove(index);
             self.signals.swap_remove(index);
         }
-        closings::catch_up();
-        if closings::known(number) != Some(id) {
+        closes::catch_up();
+        if closes::known(number) != Some(id) {
             edge.edges.end_of_closed();
         }
     }
@@ -267,14 +320,14 @@ impl State {
             return None;
         }
         if current.is_some_and(|current| current.is_older) {
-            found = afd.looker.glance(&record.watch);
+            found = afd.poll_now.one(number, polled(&record.interest));
         }
-        let events = conditions(found, record.watch.kind);
-        if events.intersects(record.watch.filter.wanted()) {
-            record.armed = record.watch.mode != Mode::Once;
-            return Some(report(&record.watch, events));
+        let events = conditions(found, record.kind);
+        if events.intersects(record.interest.filter().wanted()) {
+            record.armed = record.interest.mode() == Mode::Level;
+            return Some(report(&record.interest, events));
         }
-        // If it cannot be polled again, it is closed, and its closing will be learnt of.
+        // If it cannot be polled again, it is closed, and that will be found out.
         let _ = self.poll(&afd.port, number);
         None
     }
@@ -285,7 +338,7 @@ impl State {
         if self.due.is_empty() {
             return;
         }
-        closings::catch_up();
+        closes::catch_up();
         while self.over.len() < enough {
             let Some(number) = self.due.pop_front() else {
                 return;
@@ -294,7 +347,7 @@ impl State {
                 continue;
             };
             record.is_due = false;
-            if record.armed && closings::known(number) == Some(record.id) {
+            if record.armed && closes::known(number) == Some(record.id) {
                 // As above.
                 let _ = self.poll(port, number);
             }
@@ -313,8 +366,10 @@ impl State {
     /// A poll has found what does not fall again.
     fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
         let record = self.records.get_mut(&number)?;
-        record.edge.as_mut()?.told |= found & LASTING;
-        let events = conditions(found, record.watch.kind);
+        let edge = record.edge.as_mut()?;
+        let found = found & LASTING & !edge.seen;
+        edge.seen |= found;
+        let events = conditions(found, record.kind);
         let report = self.edge(number, events);
         // As above.
         let _ = self.poll(port, number);
@@ -324,28 +379,23 @@ impl State {
     /// There may be an edge.
     fn end_edge(&mut self, number: u32) -> Option<Report> {
         // The events of another socket are not ours to take.
-        closings::catch_up();
+        closes::catch_up();
         let record = self.records.get_mut(&number)?;
-        if closings::known(number) != Some(record.id) {
+        if closes::known(number) != Some(record.id) {
             return None;
         }
-        let edge = record.edge.as_mut()?;
-        let mut events = edge.edges.take();
-        if edge.told & LASTING != LASTING && edge.told & FAILED != 0 {
-            events.remove(Events::OUT);
-        }
+        let events = record.edge.as_mut()?.take();
         self.edge(number, events)
     }
 
     /// Report edges, as far as they are wanted.
     fn edge(&mut self, number: u32, events: Events) -> Option<Report> {
         let record = self.records.get_mut(&number)?;
-        record.risen |= events;
-        let events = events & record.watch.filter.wanted();
-        (record.armed && !events.is_empty()).then(|| report(&record.watch, events))
+        let events = events & record.interest.filter().wanted();
+        (record.armed && !events.is_empty()).then(|| report(&record.interest, events))
     }
 
-    /// Take the edges whose word is on its way.
+    /// Take the edges whose packet is on its way.
     pub(super) fn find_edges(&mut self) {
         let mut first = 0;
         while first < self.signals.len() {
@@ -369,18 +419,18 @@ impl State {
     }
 
     /// A packet has come out of the port.
-    pub(super) fn sort(&mut self, afd: &Afd, packet: &OVERLAPPED_ENTRY, buffer: &mut Buffer) {
+    pub(super) fn sort(&mut self, afd: &Afd, packet: &OVERLAPPED_ENTRY, reports: &mut Reports) {
         let report = match packet.lpCompletionKey {
             // SAFETY: under this key there are polls, and each packet is taken once.
             POLL => unsafe { self.end_poll(afd, packet.lpOverlapped.cast::<Poll>()) },
             EDGE => self.end_edge(packet.lpOverlapped.addr() as u32),
             WAKE => {
                 self.wakes -= 1;
-                buffer.woken = true;
+                reports.woken = true;
                 None
             }
             ALARM => {
-                buffer.alarmed = true;
+                reports.alarmed = true;
                 None
             }
             key => {
@@ -389,45 +439,51 @@ impl State {
                 let key = unsafe { key.read() };
                 let transferred = packet.dwNumberOfBytesTransferred;
                 let overlapped = packet.lpOverlapped.expose_provenance();
-                buffer.others.push(Entry::new(key, transferred, overlapped));
+                let entry = Entry::new(key, transferred, overlapped);
+                reports.packets.push(entry);
                 None
             }
         };
-        buffer.reports.extend(report);
+        reports.reports.extend(report);
     }
 }
 
 impl Edge {
-    fn new(port: &KernelPort, watch: &Watch) -> Result<Self, WatchError> {
-        let edges = Edges::new(port, EDGE, watch.socket);
-        let edges = edges.map_err(|error| WatchError::Refused(refusal(&error)))?;
+    fn new(port: &KernelPort, kind: Kind, number: u32) -> io::Result<Self> {
         // What listens, and what does not connect, does not end.
-        let is_endless = watch.kind == Kind::Datagram
-            || winsock::option(watch.socket, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        let is_endless = kind == Kind::Datagram
+            || winsock::option(number, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
         Ok(Edge {
-            edges,
+            edges: Edges::new(port, EDGE, number)?,
             lasting: None,
-            told: if is_endless { LASTING } else { 0 },
+            seen: if is_endless { LASTING } else { 0 },
         })
     }
-}
 
-fn report(watch: &Watch, events: Events) -> Report {
-    Report {
-        socket: watch.socket,
-        turn: watch.turn,
-        kind: watch.kind,
-        events,
-        standing: Standing::Good,
-        mode: watch.mode,
-        dormant: false,
+    /// What has begun to hold since the last time.
+    fn take(&mut self) -> Events {
+        let mut events = self.edges.take();
+        if self.seen & LASTING != LASTING && self.seen & FAILED != 0 {
+            events.remove(Events::OUT);
+        }
+        events
     }
 }
 
-fn watch_error(error: &io::Error) -> WatchError {
+fn report(interest: &Interest, events: Events) -> Report {
+    Report {
+        socket: interest.socket,
+        generation: interest.generation(),
+        events,
+        validity: Validity::Valid,
+        token: 0,
+    }
+}
+
+fn arm_error(error: &io::Error) -> ArmError {
     match refusal(error) {
         // It was closed, and its number is something else's.
-        RegistrationError::NotASocket => WatchError::Unknown,
-        other => WatchError::Refused(other),
+        RegistrationError::NotASocket => ArmError::Stale,
+        other => ArmError::Refused(other),
     }
 }

@@ -3,10 +3,20 @@
 use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{
-    SIO_BASE_HANDLE, SOCKET, SOL_SOCKET, WSAGetLastError, WSAIoctl, getsockopt,
+    SIO_BASE_HANDLE, SO_TYPE, SOCK_STREAM, SOCKET, SOL_SOCKET, WSAGetLastError, WSAIoctl,
+    getsockopt,
 };
 
+use super::conditions::Kind;
 use crate::sys;
+
+/// `getsockopt(SO_TYPE)` — What kind of socket it is.
+pub(super) fn kind(socket: u32) -> io::Result<Kind> {
+    Ok(match option(socket, SO_TYPE)? {
+        SOCK_STREAM => Kind::Stream,
+        _ => Kind::Datagram,
+    })
+}
 
 /// `getsockopt` for a number.
 pub(super) fn option(socket: u32, name: i32) -> io::Result<i32> {

@@ -1,10 +1,10 @@
 //! Which socket a handle stands for, for the whole process.
 //!
-//! A handle's value is given again as soon as it is closed, and nothing that the system tells of a
+//! A handle's value is given again as soon as it is closed, and nothing that the system says of a
 //! socket sets it apart from the next one. So each socket that any port has to do with has a poll of
 //! its own that waits for nothing but its closing, and is completed before the value can be given
-//! again. Whether it is completed, cancelling it tells; what has come of completed ones, the port that
-//! they are begun on.
+//! again. Cancelling it shows whether it is completed; the packets of the completed ones come to a port
+//! of their own.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,12 +20,12 @@ use crate::windows::port::KernelPort;
 /// The key of all packets.
 const KEY: usize = 0;
 
-/// How many closings are fetched at once.
+/// How many closes are fetched at once.
 const BATCH: usize = 64;
 
-static CLOSINGS: Mutex<Option<Closings>> = Mutex::new(None);
+static CLOSES: Mutex<Option<Closes>> = Mutex::new(None);
 
-struct Closings {
+struct Closes {
     port: KernelPort,
     devices: Devices,
     sockets: HashMap<u32, Socket>,
@@ -41,11 +41,11 @@ struct Socket {
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
 // the lock.
-unsafe impl Send for Closings {}
+unsafe impl Send for Closes {}
 
-impl Closings {
+impl Closes {
     fn new() -> io::Result<Self> {
-        Ok(Closings {
+        Ok(Closes {
             port: KernelPort::new()?,
             devices: Devices::new(KEY),
             sockets: HashMap::new(),
@@ -92,37 +92,37 @@ fn begin(devices: &mut Devices, port: &KernelPort, number: u32) -> io::Result<*m
     Ok(begun.poll)
 }
 
-fn lock() -> MutexGuard<'static, Option<Closings>> {
-    CLOSINGS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Option<Closes>> {
+    CLOSES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What sets the socket that has this number now apart from every other that has or had it.
 pub(super) fn identify(number: u32) -> io::Result<u64> {
-    let mut closings = lock();
-    let closings = match &mut *closings {
-        Some(closings) => closings,
-        none => none.insert(Closings::new()?),
+    let mut closes = lock();
+    let closes = match &mut *closes {
+        Some(closes) => closes,
+        none => none.insert(Closes::new()?),
     };
-    closings.catch_up();
-    let known = closings.sockets.remove(&number);
+    closes.catch_up();
+    let known = closes.sockets.remove(&number);
     // SAFETY: as long as it is noted, its packet was not taken back.
-    let known = known.filter(|socket| unsafe { closings.devices.cancel(socket.poll) });
-    let poll = begin(&mut closings.devices, &closings.port, number)?;
-    let id = known.map_or(closings.latest + 1, |socket| socket.id);
-    closings.latest = closings.latest.max(id);
-    closings.sockets.insert(number, Socket { id, poll });
+    let known = known.filter(|socket| unsafe { closes.devices.cancel(socket.poll) });
+    let poll = begin(&mut closes.devices, &closes.port, number)?;
+    let id = known.map_or(closes.latest + 1, |socket| socket.id);
+    closes.latest = closes.latest.max(id);
+    closes.sockets.insert(number, Socket { id, poll });
     Ok(id)
 }
 
 /// Learn of the sockets that were closed until now.
 pub(super) fn catch_up() {
-    if let Some(closings) = &mut *lock() {
-        closings.catch_up();
+    if let Some(closes) = &mut *lock() {
+        closes.catch_up();
     }
 }
 
 /// The socket that had this number when it was last [learnt](catch_up) what was closed.
 pub(super) fn known(number: u32) -> Option<u64> {
-    let closings = lock();
-    Some(closings.as_ref()?.sockets.get(&number)?.id)
+    let closes = lock();
+    Some(closes.as_ref()?.sockets.get(&number)?.id)
 }
