@@ -153,13 +153,14 @@ impl Epoll {
         let room = wanted.iter().count() + MORE;
         let mut events = Vec::new();
         sys::wait(&new, &mut events, room, Some(Duration::ZERO));
+        // An edge that both have seen by now is one: it is queued once.
+        self.fetch(&self.set, room, wanted, memory, reports);
+        self.fetch(&new, room, wanted, memory, reports);
+        // Only now: what is reported of these is dealt with in the set that they are in.
         wanted
             .iter()
             .filter(|it| !is_edge(it))
             .try_for_each(&mut add)?;
-        // An edge that both have seen by now is one: it is queued once.
-        self.fetch(&self.set, room, wanted, memory, reports);
-        self.fetch(&new, room, wanted, memory, reports);
         self.replace_set(new)?;
         // Whoever told the old set of something in the meantime had published it before.
         for (&socket, &(interest, is_same)) in &known {
