@@ -289,14 +289,17 @@ impl Backend for Epoll {
             if wait.is_exclusive && reports.wants_exclusive {
                 self.rebuild(wanted, memory, reports);
             }
-            if !reports.is_empty() || memory.events.is_empty() {
+            if !reports.reports.is_empty() || memory.events.is_empty() {
                 return;
             }
-            // All that came was of no interest. There may be more behind it.
-            match left {
-                Some(Duration::ZERO) if is_full && again < AGAIN => {}
-                Some(Duration::ZERO) => return,
-                _ => left = end.map(|end| end.saturating_duration_since(Instant::now())),
+            // Of sockets, all that came was of no interest. There may be more behind it.
+            if left == Some(Duration::ZERO) || !reports.is_empty() {
+                if !is_full || again >= AGAIN {
+                    return;
+                }
+                left = Some(Duration::ZERO);
+            } else {
+                left = end.map(|end| end.saturating_duration_since(Instant::now()));
             }
         }
     }
