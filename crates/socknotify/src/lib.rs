@@ -80,6 +80,7 @@ mod error;
 #[cfg(windows)]
 mod native;
 pub mod owned;
+mod pages;
 mod port;
 mod registration;
 mod slots;

@@ -169,6 +169,16 @@ pub(crate) enum ArmError {
     Refused(RegistrationError),
 }
 
+/// A socket that was there a moment ago, and that the system does not find, was closed.
+impl From<ArmError> for RegistrationError {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Stale => RegistrationError::NotASocket,
+            ArmError::Refused(error) => error,
+        }
+    }
+}
+
 /// What a wait is to bring at most, and how long it may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
@@ -268,7 +278,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Tell which conditions hold now of sockets that are armed, or were: `readiness` of the same length.
     fn poll_now(
         &self,
-        wanted: &Wanted,
         memory: &mut Self::Memory,
         interests: &[Interest],
         readiness: &mut Vec<Readiness>,

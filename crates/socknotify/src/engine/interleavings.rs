@@ -160,13 +160,7 @@ impl Backend for Model {
         interest.map(drop).ok_or(ArmError::Stale)
     }
 
-    fn poll_now(
-        &self,
-        _wanted: &Wanted,
-        (): &mut (),
-        interests: &[Interest],
-        readiness: &mut Vec<Readiness>,
-    ) {
+    fn poll_now(&self, (): &mut (), interests: &[Interest], readiness: &mut Vec<Readiness>) {
         readiness.clear();
         readiness.extend(interests.iter().map(
             |interest| match self.is_readable(interest.socket) {

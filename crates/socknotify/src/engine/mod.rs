@@ -17,7 +17,6 @@
 mod backend;
 mod dequeue;
 mod owned;
-mod pages;
 mod place;
 mod queue;
 mod rearm;
@@ -40,7 +39,6 @@ pub(crate) use self::backend::{
 };
 #[cfg(target_os = "linux")]
 pub(crate) use self::backend::{GENERATIONS, word};
-pub(crate) use self::pages::Pages;
 pub(crate) use self::wanted::{Followed, Wanted};
 
 use self::owned::RearmPolicy;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::backend::{Backend, Mode};
 use super::queue::Queue;
-use super::register::refusal;
 use super::table::{Slot, State};
 use super::{Core, Engine};
 use crate::sys::{self, RawSocket};
@@ -102,7 +101,8 @@ impl<B: Backend> Engine<B> {
         }
         let is_new = slot.armed.is_none();
         let interest = self.want(core, socket, entry);
-        self.arm(core, &interest, is_new).map_err(refusal)
+        self.arm(core, &interest, is_new)
+            .map_err(RegistrationError::from)
     }
 
     /// End the registration of a socket that is not armed, without a notification. The system need not

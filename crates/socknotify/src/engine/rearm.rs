@@ -1,7 +1,6 @@
 //! What is armed follows what is wanted: the only place where the system is told.
 
 use super::backend::{ArmError, Backend, Interest, Outcome, Rearm};
-use super::register::refusal;
 use super::table::State;
 use super::{Core, Engine, Guard, Scratch};
 use crate::{Registration, RegistrationError};
@@ -176,7 +175,7 @@ impl<B: Backend> Engine<B> {
             ArmError::Stale if !entry.owned => self.enable_new(core, socket, entry),
             error => {
                 slot.state = State::Disabled;
-                Err(refusal(error))
+                Err(error.into())
             }
         };
         entry.owned

@@ -3,6 +3,7 @@
 use super::backend::{
     ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Rearm, is_between,
 };
+use super::owned::RearmPolicy;
 use super::queue::Queue;
 use super::table::{Slot, State};
 use super::{Core, Engine, Scratch};
@@ -26,6 +27,20 @@ fn enable(slot: &mut Slot, queue: &mut Queue, entry: &Registration<'_>) {
     if slot.ticket != 0 {
         let wanted = slot.wanted();
         queue.retain(slot, wanted);
+    }
+}
+
+/// How a registration is to be armed.
+#[inline]
+fn mode(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
+    if slot.is_owned {
+        policy.mode()
+    } else if slot.trigger.contains(Trigger::EDGE) {
+        Mode::Edge
+    } else if slot.trigger.contains(Trigger::ONESHOT) {
+        Mode::Once
+    } else {
+        Mode::Level
     }
 }
 
@@ -101,25 +116,14 @@ impl<B: Backend> Engine<B> {
         *generation = next(*generation);
         slot.generation = *generation;
         enable(slot, queue, entry);
-        let mode = match slot.is_owned {
-            true => policy.mode(),
-            false if slot.trigger.contains(Trigger::ONESHOT) => Mode::Once,
-            false => Mode::Level,
-        };
+        let mode = mode(slot, policy);
         let is_armed =
             mode == Mode::Kept && armed == Mode::Kept && slot.armed_filter == slot.filter;
         if !is_armed {
-            slot.armed = Some(mode);
-            slot.armed_filter = slot.filter;
-            slot.armed_generation = slot.generation;
-            slot.revision = 0;
-        }
-        let interest = slot.interest(socket, mode);
-        if !is_armed {
-            self.wanted.set(&interest);
+            self.wanted.set(&slot.arm(socket, mode));
         }
         Some(Rearm {
-            interest,
+            interest: slot.interest(socket, mode),
             is_armed,
             is_silent: is_silent && mode == Mode::Once,
             is_owned: slot.is_owned,
@@ -194,7 +198,8 @@ impl<B: Backend> Engine<B> {
                     return Err(RegistrationError::OtherKey);
                 }
                 let interest = self.want(core, socket, entry);
-                self.arm(core, &interest, true).map_err(refusal)
+                self.arm(core, &interest, true)
+                    .map_err(RegistrationError::from)
             }
         }
     }
@@ -213,7 +218,7 @@ impl<B: Backend> Engine<B> {
         let interest = self.want(core, socket, entry);
         self.arm(core, &interest, true).map_err(|error| {
             self.forget(core, socket);
-            refusal(error)
+            error.into()
         })
     }
 
@@ -284,21 +289,8 @@ impl<B: Backend> Engine<B> {
         *generation = next(*generation);
         let slot = table.entry(socket);
         slot.generation = *generation;
-        slot.armed_generation = *generation;
-        slot.revision = 0;
         enable(slot, queue, entry);
-        let mode = if slot.is_owned {
-            policy.mode()
-        } else if slot.is_edge() {
-            Mode::Edge
-        } else if slot.trigger.contains(Trigger::ONESHOT) {
-            Mode::Once
-        } else {
-            Mode::Level
-        };
-        slot.armed = Some(mode);
-        slot.armed_filter = slot.filter;
-        let interest = slot.interest(socket, mode);
+        let interest = slot.arm(socket, mode(slot, policy));
         self.wanted.set(&interest);
         interest
     }
@@ -323,13 +315,5 @@ impl<B: Backend> Engine<B> {
         table.end(socket, State::Vacant);
         self.wanted.withdraw(socket);
         self.owner.release(socket);
-    }
-}
-
-/// A socket that was there a moment ago, and that the system does not find, was closed.
-pub(super) fn refusal(error: ArmError) -> RegistrationError {
-    match error {
-        ArmError::Stale => RegistrationError::NotASocket,
-        ArmError::Refused(error) => error,
     }
 }

@@ -96,8 +96,7 @@ impl<B: Backend> Engine<B> {
             readiness,
             ..
         } = scratch;
-        self.backend
-            .poll_now(&self.wanted, memory, interests, readiness);
+        self.backend.poll_now(memory, interests, readiness);
         let Core { table, queue, .. } = core;
         for (interest, readiness) in interests.iter().zip(readiness) {
             let events = match *readiness {
@@ -150,19 +149,11 @@ impl<B: Backend> Engine<B> {
             core.queue.post(packets);
         }
         for report in reports.iter() {
-            let Some(slot) = core.table.slot(report.socket) else {
-                continue;
-            };
-            let is_current = slot.armed_generation == report.generation && slot.armed.is_some();
-            if !is_current || !slot.is_live() {
-                continue;
-            }
-            if report.validity != Validity::Valid && !self.is_valid(report) {
-                self.forget(core, report.socket);
+            if report.validity != Validity::Valid && !self.is_valid(core, report) {
                 continue;
             }
             let Core { table, queue, .. } = core;
-            let Some(slot) = table.slot(report.socket) else {
+            let Some(slot) = table.slot(report.socket).filter(|it| it.is_of(report)) else {
                 continue;
             };
             if slot.state != State::Enabled {
@@ -185,9 +176,19 @@ impl<B: Backend> Engine<B> {
         is_stray
     }
 
-    /// Whether the number of a report stands for the socket that was registered.
+    /// Whether the number of a report stands for the socket that was registered. If not, and that is registered
+    /// still, its registration ends.
     #[cold]
-    fn is_valid(&self, report: &Report) -> bool {
-        report.validity == Validity::Doubtful && self.is_same_socket(report.socket) == Ok(true)
+    fn is_valid(&self, core: &mut Core<B>, report: &Report) -> bool {
+        let slot = core.table.slot(report.socket);
+        if !slot.is_some_and(|slot| slot.is_of(report)) {
+            return false;
+        }
+        let is_valid =
+            report.validity == Validity::Doubtful && self.is_same_socket(report.socket) == Ok(true);
+        if !is_valid {
+            self.forget(core, report.socket);
+        }
+        is_valid
     }
 }

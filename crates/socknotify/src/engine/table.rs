@@ -1,7 +1,7 @@
 //! The registrations of a port: one slot for each descriptor number.
 
-use super::backend::{Interest, Mode};
-use super::pages::Pages;
+use super::backend::{Interest, Mode, Report};
+use crate::pages::Pages;
 use crate::{EventFilter, Events, Trigger};
 
 /// Where a registration is in its life.
@@ -61,8 +61,20 @@ impl Slot {
         matches!(self.state, State::Enabled | State::Disabled)
     }
 
-    pub(super) fn is_edge(&self) -> bool {
-        self.trigger.contains(Trigger::EDGE)
+    /// Whether a report is of this registration, as it is armed now.
+    #[inline]
+    pub(super) fn is_of(&self, report: &Report) -> bool {
+        self.armed_generation == report.generation && self.armed.is_some() && self.is_live()
+    }
+
+    /// It is to be armed in this way, as it was enabled last. Returns what the system is to be told.
+    #[inline]
+    pub(super) fn arm(&mut self, socket: u32, mode: Mode) -> Interest {
+        self.armed = Some(mode);
+        self.armed_filter = self.filter;
+        self.armed_generation = self.generation;
+        self.revision = 0;
+        self.interest(socket, mode)
     }
 
     /// What the system was told last, or is to be told next.

@@ -7,8 +7,8 @@
 use std::sync::atomic::Ordering;
 
 use super::backend::{ArmError, Interest};
-use super::pages::SharedPages;
 use super::sync::AtomicU64;
+use crate::pages::SharedPages;
 
 /// The interests of a port, by the number of the socket. Written with the engine's lock held.
 #[derive(Debug)]

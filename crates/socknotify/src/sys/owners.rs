@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::RegistrationError;
-use crate::engine::Pages;
+use crate::pages::Pages;
 
 /// The port that a descriptor number was registered with, in the lowest bits, and above it as much of the
 /// identity of the socket that it stood for then as there is room for. 0 for nobody.

@@ -227,7 +227,6 @@ impl Backend for Afd {
 
     fn poll_now(
         &self,
-        _wanted: &Wanted,
         memory: &mut Memory,
         interests: &[Interest],
         readiness: &mut Vec<Readiness>,

@@ -69,7 +69,7 @@ pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
 
 /// What `poll` is asked for.
 #[inline]
-pub(super) fn asked(filter: EventFilter) -> i16 {
+fn asked(filter: EventFilter) -> i16 {
     let mut asked = libc::POLLRDHUP;
     if filter.contains(EventFilter::IN) {
         asked |= libc::POLLIN;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::sys::{self, Data, Errno, Event};
 use super::{arm_error, conditions};
-use crate::engine::{ArmError, Interest, Mode, Report, Reports};
+use crate::engine::{ArmError, Interest, Mode, Readiness, Report, Reports};
 
 /// The interests whose first report is still to come.
 pub(super) struct InitialEdges {
@@ -150,12 +150,7 @@ impl InitialEdges {
 
 /// Whether a wanted condition holds, or may.
 fn holds(interest: &Interest) -> bool {
-    let mut poll = [libc::pollfd {
-        fd: interest.socket as i32,
-        events: conditions::asked(interest.filter()),
-        revents: 0,
-    }];
+    let mut poll = [conditions::question(interest, true)];
     let is_known = sys::poll_now(&mut poll).is_ok();
-    let found = conditions::of_socket(conditions::found(poll[0].revents), interest.socket);
-    !is_known || found.is_some_and(|found| found.intersects(interest.filter().wanted()))
+    conditions::answer(&poll[0], interest, is_known) != Readiness::NotReady
 }

@@ -60,7 +60,7 @@ pub(crate) struct Epoll {
     members: RwLock<()>,
 }
 
-/// How often in a row a look at what there is may bring nothing of interest.
+/// How often in a row one call reads on after what was of no interest.
 const AGAIN: usize = 64;
 
 /// Memory of a call.
@@ -133,8 +133,15 @@ impl Epoll {
         done.map_err(arm_error)
     }
 
-    /// Turn what the kernel reported into reports.
-    fn read(&self, wanted: &Wanted, memory: &Memory, reports: &mut Reports) {
+    /// Turn what the kernel reported into reports. Those from the `first` on are checked.
+    fn read(
+        &self,
+        wanted: &Wanted,
+        memory: &Memory,
+        wait: &Wait,
+        reports: &mut Reports,
+        first: usize,
+    ) {
         for event in &memory.events {
             let data = event.data();
             match data {
@@ -147,6 +154,10 @@ impl Epoll {
                 }
             }
         }
+        if !self.initial_edges.is_empty() {
+            self.initial_edges.suppress(reports, first);
+        }
+        self.check(wait, reports, first);
     }
 
     /// What the kernel reported of a socket, if anybody wants to know.
@@ -238,7 +249,6 @@ impl Backend for Epoll {
 
     fn poll_now(
         &self,
-        _wanted: &Wanted,
         memory: &mut Memory,
         interests: &[Interest],
         readiness: &mut Vec<Readiness>,
@@ -265,7 +275,7 @@ impl Backend for Epoll {
     fn wait(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports, wait: &Wait) {
         reports.clear();
         let mut left = wait.timeout;
-        // There is a wait in which time matters only if it is neither endless nor none.
+        // Only a wait that is neither endless nor none has to know the time.
         let end = match left {
             None | Some(Duration::ZERO) => None,
             Some(timeout) => Instant::now().checked_add(timeout),
@@ -281,11 +291,7 @@ impl Backend for Epoll {
             // Beside the reports there may be a wake-up.
             sys::wait(&self.set, &mut memory.events, wait.room + 1, left);
             let is_full = memory.events.len() > wait.room;
-            self.read(wanted, memory, reports);
-            if !self.initial_edges.is_empty() {
-                self.initial_edges.suppress(reports, first);
-            }
-            self.check(wait, reports, first);
+            self.read(wanted, memory, wait, reports, first);
             if wait.is_exclusive && reports.wants_exclusive {
                 self.rebuild(wanted, memory, reports);
             }

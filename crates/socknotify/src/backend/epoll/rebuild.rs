@@ -202,11 +202,7 @@ impl Epoll {
     ) {
         let first = reports.reports.len();
         sys::wait(set, &mut memory.events, room, Some(Duration::ZERO));
-        self.read(wanted, memory, reports);
-        if !self.initial_edges.is_empty() {
-            self.initial_edges.suppress(reports, first);
-        }
-        self.check(&Wait::NOW, reports, first);
+        self.read(wanted, memory, &Wait::NOW, reports, first);
     }
 
     /// Put a new set in the place of this one.

@@ -41,11 +41,7 @@ impl Epoll {
             let Some(interest) = wanted.get(socket) else {
                 return false;
             };
-            let mut poll = [libc::pollfd {
-                fd: socket as i32,
-                events: conditions::asked(interest.filter()),
-                revents: 0,
-            }];
+            let mut poll = [conditions::question(&interest, true)];
             if sys::poll_now(&mut poll).is_err() {
                 return true;
             }

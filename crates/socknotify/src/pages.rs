@@ -56,7 +56,7 @@ const FIRST: usize = 64;
 /// The same, to be read without a lock while it grows: each page is twice as long as the one before, and
 /// stays where it is.
 #[derive(Debug)]
-pub(super) struct SharedPages<T> {
+pub(crate) struct SharedPages<T> {
     pages: [OnceLock<Box<[T]>>; 27],
 }
 
@@ -69,20 +69,20 @@ fn position(index: u32) -> (usize, usize) {
 }
 
 impl<T: Default> SharedPages<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         SharedPages {
             pages: [const { OnceLock::new() }; 27],
         }
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&T> {
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
         let (page, place) = position(index);
         self.pages[page].get()?.get(place)
     }
 
     /// The value at `index`, made if there was none.
-    pub(super) fn entry(&self, index: u32) -> &T {
+    pub(crate) fn entry(&self, index: u32) -> &T {
         let (page, place) = position(index);
         let values = self.pages[page].get_or_init(|| {
             let values = std::iter::repeat_with(T::default);
@@ -93,7 +93,7 @@ impl<T: Default> SharedPages<T> {
 
     /// Every value that there is, with its index.
     #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let pages = self.pages.iter().enumerate();
         let pages =
             pages.filter_map(|(page, values)| Some(((FIRST << page) - FIRST, values.get()?)));
