@@ -123,6 +123,12 @@ impl Epoll {
         self.modify(interest)
     }
 
+    /// Arm what is wanted, whoever has done so before. If the number stands for another socket, that is found out
+    /// when a report is checked.
+    fn follow_late(&self, wanted: &Wanted, interest: &Interest) {
+        let _ = wanted.follow(interest, |interest| self.arm_late(interest));
+    }
+
     /// Watch a socket that is not, or should not be, in the set.
     fn add(&self, interest: &Interest) -> Result<(), ArmError> {
         let _members = self.members.write().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +197,8 @@ impl Epoll {
             }
             validity = Validity::Closed;
         } else if data.is_quiet() && interest.mode() == Mode::Level {
-            self.control_again(wanted, &interest);
+            // What was waited for has come: it is watched as was asked.
+            self.follow_late(wanted, &interest);
         }
         Some(Report {
             socket,

@@ -5,7 +5,6 @@
 //! [stale](Stale); when that comes again and again, the set is built anew, under the same number, and the
 //! threads that wait in the old one are sent over.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use super::{Data, Epoll, Errno, Memory, sys};
 use crate::Events;
-use crate::engine::{Backend, Interest, Mode, Report, Reports, Validity, Wait, Wanted};
+use crate::engine::{Interest, Mode, Report, Reports, Validity, Wait, Wanted};
 
 /// Reports of what is not wanted any more.
 ///
@@ -27,7 +26,7 @@ pub(super) struct Stale {
     others: u32,
     /// How many others it takes to watch for one of them instead.
     patience: u32,
-    /// How often it has to be reported. More and more, where nothing can be done about it.
+    /// How often it has to be reported.
     limit: u32,
 }
 
@@ -61,15 +60,13 @@ impl Stale {
         self.times >= self.limit
     }
 
-    /// Begin anew after something was done, or could not be done.
-    fn settle(&mut self, is_done: bool) {
-        let limit = match is_done {
-            true => Stale::default().limit,
-            false => self.limit.saturating_mul(2).min(1 << 20),
-        };
+    /// Begin anew after a try that cost so many steps in vain. The next one comes after as many stale reports, so
+    /// that trying costs no more than they do.
+    fn start_over(&mut self, steps: u32) {
+        let start = Stale::default();
         *self = Stale {
-            limit,
-            ..Stale::default()
+            limit: start.limit.max(steps),
+            ..start
         };
     }
 }
@@ -93,14 +90,19 @@ impl Epoll {
 
     /// Build the set anew. Edges that the old one has seen are added to the reports.
     ///
-    /// If the kernel has no room for a second set, all is as it was, and the next try takes twice as many
-    /// stale reports.
+    /// If the kernel has no room for a second set, all is as it was, and the next try waits for more stale
+    /// reports.
     pub(super) fn rebuild(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports) {
         let mut spare = self.spare();
         reports.wants_exclusive = false;
-        let new = spare.take().map_or_else(sys::epoll_create, Ok);
-        let done = new.and_then(|new| self.rebuild_as(new, wanted, memory, reports));
-        self.stale().settle(done.is_ok());
+        let steps = match spare.take().map_or_else(sys::epoll_create, Ok) {
+            Ok(new) => match self.rebuild_as(new, wanted, memory, reports) {
+                Ok(()) => 0,
+                Err(_) => u32::try_from(wanted.iter().count()).unwrap_or(u32::MAX),
+            },
+            Err(_) => 0,
+        };
+        self.stale().start_over(steps);
         *spare = sys::epoll_create().ok();
     }
 
@@ -115,7 +117,7 @@ impl Epoll {
     ) {
         if let Some(current) = current.filter(|it| it.mode() != Mode::Edge) {
             // A thread that arms a batch again may not have come to it yet.
-            let _ = wanted.follow(&current, |interest| self.arm_late(interest));
+            self.follow_late(wanted, &current);
         }
         reports.wants_exclusive |= self.stale().note(data);
     }
@@ -132,19 +134,19 @@ impl Epoll {
         reports: &mut Reports,
     ) -> Result<(), Errno> {
         self.add_own(&new)?;
-        // What is in the new set, and what is not because its number stands for another socket.
-        let mut known = HashMap::<u32, (Interest, bool)>::new();
+        // What is not in the new set, because its number stands for another socket. Nothing else changes meanwhile:
+        // the engine's lock is held.
+        let mut closed = Vec::<Interest>::new();
         let mut add = |interest: Interest| -> Result<(), Errno> {
             let Interest { socket, .. } = interest;
             add_to(&new, &interest)?;
             // It goes by the number, which can become another socket's at any time. What it stands for after
             // that, and is in the old set under it, it stood for before.
-            let is_same = self.is_armed(socket)?;
-            if !is_same {
+            if !self.is_armed(socket)? {
                 let delete = libc::EPOLL_CTL_DEL;
                 let _ = sys::control(&new, delete, socket, 0, Data::IGNORED);
+                closed.push(interest);
             }
-            known.insert(socket, (interest, is_same));
             Ok(())
         };
         let is_edge = |interest: &Interest| interest.mode() == Mode::Edge;
@@ -162,32 +164,13 @@ impl Epoll {
             .filter(|it| !is_edge(it))
             .try_for_each(&mut add)?;
         self.replace_set(new)?;
-        // Whoever told the old set of something in the meantime had published it before.
-        for (&socket, &(interest, is_same)) in &known {
-            let current = wanted.get(socket);
-            if !is_same {
-                reports.reports.push(Report {
-                    socket,
-                    generation: interest.generation(),
-                    events: Events::empty(),
-                    validity: Validity::Closed,
-                    token: 0,
-                });
-                continue;
-            }
-            if current == Some(interest) {
-                continue;
-            }
-            let _ = match current {
-                Some(current) => self.arm(&current, true),
-                None => self.disarm(socket),
-            };
-        }
-        for interest in wanted.iter() {
-            if !known.contains_key(&interest.socket) {
-                let _ = self.arm(&interest, true);
-            }
-        }
+        reports.reports.extend(closed.iter().map(|interest| Report {
+            socket: interest.socket,
+            generation: interest.generation(),
+            events: Events::empty(),
+            validity: Validity::Closed,
+            token: 0,
+        }));
         Ok(())
     }
 
@@ -267,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_tried_less_and_less_often() {
+    fn a_try_in_vain_costs_no_more_than_the_reports_before_it() {
         let mut stale = Stale::default();
-        for times in [4, 8, 16] {
+        for (steps, times) in [(0, 4), (3, 4), (100, 100), (1000, 1000), (0, 4)] {
+            stale.start_over(steps);
             assert!((1..times).all(|_| !stale.note(data(1, 1))));
             assert!(stale.note(data(1, 1)));
-            stale.settle(false);
         }
     }
 }

@@ -28,12 +28,6 @@ impl Epoll {
         followed != Followed::Told(Err(ArmError::Stale))
     }
 
-    /// What was waited for has come: watch as was asked.
-    pub(super) fn control_again(&self, wanted: &Wanted, interest: &Interest) {
-        // If the number stands for another socket, that is found out when the report is checked.
-        let _ = wanted.follow(interest, |current| self.arm_late(current));
-    }
-
     /// Report the Unix sockets that have connected.
     pub(super) fn report_silent(&self, wanted: &Wanted, reports: &mut Reports) {
         let mut sockets = self.silent.lock();
@@ -53,7 +47,8 @@ impl Epoll {
                 && events.intersects(interest.filter().wanted())
             {
                 if interest.mode() == Mode::Level {
-                    self.control_again(wanted, &interest);
+                    // What was waited for has come: it is watched as was asked.
+                    self.follow_late(wanted, &interest);
                 }
                 reports.reports.push(Report {
                     socket,
