@@ -85,6 +85,7 @@ mod port;
 mod registration;
 mod slots;
 mod sys;
+mod system;
 #[cfg(windows)]
 mod windows;
 

@@ -1,11 +1,12 @@
 //! [`CompletionPort`]: the faithful layer, one method for each call of the published interface.
 
 use std::fmt;
+#[cfg(unix)]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use crate::backend::{Backend, Choice};
-use crate::sys::SystemPort;
-use crate::{Entry, Error, Registration, RegistrationError};
+use crate::system::{Choice, SystemPort};
+use crate::{Backend, Entry, Error, Registration, RegistrationError};
 
 /// An I/O completion port that reports the state of sockets.
 ///
@@ -363,4 +364,15 @@ pub struct Snapshot {
     pub running: Option<usize>,
     /// Threads that wait for a packet.
     pub waiting: usize,
+}
+
+/// The port can be watched itself, by another loop: it is readable when a dequeue would return
+/// something. It may be so for no reason, too.
+///
+/// Then no thread should wait in it; dequeue with a timeout of zero.
+#[cfg(unix)]
+impl AsFd for CompletionPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.system().expose().as_fd()
+    }
 }

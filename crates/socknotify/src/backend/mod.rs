@@ -1,4 +1,4 @@
-//! Ways to hear of ready sockets, side by side; and the one place that picks one of them.
+//! Ways to hear of ready sockets, side by side, and their names.
 
 #[cfg(windows)]
 mod afd;
@@ -7,13 +7,6 @@ mod epoll;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
-
-use crate::Error;
-use crate::engine::Engine;
-#[cfg(windows)]
-use crate::native::Native;
-use crate::sys::SystemPort;
 
 #[cfg(windows)]
 pub(crate) use self::afd::Afd;
@@ -57,38 +50,6 @@ impl Backend {
             Backend::Afd => "afd",
         }
     }
-
-    /// Try whether the backend works here, now.
-    ///
-    /// # Errors
-    ///
-    /// What keeps it from working.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// for backend in socknotify::Backend::ALL {
-    ///     match backend.probe() {
-    ///         Ok(()) => println!("{backend}: available"),
-    ///         Err(error) => println!("{backend}: {error}"),
-    ///     }
-    /// }
-    /// ```
-    pub fn probe(self) -> Result<(), Error> {
-        self.open(1).map(drop)
-    }
-
-    /// A port on this backend, with so many places.
-    pub(crate) fn open(self, concurrency: usize) -> Result<SystemPort, Error> {
-        Ok(match self {
-            #[cfg(target_os = "linux")]
-            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency)),
-            #[cfg(windows)]
-            Backend::Native => SystemPort::Native(Native::new(concurrency)?),
-            #[cfg(windows)]
-            Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency))),
-        })
-    }
 }
 
 impl fmt::Display for Backend {
@@ -125,44 +86,3 @@ impl fmt::Display for UnknownBackend {
 }
 
 impl std::error::Error for UnknownBackend {}
-
-/// A backend and why it was taken.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    pub(crate) backend: Backend,
-    pub(crate) reason: &'static str,
-}
-
-impl Choice {
-    pub(crate) fn make(wanted: Option<Backend>) -> Result<Self, Error> {
-        match wanted {
-            Some(backend) => Ok(Choice {
-                backend,
-                reason: "asked for",
-            }),
-            None => Ok(Self::best()),
-        }
-    }
-
-    #[cfg(target_os = "linux")]
-    fn best() -> Self {
-        Choice {
-            backend: Backend::Epoll,
-            reason: "the way of this system",
-        }
-    }
-
-    #[cfg(windows)]
-    fn best() -> Self {
-        match Native::is_there() {
-            true => Choice {
-                backend: Backend::Native,
-                reason: "the system has ProcessSocketNotifications",
-            },
-            false => Choice {
-                backend: Backend::Afd,
-                reason: "the system has no ProcessSocketNotifications",
-            },
-        }
-    }
-}

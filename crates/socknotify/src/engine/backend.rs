@@ -1,99 +1,10 @@
 //! What the engine needs of a system: [`Backend`], and the values that pass between the two.
 
-use std::fmt;
 use std::time::Duration;
 
+use super::interest::{ArmError, Interest, is_between};
 use super::wanted::Wanted;
-use crate::{Entry, Error, EventFilter, Events, RegistrationError};
-
-/// How the system watches a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Report a condition that holds, or the next one to hold, once; then keep silent until armed again.
-    Once,
-    /// Report as long as a condition holds; at least once until the report is
-    /// [delivered](Backend::delivered).
-    Level,
-    /// Report when a condition begins to hold after it was armed. One that held all the time is none,
-    /// though it may be shown beside one that began to.
-    Edge,
-    /// Report when a condition begins to hold; one that holds when it is armed may be reported or not. The
-    /// port owns the socket, so that its number stands for nothing else.
-    Kept,
-}
-
-/// What is to be watched of one socket.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Interest {
-    /// The number of the socket.
-    pub(crate) socket: u32,
-    /// All the rest, as it is published in [`Wanted`]. The lowest bit is set.
-    pub(super) word: u64,
-}
-
-/// Where the parts of an interest are in its word. The lowest 26 bits leave room for a socket's number, so
-/// that a backend can have all of it in one word.
-pub(crate) mod word {
-    pub(crate) const FILTER: u32 = 1;
-    pub(crate) const MODE: u32 = 26;
-    pub(crate) const GENERATION: u32 = 29;
-    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
-    pub(crate) const REVISION: u32 = 60;
-}
-
-const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
-
-impl Interest {
-    #[inline]
-    pub(super) fn new(
-        socket: u32,
-        generation: u32,
-        revision: u8,
-        filter: EventFilter,
-        mode: Mode,
-    ) -> Self {
-        let word = 1
-            | u64::from(filter.bits()) << word::FILTER
-            | (mode as u64) << word::MODE
-            | u64::from(generation & GENERATIONS) << word::GENERATION
-            | u64::from(revision & REVISIONS) << word::REVISION;
-        Interest { socket, word }
-    }
-
-    /// Its parts but for the socket and the filter, in the upper 38 bits.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, they are kept in records"))]
-    pub(crate) fn word(&self) -> u64 {
-        self.word
-    }
-
-    /// When it was armed, counted within the port. Reports carry it, so that stale ones are known.
-    #[inline]
-    pub(crate) fn generation(&self) -> u32 {
-        (self.word >> word::GENERATION) as u32 & GENERATIONS
-    }
-
-    /// The conditions. Errors are watched for in any case.
-    #[inline]
-    pub(crate) fn filter(&self) -> EventFilter {
-        EventFilter::from_bits_retain((self.word >> word::FILTER) as u16 & 7)
-    }
-
-    #[inline]
-    pub(crate) fn mode(&self) -> Mode {
-        MODES[(self.word >> word::MODE & 3) as usize]
-    }
-}
-
-impl fmt::Debug for Interest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interest")
-            .field("socket", &self.socket)
-            .field("generation", &self.generation())
-            .field("filter", &self.filter())
-            .field("mode", &self.mode())
-            .finish_non_exhaustive()
-    }
-}
+use crate::{Entry, Error, Events, RegistrationError};
 
 /// An interest that is handed over again, and what became of it.
 #[derive(Clone, Copy, Debug)]
@@ -160,25 +71,6 @@ pub(crate) enum Validity {
     Closed,
 }
 
-/// Why a socket is not armed, or was not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ArmError {
-    /// The number stands for another socket than the one that was armed, or for none.
-    Stale,
-    /// The system refused.
-    Refused(RegistrationError),
-}
-
-/// A socket that was there a moment ago, and that the system does not find, was closed.
-impl From<ArmError> for RegistrationError {
-    fn from(error: ArmError) -> Self {
-        match error {
-            ArmError::Stale => RegistrationError::NotASocket,
-            ArmError::Refused(error) => error,
-        }
-    }
-}
-
 /// What a wait is to bring at most, and how long it may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
@@ -208,19 +100,8 @@ impl Wait {
     }
 }
 
-/// Whether a generation is at or after the first of these, and before the second.
-pub(super) fn is_between(generation: u32, (first, end): (u32, u32)) -> bool {
-    generation.wrapping_sub(first) & GENERATIONS < end.wrapping_sub(first) & GENERATIONS
-}
-
 /// How many reports a thread takes at once, at the most.
 pub(crate) const BATCH: usize = 256;
-
-/// Generations are counted in 31 bits.
-pub(crate) const GENERATIONS: u32 = u32::MAX >> 1;
-
-/// Revisions are counted in 4 bits.
-pub(crate) const REVISIONS: u8 = 15;
 
 /// What one wait has brought.
 #[derive(Debug, Default)]

@@ -16,6 +16,7 @@
 
 mod backend;
 mod dequeue;
+mod interest;
 mod owned;
 mod place;
 mod queue;
@@ -35,10 +36,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::backend::{
-    ArmError, Backend, Interest, Mode, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
+    Backend, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
 };
+pub(crate) use self::interest::{ArmError, Interest, Mode};
 #[cfg(target_os = "linux")]
-pub(crate) use self::backend::{GENERATIONS, word};
+pub(crate) use self::interest::{GENERATIONS, word};
 pub(crate) use self::wanted::{Followed, Wanted};
 
 use self::owned::RearmPolicy;

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::backend::{Backend, Mode};
+use super::backend::Backend;
+use super::interest::Mode;
 use super::queue::Queue;
 use super::table::{Slot, State};
 use super::{Core, Engine};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::backend::Mode;
+use super::interest::Mode;
 use super::table::{Slot, State, Table, Ticket};
 use crate::{Entry, Events, Trigger};
 

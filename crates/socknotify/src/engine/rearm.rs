@@ -1,6 +1,7 @@
 //! What is armed follows what is wanted: the only place where the system is told.
 
-use super::backend::{ArmError, Backend, Interest, Outcome, Rearm};
+use super::backend::{Backend, Outcome, Rearm};
+use super::interest::{ArmError, Interest};
 use super::table::State;
 use super::{Core, Engine, Guard, Scratch};
 use crate::{Registration, RegistrationError};

@@ -1,8 +1,7 @@
 //! Registrations: from the caller's entries to the table.
 
-use super::backend::{
-    ArmError, Backend, GENERATIONS, Interest, Mode, Outcome, REVISIONS, Rearm, is_between,
-};
+use super::backend::{Backend, Outcome, Rearm};
+use super::interest::{ArmError, GENERATIONS, Interest, Mode, REVISIONS, is_between};
 use super::owned::RearmPolicy;
 use super::queue::Queue;
 use super::table::{Slot, State};

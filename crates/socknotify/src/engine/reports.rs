@@ -1,8 +1,7 @@
 //! Reports: from the backend to the table and the queue.
 
-use super::backend::{
-    BATCH, Backend, GENERATIONS, Mode, Readiness, Report, Reports, Validity, Wait,
-};
+use super::backend::{BATCH, Backend, Readiness, Report, Reports, Validity, Wait};
+use super::interest::{GENERATIONS, Mode};
 use super::table::State;
 use super::{Core, Engine, Scratch};
 

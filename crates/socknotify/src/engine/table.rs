@@ -1,6 +1,7 @@
 //! The registrations of a port: one slot for each descriptor number.
 
-use super::backend::{Interest, Mode, Report};
+use super::backend::Report;
+use super::interest::{Interest, Mode};
 use crate::pages::Pages;
 use crate::{EventFilter, Events, Trigger};
 

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::backend::{ArmError, Interest};
+use super::interest::{ArmError, Interest};
 use super::sync::AtomicU64;
 use crate::pages::SharedPages;
 

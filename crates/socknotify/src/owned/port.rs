@@ -1,6 +1,8 @@
 //! [`Port`]: a completion port that owns connections.
 
 use std::collections::VecDeque;
+#[cfg(unix)]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
@@ -265,6 +267,17 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
 impl<T, M> Drop for Port<T, M> {
     fn drop(&mut self) {
         self.shared.close();
+    }
+}
+
+/// The port can be watched itself, by another loop: it is readable when a worker's
+/// [`process`](crate::owned::Worker::process) would return something. It may be so for no reason, too.
+///
+/// Then no thread should wait in it; call `process` with a timeout of zero.
+#[cfg(unix)]
+impl<T, M> AsFd for Port<T, M> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.completion_port().as_fd()
     }
 }
 

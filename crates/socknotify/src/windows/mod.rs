@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
 pub(crate) mod alarm;
+mod associate;
 pub(crate) mod calls;
 pub(crate) mod codes;
 pub(crate) mod port;

@@ -68,24 +68,40 @@ impl InitialEdges {
             // What begins to hold from here on is an edge.
             return control();
         }
-        let flags = conditions::flags(interest.filter(), Mode::Edge);
-        let data = Data::of(interest);
-        let control_this = |call| sys::control(&self.set, call, interest.socket, flags, data);
-        match control_this(libc::EPOLL_CTL_ADD) {
-            // Something else may have had the number, and live on.
-            Err(libc::EEXIST) => control_this(libc::EPOLL_CTL_MOD),
-            done => done,
-        }
-        .map_err(arm_error)?;
-        self.collect(&mut entries);
         let initial = Initial {
-            data,
+            data: Data::of(interest),
             has_risen: false,
         };
         entries.initial.insert(interest.socket, initial);
         // Before the first report can come.
         self.count.store(entries.initial.len(), Ordering::Release);
-        control().inspect_err(|_| self.remove(&mut entries, interest.socket))
+        let armed = control().and_then(|()| self.add(interest).map_err(arm_error));
+        if armed.is_err() {
+            self.remove(&mut entries, interest.socket);
+            return armed;
+        }
+        // Give up the second set's first report.
+        self.collect(&mut entries);
+        if let Some(initial) = entries.initial.get_mut(&interest.socket) {
+            initial.has_risen = false;
+        }
+        Ok(())
+    }
+
+    /// Have the second set take in a socket that the port's set has.
+    ///
+    /// In this order: what raises an edge goes through the sets that wait for it, the latest first. So whoever
+    /// hears of the edge from the port's set finds that the second one has seen it.
+    fn add(&self, interest: &Interest) -> Result<(), Errno> {
+        let flags = conditions::flags(interest.filter(), Mode::Edge);
+        let data = Data::of(interest);
+        let control = |call| sys::control(&self.set, call, interest.socket, flags, data);
+        let delete = || control(libc::EPOLL_CTL_DEL);
+        match control(libc::EPOLL_CTL_ADD) {
+            // Something else may have had the number, and live on.
+            Err(libc::EEXIST) => delete().and_then(|()| control(libc::EPOLL_CTL_ADD)),
+            done => done,
+        }
     }
 
     /// The interest of this number is over.

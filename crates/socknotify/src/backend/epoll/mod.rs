@@ -239,7 +239,10 @@ impl Backend for Epoll {
             false => self.modify(interest),
         };
         match interest.mode() {
-            Mode::Edge => self.initial_edges.arm(interest, control),
+            Mode::Edge => self.initial_edges.arm(interest, control).inspect_err(|_| {
+                // It may be in one set and not in the other.
+                let _ = self.disarm(interest.socket);
+            }),
             _ => control(),
         }
     }

@@ -1,0 +1,93 @@
+//! What a port is beneath, and the one place that picks it.
+
+use std::sync::Arc;
+
+#[cfg(windows)]
+use crate::backend::Afd;
+#[cfg(target_os = "linux")]
+use crate::backend::Epoll;
+use crate::engine::Engine;
+#[cfg(windows)]
+use crate::native::Native;
+use crate::{Backend, Error};
+
+/// What a port is beneath.
+#[cfg(target_os = "linux")]
+pub(crate) type SystemPort = Arc<Engine<Epoll>>;
+#[cfg(windows)]
+pub(crate) use crate::windows::SystemPort;
+
+impl Backend {
+    /// Try whether the backend works here, now.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from working.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// for backend in socknotify::Backend::ALL {
+    ///     match backend.probe() {
+    ///         Ok(()) => println!("{backend}: available"),
+    ///         Err(error) => println!("{backend}: {error}"),
+    ///     }
+    /// }
+    /// ```
+    pub fn probe(self) -> Result<(), Error> {
+        self.open(1).map(drop)
+    }
+
+    /// A port on this backend, with so many places.
+    pub(crate) fn open(self, concurrency: usize) -> Result<SystemPort, Error> {
+        Ok(match self {
+            #[cfg(target_os = "linux")]
+            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency)),
+            #[cfg(windows)]
+            Backend::Native => SystemPort::Native(Native::new(concurrency)?),
+            #[cfg(windows)]
+            Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency))),
+        })
+    }
+}
+
+/// A backend and why it was taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) backend: Backend,
+    pub(crate) reason: &'static str,
+}
+
+impl Choice {
+    pub(crate) fn make(wanted: Option<Backend>) -> Result<Self, Error> {
+        match wanted {
+            Some(backend) => Ok(Choice {
+                backend,
+                reason: "asked for",
+            }),
+            None => Ok(Self::best()),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn best() -> Self {
+        Choice {
+            backend: Backend::Epoll,
+            reason: "the way of this system",
+        }
+    }
+
+    #[cfg(windows)]
+    fn best() -> Self {
+        match Native::is_there() {
+            true => Choice {
+                backend: Backend::Native,
+                reason: "the system has ProcessSocketNotifications",
+            },
+            false => Choice {
+                backend: Backend::Afd,
+                reason: "the system has no ProcessSocketNotifications",
+            },
+        }
+    }
+}
