@@ -90,17 +90,23 @@ pub(crate) fn expect_nothing(port: &CompletionPort) {
 }
 
 /// Nothing comes for a while, and this thread sleeps in the meantime.
+///
+/// The interrupts of other threads' packets are charged to whoever runs, so one wait can seem to be busy. One that
+/// is, is so each time.
 #[track_caller]
 pub(crate) fn expect_quiet(port: &CompletionPort) {
-    let before = thread_time();
-    let found = port.dequeue_one(Some(GLANCE * 2));
-    let spent = thread_time() - before;
-    let events = found.map(|entry| entry.events());
-    assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
-    assert!(
-        spent < (GLANCE / 5).max(TICK * 2),
-        "the wait for nothing took {spent:?} of a processor"
-    );
+    let mut spent = Duration::MAX;
+    for _ in 0..3 {
+        let before = thread_time();
+        let found = port.dequeue_one(Some(GLANCE * 2));
+        spent = thread_time() - before;
+        let events = found.map(|entry| entry.events());
+        assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
+        if spent < (GLANCE / 5).max(TICK * 2) {
+            return;
+        }
+    }
+    panic!("the waits for nothing took {spent:?} of a processor each");
 }
 
 /// Waits in vain, and tells how long.
