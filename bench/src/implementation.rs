@@ -29,6 +29,8 @@ pub(crate) enum Implementation {
     Socknotify(Backend),
     /// The port that owns connections.
     Owned(Backend),
+    /// The same, where it learns from reads that nothing is left.
+    Drained(Backend),
     /// The timing wheel of the owning port.
     Wheel,
     Heap,
@@ -55,9 +57,9 @@ impl Implementation {
     pub(crate) fn works_here(self) -> bool {
         match self {
             Implementation::RawUring => Ring::new(1).is_ok(),
-            Implementation::Socknotify(backend) | Implementation::Owned(backend) => {
-                backend.probe().is_ok()
-            }
+            Implementation::Socknotify(backend)
+            | Implementation::Owned(backend)
+            | Implementation::Drained(backend) => backend.probe().is_ok(),
             _ => true,
         }
     }
@@ -65,7 +67,10 @@ impl Implementation {
     pub(crate) fn is_ours(self) -> bool {
         matches!(
             self,
-            Implementation::Socknotify(_) | Implementation::Owned(_) | Implementation::Wheel
+            Implementation::Socknotify(_)
+                | Implementation::Owned(_)
+                | Implementation::Drained(_)
+                | Implementation::Wheel
         )
     }
 }
@@ -85,6 +90,9 @@ impl fmt::Display for Implementation {
             Implementation::Socknotify(backend) => return f.pad(&format!("socknotify {backend}")),
             Implementation::Owned(backend) => {
                 return f.pad(&format!("socknotify {backend}, owned"));
+            }
+            Implementation::Drained(backend) => {
+                return f.pad(&format!("socknotify {backend}, drained"));
             }
             Implementation::Wheel => "wheel",
             Implementation::Heap => "heap",
@@ -109,6 +117,8 @@ impl FromStr for Implementation {
             ],
             &[Polling, Mio, Tokio, Wheel, Heap, Tree],
         )
+        .into_iter()
+        .chain(Backend::ALL.iter().copied().map(Drained))
         .into_iter()
         .find(|implementation| implementation.to_string() == name)
         .ok_or_else(|| format!("no implementation is called {name:?}"))

@@ -1,7 +1,7 @@
 //! What a notification costs beside registrations that nothing happens to, by how many those are.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use rustix::net::{AddressFamily, SocketType};
 
@@ -37,17 +37,17 @@ fn implementations() -> Vec<Implementation> {
 const BATCH: usize = 64;
 
 struct Idle {
-    idle: Vec<OwnedFd>,
+    idle: Vec<UnixStream>,
     active: Sockets,
     order: Order,
     effort: Effort,
 }
 
 /// Sockets that nothing happens to.
-pub(super) fn idle_sockets(count: usize) -> io::Result<Vec<OwnedFd>> {
+pub(super) fn idle_sockets(count: usize) -> io::Result<Vec<UnixStream>> {
     // Not even bound: each takes a descriptor, and no port.
     let socket = || rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
-    (0..count).map(|_| Ok(socket()?)).collect()
+    (0..count).map(|_| Ok(socket()?.into())).collect()
 }
 
 impl Idle {

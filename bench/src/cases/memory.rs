@@ -2,7 +2,7 @@
 //! kernel, as far as `/proc/meminfo` tells.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn implementations() -> Vec<Implementation> {
 }
 
 struct Memory {
-    idle: Vec<OwnedFd>,
+    idle: Vec<UnixStream>,
 }
 
 impl Trial for Memory {

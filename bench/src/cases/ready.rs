@@ -5,7 +5,6 @@
 //! armed, so that there is no order.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use crate::case::{Axis, Case, Effort, ORDERS, Order, Parameter, Setting, Trial};
@@ -54,14 +53,13 @@ const WARM_UP: usize = 16;
 
 /// Sockets that are read, and their peers.
 pub(super) struct Sockets {
-    pub(super) ours: Vec<OwnedFd>,
-    theirs: Vec<OwnedFd>,
+    pub(super) ours: Vec<UnixStream>,
+    theirs: Vec<UnixStream>,
 }
 
 impl Sockets {
     pub(super) fn new(count: usize) -> io::Result<Self> {
         let pairs = (0..count).map(|_| UnixStream::pair());
-        let pairs = pairs.map(|pair| pair.map(|(ours, theirs)| (ours.into(), theirs.into())));
         let (ours, theirs) = pairs.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
         Ok(Sockets { ours, theirs })
     }

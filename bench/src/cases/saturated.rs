@@ -1,7 +1,7 @@
 //! Threads at full load: every connection is ready all the time, and nobody reads. A turn is a call that
 //! hands back what the thread had, and takes the next. The order is always "written, then armed".
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -118,7 +118,7 @@ struct Counting {
 }
 
 impl Session for Counting {
-    fn serve(&mut self, _: &TcpStream) -> io::Result<Outcome> {
+    fn serve<S: Read + Write>(&mut self, _: S) -> io::Result<Outcome> {
         // Below 0 it would begin anew: what comes after the end does not count.
         let count = |left: usize| left.checked_sub(1);
         match self

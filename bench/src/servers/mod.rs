@@ -32,7 +32,7 @@ const MOST: usize = 4096;
 
 /// What is done with a connection that is ready.
 pub(crate) trait Session: Clone + Send + Sync + 'static {
-    fn serve(&mut self, stream: &TcpStream) -> io::Result<Outcome>;
+    fn serve<S: Read + Write>(&mut self, stream: S) -> io::Result<Outcome>;
 }
 
 /// What is left on a connection after it was served.
@@ -195,7 +195,7 @@ struct Conversation<P> {
 }
 
 impl<P: Protocol> Session for Conversation<P> {
-    fn serve(&mut self, mut stream: &TcpStream) -> io::Result<Outcome> {
+    fn serve<S: Read + Write>(&mut self, mut stream: S) -> io::Result<Outcome> {
         let mut buffer = [0; MOST];
         let received = match stream.read(&mut buffer[..P::ROOM]) {
             Ok(0) => return Ok(Outcome::Ended),

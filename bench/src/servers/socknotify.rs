@@ -68,9 +68,11 @@ pub(super) fn serve_owned<S: Session>(
                 Err(error) => return Err(error.into()),
             }
             while let Some(event) = worker.take() {
-                if let Event::Ready(mut connection, _) = event {
-                    if connection.serve()? != Outcome::Ended {
-                        worker.arm(connection, Interest::IN);
+                if let Event::Ready(mut held, _) = event {
+                    let (connection, readiness) = held.split();
+                    let stream = readiness.io(&connection.stream);
+                    if connection.session.serve(stream)? != Outcome::Ended {
+                        worker.arm(held, Interest::IN);
                     }
                 }
             }

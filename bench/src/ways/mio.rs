@@ -1,7 +1,8 @@
 //! The crate `mio`.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -23,7 +24,7 @@ impl Mio {
 }
 
 impl<'a> Way<'a> for Mio {
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         for (key, socket) in (first..).zip(sockets) {
             let mut source = SourceFd(&socket.as_raw_fd());
             let registry = self.poll.registry();
@@ -32,7 +33,7 @@ impl<'a> Way<'a> for Mio {
         Ok(())
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], _: usize) -> io::Result<()> {
         for socket in sockets {
             let mut source = SourceFd(&socket.as_raw_fd());
             self.poll.registry().deregister(&mut source)?;
@@ -40,7 +41,7 @@ impl<'a> Way<'a> for Mio {
         Ok(())
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.poll.poll(&mut self.events, None)?;

@@ -10,8 +10,10 @@ mod raw_epoll;
 mod raw_uring;
 mod socknotify;
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+
+use ::socknotify::Backend;
 
 use crate::implementation::Implementation;
 
@@ -35,43 +37,44 @@ pub(crate) enum Kind {
 /// A way to hear of ready sockets. A socket's key is its index among all, from `first` on.
 pub(crate) trait Way<'a> {
     /// Register sockets for reading.
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()>;
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()>;
 
     /// Register them no longer.
-    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()>;
+    fn remove(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()>;
 
     /// Arm again, in the kernel, what was read since the last time; take no notification.
     ///
     /// Nothing to do where a socket stays armed.
-    fn arm(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let _ = sockets;
         Ok(())
     }
 
     /// Wait for a notification of each of these, which were added from key 0 on, and read its byte.
     /// What is still to be armed is armed first, if possible by the call that waits.
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()>;
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()>;
 }
 
 /// No notifications: reads alone.
 struct Bare;
 
 impl<'a> Way<'a> for Bare {
-    fn add(&mut self, _: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn add(&mut self, _: &'a [UnixStream], _: usize) -> io::Result<()> {
         Ok(())
     }
 
-    fn remove(&mut self, _: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn remove(&mut self, _: &'a [UnixStream], _: usize) -> io::Result<()> {
         Ok(())
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         sockets.iter().try_for_each(read_byte)
     }
 }
 
-fn read_byte(socket: impl AsFd) -> io::Result<()> {
-    match rustix::io::read(socket, &mut [0])? {
+/// With room for more, as servers have it.
+fn read_byte(mut stream: impl Read) -> io::Result<()> {
+    match stream.read(&mut [0; 2])? {
         1 => Ok(()),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
@@ -96,7 +99,10 @@ pub(crate) fn make<'a>(
             Some(Box::new(Socknotify::new(backend, kind, batch)?))
         }
         (Implementation::Owned(backend), Kind::OneShot) => {
-            Some(Box::new(Owned::new(backend, batch, sockets)?))
+            Some(Box::new(Owned::new(backend, false, batch, sockets)?))
+        }
+        (Implementation::Drained(backend), Kind::OneShot) => {
+            Some(Box::new(Owned::new(backend, true, batch, sockets)?))
         }
         (Implementation::Polling, _) => Some(Box::new(Polling::new(kind, batch)?)),
         (Implementation::Mio, Kind::Edge) => Some(Box::new(Mio::new(batch)?)),
@@ -107,8 +113,11 @@ pub(crate) fn make<'a>(
 /// Every implementation of this, the one that others are compared to first.
 pub(crate) fn all() -> Vec<Implementation> {
     use Implementation::*;
-    Implementation::around(
+    let mut all = Implementation::around(
         &[Bare, RawEpoll, RawEpollOnePoll, RawUring],
         &[Polling, Mio],
-    )
+    );
+    let drained = Backend::ALL.iter().copied().map(Drained);
+    all.splice(all.len() - 2..all.len() - 2, drained);
+    all
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::num::NonZero;
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use polling::{Event, Events, PollMode, Poller};
 
@@ -32,7 +32,7 @@ impl Polling {
 }
 
 impl<'a> Way<'a> for Polling {
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         for (key, socket) in (first..).zip(sockets) {
             // SAFETY: the sockets outlive the poller.
             unsafe {
@@ -43,19 +43,19 @@ impl<'a> Way<'a> for Polling {
         Ok(())
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], _: usize) -> io::Result<()> {
         let mut sockets = sockets.iter();
         sockets.try_for_each(|socket| self.poller.delete(socket))
     }
 
-    fn arm(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         for key in self.read.drain(..) {
             self.poller.modify(&sockets[key], Event::readable(key))?;
         }
         Ok(())
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.arm(sockets)?;

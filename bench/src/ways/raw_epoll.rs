@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -40,21 +41,21 @@ impl RawEpoll {
 }
 
 impl<'a> Way<'a> for RawEpoll {
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         for (key, socket) in (first as u64..).zip(sockets) {
             epoll::add(&self.set, socket, EventData::new_u64(key), self.flags)?;
         }
         Ok(())
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], _: usize) -> io::Result<()> {
         for socket in sockets {
             epoll::delete(&self.set, socket)?;
         }
         Ok(())
     }
 
-    fn arm(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         for data in self.read.drain(..) {
             let socket = &sockets[data.u64() as usize];
             epoll::modify(&self.set, socket, data, self.flags)?;
@@ -62,7 +63,7 @@ impl<'a> Way<'a> for RawEpoll {
         Ok(())
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.arm(sockets)?;
@@ -97,15 +98,15 @@ impl OnePoll<'_> {
 }
 
 impl<'a> Way<'a> for OnePoll<'a> {
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         self.edges.add(sockets, first)
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         self.edges.remove(sockets, first)
     }
 
-    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [UnixStream]) -> io::Result<()> {
         if !self.read.is_empty() {
             // With one thread, what it finds comes as an edge as well, and is read then.
             poll(&mut self.read, Some(&Timespec::default()))?;
@@ -114,7 +115,7 @@ impl<'a> Way<'a> for OnePoll<'a> {
         Ok(())
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.arm(sockets)?;

@@ -2,7 +2,8 @@
 //! system call. Edge: a poll that goes on.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
 use io_uring::opcode;
 use io_uring::types::Fd;
@@ -30,7 +31,7 @@ impl RawUring {
     }
 
     /// Put a poll into the submission queue.
-    fn queue_poll(&mut self, socket: &OwnedFd, key: usize) -> io::Result<()> {
+    fn queue_poll(&mut self, socket: &UnixStream, key: usize) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32)
             .multi(self.is_multi)
             .build()
@@ -41,7 +42,7 @@ impl RawUring {
 }
 
 impl<'a> Way<'a> for RawUring {
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         for (key, socket) in (first..).zip(sockets) {
             self.queue_poll(socket, key)?;
         }
@@ -49,7 +50,7 @@ impl<'a> Way<'a> for RawUring {
         Ok(())
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         // As many as the completion queue has room for: each gives two completions.
         const AT_ONCE: usize = 256;
         let mut first = first as u64;
@@ -71,12 +72,12 @@ impl<'a> Way<'a> for RawUring {
         Ok(())
     }
 
-    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [UnixStream]) -> io::Result<()> {
         self.ring.submit()?;
         Ok(())
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.ring.submit_and_wait(1)?;

@@ -1,7 +1,7 @@
 //! Ours: the faithful layer, and the one that owns connections.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use socknotify::owned::{Event, Id, Interest, Port, Worker};
@@ -44,7 +44,7 @@ impl Socknotify<'_> {
 }
 
 impl<'a> Way<'a> for Socknotify<'a> {
-    fn add(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         let mut key = first;
         for sockets in sockets.chunks(self.entries.len()) {
             for socket in sockets {
@@ -57,7 +57,7 @@ impl<'a> Way<'a> for Socknotify<'a> {
         Ok(())
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], _: usize) -> io::Result<()> {
         for sockets in sockets.chunks(self.entries.len()) {
             self.batch.extend(sockets.iter().map(Registration::remove));
             let mut left = sockets.len();
@@ -73,11 +73,11 @@ impl<'a> Way<'a> for Socknotify<'a> {
         Ok(())
     }
 
-    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [UnixStream]) -> io::Result<()> {
         self.submit()
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             let taken = self
@@ -101,21 +101,29 @@ impl<'a> Way<'a> for Socknotify<'a> {
 
 /// It owns references to the sockets, with which it does the same as with sockets.
 pub(super) struct Owned<'a> {
-    worker: Worker<BorrowedFd<'a>>,
-    port: Port<BorrowedFd<'a>>,
+    worker: Worker<&'a UnixStream>,
+    port: Port<&'a UnixStream>,
     room: usize,
+    /// The port learns from reads that nothing is left.
+    notes_reads: bool,
     /// By key.
     ids: Vec<Id>,
 }
 
 impl<'a> Owned<'a> {
-    pub(super) fn new(backend: Backend, batch: usize, sockets: usize) -> io::Result<Self> {
+    pub(super) fn new(
+        backend: Backend,
+        notes_reads: bool,
+        batch: usize,
+        sockets: usize,
+    ) -> io::Result<Self> {
         let port = CompletionPort::builder().backend(backend).build()?;
         let port = Port::from(port);
         Ok(Owned {
             worker: port.worker(batch),
             port,
             room: batch,
+            notes_reads,
             ids: Vec::with_capacity(sockets),
         })
     }
@@ -130,10 +138,10 @@ impl<'a> Owned<'a> {
 }
 
 impl<'a> Way<'a> for Owned<'a> {
-    fn add(&mut self, sockets: &'a [OwnedFd], _: usize) -> io::Result<()> {
+    fn add(&mut self, sockets: &'a [UnixStream], _: usize) -> io::Result<()> {
         for sockets in sockets.chunks(self.room) {
             for socket in sockets {
-                let held = self.port.adopt(socket.as_fd())?;
+                let held = self.port.adopt(socket)?;
                 self.ids.push(held.id());
                 self.worker.arm(held, Interest::IN);
             }
@@ -142,7 +150,7 @@ impl<'a> Way<'a> for Owned<'a> {
         Ok(())
     }
 
-    fn remove(&mut self, sockets: &'a [OwnedFd], first: usize) -> io::Result<()> {
+    fn remove(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         let mut left = sockets.len();
         for id in self.ids.drain(first..first + left) {
             self.port.cancel(id);
@@ -157,20 +165,24 @@ impl<'a> Way<'a> for Owned<'a> {
         Ok(())
     }
 
-    fn arm(&mut self, _: &'a [OwnedFd]) -> io::Result<()> {
+    fn arm(&mut self, _: &'a [UnixStream]) -> io::Result<()> {
         self.submit()
     }
 
-    fn wait_and_read(&mut self, sockets: &'a [OwnedFd]) -> io::Result<()> {
+    fn wait_and_read(&mut self, sockets: &'a [UnixStream]) -> io::Result<()> {
         let mut left = sockets.len();
         while left > 0 {
             self.worker.process(None)?;
             while let Some(event) = self.worker.take() {
-                let Event::Ready(held, _) = event else {
+                let Event::Ready(mut held, _) = event else {
                     continue;
                 };
                 left -= 1;
-                read_byte(*held)?;
+                let (stream, readiness) = held.split();
+                match self.notes_reads {
+                    true => read_byte(readiness.io(*stream))?,
+                    false => read_byte(*stream)?,
+                }
                 self.worker.arm(held, Interest::IN);
             }
         }

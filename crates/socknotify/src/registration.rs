@@ -163,6 +163,8 @@ pub struct Registration<'socket> {
     pub(crate) result: Result<(), RegistrationError>,
     /// The port owns the socket, which was adopted: the number stands for nothing else.
     pub(crate) owned: bool,
+    /// Whoever had the socket since it was notified has seen that no wanted condition held any more.
+    pub(crate) is_drained: bool,
     /// Nobody closes the socket before the call returns.
     pub(crate) is_borrowed: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
@@ -239,13 +241,19 @@ impl<'socket> Registration<'socket> {
 
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
     #[inline]
-    pub(crate) fn arm(socket: RawSocket, completion_key: usize, event_filter: EventFilter) -> Self {
+    pub(crate) fn arm(
+        socket: RawSocket,
+        completion_key: usize,
+        event_filter: EventFilter,
+        is_drained: bool,
+    ) -> Self {
         Registration {
             completion_key,
             event_filter,
             operation: Operation::ENABLE,
             trigger: Trigger::ONESHOT.union(Trigger::LEVEL),
             owned: true,
+            is_drained,
             ..Self::of(socket)
         }
     }
@@ -259,6 +267,7 @@ impl<'socket> Registration<'socket> {
             socket,
             result: Ok(()),
             owned: false,
+            is_drained: false,
             is_borrowed: true,
             borrowed: PhantomData,
         }

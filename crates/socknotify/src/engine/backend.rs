@@ -52,7 +52,9 @@ pub(crate) enum Readiness {
 pub(crate) struct Report {
     pub(crate) socket: u32,
     pub(crate) generation: u32,
-    /// At least one of the conditions of the interest, or of those that need not be asked for.
+    /// At least one of the conditions of the interest, or of those that need not be asked for. Of a socket
+    /// that is [kept](Mode::Kept) armed, more than IN and OUT if anything holds that keeps a receive from
+    /// taking all there is.
     pub(crate) events: Events,
     pub(crate) validity: Validity,
     /// For the backend's own use.
@@ -181,6 +183,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// Leave no trace in the sockets that are watched: another port may have them next.
     fn close(&self) {}
+
+    /// Whether what is armed as [`Mode::Kept`] stays armed after a report, so that whatever begins to hold is
+    /// reported. If not, it has to be armed again.
+    fn keeps_armed(&self) -> bool {
+        true
+    }
 
     /// Whether reports and wake-ups go to the newest waiting thread. If not, to the oldest.
     fn wakes_newest(&self) -> bool {

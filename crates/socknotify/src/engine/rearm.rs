@@ -137,6 +137,7 @@ impl<B: Backend> Engine<B> {
                     if let Some(slot) = slot.filter(|slot| {
                         slot.state == State::Enabled && slot.generation == rearm.generation
                     }) {
+                        slot.note(events);
                         queue.notify(slot, socket, events & slot.wanted());
                     }
                 }

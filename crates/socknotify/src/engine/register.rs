@@ -43,6 +43,13 @@ fn mode(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
     }
 }
 
+/// How a registration that the system knows is enabled again.
+enum Again {
+    /// It is armed already, and nothing holds that will not be reported.
+    Armed,
+    Rearm(Rearm),
+}
+
 impl<B: Backend> Engine<B> {
     /// Apply a batch in order, each entry with its own result.
     ///
@@ -61,9 +68,11 @@ impl<B: Backend> Engine<B> {
         let mut is_fetched = false;
         for index in 0..batch.len() {
             let entry = &mut batch[index];
-            if let Some(rearm) = self.enable_again(core, entry, index as u32, pending) {
+            if let Some(again) = self.enable_again(core, entry, index as u32, pending) {
                 entry.result = Ok(());
-                scratch.rearms.push(rearm);
+                if let Again::Rearm(rearm) = again {
+                    scratch.rearms.push(rearm);
+                }
                 continue;
             }
             entry.result = entry.check();
@@ -83,8 +92,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Enable a level-triggered registration that the system knows already, and say how it is to be armed.
-    /// `None` if the entry is anything else, and nothing was done.
+    /// Enable a level-triggered registration that the system knows already. `None` if the entry is anything else,
+    /// and nothing was done.
     #[inline]
     fn enable_again(
         &self,
@@ -92,7 +101,7 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
         index: u32,
         pending: u32,
-    ) -> Option<Rearm> {
+    ) -> Option<Again> {
         if !entry.is_level_enable() {
             return None;
         }
@@ -121,7 +130,13 @@ impl<B: Backend> Engine<B> {
         if !is_armed {
             self.wanted.set(&slot.arm(socket, mode));
         }
-        Some(Rearm {
+        let has_risen = std::mem::take(&mut slot.has_risen);
+        let is_certain = entry.is_drained && !has_risen && !slot.is_exceptional;
+        if is_armed && is_certain && self.backend.keeps_armed() {
+            // Whatever begins to hold is reported.
+            return Some(Again::Armed);
+        }
+        Some(Again::Rearm(Rearm {
             interest: slot.interest(socket, mode),
             is_armed,
             is_silent: is_silent && mode == Mode::Once,
@@ -129,7 +144,7 @@ impl<B: Backend> Engine<B> {
             generation: slot.generation,
             entry: index,
             outcome: Outcome::Armed,
-        })
+        }))
     }
 
     /// Apply one entry that was checked, with the lock held throughout.

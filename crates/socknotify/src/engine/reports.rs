@@ -111,6 +111,7 @@ impl<B: Backend> Engine<B> {
             };
             let slot = table.slot(interest.socket);
             if let Some(slot) = slot.filter(|slot| slot.state == State::Enabled) {
+                slot.note(events);
                 let events = events & slot.wanted();
                 if !events.is_empty() {
                     queue.notify(slot, interest.socket, events);
@@ -155,7 +156,9 @@ impl<B: Backend> Engine<B> {
             let Some(slot) = table.slot(report.socket).filter(|it| it.is_of(report)) else {
                 continue;
             };
+            slot.note(report.events);
             if slot.state != State::Enabled {
+                slot.has_risen = true;
                 is_stray |= slot.is_owned;
                 continue;
             }

@@ -49,6 +49,10 @@ pub(super) struct Slot {
     pub(super) revision: u8,
     /// The port owns the socket.
     pub(super) is_owned: bool,
+    /// It was reported while a thread had the socket, so that one cannot tell whether it was dealt with.
+    pub(super) has_risen: bool,
+    /// More was reported of it than that it is ready. What is left of that may never be reported again.
+    pub(super) is_exceptional: bool,
 }
 
 impl Slot {
@@ -60,6 +64,13 @@ impl Slot {
 
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Enabled | State::Disabled)
+    }
+
+    /// Note what was found to hold.
+    #[inline]
+    pub(super) fn note(&mut self, events: Events) {
+        let is_plain = (Events::IN | Events::OUT).contains(events);
+        self.is_exceptional |= !is_plain;
     }
 
     /// Whether a report is of this registration, as it is armed now.

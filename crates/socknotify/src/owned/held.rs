@@ -1,11 +1,12 @@
 //! [`Held`]: a connection that is this thread's alone.
 
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::{fmt, io};
 
-use super::Id;
 use super::home::{Home, Node};
+use super::{Id, Readiness, Stream};
 
 /// A connection that belongs to a port, and is this thread's alone at the moment.
 ///
@@ -45,10 +46,19 @@ impl<T> Held<T> {
         Arc::ptr_eq(&self.node().home, home)
     }
 
+    /// The connection, and what is known of its readiness: receive and send through that to spare the port a
+    /// question.
+    #[inline]
+    pub fn split(&mut self) -> (&mut T, &mut Readiness) {
+        let node = self.node.as_mut().expect("it is there until now");
+        (&mut node.value, &mut node.readiness)
+    }
+
     /// Take the connection back from the port. Its socket is deregistered, and stays open.
     pub fn into_inner(self) -> T {
         let node = *self.into_node();
-        node.home.retire(node.token, node.socket, true);
+        let socket = node.readiness.socket();
+        node.home.retire(node.token, socket, true);
         node.value
     }
 }
@@ -63,7 +73,8 @@ impl<T> Drop for Held<T> {
 }
 
 fn close<T>(node: Node<T>) {
-    node.home.retire(node.token, node.socket, false);
+    let socket = node.readiness.socket();
+    node.home.retire(node.token, socket, false);
 }
 
 impl<T> Deref for Held<T> {
@@ -77,6 +88,44 @@ impl<T> Deref for Held<T> {
 impl<T> DerefMut for Held<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.node.as_mut().expect("it is there until now").value
+    }
+}
+
+/// As [`Readiness::io`] does it.
+impl<S: Stream> Read for Held<S>
+where
+    for<'a> &'a mut S: Stream,
+{
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).read_vectored(buffers)
+    }
+}
+
+/// As [`Readiness::io`] does it.
+impl<S: Stream> Write for Held<S>
+where
+    for<'a> &'a mut S: Stream,
+{
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).write(bytes)
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).write_vectored(buffers)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (**self).flush()
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::Readiness;
 use super::packet::CANCELLED;
 use crate::slots::{Slots, Token};
 use crate::sys::RawSocket;
@@ -53,8 +54,7 @@ pub(super) struct Node<T> {
     pub(super) value: T,
     pub(super) home: Arc<Home<T>>,
     pub(super) token: Token,
-    /// The number that it was adopted under.
-    pub(super) socket: RawSocket,
+    pub(super) readiness: Readiness,
     /// The filter that the system watches it with. Armed with this one again, it is not refused.
     pub(super) watched: Option<EventFilter>,
 }

@@ -125,6 +125,7 @@ mod incoming;
 mod interest;
 mod packet;
 mod port;
+mod readiness;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
@@ -136,4 +137,5 @@ pub use incoming::Incoming;
 pub use interest::Interest;
 use port::lock;
 pub use port::{Port, SendError, SharedTrigger};
+pub use readiness::{Io, Readiness, Stream};
 pub use worker::{Event, Worker};

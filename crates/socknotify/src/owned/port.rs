@@ -9,8 +9,8 @@ use std::{fmt, io};
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place};
 use super::packet::MESSAGE;
-use super::{AdoptError, Held, Id, Interest, Worker};
-use crate::sys::{self, AsSocket, RawSocket};
+use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
+use crate::sys::{self, AsSocket};
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
 };
@@ -73,7 +73,7 @@ impl<T: AsSocket, M> Port<T, M> {
                 value: connection,
                 home: Arc::clone(home),
                 token,
-                socket,
+                readiness: Readiness::new(socket),
                 watched: None,
             }))),
             Err(error) => {
@@ -98,19 +98,19 @@ impl<T: AsSocket, M> Port<T, M> {
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) -> io::Result<()> {
         let shared = &self.shared;
         let Interest { filter, deadline } = interest.into();
-        let (socket, key) = match shared.put(connection, filter) {
-            Put::Done { socket, key, .. } => (socket, key),
+        let registration = match shared.put(connection, filter) {
+            Put::Done { registration, .. } => registration,
             Put::Refused(node, error) => {
                 drop(Held::from_node(node));
                 return Err(error.into());
             }
             Put::Closed => return Err(Error::Closed.into()),
         };
+        let key = registration.completion_key;
         if let Some(deadline) = deadline {
             let at = shared.deadlines.ticks_until(deadline);
             shared.deadlines.set(&shared.home, key, at);
         }
-        let registration = Registration::arm(socket, key, filter);
         shared.home.port.register(registration)?.map_err(|error| {
             drop(shared.take_back(key).map(Held::from_node));
             error.into()
@@ -338,8 +338,7 @@ pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 pub(super) enum Put<T> {
     /// It is in its slot, and can be armed.
     Done {
-        socket: RawSocket,
-        key: usize,
+        registration: Registration<'static>,
         /// The system does not watch it for this filter yet, and may refuse to.
         is_new: bool,
     },
@@ -362,18 +361,18 @@ impl<T, M> Shared<T, M> {
         );
         let socket = sys::raw(&*connection);
         let mut node = connection.into_node();
-        if socket != node.socket {
+        if socket != node.readiness.socket() {
             return Put::Refused(node, RegistrationError::NotASocket);
         }
         let is_new = node.watched != Some(filter);
         if is_new {
             node.watched = Some(filter);
         }
-        let key = node.key();
+        let is_drained = node.readiness.take(filter);
+        let registration = Registration::arm(socket, node.key(), filter, is_drained);
         match self.home.put(node) {
             Ok(()) => Put::Done {
-                socket,
-                key,
+                registration,
                 is_new,
             },
             Err(node) => {

@@ -8,8 +8,8 @@ use super::home::Node;
 use super::packet::{CANCELLED, HANDED_ON, MESSAGE, TIMED_OUT, TIMER};
 use super::port::{Put, Shared};
 use super::{Held, Interest, lock};
-use crate::sys::{AsSocket, RawSocket};
-use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
+use crate::sys::AsSocket;
+use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// Something that a port has for one thread.
 ///
@@ -126,16 +126,15 @@ impl<T: AsSocket, M> Worker<T, M> {
         let Interest { filter, deadline } = interest.into();
         match self.shared.put(connection, filter) {
             Put::Done {
-                socket,
-                key,
+                registration,
                 is_new,
             } => {
                 self.is_any_new |= is_new;
                 if let Some(deadline) = deadline {
                     let at = self.shared.deadlines.ticks_until(deadline);
-                    self.deadlines.push((key, at));
+                    self.deadlines.push((registration.completion_key, at));
                 }
-                push(&mut self.registrations, socket, key, filter);
+                self.registrations.push(registration);
             }
             Put::Refused(node, error) => self.pending.push(Pending::Refused(node, error)),
             Put::Closed => {}
@@ -272,16 +271,6 @@ impl<T: AsSocket, M> Worker<T, M> {
             }
         }
     }
-}
-
-/// Not generic, so that it is compiled together with what it calls.
-fn push(
-    registrations: &mut Vec<Registration<'static>>,
-    socket: RawSocket,
-    key: usize,
-    filter: EventFilter,
-) {
-    registrations.push(Registration::arm(socket, key, filter));
 }
 
 #[inline]

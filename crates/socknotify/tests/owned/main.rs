@@ -6,6 +6,7 @@ mod support;
 
 mod closes;
 mod deadlines;
+mod drained;
 mod ends;
 mod model;
 mod moves;

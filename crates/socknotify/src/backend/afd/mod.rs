@@ -356,6 +356,10 @@ impl Backend for Afd {
         self.state().drop_all();
     }
 
+    fn keeps_armed(&self) -> bool {
+        false
+    }
+
     fn wakes_newest(&self) -> bool {
         !port::is_wine()
     }

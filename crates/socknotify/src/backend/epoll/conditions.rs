@@ -9,6 +9,10 @@ const OUT: u32 = libc::EPOLLOUT as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
+
+/// What the engine is told of urgent data, before which a receive ends.
+const URGENT: Events = Events::from_bits_retain(1 << 16);
 
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
 #[inline]
@@ -18,7 +22,8 @@ pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
         | match mode {
             Mode::Once => libc::EPOLLONESHOT as u32,
             Mode::Level => 0,
-            Mode::Edge | Mode::Kept => libc::EPOLLET as u32,
+            Mode::Edge => libc::EPOLLET as u32,
+            Mode::Kept => libc::EPOLLET as u32 | PRI,
         };
     if filter.contains(EventFilter::IN) {
         flags |= IN;
@@ -57,6 +62,7 @@ pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
     }
     let mut events = plain(flags);
     events.set(Events::ERR, flags & ERR != 0);
+    events.set(URGENT, flags & PRI != 0);
     if flags & (HUP | RDHUP) != 0 && sys::is_stream(socket) {
         events |= Events::HANGUP;
         // The kernel calls a connect that failed, and a connection that was reset, writable.

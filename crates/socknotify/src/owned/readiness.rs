@@ -1,0 +1,210 @@
+//! [`Readiness`]: what a thread that has a connection learns of it, so that the port need not ask.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+
+use crate::EventFilter;
+use crate::sys::{self, AsSocket, RawSocket};
+
+/// What is known of a held connection's socket: whether there is nothing left to receive, and no room to send.
+///
+/// Before it arms a connection, the port has to find out whether it is ready by now: the thread that had it may
+/// have left something behind. A thread that has received all there was knows that it has not. Receive and send
+/// through this, and the port knows it, too, and saves a system call.
+///
+/// It is only ever a matter of speed. What was received past it, or not to the end, is asked about.
+///
+/// Obtained by [`Held::split`](super::Held::split). A `Held<TcpStream>` can be read and written directly, to
+/// the same effect.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::net::{TcpListener, TcpStream};
+/// use socknotify::owned::{Event, Interest, Port};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let mut theirs = TcpStream::connect(listener.local_addr()?)?;
+/// let (ours, _) = listener.accept()?;
+/// ours.set_nonblocking(true)?;
+///
+/// let port = Port::<TcpStream>::new()?;
+/// let mut worker = port.worker(16);
+/// worker.arm(port.adopt(ours)?, Interest::IN);
+/// theirs.write_all(b"ping")?;
+/// worker.process(None)?;
+/// if let Some(Event::Ready(mut connection, _)) = worker.take() {
+///     let mut buffer = [0; 1024];
+///     // Of a connection of your own type, this is its stream.
+///     let (stream, readiness) = connection.split();
+///     // Less than there was room for: nothing is left.
+///     let length = readiness.io(stream).read(&mut buffer)?;
+///     assert_eq!(&buffer[..length], b"ping");
+///     worker.arm(connection, Interest::IN);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Readiness {
+    socket: RawSocket,
+    is_drained: bool,
+    is_full: bool,
+}
+
+impl Readiness {
+    pub(super) fn new(socket: RawSocket) -> Self {
+        Readiness {
+            socket,
+            is_drained: false,
+            is_full: false,
+        }
+    }
+
+    /// The number that the connection was adopted under.
+    #[inline]
+    pub(super) fn socket(&self) -> RawSocket {
+        self.socket
+    }
+
+    /// Whether none of these conditions held any more when this was noted. From here on nothing is known.
+    #[inline]
+    pub(super) fn take(&mut self, filter: EventFilter) -> bool {
+        let is_drained = std::mem::take(&mut self.is_drained);
+        let is_full = std::mem::take(&mut self.is_full);
+        (is_drained || !filter.contains(EventFilter::IN))
+            && (is_full || !filter.contains(EventFilter::OUT))
+    }
+
+    /// The connection's stream, to receive and send with.
+    ///
+    /// Of another socket's stream nothing is noted.
+    #[inline]
+    pub fn io<S: Stream>(&mut self, stream: S) -> Io<'_, S> {
+        Io {
+            is_own: sys::raw(&stream) == self.socket,
+            readiness: self,
+            stream,
+        }
+    }
+
+    /// Run something that receives from the connection's socket: `recv`, `accept` and the like, of whatever
+    /// library. If it fails with [`WouldBlock`](io::ErrorKind::WouldBlock), there is nothing left.
+    ///
+    /// Return that error only if the system did for the connection's own socket. Otherwise the port does not
+    /// notice what is there already.
+    ///
+    /// # Errors
+    ///
+    /// What the operation returns.
+    #[inline]
+    pub fn try_read<R>(&mut self, receive: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        receive().inspect_err(|error| self.is_drained |= would_block(error))
+    }
+
+    /// The same for something that sends. If it would block, there is no room left.
+    ///
+    /// # Errors
+    ///
+    /// What the operation returns.
+    #[inline]
+    pub fn try_write<R>(&mut self, send: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        send().inspect_err(|error| self.is_full |= would_block(error))
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Streams of the system, without a buffer of their own: a receive that returns less than there was room for has
+/// taken all there was.
+///
+/// For others, use [`Readiness::try_read`].
+pub trait Stream: sealed::Stream {}
+
+impl<S: sealed::Stream> Stream for S {}
+
+mod sealed {
+    use super::AsSocket;
+    use std::io::{Read, Write};
+
+    pub trait Stream: Read + Write + AsSocket {}
+}
+
+impl sealed::Stream for TcpStream {}
+impl sealed::Stream for &TcpStream {}
+impl sealed::Stream for &mut TcpStream {}
+#[cfg(unix)]
+impl sealed::Stream for UnixStream {}
+#[cfg(unix)]
+impl sealed::Stream for &UnixStream {}
+#[cfg(unix)]
+impl sealed::Stream for &mut UnixStream {}
+
+/// A stream whose outcomes are noted: see [`Readiness::io`].
+#[derive(Debug)]
+pub struct Io<'a, S> {
+    readiness: &'a mut Readiness,
+    stream: S,
+    /// It is the connection's socket.
+    is_own: bool,
+}
+
+impl<S> Io<'_, S> {
+    #[inline]
+    fn note_read(&mut self, outcome: &io::Result<usize>, room: usize) {
+        self.readiness.is_drained |= self.is_own
+            && match outcome {
+                // 0 is the end, which holds from here on.
+                Ok(length) => (1..room).contains(length),
+                Err(error) => would_block(error),
+            };
+    }
+
+    #[inline]
+    fn note_write(&mut self, outcome: &io::Result<usize>) {
+        if let Err(error) = outcome {
+            self.readiness.is_full |= self.is_own && would_block(error);
+        }
+    }
+}
+
+impl<S: Stream> Read for Io<'_, S> {
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let outcome = self.stream.read(buffer);
+        self.note_read(&outcome, buffer.len());
+        outcome
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let room = buffers.iter().map(|buffer| buffer.len()).sum();
+        let outcome = self.stream.read_vectored(buffers);
+        self.note_read(&outcome, room);
+        outcome
+    }
+}
+
+impl<S: Stream> Write for Io<'_, S> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let outcome = self.stream.write(bytes);
+        self.note_write(&outcome);
+        outcome
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        let outcome = self.stream.write_vectored(buffers);
+        self.note_write(&outcome);
+        outcome
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}

@@ -1,0 +1,514 @@
+//! What a thread knows of its connection's readiness saves the port a question, and never a notification (D2).
+
+use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use socket2::SockRef;
+use socknotify::owned::{Event, Held, Interest, Port, Worker};
+use socknotify::{Backend, Error, EventFilter, Events};
+
+use crate::support::{
+    AsSocket, PATIENCE, PollFlags, port_with, rounds, uninterrupted, wait_readiness, wait_until,
+};
+
+for_every_backend! {
+    d2_what_comes_after_a_connection_was_drained_is_notified,
+    d2_what_comes_while_a_drained_connection_is_held_is_notified,
+    d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notified,
+    d2_what_was_left_behind_is_notified,
+    d2_the_end_behind_the_data_is_notified,
+    d2_the_end_that_comes_after_the_data_is_notified,
+    d2_the_end_is_notified_again,
+    d2_a_reset_behind_the_data_is_notified,
+    d2_what_is_behind_urgent_data_is_notified,
+    d2_room_is_notified_after_there_was_none,
+    d2_a_connection_is_accepted_after_there_was_none,
+    d2_a_cancelled_connection_that_was_drained_is_notified,
+    d2_a_drained_connection_gives_no_notification_for_nothing,
+    d2_a_read_of_another_socket_says_nothing,
+    d2_no_answer_is_lost_whatever_is_known,
+}
+
+type StreamPort = Port<TcpStream>;
+
+fn owning_port(backend: Backend, places: usize) -> io::Result<StreamPort> {
+    Ok(Port::from(port_with(backend, places)?))
+}
+
+fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let theirs = TcpStream::connect(listener.local_addr()?)?;
+    let (ours, _) = listener.accept()?;
+    ours.set_nonblocking(true)?;
+    theirs.set_nodelay(true)?;
+    theirs.set_read_timeout(Some(PATIENCE))?;
+    Ok((ours, theirs))
+}
+
+fn connect(port: &StreamPort) -> io::Result<(Held<TcpStream>, TcpStream)> {
+    let (ours, theirs) = pair()?;
+    Ok((port.adopt(ours)?, theirs))
+}
+
+#[track_caller]
+fn next(worker: &mut Worker<TcpStream>) -> (Held<TcpStream>, Events) {
+    worker.process(Some(PATIENCE)).expect("something comes");
+    match worker.take() {
+        Some(Event::Ready(connection, events)) => (connection, events),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn nothing(worker: &mut Worker<TcpStream>) {
+    let outcome = worker.process(Some(Duration::ZERO));
+    assert_eq!(outcome, Err(Error::TimedOut), "{:?}", worker.take());
+}
+
+/// Wait until this has come to the other end.
+fn arrived(socket: &impl AsSocket) {
+    wait_readiness(socket, PollFlags::IN);
+}
+
+/// A connection that has been armed and notified once, so that from here on it stays armed where it can.
+fn served(
+    port: &StreamPort,
+    worker: &mut Worker<TcpStream>,
+) -> io::Result<(Held<TcpStream>, TcpStream)> {
+    let (connection, mut theirs) = connect(port)?;
+    worker.arm(connection, Interest::IN);
+    theirs.write_all(b"first")?;
+    let (mut connection, _) = next(worker);
+    assert_eq!(read(&mut connection, 64)?, b"first");
+    worker.arm(connection, Interest::IN);
+    theirs.write_all(b"second")?;
+    let (mut connection, _) = next(worker);
+    assert_eq!(read(&mut connection, 64)?, b"second");
+    Ok((connection, theirs))
+}
+
+fn read(connection: &mut Held<TcpStream>, room: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; room];
+    let length = connection.read(&mut buffer)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+fn d2_what_comes_after_a_connection_was_drained_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    for way in 0..30 {
+        match way % 3 {
+            // Less than there was room for.
+            0 => {}
+            1 => {
+                let error = connection.read(&mut [0; 8]).expect_err("nothing is there");
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            }
+            _ => {
+                let (stream, readiness) = connection.split();
+                let outcome = readiness.try_read(|| stream.peek(&mut [0; 8]));
+                assert_eq!(
+                    outcome.map_err(|error| error.kind()),
+                    Err(ErrorKind::WouldBlock)
+                );
+            }
+        }
+        worker.arm(connection, Interest::IN);
+        nothing(&mut worker);
+        theirs.write_all(b"more")?;
+        let events;
+        (connection, events) = next(&mut worker);
+        assert_eq!(events, Events::IN);
+        let mut halves = ([0; 3], [0; 3]);
+        let mut buffers = [
+            IoSliceMut::new(&mut halves.0),
+            IoSliceMut::new(&mut halves.1),
+        ];
+        assert_eq!(connection.read_vectored(&mut buffers)?, 4);
+    }
+    Ok(())
+}
+
+fn d2_what_comes_while_a_drained_connection_is_held_is_notified(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (connection, mut theirs) = served(&port, &mut worker)?;
+    theirs.write_all(b"third")?;
+    arrived(&*connection);
+    worker.arm(connection, Interest::IN);
+    let (mut connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"third");
+    Ok(())
+}
+
+/// A thread that waits is told by the kernel of what comes, and has nobody to give it to. It is not forgotten.
+fn d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notified(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (mut connection, mut theirs) = served(&port, &mut port.worker(4))?;
+    let (give, given) = channel();
+    thread::scope(|scope| -> io::Result<()> {
+        let mut worker = port.worker(4);
+        scope.spawn(move || {
+            while worker.process(None).is_ok() {
+                if let Some(Event::Ready(connection, _)) = worker.take() {
+                    give.send(connection).expect("the test goes on");
+                }
+            }
+        });
+        let _close = CloseAtEnd(&port);
+        for _ in 0..rounds(500) {
+            wait_until("the other thread waits", || port.snapshot().waiting == 1);
+            theirs.write_all(b"third")?;
+            arrived(&*connection);
+            port.arm(connection, Interest::IN)?;
+            connection = given.recv_timeout(PATIENCE).expect("it is notified");
+            assert_eq!(read(&mut connection, 64)?, b"third");
+        }
+        Ok(())
+    })
+}
+
+fn d2_what_was_left_behind_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (connection, mut theirs) = served(&port, &mut worker)?;
+    theirs.write_all(b"a long request")?;
+    worker.arm(connection, Interest::IN);
+    let (mut connection, _) = next(&mut worker);
+    wait_for_bytes(&connection, 14)?;
+    // Exactly as much as there was room for, then nothing at all, then past the port's knowledge.
+    assert_eq!(read(&mut connection, 6)?, b"a long");
+    worker.arm(connection, Interest::IN);
+    let (connection, _) = next(&mut worker);
+    worker.arm(connection, Interest::IN);
+    let (connection, _) = next(&mut worker);
+    assert_eq!((&*connection).read(&mut [0; 1])?, 1);
+    worker.arm(connection, Interest::IN);
+    let (mut connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"request");
+    worker.arm(connection, Interest::IN);
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn wait_for_bytes(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    let mut buffer = vec![0; bytes];
+    while uninterrupted(|| stream.peek(&mut buffer))? < bytes {
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+fn d2_the_end_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    for is_armed_before in [false, true] {
+        let (connection, mut theirs) = served(&port, &mut worker)?;
+        let mut connection = if is_armed_before {
+            worker.arm(connection, Interest::IN);
+            nothing(&mut worker);
+            theirs.write_all(b"last")?;
+            drop(theirs);
+            next(&mut worker).0
+        } else {
+            theirs.write_all(b"last")?;
+            drop(theirs);
+            wait_readiness(&*connection, PollFlags::RDHUP);
+            worker.arm(connection, Interest::IN);
+            next(&mut worker).0
+        };
+        wait_readiness(&*connection, PollFlags::RDHUP);
+        assert_eq!(read(&mut connection, 64)?, b"last");
+        worker.arm(connection, Interest::IN);
+        let (mut connection, _) = next(&mut worker);
+        assert_eq!(read(&mut connection, 64)?, b"");
+    }
+    Ok(())
+}
+
+fn d2_the_end_that_comes_after_the_data_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    theirs.write_all(b"last")?;
+    worker.arm(connection, Interest::IN);
+    (connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"last");
+    drop(theirs);
+    wait_readiness(&*connection, PollFlags::RDHUP);
+    worker.arm(connection, Interest::IN);
+    (connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"");
+    Ok(())
+}
+
+fn d2_the_end_is_notified_again(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (mut connection, theirs) = served(&port, &mut worker)?;
+    drop(theirs);
+    for _ in 0..5 {
+        worker.arm(connection, Interest::IN);
+        (connection, _) = next(&mut worker);
+        assert_eq!(read(&mut connection, 64)?, b"");
+    }
+    Ok(())
+}
+
+fn d2_a_reset_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    theirs.write_all(b"last")?;
+    worker.arm(connection, Interest::IN);
+    (connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"last");
+    SockRef::from(&theirs).set_linger(Some(Duration::ZERO))?;
+    drop(theirs);
+    wait_readiness(&*connection, PollFlags::IN);
+    worker.arm(connection, Interest::IN);
+    (connection, _) = next(&mut worker);
+    let error = connection.read(&mut [0; 8]).expect_err("it was reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    Ok(())
+}
+
+/// A receive ends before urgent data, though more is behind it.
+fn d2_what_is_behind_urgent_data_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    theirs.write_all(b"before")?;
+    SockRef::from(&theirs).send_out_of_band(b"!")?;
+    theirs.write_all(b"behind")?;
+    // What is sent on this machine has come when the call that sends it returns.
+    arrived(&*connection);
+    for expected in [&b"before"[..], b"behind"] {
+        worker.arm(connection, Interest::IN);
+        (connection, _) = next(&mut worker);
+        assert_eq!(read(&mut connection, 64)?, expected);
+    }
+    worker.arm(connection, Interest::IN);
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn d2_room_is_notified_after_there_was_none(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (connection, mut theirs) = connect(&port)?;
+    worker.arm(connection, EventFilter::OUT);
+    let (mut connection, _) = next(&mut worker);
+    for _ in 0..3 {
+        let mut sum = 0;
+        let error = loop {
+            match connection.write(&[0; 65536]) {
+                Ok(length) => sum += length,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        worker.arm(connection, EventFilter::OUT);
+        while worker.process(Some(Duration::ZERO)).is_err() {
+            // Some of it, until there is room.
+            let mut buffer = [0; 65536];
+            assert!(theirs.read(&mut buffer)? > 0, "{sum} bytes were sent");
+        }
+        match worker.take() {
+            Some(Event::Ready(it, events)) => {
+                assert_eq!(events, Events::OUT);
+                connection = it;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    Ok(())
+}
+
+fn d2_a_connection_is_accepted_after_there_was_none(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpListener>::from(port_with(backend, 1)?);
+    let mut worker = port.worker(4);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    worker.arm(port.adopt(listener)?, Interest::IN);
+    for _ in 0..10 {
+        let _client = TcpStream::connect(address)?;
+        worker.process(Some(PATIENCE)).expect("it is notified");
+        let Some(Event::Ready(mut held, _)) = worker.take() else {
+            panic!("the listener is ready");
+        };
+        let (listener, readiness) = held.split();
+        readiness.try_read(|| listener.accept())?;
+        let outcome = readiness.try_read(|| listener.accept());
+        assert_eq!(
+            outcome.map_err(|error| error.kind()).err(),
+            Some(ErrorKind::WouldBlock)
+        );
+        worker.arm(held, Interest::IN);
+        assert_eq!(worker.process(Some(Duration::ZERO)), Err(Error::TimedOut));
+    }
+    Ok(())
+}
+
+fn d2_a_cancelled_connection_that_was_drained_is_notified(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (connection, mut theirs) = served(&port, &mut worker)?;
+    let id = connection.id();
+    theirs.write_all(b"third")?;
+    arrived(&*connection);
+    worker.arm(connection, Interest::IN);
+    // The notification is in the queue, or about to be, and gives way.
+    assert!(port.cancel(id));
+    worker.process(Some(PATIENCE)).expect("it is cancelled");
+    let Some(Event::Cancelled(connection)) = worker.take() else {
+        panic!("it was cancelled");
+    };
+    worker.arm(connection, Interest::IN);
+    let (mut connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"third");
+    Ok(())
+}
+
+/// What another thread is told of while the connection is held, and its holder receives, is over.
+fn d2_a_drained_connection_gives_no_notification_for_nothing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (mut connection, mut theirs) = served(&port, &mut port.worker(4))?;
+    let (give, given) = channel();
+    thread::scope(|scope| -> io::Result<()> {
+        let mut worker = port.worker(4);
+        scope.spawn(move || {
+            while worker.process(None).is_ok() {
+                give.send(worker.take()).expect("the test goes on");
+            }
+        });
+        let _close = CloseAtEnd(&port);
+        for _ in 0..rounds(500) {
+            wait_until("the other thread waits", || port.snapshot().waiting == 1);
+            theirs.write_all(b"third")?;
+            wait_for_bytes(&connection, 5)?;
+            assert_eq!(read(&mut connection, 64)?, b"third");
+            let id = connection.id();
+            port.arm(connection, Interest::IN)?;
+            assert!(port.cancel(id));
+            match given.recv_timeout(PATIENCE).expect("it is cancelled") {
+                Some(Event::Cancelled(it)) => connection = it,
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn d2_a_read_of_another_socket_says_nothing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (connection, mut theirs) = served(&port, &mut worker)?;
+    let (other, _its_peer) = pair()?;
+    theirs.write_all(b"third")?;
+    arrived(&*connection);
+    worker.arm(connection, Interest::IN);
+    let (mut connection, _) = next(&mut worker);
+    let (_, readiness) = connection.split();
+    let error = readiness
+        .io(&other)
+        .read(&mut [0; 8])
+        .expect_err("nothing is there");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    worker.arm(connection, Interest::IN);
+    let (mut connection, _) = next(&mut worker);
+    assert_eq!(read(&mut connection, 64)?, b"third");
+    Ok(())
+}
+
+/// Clients send requests of any size in pieces, threads serve them in any way that is allowed, and every byte is
+/// answered.
+fn d2_no_answer_is_lost_whatever_is_known(backend: Backend) -> io::Result<()> {
+    const CLIENTS: usize = 12;
+    const BYTES: usize = rounds(6000);
+    let port = owning_port(backend, 3)?;
+    let served = AtomicUsize::new(0);
+    let serve = |mut worker: Worker<TcpStream>, seed: u64| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        while worker.process(None).is_ok() {
+            while let Some(event) = worker.take() {
+                let Event::Ready(mut connection, _) = event else {
+                    continue;
+                };
+                let mut buffer = [0; 40];
+                let room = random.usize(1..=buffer.len());
+                let buffer = &mut buffer[..room];
+                let outcome = match random.u8(..4) {
+                    // Later.
+                    0 => Err(ErrorKind::WouldBlock.into()),
+                    1 => (&*connection).read(buffer),
+                    _ => connection.read(buffer),
+                };
+                match outcome {
+                    Ok(0) => continue,
+                    Ok(length) => {
+                        let bytes = &buffer[..length];
+                        (&*connection).write_all(bytes).expect("there is room");
+                        served.fetch_add(length, Ordering::Relaxed);
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+                worker.arm(connection, Interest::IN);
+            }
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        for seed in 0..3 {
+            let worker = port.worker(5);
+            scope.spawn(move || serve(worker, seed));
+        }
+        let _close = CloseAtEnd(&port);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (connection, mut theirs) = connect(&port)?;
+                port.arm(connection, Interest::IN)?;
+                Ok(scope.spawn(move || -> io::Result<()> {
+                    let mut random = fastrand::Rng::with_seed(client as u64);
+                    let mut left = BYTES;
+                    while left > 0 {
+                        let length = random.usize(1..=100).min(left);
+                        let mut unsent = length;
+                        while unsent > 0 {
+                            let piece = random.usize(1..=unsent);
+                            theirs.write_all(&[7; 100][..piece])?;
+                            unsent -= piece;
+                        }
+                        theirs.read_exact(&mut [0; 100][..length])?;
+                        left -= length;
+                    }
+                    Ok(())
+                }))
+            })
+            .collect::<io::Result<_>>()?;
+        for client in clients {
+            client.join().expect("no panic")?;
+        }
+        Ok(())
+    })?;
+    assert_eq!(served.into_inner(), CLIENTS * BYTES);
+    Ok(())
+}
+
+struct CloseAtEnd<'a>(&'a StreamPort);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
