@@ -37,6 +37,7 @@ struct Diagnosis {
     chosen: Chosen,
     processors: Option<usize>,
     default_concurrency: usize,
+    wake_policy: Option<String>,
     descriptors: Limits,
 }
 
@@ -75,6 +76,9 @@ impl Diagnosis {
             chosen: Chosen::find(),
             processors: std::thread::available_parallelism().ok().map(usize::from),
             default_concurrency: socknotify::default_concurrency(),
+            wake_policy: CompletionPort::new()
+                .ok()
+                .map(|port| port.wake_policy().to_string()),
             descriptors: Limits::read(),
         }
     }
@@ -119,6 +123,8 @@ impl fmt::Display for Diagnosis {
             None => writeln!(f, "processors           unknown")?,
         }
         writeln!(f, "default concurrency  {}", self.default_concurrency)?;
+        let policy = self.wake_policy.as_deref().unwrap_or("none");
+        writeln!(f, "wake policy          {policy}")?;
         let Limits { soft, hard } = self.descriptors;
         write!(
             f,

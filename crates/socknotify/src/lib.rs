@@ -92,7 +92,7 @@ mod windows;
 pub use backend::{Backend, UnknownBackend};
 pub use entry::{Entry, Events};
 pub use error::{Error, RegistrationError};
-pub use port::{Builder, CompletionPort, Snapshot, default_concurrency};
+pub use port::{Builder, CompletionPort, Snapshot, WakePolicy, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};
 
 /// The program in the README compiles.

@@ -9,7 +9,7 @@ use crate::backend::Epoll;
 use crate::engine::Engine;
 #[cfg(windows)]
 use crate::native::Native;
-use crate::{Backend, Error};
+use crate::{Backend, Error, WakePolicy};
 
 /// What a port is beneath.
 #[cfg(target_os = "linux")]
@@ -35,18 +35,20 @@ impl Backend {
     /// }
     /// ```
     pub fn probe(self) -> Result<(), Error> {
-        self.open(1).map(drop)
+        self.open(1, WakePolicy::default()).map(drop)
     }
 
     /// A port on this backend, with so many places.
-    pub(crate) fn open(self, concurrency: usize) -> Result<SystemPort, Error> {
+    pub(crate) fn open(self, concurrency: usize, policy: WakePolicy) -> Result<SystemPort, Error> {
         Ok(match self {
             #[cfg(target_os = "linux")]
-            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency)),
+            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy)),
             #[cfg(windows)]
             Backend::Native => SystemPort::Native(Native::new(concurrency)?),
             #[cfg(windows)]
-            Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency))),
+            Backend::Afd => {
+                SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency, policy)))
+            }
         })
     }
 }
@@ -88,6 +90,16 @@ impl Choice {
                 backend: Backend::Afd,
                 reason: "the system has no ProcessSocketNotifications",
             },
+        }
+    }
+}
+
+/// [`BOUNDED`](Self::BOUNDED) on Linux, [`Eager`](Self::Eager) on Windows.
+impl Default for WakePolicy {
+    fn default() -> Self {
+        match cfg!(windows) {
+            true => WakePolicy::Eager,
+            false => WakePolicy::BOUNDED,
         }
     }
 }

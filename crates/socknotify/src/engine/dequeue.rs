@@ -7,7 +7,8 @@ use super::backend::{BATCH, Backend, Wait};
 use super::place::{self, Places};
 use super::rearm::HandedOver;
 use super::register::Armed;
-use super::scheduler::{Arrival, Precedence, Wake};
+use super::scheduler::{Arrival, Precedence, Wake, Way};
+use super::sync::Nap;
 use super::{Core, Engine, Guard, Scratch};
 use crate::{Entry, Error, Registration};
 
@@ -59,6 +60,17 @@ struct Call<'call, 'socket, B: Backend> {
     room: usize,
     arrival: Arrival,
     deadline: Deadline,
+    /// It has asked the backend without waiting, and there was nothing.
+    has_looked: bool,
+    /// It has watched, and nobody took anything in the meantime.
+    was_idle: bool,
+}
+
+impl<B: Backend> Call<'_, '_, B> {
+    /// Whether there is a reason for the thread of this call to get up when it is parked.
+    fn is_due(&self, core: &Core<B>) -> bool {
+        core.closed || core.scheduler.is_released(self.arrival) || self.deadline.has_passed()
+    }
 }
 
 impl<B: Backend> Engine<B> {
@@ -81,6 +93,8 @@ impl<B: Backend> Engine<B> {
             room,
             arrival: core.scheduler.arrive(),
             deadline: Deadline::after(timeout),
+            has_looked: false,
+            was_idle: false,
         };
         // Waiting once, if only for no time, fetches what the system knows.
         let mut has_waited = false;
@@ -120,18 +134,38 @@ impl<B: Backend> Engine<B> {
         has_waited: &mut bool,
     ) -> Guard<'a, B> {
         let mut aside = false;
+        let mut polls = false;
         loop {
-            let parks = aside || !core.scheduler.has_place();
-            if parks && !call.scratch.rearms.is_empty() {
-                return self.rearm(core, &mut call.scratch, call.registrations);
-            }
+            let way = match () {
+                () if aside => Way::Park,
+                () if polls && core.scheduler.has_place() => Way::Poll,
+                () => core.scheduler.way(),
+            };
+            // A thread that is awake takes what there is before it sleeps.
+            let looks = way != Way::Poll && !call.has_looked && core.scheduler.has_place();
+            let is_polling = way == Way::Poll || looks && !aside;
             let was_ahead;
-            if parks {
-                *has_waited = true;
-                core = self.park(core, call);
-                was_ahead = core.scheduler.is_newer_polling(call.arrival);
+            if is_polling {
+                (core, was_ahead) = self.poll(core, call, has_waited, looks);
+                call.has_looked = looks;
+            } else if !call.scratch.rearms.is_empty() {
+                return self.rearm(core, &mut call.scratch, call.registrations);
             } else {
-                (core, was_ahead) = self.poll(core, call, has_waited);
+                *has_waited = true;
+                call.has_looked = false;
+                if let Way::Watch(time) = way {
+                    let is_idle;
+                    (core, is_idle) = self.watch(core, call, time);
+                    if is_idle {
+                        // There may be something all the same; if not, the next to come wakes this thread.
+                        polls = std::mem::replace(&mut call.was_idle, true);
+                        continue;
+                    }
+                } else {
+                    core = self.park(core, call);
+                }
+                call.was_idle = false;
+                was_ahead = core.scheduler.is_newer_polling(call.arrival);
             }
             let packets = core.queue.len();
             let precedence = core.scheduler.precedence(call.arrival, was_ahead, packets);
@@ -151,7 +185,7 @@ impl<B: Backend> Engine<B> {
                     }
                 }
             }
-            if parks {
+            if !is_polling {
                 self.refresh(&mut core, &mut call.scratch, call.room);
             }
             return core;
@@ -174,19 +208,23 @@ impl<B: Backend> Engine<B> {
             let this: Weak<Self> = Arc::downgrade(self);
             this as Weak<dyn Places>
         };
-        if count > 0 && place::give(self.id, this) {
-            core.scheduler.take_place();
+        if count > 0 {
+            core.scheduler.on_taken();
+            if place::give(self.id, this) {
+                core.scheduler.take_place();
+            }
         }
         count
     }
 
-    /// Wait in the backend, after what this call arms was handed over, and turn what is reported into
-    /// notifications. Says also whether newer threads are still there.
+    /// Wait in the backend, or only look, after what this call arms was handed over, and turn what is reported
+    /// into notifications. Says also whether newer threads are still there.
     fn poll<'a>(
         &'a self,
         mut core: Guard<'a, B>,
         call: &mut Call<'_, '_, B>,
         has_waited: &mut bool,
+        looks: bool,
     ) -> (Guard<'a, B>, bool) {
         let Call {
             scratch, arrival, ..
@@ -203,6 +241,7 @@ impl<B: Backend> Engine<B> {
         let wait = Wait {
             room: call.room.min(BATCH),
             timeout: match handed_over {
+                HandedOver::Armed if looks => Some(Duration::ZERO),
                 HandedOver::Armed => call.deadline.remaining(),
                 // What is ready already goes behind what was reported before that.
                 HandedOver::Ready(_) | HandedOver::Failed => Some(Duration::ZERO),
@@ -249,12 +288,9 @@ impl<B: Backend> Engine<B> {
     /// Wait until released, or until the time is over.
     fn park<'a>(&'a self, mut core: Guard<'a, B>, call: &Call<'_, '_, B>) -> Guard<'a, B> {
         self.backend.flush();
-        let Call {
-            arrival, deadline, ..
-        } = *call;
-        let parker = core.scheduler.park(arrival);
-        while !core.closed && !core.scheduler.is_released(arrival) && !deadline.has_passed() {
-            core = match deadline.remaining() {
+        let parker = core.scheduler.park(call.arrival);
+        while !call.is_due(&core) {
+            core = match call.deadline.remaining() {
                 None => parker.wait(core).unwrap_or_else(PoisonError::into_inner),
                 Some(time) => {
                     let waited = parker.wait_timeout(core, time);
@@ -262,7 +298,37 @@ impl<B: Backend> Engine<B> {
                 }
             };
         }
-        core.scheduler.unpark(arrival, parker);
+        core.scheduler.unpark(call.arrival, parker);
         core
+    }
+
+    /// The same, but no longer than others come back for more each time that this time is over. If they don't, the
+    /// threads that run are idle, or busy for long, which it says.
+    fn watch<'a>(
+        &'a self,
+        mut core: Guard<'a, B>,
+        call: &mut Call<'_, '_, B>,
+        time: Duration,
+    ) -> (Guard<'a, B>, bool) {
+        self.backend.flush();
+        let parker = core.scheduler.park(call.arrival);
+        core.scheduler.set_watched(true);
+        let mut is_idle = false;
+        while !is_idle && !call.is_due(&core) {
+            let taken = core.scheduler.taken();
+            let mut nap = Nap::new(time);
+            while !nap.is_over() && !call.is_due(&core) {
+                core = nap.wait(&parker, core, &self.core);
+            }
+            is_idle = core.scheduler.taken() == taken;
+        }
+        is_idle &= !call.is_due(&core);
+        core.scheduler.set_watched(false);
+        core.scheduler.unpark(call.arrival, parker);
+        if is_idle {
+            // The system wakes it before others that poll already, so it counts as the last to have come.
+            call.arrival = core.scheduler.arrive();
+        }
+        (core, is_idle)
     }
 }

@@ -17,7 +17,9 @@ use super::{
     ArmError, Backend, Engine, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report,
     Reports, Validity, Wait, Wanted,
 };
-use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger};
+use crate::{
+    Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger, WakePolicy,
+};
 
 const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 
@@ -236,14 +238,33 @@ fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 }
 
 fn port(places: usize) -> Port {
-    Arc::new(Engine::new(Model::new(false), places))
+    port_with(places, WakePolicy::Eager)
+}
+
+fn port_with(places: usize, policy: WakePolicy) -> Port {
+    Arc::new(Engine::new(Model::new(false), places, policy))
+}
+
+/// Explore with each way to wake threads.
+fn explore_waking(
+    places: usize,
+    preemptions: usize,
+    run: impl Fn(Port) + Copy + Sync + Send + 'static,
+) {
+    for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
+        explore(preemptions, move || run(port_with(places, policy)));
+    }
 }
 
 /// Explore with each way to arm sockets again.
 fn explore_owning(preemptions: usize, run: impl Fn(&Port) + Copy + Sync + Send + 'static) {
     for polls in [false, true] {
         explore(preemptions, move || {
-            run(&Arc::new(Engine::new(Model::new(polls), 2)));
+            run(&Arc::new(Engine::new(
+                Model::new(polls),
+                2,
+                WakePolicy::Eager,
+            )));
         });
     }
 }
@@ -307,8 +328,7 @@ impl Running {
 
 /// Two threads that each want one packet; the test supplies two.
 fn two_consumers(places: usize, preemptions: usize, supply: fn(&Port)) {
-    explore(preemptions, move || {
-        let port = port(places);
+    explore_waking(places, preemptions, move |port| {
         let running = Running::new(places);
         for socket in 0..2 {
             assert_eq!(apply(&port, enable(socket, ONESHOT)), Ok(()));
@@ -379,8 +399,7 @@ fn f5_a_socket_and_a_post_are_not_lost_with_two_places() {
 
 #[test]
 fn f5_three_threads_two_places_three_posts() {
-    explore(3, || {
-        let port = port(2);
+    explore_waking(2, 3, |port| {
         let running = Running::new(2);
         let consumers: Vec<_> = (0..3)
             .map(|_| {
@@ -400,8 +419,7 @@ fn f5_three_threads_two_places_three_posts() {
 
 #[test]
 fn f5_three_threads_serve_two_sockets_over_and_over() {
-    explore(3, || {
-        let port = port(2);
+    explore_waking(2, 3, |port| {
         let running = Running::new(2);
         for socket in 0..2 {
             assert_eq!(apply(&port, enable(socket, ONESHOT)), Ok(()));
@@ -628,7 +646,7 @@ const REASON: u32 = 1 << 30;
 
 /// Arm an adopted socket, and wait for what comes.
 fn arm(port: &Port) -> u32 {
-    let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
+    let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
     let mut entries = [Entry::default()];
     assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
     assert_eq!((batch[0].result(), entries[0].completion_key), (Ok(()), 10));
@@ -686,7 +704,7 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
                 assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
             })
         };
-        let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
+        let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
         let mut entries = [Entry::default()];
         assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
         let keys = [entries[0].completion_key, other.join().unwrap()];
@@ -713,7 +731,7 @@ fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
         // Whoever has the connection reads it.
         port.backend.drain(0);
         assert_eq!(
-            apply(port, Registration::arm(0, 10, EventFilter::IN)),
+            apply(port, Registration::arm(0, 10, EventFilter::IN, false)),
             Ok(())
         );
         assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
@@ -730,7 +748,7 @@ fn what_an_interruption_has_left_behind_is_not_notified_when_it_is_out_of_date()
             let port = Arc::clone(port);
             thread::spawn(move || port.backend.become_readable(0))
         };
-        let again = || Registration::arm(0, 10, EventFilter::IN);
+        let again = || Registration::arm(0, 10, EventFilter::IN, false);
         assert_eq!(apply(port, again()), Ok(()));
         port.interrupt(0, 10, REASON, true);
         if dequeue(port, None).unwrap().transferred == REASON {

@@ -50,7 +50,7 @@ use self::scheduler::{Scheduler, Wake};
 use self::sync::{Mutex, MutexGuard};
 use self::table::Table;
 use crate::sys::{Owner, Process};
-use crate::{Entry, Error, Registration, Snapshot};
+use crate::{Entry, Error, Registration, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
 pub(crate) struct Engine<B: Backend> {
@@ -62,6 +62,7 @@ pub(crate) struct Engine<B: Backend> {
     /// Under which sockets belong to this port.
     owner: Owner,
     places: usize,
+    policy: WakePolicy,
     wanted: Wanted,
     core: Mutex<Core<B>>,
 }
@@ -132,7 +133,7 @@ impl<B: Backend> Core<B> {
 type Guard<'a, B> = MutexGuard<'a, Core<B>>;
 
 impl<B: Backend> Engine<B> {
-    pub(crate) fn new(backend: B, places: usize) -> Self {
+    pub(crate) fn new(backend: B, places: usize, policy: WakePolicy) -> Self {
         static PORTS: AtomicU32 = AtomicU32::new(1);
         let id = PORTS.fetch_add(1, Ordering::Relaxed);
         Engine {
@@ -141,11 +142,12 @@ impl<B: Backend> Engine<B> {
             process: Process::this(),
             owner: Owner::new(id),
             places,
+            policy,
             wanted: Wanted::new(),
             core: Mutex::new(Core {
                 table: Table::new(),
                 queue: Queue::default(),
-                scheduler: Scheduler::new(places),
+                scheduler: Scheduler::new(places, policy),
                 generation: 0,
                 policy: RearmPolicy::default(),
                 unasked: 0,
@@ -270,6 +272,10 @@ impl<B: Backend> Engine<B> {
         self.places
     }
 
+    pub(crate) fn wake_policy(&self) -> WakePolicy {
+        self.policy
+    }
+
     /// In a forked child there is nothing of it.
     pub(crate) fn snapshot(&self) -> Snapshot {
         if !self.process.is_this() {
@@ -278,6 +284,7 @@ impl<B: Backend> Engine<B> {
                 queued: 0,
                 running: Some(0),
                 waiting: 0,
+                is_watched: false,
             };
         }
         let core = self.lock();
@@ -286,6 +293,7 @@ impl<B: Backend> Engine<B> {
             queued: core.queue.len(),
             running: Some(core.scheduler.running()),
             waiting: core.scheduler.waiting(),
+            is_watched: core.scheduler.is_watched(),
         }
     }
 

@@ -7,8 +7,12 @@
 //! all places are taken. Two rules keep every packet moving:
 //!
 //! 1. While packets wait and a place is free, a waiting thread is on its way to them.
-//! 2. While a thread is parked, there are at least as many threads running, polling and on their
-//!    way there as there are places.
+//! 2. While a thread is parked and a place is free, the backend is listened to: by as many threads as places are
+//!    free ([`WakePolicy::Eager`]); or by one, which polls or watches ([`WakePolicy::Bounded`]).
+//!
+//! With the second policy one thread *watches* while others run. It sleeps for a short time, over and over, as long
+//! as others come back for more in that time. If nobody has, it asks the backend itself; and if that has nothing and
+//! nobody has come the next time either, it polls.
 //!
 //! Whatever breaks one of them calls [`Scheduler::release`], which names the thread to wake. A thread
 //! that leaves with packets, or leaves for good, calls it too; so wakes follow one another as long as
@@ -19,8 +23,10 @@
 //! one that waits, leaves the packet to that one ([`Scheduler::precedence`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::sync::Condvar;
+use crate::WakePolicy;
 
 /// Where a thread stands in the order of arrival. Higher is newer.
 pub(super) type Arrival = u64;
@@ -51,6 +57,17 @@ struct Polling {
     is_ahead: bool,
 }
 
+/// How a thread waits that finds no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In the backend.
+    Poll,
+    /// Parked for no longer than this at a time.
+    Watch(Duration),
+    /// Parked.
+    Park,
+}
+
 /// What a thread that is awake does about newer ones that wait.
 #[derive(Debug)]
 pub(super) enum Precedence {
@@ -65,9 +82,14 @@ pub(super) enum Precedence {
 /// Who runs, who waits, and who comes next.
 #[derive(Debug)]
 pub(super) struct Scheduler {
+    policy: WakePolicy,
     places: usize,
     running: usize,
     arrivals: Arrival,
+    /// How often packets were taken, modulo 2^32.
+    taken: u32,
+    /// One of the parked threads watches.
+    is_watched: bool,
     /// Threads that poll, oldest first.
     polling: Vec<Polling>,
     /// Threads that were parked and have been released, and have not come to look yet.
@@ -81,11 +103,14 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(super) fn new(places: usize) -> Self {
+    pub(super) fn new(places: usize, policy: WakePolicy) -> Self {
         Scheduler {
+            policy,
             places,
             running: 0,
             arrivals: 0,
+            taken: 0,
+            is_watched: false,
             polling: Vec::new(),
             released: Vec::new(),
             parked: Vec::new(),
@@ -109,6 +134,43 @@ impl Scheduler {
 
     pub(super) fn is_anyone_polling(&self) -> bool {
         !self.polling.is_empty()
+    }
+
+    /// How a thread is to wait that has come now.
+    pub(super) fn way(&self) -> Way {
+        if !self.has_place() {
+            return Way::Park;
+        }
+        match self.policy {
+            WakePolicy::Eager => Way::Poll,
+            WakePolicy::Bounded(_) if self.running == 0 => Way::Poll,
+            WakePolicy::Bounded(_) if self.is_listened_to() => Way::Park,
+            WakePolicy::Bounded(time) => Way::Watch(time),
+        }
+    }
+
+    /// Whether a thread polls, or watches, or comes to do so.
+    fn is_listened_to(&self) -> bool {
+        self.is_anyone_polling() || !self.released.is_empty() || self.is_watched
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// A parked thread begins to watch, or ends.
+    pub(super) fn set_watched(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+    }
+
+    /// How often packets were taken: another number when they were taken since.
+    pub(super) fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// Packets are taken.
+    pub(super) fn on_taken(&mut self) {
+        self.taken = self.taken.wrapping_add(1);
     }
 
     /// A thread takes a place. It may be one too many, when it comes back from blocking.
@@ -194,11 +256,16 @@ impl Scheduler {
                 return self.wake_polling();
             }
         }
-        let awake = self.running + self.polling.len() + self.released.len();
-        if awake < self.places && !self.parked.is_empty() {
-            return self.release_parked();
+        let is_short = match self.policy {
+            WakePolicy::Eager => {
+                self.running + self.polling.len() + self.released.len() < self.places
+            }
+            WakePolicy::Bounded(_) => self.has_place() && !self.is_listened_to(),
+        };
+        match is_short && !self.parked.is_empty() {
+            true => self.release_parked(),
+            false => Wake::Nobody,
         }
-        Wake::Nobody
     }
 
     /// Who goes first: the thread that is awake, or a newer one that waits.
@@ -275,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_handed_on_to_the_newest_thread_of_all() {
-        let mut scheduler = Scheduler::new(2);
+        let mut scheduler = Scheduler::new(2, WakePolicy::Eager);
         let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
         scheduler.begin_polling(newest);
         let _parker = scheduler.park(parked);

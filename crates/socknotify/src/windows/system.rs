@@ -9,7 +9,7 @@ use crate::backend::Afd;
 use crate::engine::Engine;
 use crate::native::Native;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, Registration, RegistrationError, Snapshot};
+use crate::{Entry, Error, Registration, RegistrationError, Snapshot, WakePolicy};
 
 /// A port on either backend.
 pub(crate) enum SystemPort {
@@ -94,6 +94,13 @@ impl SystemPort {
 
     pub(crate) fn concurrency(&self) -> usize {
         either!(self, port => port.concurrency())
+    }
+
+    pub(crate) fn wake_policy(&self) -> WakePolicy {
+        match self {
+            SystemPort::Engine(engine) => engine.wake_policy(),
+            SystemPort::Native(_) => WakePolicy::Eager,
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -10,13 +10,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, WakePolicy,
+};
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, expect_no_early_end,
-    expect_nothing, expect_packets, port_with, this_thread, thread_time, wait_for_waiting,
-    wait_until,
+    expect_nothing, expect_packets, port_with, rounds, this_thread, thread_time, wait_for_waiting,
+    wait_until, waking_port,
 };
 
 for_every_backend_with_places! {
@@ -38,6 +40,7 @@ for_every_backend_with_places! {
     f4_a_scope_in_a_scope_changes_nothing,
     f4_a_panic_in_the_scope_ends_it,
     f4_without_a_place_it_only_runs_the_work,
+    f5_a_socket_is_left_to_a_thread_that_comes_back_soon,
     f4_it_is_about_the_places_of_this_port_only,
     f4_dequeuing_in_the_scope_leaves_one_place_taken,
     f4_a_port_closed_in_the_scope_is_no_trouble,
@@ -627,4 +630,40 @@ fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Re
     });
     assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::Closed));
     Ok(())
+}
+
+/// A thread that waits sleeps on, as long as another one comes back for what becomes ready.
+fn f5_a_socket_is_left_to_a_thread_that_comes_back_soon(backend: Backend) -> io::Result<()> {
+    let port = waking_port(backend, 2, WakePolicy::Bounded(PATIENCE))?;
+    let (first, second) = (Pair::unix()?, Pair::unix()?);
+    let enable = |key: usize| {
+        let pair: &Pair = [&first, &second][key];
+        Registration::enable(&pair.ours, key, EventFilter::IN, ONCE)
+    };
+    port.register(enable(0))??;
+    port.register(enable(1))??;
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let mut entry = [Entry::default()];
+        first.send()?;
+        assert_eq!(port.process(&mut [], &mut entry, Some(PATIENCE))?.len(), 1);
+        let other = scope.spawn(|| port.dequeue_one(None));
+        wait_until("the other thread watches", || port.snapshot().is_watched);
+        for round in 0..rounds(1000) {
+            let (ready, next) = (round % 2, (round + 1) % 2);
+            [&first, &second][ready].drain()?;
+            // It becomes ready while this thread runs.
+            [&first, &second][next].send()?;
+            let mut batch = [enable(ready)];
+            let taken = port.process(&mut batch, &mut entry, Some(PATIENCE))?;
+            assert_eq!(taken[0].completion_key, next, "round {round}");
+            assert!(port.snapshot().is_watched, "round {round}");
+        }
+        assert!(!other.is_finished());
+        // What is posted does not wait.
+        port.post(Entry::new(51, 0, 0))?;
+        let posted = other.join().expect("no panic")?;
+        assert_eq!(posted, Entry::new(51, 0, 0));
+        Ok(())
+    })
 }

@@ -7,13 +7,14 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, default_concurrency,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, WakePolicy,
+    default_concurrency,
 };
 
 use crate::support::trigger::{EDGE, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, port, port_with, rounds,
-    this_thread, voluntary_switches, wait_for_waiting, wait_until,
+    this_thread, voluntary_switches, wait_for_waiting, wait_until, waking_port,
 };
 
 for_every_backend! {
@@ -34,6 +35,7 @@ for_every_backend! {
     f5_no_packet_is_left_behind_by_threads_that_block_or_end,
     f5_no_ready_socket_is_left_behind,
     f5_no_request_waits_among_many_threads,
+    f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back,
 }
 
 const PACKET: Entry = Entry::new(51, 0, 0);
@@ -395,7 +397,8 @@ fn give_up(backend: Backend, places: usize, quitter: usize) -> io::Result<()> {
 /// again: always it is the thread that came last who is released.
 fn f3_holds_whatever_comes_and_goes(backend: Backend) -> io::Result<()> {
     for (seed, places) in (0..).zip([1, 2, 3, 4, 16]) {
-        come_and_go(&port_with(backend, places)?, seed)?;
+        // A thread that watches counts as the last to have come when it begins to poll.
+        come_and_go(&waking_port(backend, places, WakePolicy::Eager)?, seed)?;
     }
     Ok(())
 }
@@ -767,4 +770,49 @@ fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
         }
         Ok(())
     })
+}
+
+/// However long one thread is busy, another one takes what becomes ready.
+fn f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back(backend: Backend) -> io::Result<()> {
+    for time in [0, 1, 200, 5000].map(Duration::from_micros) {
+        let port = waking_port(backend, 3, WakePolicy::Bounded(time))?;
+        let pairs = [Pair::unix()?, Pair::unix()?];
+        for (key, pair) in pairs.iter().enumerate() {
+            let enable = Registration::enable(&pair.ours, key, EventFilter::IN, ONCE);
+            port.register(enable)??;
+        }
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            pairs[0].send()?;
+            // This thread has a packet, and does not come back.
+            assert_eq!(port.dequeue_one(Some(PATIENCE))?.completion_key, 0);
+            let (tell, told) = channel();
+            for _ in 0..2 {
+                let (tell, port, pairs) = (tell.clone(), &port, &pairs);
+                scope.spawn(move || {
+                    while let Ok(entry) = port.dequeue_one(None) {
+                        let pair = &pairs[entry.completion_key];
+                        pair.drain().expect("it can be read");
+                        let key = entry.completion_key;
+                        let enable = Registration::enable(&pair.ours, key, EventFilter::IN, ONCE);
+                        port.register(enable).expect("open").expect("armed");
+                        tell.send(key).expect("someone listens");
+                    }
+                });
+            }
+            for round in 0..rounds(300) {
+                if round % 3 == 0 {
+                    wait_for_waiting(&port, 2);
+                }
+                assert_eq!(pairs[1].theirs.send(b"x")?, 1);
+                assert_eq!(
+                    told.recv_timeout(PATIENCE),
+                    Ok(1),
+                    "{time:?}, round {round}"
+                );
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
 }

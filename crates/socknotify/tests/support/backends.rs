@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::{Backend, CompletionPort};
+use socknotify::{Backend, CompletionPort, WakePolicy};
 
 /// How long one test may take before it is taken to hang.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -110,4 +110,14 @@ pub(crate) fn port(backend: Backend) -> io::Result<CompletionPort> {
 pub(crate) fn port_with(backend: Backend, places: usize) -> io::Result<CompletionPort> {
     let builder = CompletionPort::builder().backend(backend);
     Ok(builder.concurrency(places).build()?)
+}
+
+/// The same, which wakes threads by this policy.
+pub(crate) fn waking_port(
+    backend: Backend,
+    places: usize,
+    policy: WakePolicy,
+) -> io::Result<CompletionPort> {
+    let builder = CompletionPort::builder().backend(backend);
+    Ok(builder.concurrency(places).wake_policy(policy).build()?)
 }

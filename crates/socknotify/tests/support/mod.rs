@@ -18,7 +18,7 @@ mod threads;
 
 use std::time::Duration;
 
-pub(crate) use self::backends::{backends, port, port_with, run};
+pub(crate) use self::backends::{backends, port, port_with, run, waking_port};
 pub(crate) use self::expectations::{
     as_told_by, collect, counted, drain_port, expect, expect_no_early_end, expect_nothing,
     expect_packets, expect_quiet, expect_removed, notification, wait_in_vain,
