@@ -31,6 +31,8 @@ pub(crate) enum Implementation {
     Owned(Backend),
     /// The same, where it learns from reads that nothing is left.
     Drained(Backend),
+    /// The port that owns connections, where it wakes a thread at once for each that becomes ready.
+    Eager(Backend),
     /// The timing wheel of the owning port.
     Wheel,
     Heap,
@@ -42,6 +44,24 @@ impl Implementation {
     pub(crate) fn ours() -> impl Iterator<Item = Implementation> {
         let layers = |&it| [Implementation::Socknotify(it), Implementation::Owned(it)];
         Backend::ALL.iter().flat_map(layers)
+    }
+
+    /// One on each backend.
+    pub(crate) fn with(
+        make: fn(Backend) -> Implementation,
+    ) -> impl Iterator<Item = Implementation> {
+        Backend::ALL.iter().copied().map(make)
+    }
+
+    /// Servers: these, then ours, then those.
+    pub(crate) fn servers(
+        first: &[Implementation],
+        last: &[Implementation],
+    ) -> Vec<Implementation> {
+        let mut all = Self::around(first, last);
+        let end = all.len() - last.len();
+        all.splice(end..end, Self::with(Implementation::Eager));
+        all
     }
 
     /// These, then ours, then those.
@@ -59,7 +79,8 @@ impl Implementation {
             Implementation::RawUring => Ring::new(1).is_ok(),
             Implementation::Socknotify(backend)
             | Implementation::Owned(backend)
-            | Implementation::Drained(backend) => backend.probe().is_ok(),
+            | Implementation::Drained(backend)
+            | Implementation::Eager(backend) => backend.probe().is_ok(),
             _ => true,
         }
     }
@@ -70,6 +91,7 @@ impl Implementation {
             Implementation::Socknotify(_)
                 | Implementation::Owned(_)
                 | Implementation::Drained(_)
+                | Implementation::Eager(_)
                 | Implementation::Wheel
         )
     }
@@ -93,6 +115,9 @@ impl fmt::Display for Implementation {
             }
             Implementation::Drained(backend) => {
                 return f.pad(&format!("socknotify {backend}, drained"));
+            }
+            Implementation::Eager(backend) => {
+                return f.pad(&format!("socknotify {backend}, owned, eager"));
             }
             Implementation::Wheel => "wheel",
             Implementation::Heap => "heap",
@@ -118,7 +143,8 @@ impl FromStr for Implementation {
             &[Polling, Mio, Tokio, Wheel, Heap, Tree],
         )
         .into_iter()
-        .chain(Backend::ALL.iter().copied().map(Drained))
+        .chain(Self::with(Drained))
+        .chain(Self::with(Eager))
         .into_iter()
         .find(|implementation| implementation.to_string() == name)
         .ok_or_else(|| format!("no implementation is called {name:?}"))

@@ -174,6 +174,7 @@ fn color(implementation: Implementation) -> RGBColor {
         Implementation::Socknotify(_) | Implementation::Wheel => RGBColor(214, 39, 40),
         Implementation::Owned(_) => RGBColor(245, 150, 60),
         Implementation::Drained(_) => RGBColor(250, 195, 60),
+        Implementation::Eager(_) => RGBColor(150, 90, 60),
         Implementation::RawEpoll => RGBColor(20, 60, 130),
         Implementation::RawEpollOnePoll => RGBColor(80, 130, 200),
         Implementation::RawEpollEach => RGBColor(130, 175, 235),

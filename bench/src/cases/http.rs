@@ -22,7 +22,7 @@ pub(crate) const CASE: Case = Case {
     }],
     implementations: || {
         use Implementation::*;
-        Implementation::around(&[Tokio, RawEpollEach, RawUring], &[Mio])
+        Implementation::servers(&[Tokio, RawEpollEach, RawUring], &[Mio])
     },
     parts: 1,
     is_counted: false,

@@ -38,7 +38,7 @@ pub(crate) const CASE: Case = Case {
     ],
     implementations: || {
         use Implementation::*;
-        Implementation::around(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
+        Implementation::servers(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
     },
     parts: 1,
     is_counted: false,

@@ -17,6 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use ::socknotify::WakePolicy;
+
 use crate::implementation::Implementation;
 
 /// What is answered to what is received. It belongs to one connection.
@@ -101,7 +103,12 @@ pub(crate) fn serve_ready<S: Session>(
             socknotify::serve(backend, shape, share(connections), until)
         }
         Implementation::Owned(backend) => {
-            socknotify::serve_owned(backend, shape, connections, until)
+            let policy = WakePolicy::default();
+            socknotify::serve_owned(backend, policy, shape, connections, until)
+        }
+        Implementation::Eager(backend) => {
+            let policy = WakePolicy::Eager;
+            socknotify::serve_owned(backend, policy, shape, connections, until)
         }
         _ => Err(io::Error::other(format!("{implementation} is no server"))),
     }

@@ -3,7 +3,9 @@
 use std::io;
 
 use socknotify::owned::{Event, Interest, Port};
-use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger, WakePolicy,
+};
 
 use super::{Connection, Outcome, Session, Shape, Shared, Until, on_threads};
 
@@ -49,11 +51,13 @@ pub(super) fn serve<S: Session>(
 
 pub(super) fn serve_owned<S: Session>(
     backend: Backend,
+    policy: WakePolicy,
     shape: Shape,
     connections: Vec<Connection<S>>,
     until: Until<'_>,
 ) -> io::Result<()> {
-    let port = CompletionPort::builder().backend(backend).build()?;
+    let builder = CompletionPort::builder().backend(backend);
+    let port = builder.wake_policy(policy).build()?;
     let port = Port::<Connection<S>>::from(port);
     for connection in connections {
         let connection = port.adopt(connection)?;

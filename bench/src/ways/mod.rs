@@ -13,8 +13,6 @@ mod socknotify;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
-use ::socknotify::Backend;
-
 use crate::implementation::Implementation;
 
 use self::mio::Mio;
@@ -117,7 +115,6 @@ pub(crate) fn all() -> Vec<Implementation> {
         &[Bare, RawEpoll, RawEpollOnePoll, RawUring],
         &[Polling, Mio],
     );
-    let drained = Backend::ALL.iter().copied().map(Drained);
-    all.splice(all.len() - 2..all.len() - 2, drained);
+    all.splice(all.len() - 2..all.len() - 2, Implementation::with(Drained));
     all
 }
