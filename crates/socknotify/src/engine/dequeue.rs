@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::{BATCH, Backend, Wait};
-use super::place::{self, Places};
+use super::place::{self, Places, Stay};
 use super::rearm::HandedOver;
 use super::register::Armed;
 use super::scheduler::{Arrival, Precedence, Wake, Way};
@@ -209,8 +209,9 @@ impl<B: Backend> Engine<B> {
             this as Weak<dyn Places>
         };
         if count > 0 {
-            core.scheduler.on_taken();
-            if place::give(self.id, this) {
+            let is_timed = core.scheduler.on_taken();
+            let stay = is_timed.then(|| Stay::new(count));
+            if place::give(self.id, this, stay) {
                 core.scheduler.take_place();
             }
         }

@@ -44,7 +44,7 @@ pub(crate) use self::interest::{GENERATIONS, word};
 pub(crate) use self::wanted::{Followed, Wanted};
 
 use self::owned::RearmPolicy;
-use self::place::Places;
+use self::place::{Places, Stay};
 use self::queue::Queue;
 use self::scheduler::{Scheduler, Wake};
 use self::sync::{Mutex, MutexGuard};
@@ -219,10 +219,14 @@ impl<B: Backend> Engine<B> {
         if !self.process.is_this() {
             return Err(Error::OtherProcess);
         }
-        let had_place = place::vacate(self.id);
+        let (had_place, stay) = place::vacate(self.id);
+        let handling = stay.map(Stay::for_each);
         let mut core = self.lock();
         if had_place {
             core.scheduler.leave_place();
+        }
+        if let Some(time) = handling {
+            core.scheduler.on_handled(time);
         }
         if core.closed {
             return Err(Error::Closed);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Weak;
+use std::time::{Duration, Instant};
 
 use super::sync::thread_local;
 
@@ -15,6 +16,28 @@ pub(super) trait Places: Send + Sync {
 struct ThreadPlace {
     port: Option<(u32, Weak<dyn Places>)>,
     is_held: bool,
+    stay: Option<Stay>,
+}
+
+/// When a thread took packets, and how many: to see how long it takes to handle them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stay {
+    since: Instant,
+    packets: u32,
+}
+
+impl Stay {
+    pub(super) fn new(packets: usize) -> Self {
+        Stay {
+            since: Instant::now(),
+            packets: packets as u32,
+        }
+    }
+
+    /// How long each packet took, until now.
+    pub(super) fn for_each(self) -> Duration {
+        self.since.elapsed() / self.packets.max(1)
+    }
 }
 
 impl ThreadPlace {
@@ -36,7 +59,7 @@ impl Drop for ThreadPlace {
 }
 
 thread_local! {
-    static PLACE: RefCell<ThreadPlace> = RefCell::new(ThreadPlace { port: None, is_held: false });
+    static PLACE: RefCell<ThreadPlace> = RefCell::new(ThreadPlace { port: None, is_held: false, stay: None });
 }
 
 fn leave(port: Option<Weak<dyn Places>>) {
@@ -46,19 +69,20 @@ fn leave(port: Option<Weak<dyn Places>>) {
 }
 
 /// Take the place away from this thread, wherever it holds one. True if that is in this port, to which the
-/// caller has to give it back; to another one it was given back.
-pub(super) fn vacate(port: u32) -> bool {
+/// caller has to give it back; to another one it was given back. Says also since when it held it, if that is known.
+pub(super) fn vacate(port: u32) -> (bool, Option<Stay>) {
     let vacated = PLACE.try_with(|place| {
         let mut place = place.borrow_mut();
+        let stay = place.stay.take();
         if place.is_in(port) {
-            return (std::mem::take(&mut place.is_held), None);
+            return (std::mem::take(&mut place.is_held), stay, None);
         }
-        (false, place.take())
+        (false, None, place.take())
     });
     // At the very end of a thread its place is gone already.
-    let (here, elsewhere) = vacated.unwrap_or_default();
+    let (here, stay, elsewhere) = vacated.unwrap_or_default();
     leave(elsewhere);
-    here
+    (here, stay)
 }
 
 /// Take the place in this port away from this thread, if it holds one.
@@ -72,7 +96,7 @@ pub(super) fn take_back(port: u32) -> bool {
 }
 
 /// Give this thread a place in a port. False at the very end of a thread, which can hold none.
-pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>) -> bool {
+pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>, stay: Option<Stay>) -> bool {
     PLACE
         .try_with(|place| {
             let mut place = place.borrow_mut();
@@ -80,6 +104,7 @@ pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>) -> bool {
                 place.port = Some((id, port()));
             }
             place.is_held = true;
+            place.stay = stay;
         })
         .is_ok()
 }

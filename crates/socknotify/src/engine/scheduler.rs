@@ -79,6 +79,13 @@ pub(super) enum Precedence {
     NewerPolling(Wake),
 }
 
+/// What a packet may take to handle for its thread to be worth waiting for: some times what it takes to wake
+/// another one.
+const QUICK: Duration = Duration::from_micros(15);
+
+/// Of so many calls that take packets, one is timed.
+const SAMPLED: u32 = 8;
+
 /// Who runs, who waits, and who comes next.
 #[derive(Debug)]
 pub(super) struct Scheduler {
@@ -90,6 +97,8 @@ pub(super) struct Scheduler {
     taken: u32,
     /// One of the parked threads watches.
     is_watched: bool,
+    /// How long it took recently to handle a packet.
+    handling: Duration,
     /// Threads that poll, oldest first.
     polling: Vec<Polling>,
     /// Threads that were parked and have been released, and have not come to look yet.
@@ -111,6 +120,7 @@ impl Scheduler {
             arrivals: 0,
             taken: 0,
             is_watched: false,
+            handling: Duration::ZERO,
             polling: Vec::new(),
             released: Vec::new(),
             parked: Vec::new(),
@@ -143,7 +153,7 @@ impl Scheduler {
         }
         match self.policy {
             WakePolicy::Eager => Way::Poll,
-            WakePolicy::Bounded(_) if self.running == 0 => Way::Poll,
+            WakePolicy::Bounded(_) if self.running == 0 || !self.is_quick() => Way::Poll,
             WakePolicy::Bounded(_) if self.is_listened_to() => Way::Park,
             WakePolicy::Bounded(time) => Way::Watch(time),
         }
@@ -168,9 +178,23 @@ impl Scheduler {
         self.taken
     }
 
-    /// Packets are taken.
-    pub(super) fn on_taken(&mut self) {
+    /// Packets are taken. True if it is worth knowing how long they take.
+    pub(super) fn on_taken(&mut self) -> bool {
         self.taken = self.taken.wrapping_add(1);
+        // The model checker knows no time.
+        !cfg!(interleavings) && self.policy != WakePolicy::Eager && self.taken % SAMPLED == 0
+    }
+
+    /// A packet took so long to handle.
+    pub(super) fn on_handled(&mut self, time: Duration) {
+        // One that took very long does not say more than one that took long.
+        let time = time.min(QUICK * 8);
+        self.handling = (self.handling * 7 + time) / 8;
+    }
+
+    /// Whether packets are handled so quickly that to wake a thread for one takes as long.
+    fn is_quick(&self) -> bool {
+        self.handling <= QUICK
     }
 
     /// A thread takes a place. It may be one too many, when it comes back from blocking.

@@ -11,11 +11,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
+#[cfg(unix)]
+use socknotify::WakePolicy;
 use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Entry, Error, EventFilter, Events, Registration, Trigger};
 
 #[cfg(unix)]
-use crate::support::{AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches};
+use crate::support::{
+    AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches, waking_port,
+};
 use crate::support::{PATIENCE, Pair, counted, port, uninterrupted, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
@@ -441,7 +445,8 @@ fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
     backend: Backend,
 ) -> io::Result<()> {
     const REQUESTS: u64 = 300;
-    let port = owning_port(backend, 2)?;
+    // With a wake policy that lets the other thread wait in the system.
+    let port = TestPort::from(waking_port(backend, 2, WakePolicy::Eager)?);
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
