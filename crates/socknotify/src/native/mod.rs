@@ -510,6 +510,7 @@ impl Native {
             queued: self.enter().map_or(0, |open| open.port.depth()),
             running: None,
             waiting: self.waiting.load(Ordering::Relaxed),
+            is_watched: false,
         }
     }
 }
