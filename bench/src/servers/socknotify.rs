@@ -61,13 +61,13 @@ pub(super) fn serve_owned<S: Session>(
     let port = Port::<Connection<S>>::from(port);
     for connection in connections {
         let connection = port.adopt(connection)?;
-        port.arm(connection, Interest::IN)?;
+        port.arm(connection, Interest::IN);
     }
     let serve = || -> io::Result<()> {
         let mut worker = port.worker(shape.room);
         loop {
             match worker.process(None) {
-                Ok(()) => {}
+                Ok(_) => {}
                 Err(Error::Closed) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

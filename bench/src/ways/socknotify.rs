@@ -5,9 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use socknotify::owned::{Event, Id, Interest, Port, Worker};
-use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger,
-};
+use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registration, Trigger};
 
 use super::{Kind, Way, read_byte};
 
@@ -130,10 +128,8 @@ impl<'a> Owned<'a> {
 
     /// Arm what was handed back. What is ready by then stays in the worker.
     fn submit(&mut self) -> io::Result<()> {
-        match self.worker.process(Some(Duration::ZERO)) {
-            Ok(()) | Err(Error::TimedOut) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.worker.process(Some(Duration::ZERO))?;
+        Ok(())
     }
 }
 

@@ -63,7 +63,7 @@ fn main() -> io::Result<()> {
         outboxes: Mutex::default(),
     };
     let listener = server.port.adopt(Socket::Listener(listener))?;
-    server.port.arm(listener, Interest::IN)?;
+    server.port.arm(listener, Interest::IN);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| server.serve(server.port.worker(64)));

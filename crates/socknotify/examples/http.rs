@@ -52,7 +52,7 @@ fn main() -> io::Result<()> {
     println!("listening on {}", listener.local_addr()?);
 
     let port = Port::new()?;
-    port.arm(port.adopt(Socket::Listener(listener))?, Interest::IN)?;
+    port.arm(port.adopt(Socket::Listener(listener))?, Interest::IN);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| serve(&port, port.worker(64)));

@@ -68,7 +68,7 @@ fn main() -> io::Result<()> {
         target: target.parse().map_err(io::Error::other)?,
     };
     let listener = server.port.adopt(Socket::Listener(listener))?;
-    server.port.arm(listener, Interest::IN)?;
+    server.port.arm(listener, Interest::IN);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| server.serve(server.port.worker(64)));

@@ -332,6 +332,12 @@ impl Builder {
         self
     }
 
+    /// A place for every thread: no packet waits for one to be free. For programs that keep the number of
+    /// their threads themselves, such as an executor with one for each processor.
+    pub fn unlimited(self) -> Self {
+        self.concurrency(usize::MAX)
+    }
+
     /// Run on this backend and on no other. By default the best available one is chosen.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);

@@ -395,8 +395,8 @@ impl Owner {
         rng: &mut fastrand::Rng,
     ) -> io::Result<()> {
         match worker.process(Some(timeout)) {
-            Ok(()) => {}
-            Err(Error::TimedOut) => return Ok(()),
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
         while let Some(event) = worker.take() {
@@ -479,7 +479,7 @@ impl Owner {
         }
         life.armed.fetch_add(1, Ordering::SeqCst);
         match rng.bool() {
-            true => self.port.arm(connection, EventFilter::IN)?,
+            true => self.port.arm(connection, EventFilter::IN),
             false => worker.arm(connection, EventFilter::IN),
         }
         if ready_before {

@@ -604,7 +604,7 @@ fn g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open(backend: Backend)
         let connection = port.adopt(ours)?;
         let id = connection.id();
         worker.arm(connection, EventFilter::IN);
-        assert_eq!(worker.process(Some(Duration::ZERO)), Err(Error::TimedOut));
+        assert_eq!(worker.process(Some(Duration::ZERO)), Ok(0));
         let (told, tell) = rustix::pipe::pipe()?;
         let _child = Child::fork(|| {
             for number in numbers {

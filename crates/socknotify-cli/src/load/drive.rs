@@ -112,7 +112,7 @@ impl Driver<'_> {
         let mut room = vec![0; RECEIVE];
         loop {
             match self.worker.process(None) {
-                Ok(()) => {}
+                Ok(_) => {}
                 // The time is over.
                 Err(socknotify::Error::Closed) => return Ok(self.score),
                 Err(error) => return Err(error.into()),

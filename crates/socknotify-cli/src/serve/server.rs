@@ -60,7 +60,7 @@ impl Server {
         let address = listener.local_addr()?;
         let listener = self.port.adopt(Connection::Listener(listener))?;
         self.clients.add(listener.id());
-        self.port.arm(listener, Interest::IN)?;
+        self.port.arm(listener, Interest::IN);
         Ok(address)
     }
 
@@ -117,7 +117,7 @@ impl Server {
         loop {
             self.tally.collect(&mut desk.counts);
             match worker.process(None) {
-                Ok(()) => desk.counts.dequeues += 1,
+                Ok(_) => desk.counts.dequeues += 1,
                 Err(Error::Closed) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

@@ -3,13 +3,12 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{env, thread};
 
-use socknotify::Error;
-use socknotify::owned::{Event, Interest, Port, Worker};
+use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source, Worker};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 
@@ -57,11 +56,11 @@ pub(crate) async fn main() -> io::Result<()> {
             readable = watched.readable() => {
                 let mut readable = readable?;
                 match worker.process(Some(Duration::ZERO)) {
-                    Ok(()) => if serve(&mut worker).is_break() {
+                    // Only now does tokio have to watch again.
+                    Ok(0) => readable.clear_ready(),
+                    Ok(_) => if serve(&mut worker).is_break() {
                         return Ok(());
                     },
-                    // Only now does tokio have to watch again.
-                    Err(Error::TimedOut) => readable.clear_ready(),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -76,7 +75,8 @@ fn adopt(port: &Port<Client, Stop>, stream: tokio::net::TcpStream) -> io::Result
         unwritten: Vec::new(),
     };
     // At once: a worker would arm it with its next call, and nobody calls before something comes.
-    port.arm(port.adopt(client)?, Interest::IN)
+    port.arm(port.adopt(client)?, Interest::IN);
+    Ok(())
 }
 
 fn serve(worker: &mut Worker<Client, Stop>) -> ControlFlow<()> {
@@ -121,8 +121,8 @@ impl Client {
     }
 }
 
-impl AsFd for Client {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.stream.socket()
     }
 }

@@ -30,7 +30,7 @@ const REST: Duration = Duration::from_millis(50);
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// listener.set_nonblocking(true)?;
 /// let address = listener.local_addr()?;
-/// port.arm(port.adopt(listener)?, Interest::IN)?;
+/// port.arm(port.adopt(listener)?, Interest::IN);
 ///
 /// let client = TcpStream::connect(address)?;
 /// let mut worker = port.worker(8);

@@ -1,5 +1,6 @@
 //! [`Interest`]: what a connection waits for.
 
+use std::ops::BitOr;
 use std::time::{Duration, Instant};
 
 use crate::EventFilter;
@@ -10,14 +11,13 @@ use crate::EventFilter;
 ///
 /// ```
 /// use std::time::{Duration, Instant};
-/// use socknotify::EventFilter;
 /// use socknotify::owned::Interest;
 ///
 /// // A request, within half a minute.
 /// let _ = Interest::IN.within(Duration::from_secs(30));
 /// // Whatever comes first, and no longer than another wait of this connection may have lasted.
 /// let end = Instant::now() + Duration::from_secs(5);
-/// let _ = Interest::from(EventFilter::IN | EventFilter::OUT).until(end);
+/// let _ = (Interest::IN | Interest::OUT).until(end);
 /// // Nothing but the time to pass, or an error of the socket.
 /// let _ = Interest::NOTHING.within(Duration::from_millis(50));
 /// ```
@@ -25,7 +25,16 @@ use crate::EventFilter;
 #[must_use]
 pub struct Interest {
     pub(super) filter: EventFilter,
-    pub(super) deadline: Option<Instant>,
+    end: End,
+}
+
+/// When a wait ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Never,
+    At(Instant),
+    /// So long after it was armed.
+    After(Duration),
 }
 
 impl Interest {
@@ -33,6 +42,9 @@ impl Interest {
     pub const IN: Self = Self::of(EventFilter::IN);
     /// Until a send would not block.
     pub const OUT: Self = Self::of(EventFilter::OUT);
+    /// Until the peer has disconnected, or the connection was aborted. Mostly beside another: data may be
+    /// there to read still.
+    pub const HANGUP: Self = Self::of(EventFilter::HANGUP);
     /// For no condition: until the deadline passes, the connection is cancelled, or its socket is in an
     /// error state.
     pub const NOTHING: Self = Self::of(EventFilter::NONE);
@@ -40,7 +52,7 @@ impl Interest {
     const fn of(filter: EventFilter) -> Self {
         Interest {
             filter,
-            deadline: None,
+            end: End::Never,
         }
     }
 
@@ -49,18 +61,28 @@ impl Interest {
     ///
     /// It does so up to some milliseconds later, and never earlier. A time that has passed already
     /// leads to that at once, unless a condition holds.
-    pub fn until(self, deadline: Instant) -> Self {
+    pub const fn until(self, deadline: Instant) -> Self {
         Interest {
-            deadline: Some(deadline),
+            end: End::At(deadline),
             ..self
         }
     }
 
-    /// With a deadline so long from now. A time too long to be represented is none.
-    pub fn within(self, time: Duration) -> Self {
+    /// With a deadline so long after it is armed. A time too long to be represented is none.
+    pub const fn within(self, time: Duration) -> Self {
         Interest {
-            deadline: Instant::now().checked_add(time),
+            end: End::After(time),
             ..self
+        }
+    }
+
+    /// The deadline of what is armed now.
+    #[inline]
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self.end {
+            End::Never => None,
+            End::At(deadline) => Some(deadline),
+            End::After(time) => Instant::now().checked_add(time),
         }
     }
 }
@@ -68,5 +90,26 @@ impl Interest {
 impl From<EventFilter> for Interest {
     fn from(filter: EventFilter) -> Self {
         Self::of(filter)
+    }
+}
+
+/// Until a condition of either holds, and no longer than either waits.
+///
+/// Of two deadlines of one kind, [`within`](Interest::within) or [`until`](Interest::until), the earlier one
+/// counts; of two kinds, the one on the right.
+impl BitOr for Interest {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        let end = match (self.end, other.end) {
+            (end, End::Never) => end,
+            (End::At(one), End::At(two)) => End::At(one.min(two)),
+            (End::After(one), End::After(two)) => End::After(one.min(two)),
+            (_, end) => end,
+        };
+        Interest {
+            filter: self.filter | other.filter,
+            end,
+        }
     }
 }

@@ -62,7 +62,7 @@
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! let mut client = TcpStream::connect(listener.local_addr()?)?;
 //! let (connection, _) = listener.accept()?;
-//! port.arm(port.adopt(connection)?, EventFilter::IN)?;
+//! port.arm(port.adopt(connection)?, EventFilter::IN);
 //!
 //! client.write_all(b"ping")?;
 //! let mut answer = [0; 4];
@@ -101,15 +101,10 @@
 //! Keeping a reference into it while it is armed:
 //!
 //! ```compile_fail,E0505
-//! # use socknotify::{EventFilter, owned::{Held, Worker}};
+//! # use socknotify::{EventFilter, owned::{BorrowedSocket, Held, Source, Worker}};
 //! # struct Vec2 { socket: std::net::TcpStream, buffer: Vec<u8> }
-//! # #[cfg(unix)]
-//! # impl std::os::fd::AsFd for Vec2 {
-//! #     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> { self.socket.as_fd() }
-//! # }
-//! # #[cfg(windows)]
-//! # impl std::os::windows::io::AsSocket for Vec2 {
-//! #     fn as_socket(&self) -> std::os::windows::io::BorrowedSocket<'_> { self.socket.as_socket() }
+//! # impl Source for Vec2 {
+//! #     fn socket(&self) -> BorrowedSocket<'_> { self.socket.socket() }
 //! # }
 //! # fn g(mut worker: Worker<Vec2>, connection: Held<Vec2>) {
 //! let buffer = &connection.buffer;
@@ -118,6 +113,7 @@
 //! # }
 //! ```
 
+mod builder;
 mod deadlines;
 mod held;
 mod home;
@@ -126,11 +122,13 @@ mod interest;
 mod packet;
 mod port;
 mod readiness;
+mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
 mod worker;
 
+pub use builder::Builder;
 pub use held::{AdoptError, Held};
 pub use home::Id;
 pub use incoming::Incoming;
@@ -138,4 +136,5 @@ pub use interest::Interest;
 use port::lock;
 pub use port::{Port, SendError, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
+pub use source::{BorrowedSocket, Source};
 pub use worker::{Event, Worker};

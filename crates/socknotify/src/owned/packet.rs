@@ -9,6 +9,8 @@
 pub(super) const MESSAGE: u32 = 0;
 /// A deadline may have passed.
 pub(super) const TIMER: u32 = 1;
+/// There is one such packet for each connection in the list of what was refused.
+pub(super) const REFUSED: u32 = 2;
 
 /// What the packet of a connection says in place of events.
 pub(super) const CANCELLED: u32 = 1 << 30;

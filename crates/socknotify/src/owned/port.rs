@@ -8,9 +8,9 @@ use std::{fmt, io};
 
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place};
-use super::packet::MESSAGE;
+use super::packet::{MESSAGE, REFUSED};
+use super::source::{Source, raw};
 use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
-use crate::sys::{self, AsSocket};
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
 };
@@ -35,9 +35,14 @@ pub(super) struct Shared<T, M> {
     /// For each of these there is a packet in the queue, or in the hand of a thread that dequeues it.
     pub(super) messages: Mutex<VecDeque<M>>,
     pub(super) deadlines: Deadlines,
+    /// What could not be armed, and waits to be reported, with a packet in the queue for each.
+    pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
 }
 
-impl<T: AsSocket, M> Port<T, M> {
+/// A connection that the system would not watch, and why.
+type Refusal<T> = (Box<Node<T>>, RegistrationError);
+
+impl<T: Source, M> Port<T, M> {
     /// Makes a port with one place for each processor.
     ///
     /// # Errors
@@ -61,7 +66,7 @@ impl<T: AsSocket, M> Port<T, M> {
     /// The connection comes back when it is no socket, or belongs to another port, or this one already,
     /// and when the port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
-        let socket = sys::raw(&connection);
+        let socket = raw(&connection);
         let home = &self.shared.home;
         // It is in its slot before the port can be closed, and so is found when it is.
         let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
@@ -86,35 +91,31 @@ impl<T: AsSocket, M> Port<T, M> {
     /// Arm one connection at once. [`Worker::arm`] does so with the next call that waits, which is one
     /// step into the system for any number of connections.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Closed`]; the connection is closed with the port. If the system refuses to watch the
-    /// socket, the connection is closed as well, and the reason is returned.
+    /// It fails as that one does: what the system refuses to watch is reported as
+    /// [`Event::Refused`](super::Event::Refused), and once the port is closed, so is the connection.
     ///
     /// # Panics
     ///
     /// If the connection belongs to another port. It is closed, and deregistered there.
     #[track_caller]
-    pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) -> io::Result<()> {
+    pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
         let shared = &self.shared;
-        let Interest { filter, deadline } = interest.into();
-        let registration = match shared.put(connection, filter) {
+        let interest = interest.into();
+        let registration = match shared.put(connection, interest.filter) {
             Put::Done { registration, .. } => registration,
-            Put::Refused(node, error) => {
-                drop(Held::from_node(node));
-                return Err(error.into());
-            }
-            Put::Closed => return Err(Error::Closed.into()),
+            Put::Refused(node, error) => return shared.refuse(node, error),
+            Put::Closed => return,
         };
         let key = registration.completion_key;
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = interest.deadline() {
             let at = shared.deadlines.ticks_until(deadline);
             shared.deadlines.set(&shared.home, key, at);
         }
-        shared.home.port.register(registration)?.map_err(|error| {
-            drop(shared.take_back(key).map(Held::from_node));
-            error.into()
-        })
+        if let Ok(Err(error)) = shared.home.port.register(registration) {
+            if let Some(node) = shared.take_back(key) {
+                shared.refuse(node, error);
+            }
+        }
     }
 
     /// Serve one socket by many threads at once: register it for good, level- or edge-triggered.
@@ -132,7 +133,8 @@ impl<T: AsSocket, M> Port<T, M> {
         trigger: SharedTrigger,
     ) -> io::Result<Id> {
         let home = &self.shared.home;
-        let mut enable = Registration::enable(&*socket, 0, filter, trigger.into());
+        let descriptor = socket.socket();
+        let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
         let place = Place::of_shared(enable.raw_socket(), Arc::clone(&socket));
         let token = home
             .slots
@@ -155,7 +157,8 @@ impl<T: AsSocket, M> Port<T, M> {
         let home = &self.shared.home;
         let shared = home.slots.get(id.0).and_then(|place| place.shared.clone());
         let socket = shared.ok_or(RegistrationError::NotFound)?;
-        let remove = Registration::remove(&*socket);
+        let descriptor = socket.socket();
+        let remove = Registration::remove(&descriptor);
         // While the slot is locked, the socket's registration is that of this name, and of none that
         // comes after it.
         let mut place = home.slots.get(id.0);
@@ -233,7 +236,7 @@ impl<T, M> Port<T, M> {
     }
 }
 
-/// Own connections with a port that was made with options.
+/// Own connections with a port that is there already.
 ///
 /// Packets that were posted to it before, and notifications of what was registered with it, are dropped.
 /// Remove level-triggered registrations first: to drop their notifications keeps a thread busy for as long
@@ -259,6 +262,7 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
                 home: Arc::new(Home::new(port)),
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
+                refused: Mutex::default(),
             }),
         }
     }
@@ -353,13 +357,13 @@ impl<T, M> Shared<T, M> {
     #[track_caller]
     pub(super) fn put(&self, connection: Held<T>, filter: EventFilter) -> Put<T>
     where
-        T: AsSocket,
+        T: Source,
     {
         assert!(
             connection.is_of(&self.home),
             "a connection is armed in the port that adopted it"
         );
-        let socket = sys::raw(&*connection);
+        let socket = raw(&*connection);
         let mut node = connection.into_node();
         if socket != node.readiness.socket() {
             return Put::Refused(node, RegistrationError::NotASocket);
@@ -393,9 +397,28 @@ impl<T, M> Shared<T, M> {
         Entry::new(self.home.slots.reserved_key(MESSAGE), 0, 0)
     }
 
+    /// Report a connection that the system would not watch to whichever thread takes it.
+    #[cold]
+    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
+        lock(&self.refused).push_back((node, error));
+        let packet = Entry::new(self.home.slots.reserved_key(REFUSED), 0, 0);
+        if self.home.port.post(packet).is_err() {
+            self.drop_refused();
+        }
+    }
+
+    /// There is nobody to take them.
+    fn drop_refused(&self) {
+        let refused = std::mem::take(&mut *lock(&self.refused));
+        refused
+            .into_iter()
+            .for_each(|(node, _)| drop(Held::from_node(node)));
+    }
+
     fn close(&self) -> Vec<T> {
         let places = self.home.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
+        self.drop_refused();
         let armed = places.into_iter().filter_map(|place| place.armed);
         let connections = armed.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();

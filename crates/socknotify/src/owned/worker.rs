@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::home::Node;
-use super::packet::{CANCELLED, HANDED_ON, MESSAGE, TIMED_OUT, TIMER};
+use super::packet::{CANCELLED, HANDED_ON, MESSAGE, REFUSED, TIMED_OUT, TIMER};
 use super::port::{Put, Shared};
-use super::{Held, Interest, lock};
-use crate::sys::AsSocket;
+use super::{Held, Interest, Source, lock};
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// Something that a port has for one thread.
@@ -25,7 +24,8 @@ pub enum Event<T, M = ()> {
     TimedOut(Held<T>),
     /// The connection was [cancelled](super::Port::cancel).
     Cancelled(Held<T>),
-    /// The system would not watch the connection.
+    /// The system would not watch the connection: it is out of memory, or of what it allows to be watched; or
+    /// the socket in it is not the one that was adopted. Nothing else makes [arming](Worker::arm) fail.
     Refused(Held<T>, RegistrationError),
     /// Something has happened at a [shared](super::Port::share) socket. Other threads may be notified of
     /// it as well.
@@ -78,7 +78,7 @@ const MAX_POLLS: usize = 64;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Worker<T: AsSocket, M = ()> {
+pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
     /// What was handed back is in its slot, and armed by the next call.
     registrations: Vec<Registration<'static>>,
@@ -103,7 +103,7 @@ enum Pending<T> {
     Message,
 }
 
-impl<T: AsSocket, M> Worker<T, M> {
+impl<T: Source, M> Worker<T, M> {
     pub(super) fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
             shared,
@@ -123,14 +123,15 @@ impl<T: AsSocket, M> Worker<T, M> {
     /// were handed to this worker are not affected.
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
-        let Interest { filter, deadline } = interest.into();
+        let interest = interest.into();
+        let filter = interest.filter;
         match self.shared.put(connection, filter) {
             Put::Done {
                 registration,
                 is_new,
             } => {
                 self.is_any_new |= is_new;
-                if let Some(deadline) = deadline {
+                if let Some(deadline) = interest.deadline() {
                     let at = self.shared.deadlines.ticks_until(deadline);
                     self.deadlines.push((registration.completion_key, at));
                 }
@@ -141,8 +142,10 @@ impl<T: AsSocket, M> Worker<T, M> {
         }
     }
 
-    /// Arm all that was handed back, and wait for events: at least one, for at most this time, `None`
-    /// for ever.
+    /// Arm all that was handed back, and wait for events for at most this time, `None` for ever. Returns how
+    /// many there are to [take](Self::take); 0 says that the time is over.
+    ///
+    /// So `while worker.process(timeout).is_ok()` goes on until the port is closed.
     ///
     /// Events of the call before that were not [taken](Self::take) stay, and then this does not wait.
     /// Nor does it if the system refuses to watch a connection that was handed back, for the first time
@@ -150,10 +153,9 @@ impl<T: AsSocket, M> Worker<T, M> {
     ///
     /// # Errors
     ///
-    /// - [`Error::TimedOut`]: no event came in time.
     /// - [`Error::Closed`]: the port is closed, and what was handed back is, too.
     /// - [`Error::OtherProcess`]: this is a forked child of the port's process.
-    pub fn process(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+    pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -168,9 +170,12 @@ impl<T: AsSocket, M> Worker<T, M> {
                 outcome = self.submit_and_wait(timeout);
             }
             if !self.pending.is_empty() {
-                return Ok(());
+                return Ok(self.pending.len());
             }
-            outcome?;
+            match outcome {
+                Err(Error::TimedOut) => return Ok(0),
+                outcome => outcome?,
+            }
             // Nothing has come but a tick of the timer, or what is stale.
             if let Some(deadline) = deadline {
                 timeout = Some(deadline.saturating_duration_since(Instant::now()));
@@ -178,7 +183,7 @@ impl<T: AsSocket, M> Worker<T, M> {
             if timeout == Some(Duration::ZERO) {
                 polls += 1;
                 if polls == MAX_POLLS {
-                    return Err(Error::TimedOut);
+                    return Ok(0);
                 }
             }
         }
@@ -247,6 +252,10 @@ impl<T: AsSocket, M> Worker<T, M> {
                 self.pending.push(Pending::Message);
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
+            } else if key == home.slots.reserved_key(REFUSED) {
+                let refused = lock(&self.shared.refused).pop_front();
+                let refused = refused.map(|(node, error)| Pending::Refused(node, error));
+                self.pending.extend(refused);
             }
         }
         if is_timer_among {
@@ -328,7 +337,7 @@ impl<T, M> Shared<T, M> {
     }
 }
 
-impl<T: AsSocket, M> Drop for Worker<T, M> {
+impl<T: Source, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
         let _ = self.submit();
         // What is dropped here may panic; so it is the last thing.
@@ -336,7 +345,7 @@ impl<T: AsSocket, M> Drop for Worker<T, M> {
     }
 }
 
-impl<T: AsSocket, M> fmt::Debug for Worker<T, M> {
+impl<T: Source, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
             .field("armed", &self.registrations.len())

@@ -2,7 +2,8 @@
 
 use std::os::windows::io::AsRawSocket;
 
-pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket, RawSocket};
+pub use std::os::windows::io::BorrowedSocket;
+pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 
 /// What the system calls this socket.
 pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {

@@ -4,7 +4,8 @@ mod process;
 
 use std::os::fd::AsRawFd;
 
-pub(crate) use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket, RawFd as RawSocket};
+pub use std::os::fd::BorrowedFd as BorrowedSocket;
+pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};
 
 pub(crate) use self::process::Process;
 

@@ -1,0 +1,73 @@
+//! [`Builder`]: options for a port.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::Port;
+use crate::{Backend, CompletionPort, Error};
+
+/// Options for a new [`Port`].
+///
+/// # Examples
+///
+/// ```
+/// use std::net::TcpStream;
+/// use socknotify::owned::Port;
+///
+/// # fn main() -> std::io::Result<()> {
+/// let port = Port::<TcpStream>::builder().concurrency(4).build()?;
+/// assert_eq!(port.concurrency(), 4);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub struct Builder<T, M = ()> {
+    options: crate::Builder,
+    makes: PhantomData<fn() -> Port<T, M>>,
+}
+
+impl<T, M> Port<T, M> {
+    /// Options for a new port.
+    pub fn builder() -> Builder<T, M> {
+        Builder {
+            options: CompletionPort::builder(),
+            makes: PhantomData,
+        }
+    }
+}
+
+impl<T, M> Builder<T, M> {
+    /// The number of places, as in [`crate::Builder::concurrency`].
+    #[doc(alias = "NumberOfConcurrentThreads")]
+    pub fn concurrency(mut self, places: usize) -> Self {
+        self.options = self.options.concurrency(places);
+        self
+    }
+
+    /// A place for every thread, as in [`crate::Builder::unlimited`].
+    pub fn unlimited(mut self) -> Self {
+        self.options = self.options.unlimited();
+        self
+    }
+
+    /// Run on this backend and on no other. By default the best available one is chosen.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.options = self.options.backend(backend);
+        self
+    }
+
+    /// Makes the port.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Builder::build`].
+    pub fn build(self) -> Result<Port<T, M>, Error> {
+        self.options.build().map(Port::from)
+    }
+}
+
+impl<T, M> fmt::Debug for Builder<T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.options.fmt(f)
+    }
+}
