@@ -82,6 +82,16 @@ impl<V> Slot<V> {
 #[derive(Debug)]
 pub(crate) struct Occupied<'a, V>(MutexGuard<'a, Content<V>>);
 
+impl<V> Occupied<'_, V> {
+    /// What names it, with the index that it was found by.
+    pub(crate) fn token(&self, index: u32) -> Token {
+        Token {
+            index,
+            generation: self.0.generation,
+        }
+    }
+}
+
 impl<V> Deref for Occupied<'_, V> {
     type Target = V;
 
@@ -195,6 +205,21 @@ impl<V: Default> Slots<V> {
         slots.filter_map(|slot| {
             let content = slot.lock();
             content.is_occupied().then_some(Occupied(content))
+        })
+    }
+
+    /// The value that a key names, and its token.
+    pub(crate) fn named(&self, key: usize) -> Option<(Token, Occupied<'_, V>)> {
+        let value = self.get_by_key(key)?;
+        Some((value.token(index_of(key)), value))
+    }
+
+    /// Every value with its token, one after the other.
+    pub(crate) fn iter_named(&self) -> impl Iterator<Item = (Token, Occupied<'_, V>)> {
+        let next = self.vacant().next;
+        (0..next).filter_map(|index| {
+            let value = self.get_by_index(index)?;
+            Some((value.token(index), value))
         })
     }
 

@@ -159,6 +159,21 @@ impl<B: Backend> Engine<B> {
         true
     }
 
+    /// Disarm a registration that is armed and has nothing to report. True if that was done.
+    pub(crate) fn halt(&self, socket: RawSocket, key: usize) -> bool {
+        let (Some(socket), Ok(mut core)) = (sys::number(socket), self.enter()) else {
+            return false;
+        };
+        let Some((slot, _)) = Self::owned(&mut core, socket, key) else {
+            return false;
+        };
+        let is_armed = slot.state == State::Enabled && slot.ticket == 0;
+        if is_armed {
+            slot.state = State::Disabled;
+        }
+        is_armed
+    }
+
     /// Queue this packet when the time is over. The latest time counts.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let mut core = self.enter()?;

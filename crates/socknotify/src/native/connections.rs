@@ -165,6 +165,18 @@ impl Connections {
         }
     }
 
+    /// Take a connection that is armed. Its registration is left enabled. False if it is not armed.
+    pub(super) fn halt(&mut self, key: Key, socket: RawSocket) -> bool {
+        match self.get(key, socket) {
+            Some(entry) if matches!(entry.state, State::Armed) => {
+                entry.state = State::Held;
+                entry.left = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The packet could not be posted.
     pub(super) fn take_back_interruption(&mut self, key: Key) {
         if let Some(entry) = self.by_key(key) {

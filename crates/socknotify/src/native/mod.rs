@@ -483,6 +483,11 @@ impl Native {
         }
     }
 
+    /// Disarm a connection that is armed. True if that was done.
+    pub(crate) fn halt(&self, socket: RawSocket, key: Key) -> bool {
+        self.connections().halt(key, socket)
+    }
+
     /// Close the port when nobody uses it any more. Those who wait in it are released, one by the other.
     pub(crate) fn close(&self) {
         if self.closed.swap(true, Ordering::SeqCst) {

@@ -20,6 +20,8 @@ pub(super) struct Deadlines {
 
 struct Schedule {
     wheel: Wheel,
+    /// Of timers, by their own indices.
+    timers: Wheel,
     /// When the port posts the next TIMER.
     alarm: u64,
     /// Memory for the slots whose time is over.
@@ -35,6 +37,7 @@ impl Deadlines {
             start: Instant::now(),
             schedule: Mutex::new(Schedule {
                 wheel: Wheel::new(),
+                timers: Wheel::new(),
                 alarm: NEVER,
                 over: Vec::new(),
             }),
@@ -51,14 +54,14 @@ impl Deadlines {
     }
 
     /// The tick that has begun.
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.start.elapsed().as_millis() as u64
     }
 
     /// Set the deadline of a connection that is about to be armed.
     pub(super) fn set<T>(&self, home: &Home<T>, key: usize, at: u64) {
         let is_late = match home.slots.get_by_key(key) {
-            Some(mut place) if place.armed.is_some() => {
+            Some(mut place) if place.is_waiting() => {
                 place.deadline = at;
                 at < place.scheduled
             }
@@ -72,9 +75,21 @@ impl Deadlines {
         }
     }
 
+    /// Set the time of a timer.
+    pub(super) fn set_timer<T>(&self, home: &Home<T>, index: u32, at: u64) {
+        let mut schedule = lock(&self.schedule);
+        schedule.timers.set(index, at);
+        self.set_alarm(home, &mut schedule);
+    }
+
+    pub(super) fn unset_timer(&self, index: u32) {
+        lock(&self.schedule).timers.unset(index);
+    }
+
     /// See to it that TIMER comes in time for the next deadline.
     fn set_alarm<T>(&self, home: &Home<T>, schedule: &mut Schedule) {
-        let next = schedule.wheel.next();
+        let next = [schedule.wheel.next(), schedule.timers.next()];
+        let next = next.into_iter().flatten().min();
         let Some(next) = next.filter(|&next| next < schedule.alarm) else {
             return;
         };
@@ -85,8 +100,9 @@ impl Deadlines {
         }
     }
 
-    /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed.
-    pub(super) fn expire<T>(&self, home: &Home<T>) {
+    /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed. Returns the timers
+    /// whose times have come.
+    pub(super) fn expire<T>(&self, home: &Home<T>) -> Vec<u32> {
         let now = self.now();
         let mut schedule = lock(&self.schedule);
         schedule.alarm = NEVER;
@@ -98,7 +114,10 @@ impl Deadlines {
             }
         }
         schedule.over = over;
+        let mut due = Vec::new();
+        schedule.timers.advance(now, |index| due.push(index));
         self.set_alarm(home, &mut schedule);
+        due
     }
 }
 
@@ -117,13 +136,14 @@ impl Schedule {
 /// could take the connection and arm it again in between, with another deadline or with none.
 fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
     let mut place = home.slots.get_by_index(index)?;
-    let Some(node) = &place.armed else {
+    if !place.is_waiting() {
         place.scheduled = NEVER;
         return None;
-    };
+    }
+    let key = home.slots.key(place.token(index));
     let at = match place.deadline {
         deadline if deadline > now => deadline,
-        _ if home.interrupt(node.key(), &place, TIMED_OUT, false) => NEVER,
+        _ if home.interrupt(key, &place, TIMED_OUT, false) => NEVER,
         // A thread is just arming it, or has just dequeued it; or its packet is in the queue. The wait
         // for that doubles each time.
         deadline => now + (now - deadline).max(1),

@@ -1,11 +1,13 @@
 //! [`Home`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::Readiness;
-use super::packet::CANCELLED;
+use super::listen::Listener;
+use super::lock;
+use super::packet::{CANCELLED, DRAINING, RESUMED};
 use crate::slots::{Slots, Token};
 use crate::sys::RawSocket;
 use crate::{CompletionPort, EventFilter};
@@ -13,7 +15,7 @@ use crate::{CompletionPort, EventFilter};
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Names a connection or a shared socket of a port, from its adoption to its end. It is never given
+/// Names a connection, a listener or a shared socket of a port, from its adoption to its end. It is never given
 /// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(super) Token);
@@ -32,13 +34,23 @@ pub(super) struct Home<T> {
     pub(super) port: CompletionPort,
     pub(super) slots: Slots<Place<T>>,
     closed: AtomicBool,
+    /// How many connections there are, wherever.
+    connections: AtomicUsize,
+    /// When the last connection has gone, the port closes.
+    draining: AtomicBool,
+    /// A listener rests until a connection ends.
+    is_full: AtomicBool,
+    listeners: Mutex<Vec<Token>>,
+    /// What was here when the port closed.
+    #[allow(clippy::vec_box, reason = "they are moved as they are")]
+    left: Mutex<Vec<Box<Node<T>>>>,
 }
 
-/// What the port knows of a connection or a shared socket. A connection that is not here is held by a
-/// thread.
+/// What the port knows of a connection, a listener or a shared socket. A connection that is not here is held
+/// by a thread.
 pub(super) struct Place<T> {
     pub(super) armed: Option<Box<Node<T>>>,
-    pub(super) shared: Option<Arc<T>>,
+    pub(super) fixture: Option<Fixture<T>>,
     /// The end of the shared socket's registration was asked for.
     pub(super) ends: bool,
     /// The number that it was adopted under.
@@ -49,12 +61,20 @@ pub(super) struct Place<T> {
     pub(super) scheduled: u64,
 }
 
+/// What stays in its place while it is notified.
+pub(super) enum Fixture<T> {
+    Shared(Arc<T>),
+    Listener(Arc<Listener<T>>),
+}
+
 /// A connection with what the port needs to know of it.
 pub(super) struct Node<T> {
     pub(super) value: T,
     pub(super) home: Arc<Home<T>>,
     pub(super) token: Token,
     pub(super) readiness: Readiness,
+    /// It was not known yet to be connected, or not to be.
+    pub(super) is_connecting: bool,
     /// The filter that the system watches it with. Armed with this one again, it is not refused.
     pub(super) watched: Option<EventFilter>,
 }
@@ -70,7 +90,7 @@ impl<T> Default for Place<T> {
     fn default() -> Self {
         Place {
             armed: None,
-            shared: None,
+            fixture: None,
             ends: false,
             socket: RawSocket::default(),
             deadline: NEVER,
@@ -89,9 +109,29 @@ impl<T> Place<T> {
 
     pub(super) fn of_shared(socket: RawSocket, shared: Arc<T>) -> Self {
         Place {
-            shared: Some(shared),
+            fixture: Some(Fixture::Shared(shared)),
             ..Place::of_connection(socket)
         }
+    }
+
+    pub(super) fn of_listener(socket: RawSocket, listener: Arc<Listener<T>>) -> Self {
+        Place {
+            fixture: Some(Fixture::Listener(listener)),
+            ..Place::of_connection(socket)
+        }
+    }
+
+    pub(super) fn shared(&self) -> Option<&Arc<T>> {
+        match &self.fixture {
+            Some(Fixture::Shared(shared)) => Some(shared),
+            _ => None,
+        }
+    }
+
+    /// Whether its wait can end.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.armed.is_some() || matches!(self.fixture, Some(Fixture::Listener(_)))
     }
 
     /// Take the connection that is armed here. Its deadline does not count any more.
@@ -110,6 +150,58 @@ impl<T> Home<T> {
             port,
             slots: Slots::new(),
             closed: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            listeners: Mutex::default(),
+            left: Mutex::default(),
+        }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Count one connection more.
+    pub(super) fn count(&self) {
+        self.connections.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Count one more, if there are fewer than so many. If not, listeners are woken when there may be.
+    pub(super) fn reserve(&self, limit: usize) -> Option<Room<'_, T>> {
+        let count = || {
+            let add = |count| (count < limit).then_some(count + 1);
+            self.connections
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, add)
+                .is_ok()
+        };
+        let is_counted = count() || {
+            // One may have ended before this, and not have seen it.
+            self.is_full.store(true, Ordering::SeqCst);
+            count()
+        };
+        is_counted.then(|| Room(self))
+    }
+
+    /// Count one connection less.
+    pub(super) fn count_off(&self) {
+        let before = self.connections.fetch_sub(1, Ordering::SeqCst);
+        if self.is_full.load(Ordering::SeqCst) && self.is_full.swap(false, Ordering::SeqCst) {
+            let listeners = lock(&self.listeners).clone();
+            for token in listeners {
+                self.interrupt_named(token, RESUMED);
+            }
+        }
+        if before == 1 && self.is_draining() {
+            self.end();
         }
     }
 
@@ -145,7 +237,7 @@ impl<T> Home<T> {
     /// this name.
     pub(super) fn cancel(&self, id: Id) -> bool {
         match self.slots.get(id.0) {
-            Some(place) if place.shared.is_none() && !self.closed.load(Ordering::SeqCst) => {
+            Some(place) if place.shared().is_none() && !self.closed.load(Ordering::SeqCst) => {
                 self.interrupt(self.slots.key(id.0), &place, CANCELLED, true);
                 true
             }
@@ -153,20 +245,120 @@ impl<T> Home<T> {
         }
     }
 
+    /// Have the wait of what has this name end for this reason, or the next one. Not of shared sockets.
+    pub(super) fn interrupt_named(&self, token: Token, reason: u32) -> bool {
+        match self.slots.get(token) {
+            Some(place) if place.shared().is_none() => {
+                self.interrupt(self.slots.key(token), &place, reason, true);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The same for all that there are. Says how many connections.
+    pub(super) fn interrupt_all(&self, reason: u32, is_meant: impl Fn(&Place<T>) -> bool) -> usize {
+        let mut count = 0;
+        for (token, place) in self.slots.iter_named() {
+            if is_meant(&place) {
+                self.interrupt(self.slots.key(token), &place, reason, true);
+                count += 1;
+            }
+        }
+        count
+    }
+
     /// End the registration of a connection that a thread holds, and its name.
     pub(super) fn retire(&self, token: Token, socket: RawSocket, stays_open: bool) {
+        self.forget(token, socket, stays_open);
+        self.count_off();
+    }
+
+    /// The same for what is not counted.
+    pub(super) fn forget(&self, token: Token, socket: RawSocket, stays_open: bool) {
         let system = self.port.system();
         system.release(socket, self.slots.key(token), stays_open);
         self.slots.remove(token);
     }
 
-    /// Close the port beneath, and take out all that is armed or shared.
-    pub(super) fn close(&self) -> Vec<Place<T>> {
+    /// A listener is about to be registered.
+    pub(super) fn add_listener(&self, token: Token) {
+        lock(&self.listeners).push(token);
+    }
+
+    /// A listener that has come out.
+    pub(super) fn listener(&self, key: usize) -> Option<(Id, RawSocket, Arc<Listener<T>>)> {
+        let (token, mut place) = self.slots.named(key)?;
+        place.deadline = NEVER;
+        match &place.fixture {
+            Some(Fixture::Listener(listener)) => {
+                Some((Id(token), place.socket, Arc::clone(listener)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Close a listener, of which a thread has the notification.
+    pub(super) fn close_listener(&self, key: usize) {
+        let Some((token, place)) = self.slots.named(key) else {
+            return;
+        };
+        let socket = place.socket;
+        drop(place);
+        lock(&self.listeners).retain(|&other| other != token);
+        self.forget(token, socket, false);
+    }
+
+    /// Close when the last connection has gone, and accept none.
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.interrupt_all(DRAINING, |place| place.shared().is_none());
+        if self.connections() == 0 {
+            self.end();
+        }
+    }
+
+    /// Close the port beneath, and keep the connections that are in it.
+    pub(super) fn end(&self) {
+        let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
-        let places = self.slots.iter();
-        places
-            .map(|mut place| std::mem::take(&mut *place))
-            .collect()
+        let mut fixtures = Vec::new();
+        for mut place in self.slots.iter() {
+            let place = std::mem::take(&mut *place);
+            left.extend(place.armed);
+            fixtures.extend(place.fixture);
+        }
+        // What they do when they are dropped is their own business.
+        drop(left);
+        drop(fixtures);
+    }
+
+    /// Close the port beneath, and take out all that is armed.
+    #[allow(clippy::vec_box, reason = "they are moved as they are")]
+    pub(super) fn close(&self) -> Vec<Box<Node<T>>> {
+        self.end();
+        std::mem::take(&mut *lock(&self.left))
+    }
+
+    /// Disarm a connection that is armed, and has nothing to report. The slot is locked.
+    pub(super) fn halt(&self, key: usize, place: &Place<T>) -> bool {
+        self.port.system().halt(place.socket, key)
+    }
+}
+
+/// Room for one more connection, which is counted already.
+pub(super) struct Room<'a, T>(&'a Home<T>);
+
+impl<T> Room<'_, T> {
+    /// There is the connection.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl<T> Drop for Room<'_, T> {
+    fn drop(&mut self) {
+        self.0.count_off();
     }
 }

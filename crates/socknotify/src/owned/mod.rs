@@ -114,27 +114,34 @@
 //! ```
 
 mod builder;
+mod connect;
 mod deadlines;
+mod drain;
 mod held;
 mod home;
 mod incoming;
 mod interest;
+mod listen;
 mod packet;
 mod port;
 mod readiness;
 mod source;
+mod timers;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
 mod worker;
 
 pub use builder::Builder;
+pub use connect::Connect;
 pub use held::{AdoptError, Held};
 pub use home::Id;
 pub use incoming::Incoming;
 pub use interest::Interest;
+pub use listen::{Listen, Listening};
 use port::lock;
 pub use port::{Port, SendError, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
 pub use source::{BorrowedSocket, Source};
+pub use timers::TimerId;
 pub use worker::{Event, Worker};

@@ -15,6 +15,10 @@ pub(super) const REFUSED: u32 = 2;
 /// What the packet of a connection says in place of events.
 pub(super) const CANCELLED: u32 = 1 << 30;
 pub(super) const TIMED_OUT: u32 = 1 << 31;
+pub(super) const DRAINING: u32 = 1 << 29;
+pub(super) const ACCEPTED: u32 = 1 << 27;
+/// A listener need not rest any more.
+pub(super) const RESUMED: u32 = 1 << 28;
 
 /// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In all others
 /// it is 0.

@@ -8,8 +8,9 @@ use std::{fmt, io};
 
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place};
-use super::packet::{MESSAGE, REFUSED};
+use super::packet::{DRAINING, MESSAGE, REFUSED};
 use super::source::{Source, raw};
+use super::timers::Timers;
 use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
@@ -26,7 +27,7 @@ use crate::{
 ///
 /// See the [module](super).
 pub struct Port<T, M = ()> {
-    shared: Arc<Shared<T, M>>,
+    pub(super) shared: Arc<Shared<T, M>>,
 }
 
 /// What the port and its workers have in common.
@@ -35,6 +36,7 @@ pub(super) struct Shared<T, M> {
     /// For each of these there is a packet in the queue, or in the hand of a thread that dequeues it.
     pub(super) messages: Mutex<VecDeque<M>>,
     pub(super) deadlines: Deadlines,
+    pub(super) timers: Timers<M>,
     /// What could not be armed, and waits to be reported, with a packet in the queue for each.
     pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
 }
@@ -66,26 +68,9 @@ impl<T: Source, M> Port<T, M> {
     /// The connection comes back when it is no socket, or belongs to another port, or this one already,
     /// and when the port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
-        let socket = raw(&connection);
         let home = &self.shared.home;
-        // It is in its slot before the port can be closed, and so is found when it is.
-        let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
-            return Err(AdoptError::new(connection, RegistrationError::LimitReached));
-        };
-        let adopted = home.port.system().adopt(socket, home.slots.key(token));
-        match either(adopted) {
-            Ok(()) => Ok(Held::from_node(Box::new(Node {
-                value: connection,
-                home: Arc::clone(home),
-                token,
-                readiness: Readiness::new(socket),
-                watched: None,
-            }))),
-            Err(error) => {
-                home.slots.remove(token);
-                Err(AdoptError::new(connection, error))
-            }
-        }
+        home.count();
+        self.shared.adopt(connection)
     }
 
     /// Arm one connection at once. [`Worker::arm`] does so with the next call that waits, which is one
@@ -155,7 +140,10 @@ impl<T: Source, M> Port<T, M> {
     /// already; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
-        let shared = home.slots.get(id.0).and_then(|place| place.shared.clone());
+        let shared = home
+            .slots
+            .get(id.0)
+            .and_then(|place| place.shared().cloned());
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);
@@ -262,6 +250,7 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
                 home: Arc::new(Home::new(port)),
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
+                timers: Timers::new(),
                 refused: Mutex::default(),
             }),
         }
@@ -393,8 +382,54 @@ impl<T, M> Shared<T, M> {
         Some(node)
     }
 
+    /// Send messages, in order. Once the port is closed, they are dropped.
+    pub(super) fn send_all(&self, messages: Vec<M>) {
+        if messages.is_empty() {
+            return;
+        }
+        let packets = vec![self.message_packet(); messages.len()];
+        let mut list = lock(&self.messages);
+        list.extend(messages);
+        let mut list = Some(list);
+        // Whoever wakes for them finds the lock free.
+        let system = self.home.port.system();
+        let _ = system.post(&packets, || drop(list.take()));
+    }
+
     pub(super) fn message_packet(&self) -> Entry {
         Entry::new(self.home.slots.reserved_key(MESSAGE), 0, 0)
+    }
+
+    /// Give a connection its place in the port, which is counted already.
+    pub(super) fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>>
+    where
+        T: Source,
+    {
+        let socket = raw(&connection);
+        let home = &self.home;
+        // It is in its slot before the port can be closed, and so is found when it is.
+        let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
+            home.count_off();
+            return Err(AdoptError::new(connection, RegistrationError::LimitReached));
+        };
+        let adopted = home.port.system().adopt(socket, home.slots.key(token));
+        if let Err(error) = either(adopted) {
+            home.slots.remove(token);
+            home.count_off();
+            return Err(AdoptError::new(connection, error));
+        }
+        if home.is_draining() {
+            // That may not have found it.
+            home.interrupt_named(token, DRAINING);
+        }
+        Ok(Held::from_node(Box::new(Node {
+            value: connection,
+            home: Arc::clone(home),
+            token,
+            readiness: Readiness::new(socket),
+            is_connecting: false,
+            watched: None,
+        })))
     }
 
     /// Report a connection that the system would not watch to whichever thread takes it.
@@ -416,11 +451,12 @@ impl<T, M> Shared<T, M> {
     }
 
     fn close(&self) -> Vec<T> {
-        let places = self.home.close();
+        let armed = self.home.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
+        self.timers.clear();
         self.drop_refused();
-        let armed = places.into_iter().filter_map(|place| place.armed);
-        let connections = armed.map(|node| Held::from_node(node).into_inner());
+        let connections = armed.into_iter();
+        let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // Its messages may refer to the port: no lock is held here.
         drop(messages);

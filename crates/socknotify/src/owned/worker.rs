@@ -1,13 +1,17 @@
 //! [`Worker`]: a thread's part of a port; [`Event`]: what it takes from there.
 
-use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use super::home::Node;
-use super::packet::{CANCELLED, HANDED_ON, MESSAGE, REFUSED, TIMED_OUT, TIMER};
+use super::connect;
+use super::home::{Fixture, Node};
+use super::listen::{Listener, Turn};
+use super::packet::{ACCEPTED, CANCELLED, DRAINING, HANDED_ON, MESSAGE, REFUSED, TIMED_OUT, TIMER};
 use super::port::{Put, Shared};
-use super::{Held, Interest, Source, lock};
+use super::{Held, Id, Interest, Source, lock};
+use crate::sys::RawSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// Something that a port has for one thread.
@@ -24,6 +28,17 @@ pub enum Event<T, M = ()> {
     TimedOut(Held<T>),
     /// The connection was [cancelled](super::Port::cancel).
     Cancelled(Held<T>),
+    /// The port [drains](super::Port::drain). The connection is closed when it is dropped; if it has something to
+    /// finish, arm it again.
+    Draining(Held<T>),
+    /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
+    Accepted(Held<T>),
+    /// A [listener](super::Port::listen) rests for a while, because it cannot accept. With the reason.
+    NotAccepting(Id, io::Error),
+    /// The connection has [connected](super::Port::connect).
+    Connected(Held<T>),
+    /// The connection could not [connect](super::Port::connect), for this reason.
+    Unconnected(Held<T>, io::Error),
     /// The system would not watch the connection: it is out of memory, or of what it allows to be watched; or
     /// the socket in it is not the one that was adopted. Nothing else makes [arming](Worker::arm) fail.
     Refused(Held<T>, RegistrationError),
@@ -90,6 +105,8 @@ pub struct Worker<T: Source, M = ()> {
     entries: Box<[Entry]>,
     /// What was dequeued and not taken, in reverse order.
     pending: Vec<Pending<T>>,
+    /// The keys of listeners that have come out, with what their packets say.
+    listeners: Vec<(usize, u32)>,
 }
 
 /// An event that was not taken.
@@ -97,6 +114,7 @@ enum Pending<T> {
     /// What its packet says.
     Connection(Box<Node<T>>, u32),
     Refused(Box<Node<T>>, RegistrationError),
+    NotAccepting(Id, io::Error),
     /// The key of a shared socket. Whether it is shared still shows when the event is taken.
     Shared(usize, Events),
     /// The first message of the port's list, when the event is taken.
@@ -112,6 +130,7 @@ impl<T: Source, M> Worker<T, M> {
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
             pending: Vec::with_capacity(room),
+            listeners: Vec::new(),
         }
     }
 
@@ -226,8 +245,11 @@ impl<T: Source, M> Worker<T, M> {
         self.is_any_new = false;
         for registration in &self.registrations {
             if let Err(error) = registration.result() {
-                let node = self.shared.take_back(registration.completion_key);
-                let refused = node.map(|node| Pending::Refused(node, error));
+                let key = registration.completion_key;
+                let refused = match self.shared.take_back(key) {
+                    Some(node) => Some(Pending::Refused(node, error)),
+                    None => self.shared.refused_listener(key, error),
+                };
                 self.pending.extend(refused);
             }
         }
@@ -245,8 +267,14 @@ impl<T: Source, M> Worker<T, M> {
                     drop(place);
                     let says = entry.transferred;
                     self.pending.push(Pending::Connection(node, says));
-                } else if place.shared.is_some() {
-                    self.pending.push(Pending::Shared(key, entry.events()));
+                    continue;
+                }
+                match &place.fixture {
+                    Some(Fixture::Shared(_)) => {
+                        self.pending.push(Pending::Shared(key, entry.events()));
+                    }
+                    Some(Fixture::Listener(_)) => self.listeners.push((key, entry.transferred)),
+                    None => {}
                 }
             } else if key == home.slots.reserved_key(MESSAGE) {
                 self.pending.push(Pending::Message);
@@ -259,7 +287,66 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         if is_timer_among {
-            self.shared.deadlines.expire(home);
+            let due = self.shared.deadlines.expire(home);
+            if !due.is_empty() {
+                self.shared.ring(&due);
+            }
+        }
+        if !self.listeners.is_empty() {
+            self.accept();
+        }
+    }
+
+    /// Accept from the listeners that have come out, and arm all at once.
+    #[cold]
+    fn accept(&mut self) {
+        while let Some((key, says)) = self.listeners.pop() {
+            let home = &self.shared.home;
+            if says == CANCELLED || says == DRAINING || home.is_draining() {
+                home.close_listener(key);
+            } else if let Some((id, socket, listener)) = home.listener(key) {
+                self.accept_from(key, id, socket, &listener);
+            }
+        }
+        if !self.pending.is_empty() {
+            // These are for the caller, who need not come back soon.
+            let _ = self.submit();
+        }
+    }
+
+    fn accept_from(&mut self, key: usize, id: Id, socket: RawSocket, listener: &Listener<T>) {
+        let shared = Arc::clone(&self.shared);
+        let mut accepted = Vec::new();
+        let accept = || {
+            listener.accept(&shared.home, |connection| {
+                // If it is not adopted, the port was closed meanwhile.
+                let Ok(held) = shared.adopt(connection) else {
+                    return;
+                };
+                match listener.interest() {
+                    Some(interest) => self.arm(held, interest),
+                    None => accepted.push(Pending::Connection(held.into_node(), ACCEPTED)),
+                }
+            })
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(accept));
+        self.pending.extend(accepted.into_iter().rev());
+        let (turn, panic) = match outcome {
+            Ok(turn) => (turn, None),
+            Err(panic) => (Turn::default(), Some(panic)),
+        };
+        // What keeps it from accepting is said once for as long as it lasts.
+        if let Some(error) = turn.error {
+            self.pending.push(Pending::NotAccepting(id, error));
+        }
+        if let Some(until) = turn.until {
+            let at = shared.deadlines.ticks_until(until);
+            self.deadlines.push((key, at));
+        }
+        let arm = Registration::arm(socket, key, turn.filter, turn.is_drained);
+        self.registrations.push(arm);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
         }
     }
 
@@ -271,6 +358,7 @@ impl<T: Source, M> Worker<T, M> {
         loop {
             let event = match self.pending.pop()? {
                 Pending::Connection(node, says) => Some(connection_event(node, says)),
+                Pending::NotAccepting(id, error) => Some(Event::NotAccepting(id, error)),
                 Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
                 Pending::Shared(key, events) => self.shared.shared_event(key, events),
                 Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
@@ -283,16 +371,25 @@ impl<T: Source, M> Worker<T, M> {
 }
 
 #[inline]
-fn connection_event<T, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
+fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
     match says {
+        TIMED_OUT if node.is_connecting => connect::timed_out(node),
         TIMED_OUT => Event::TimedOut(Held::from_node(node)),
         CANCELLED => {
             // This packet may have come in place of arming it.
             node.watched = None;
             Event::Cancelled(Held::from_node(node))
         }
+        ACCEPTED => Event::Accepted(Held::from_node(node)),
+        DRAINING => {
+            node.watched = None;
+            Event::Draining(Held::from_node(node))
+        }
         events => {
             let events = Events::from_bits_truncate(events);
+            if node.is_connecting {
+                return connect::outcome(node, events);
+            }
             Event::Ready(Held::from_node(node), events)
         }
     }
@@ -303,11 +400,21 @@ impl<T, M> Shared<T, M> {
     fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
         if events.contains(Events::REMOVE) {
-            let socket = slots.remove_by_key(key)?.shared?;
-            return Some(Event::Returned(socket));
+            return match slots.remove_by_key(key)?.fixture? {
+                Fixture::Shared(socket) => Some(Event::Returned(socket)),
+                Fixture::Listener(_) => None,
+            };
         }
-        let socket = Arc::clone(slots.get_by_key(key)?.shared.as_ref()?);
+        let socket = Arc::clone(slots.get_by_key(key)?.shared()?);
         Some(Event::Shared(socket, events))
+    }
+
+    /// The system would not watch a listener any more: it is closed.
+    #[cold]
+    fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Pending<T>> {
+        let (id, ..) = self.home.listener(key)?;
+        self.home.close_listener(key);
+        Some(Pending::NotAccepting(id, error.into()))
     }
 
     /// Hand events on to other threads: put connections back in their slots, and queue the packets
@@ -328,6 +435,7 @@ impl<T, M> Shared<T, M> {
                 Pending::Shared(key, events) => {
                     packets.push(Entry::new(key, events.bits(), HANDED_ON));
                 }
+                Pending::NotAccepting(..) => {}
                 Pending::Message => packets.push(self.message_packet()),
             }
         }

@@ -10,6 +10,11 @@ pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
     socket.as_socket().as_raw_socket()
 }
 
+/// Whether a connect that fails like this has only begun.
+pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::WouldBlock
+}
+
 /// The Win32 code for what the system calls by this number: it is one.
 pub(crate) const fn code(number: i32) -> u32 {
     number as u32

@@ -79,6 +79,10 @@ impl SystemPort {
         either!(self, port => port.interrupt(socket, key, reason, insist))
     }
 
+    pub(crate) fn halt(&self, socket: RawSocket, key: usize) -> bool {
+        either!(self, port => port.halt(socket, key))
+    }
+
     /// Lend this thread's place until the returned value is dropped. The kernel sees by itself when a
     /// thread blocks.
     pub(crate) fn lend_place(&self) -> impl Sized + '_ {

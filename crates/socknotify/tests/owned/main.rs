@@ -8,6 +8,7 @@ mod closes;
 mod deadlines;
 mod drained;
 mod ends;
+mod listen;
 mod model;
 mod moves;
 mod others;

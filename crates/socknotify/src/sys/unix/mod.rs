@@ -14,6 +14,11 @@ pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
     socket.as_fd().as_raw_fd()
 }
 
+/// Whether a connect that fails like this has only begun.
+pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINPROGRESS)
+}
+
 /// The Win32 code for what the system calls by this number: `ERROR_GEN_FAILURE`.
 pub(crate) const fn code(_number: i32) -> u32 {
     31

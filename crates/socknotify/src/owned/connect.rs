@@ -1,0 +1,125 @@
+//! [`Port::connect`]: connections that go out.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use super::home::Node;
+use super::{Event, Held, Id, Interest, Port, Source};
+use crate::{Events, sys};
+
+/// What a port can [connect](Port::connect) to.
+pub trait Connect {
+    /// A connection.
+    type Stream;
+
+    /// Begins to connect a socket in non-blocking mode.
+    ///
+    /// # Errors
+    ///
+    /// What is known at once to keep it from connecting.
+    fn begin(&self) -> io::Result<Self::Stream>;
+}
+
+impl Connect for SocketAddr {
+    type Stream = TcpStream;
+
+    fn begin(&self) -> io::Result<TcpStream> {
+        let domain = Domain::for_address(*self);
+        begin(domain, Some(Protocol::TCP), &(*self).into()).map(Into::into)
+    }
+}
+
+/// A Unix socket connects at once or not at all: if the listener's queue is full, that is
+/// [`io::ErrorKind::WouldBlock`].
+#[cfg(unix)]
+impl Connect for &std::path::Path {
+    type Stream = std::os::unix::net::UnixStream;
+
+    fn begin(&self) -> io::Result<Self::Stream> {
+        let socket = begin(Domain::UNIX, None, &SockAddr::unix(self)?)?;
+        Ok(std::os::fd::OwnedFd::from(socket).into())
+    }
+}
+
+fn begin(domain: Domain, protocol: Option<Protocol>, address: &SockAddr) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::STREAM, protocol)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(address) {
+        Err(error) if !sys::is_connecting(&error) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+impl<T: Source, M> Port<T, M> {
+    /// Connect to an address, without waiting for it. `make` makes of the socket what the port owns.
+    ///
+    /// It is reported as [`Event::Connected`], or as [`Event::Unconnected`] with the reason, which is
+    /// [`io::ErrorKind::TimedOut`] if nothing was known in time. Until then it can be
+    /// [cancelled](Self::cancel), as any connection.
+    ///
+    /// # Errors
+    ///
+    /// What is known at once to keep it from connecting, or from being [adopted](Self::adopt).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Event, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let id = port.connect(listener.local_addr()?, Duration::from_secs(10), |stream| stream)?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// match worker.take() {
+    ///     Some(Event::Connected(connection)) => assert_eq!(connection.id(), id),
+    ///     Some(Event::Unconnected(_, error)) => panic!("{error}"),
+    ///     _ => {}
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ConnectEx")]
+    pub fn connect<A: Connect>(
+        &self,
+        address: A,
+        within: Duration,
+        make: impl FnOnce(A::Stream) -> T,
+    ) -> io::Result<Id> {
+        let connection = self.adopt(make(address.begin()?))?;
+        let id = connection.id();
+        let mut node = connection.into_node();
+        node.is_connecting = true;
+        let connection = Held::from_node(node);
+        self.arm(connection, Interest::OUT.within(within));
+        Ok(id)
+    }
+}
+
+/// What has come of a connect.
+#[cold]
+pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
+    node.is_connecting = false;
+    let error = SockRef::from(&node.value.socket()).take_error();
+    let held = Held::from_node(node);
+    match error {
+        Ok(None) if events.contains(Events::OUT) => Event::Connected(held),
+        Ok(None) => Event::Unconnected(held, io::ErrorKind::NotConnected.into()),
+        Ok(Some(error)) | Err(error) => Event::Unconnected(held, error),
+    }
+}
+
+/// It was not there in time.
+#[cold]
+pub(super) fn timed_out<T, M>(mut node: Box<Node<T>>) -> Event<T, M> {
+    node.is_connecting = false;
+    let error = io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time");
+    Event::Unconnected(Held::from_node(node), error)
+}

@@ -1,0 +1,437 @@
+//! Listening: connections that come by themselves.
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::owned::{Event, Held, Interest, Listening, Port, Worker};
+use socknotify::{Backend, Error};
+
+use crate::support::{PATIENCE, counted, port_with, uninterrupted, wait_until};
+
+for_every_backend! {
+    what_a_listener_accepts_is_armed,
+    what_a_listener_accepts_is_reported_if_asked_for,
+    reported_connections_come_in_their_order,
+    several_listeners_feed_one_port,
+    every_connection_comes_out_once_with_many_threads,
+    a_bound_on_connections_is_kept_and_listening_goes_on,
+    several_listeners_share_a_bound,
+    a_cancelled_listener_is_closed,
+    a_listener_is_closed_with_the_port,
+    a_panic_in_making_a_connection_leaves_the_listener,
+    peers_that_vanish_before_they_are_served_are_no_trouble,
+    a_worker_that_goes_hands_on_what_was_accepted,
+    a_listener_that_belongs_to_another_port_is_refused,
+    #[cfg(unix)]
+    unix_sockets_are_accepted,
+}
+
+type TcpPort = Port<TcpStream>;
+
+fn tcp_port(backend: Backend, places: usize) -> io::Result<TcpPort> {
+    Ok(Port::from(port_with(backend, places)?))
+}
+
+fn loopback() -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+fn client(address: SocketAddr) -> io::Result<TcpStream> {
+    let client = TcpStream::connect(address)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    Ok(client)
+}
+
+#[track_caller]
+fn next(worker: &mut Worker<TcpStream>) -> Event<TcpStream> {
+    let count = worker.process(Some(PATIENCE)).expect("it is open");
+    assert!(count > 0, "something comes");
+    worker.take().expect("an event")
+}
+
+#[track_caller]
+fn ready(worker: &mut Worker<TcpStream>) -> Held<TcpStream> {
+    match next(worker) {
+        Event::Ready(held, _) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn accepted(worker: &mut Worker<TcpStream>) -> Held<TcpStream> {
+    match next(worker) {
+        Event::Accepted(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn what_a_listener_accepts_is_armed(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let seen = Arc::new(Mutex::new(None));
+    let make = {
+        let seen = Arc::clone(&seen);
+        move |stream, address| {
+            *seen.lock().expect("no panic") = Some(address);
+            stream
+        }
+    };
+    port.listen(listener, Interest::IN, make)?;
+    let mut worker = port.worker(4);
+    let mut theirs = client(address)?;
+    assert_eq!(worker.process(Some(Duration::from_millis(20))), Ok(0));
+    assert_eq!(*seen.lock().expect("no panic"), Some(theirs.local_addr()?));
+    assert_eq!(port.connections(), 1);
+    theirs.write_all(b"x")?;
+    let ours = ready(&mut worker);
+    assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    let mut buffer = [0; 2];
+    assert_eq!((&*ours).read(&mut buffer)?, 1);
+    // It does not block.
+    let error = (&*ours).read(&mut buffer).expect_err("nothing is left");
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    drop(ours);
+    assert_eq!(port.connections(), 0);
+    assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0);
+    Ok(())
+}
+
+fn what_a_listener_accepts_is_reported_if_asked_for(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    let mut worker = port.worker(4);
+    let mut theirs = client(address)?;
+    theirs.write_all(b"x")?;
+    let ours = accepted(&mut worker);
+    assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    worker.arm(ours, Interest::IN);
+    drop(ready(&mut worker));
+    Ok(())
+}
+
+fn reported_connections_come_in_their_order(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let clients: Vec<_> = (0..10)
+        .map(|_| client(address))
+        .collect::<io::Result<_>>()?;
+    port.listen(listener, Listening::reporting().batch(4), |stream, _| {
+        stream
+    })?;
+    let mut worker = port.worker(4);
+    for client in &clients {
+        let ours = accepted(&mut worker);
+        assert_eq!(ours.peer_addr()?, client.local_addr()?);
+    }
+    Ok(())
+}
+
+fn several_listeners_feed_one_port(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let mut addresses = Vec::new();
+    for _ in 0..3 {
+        let (listener, address) = loopback()?;
+        port.listen(listener, Interest::OUT, |stream, _| stream)?;
+        addresses.push(address);
+    }
+    let mut worker = port.worker(4);
+    for &address in addresses.iter().chain(&addresses) {
+        let _theirs = client(address)?;
+        let ours = ready(&mut worker);
+        assert_eq!(ours.local_addr()?, address);
+    }
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+fn every_connection_comes_out_once_with_many_threads(backend: Backend) -> io::Result<()> {
+    const CLIENTS: usize = 400;
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    port.listen(listener, Interest::IN, |stream, _| stream)?;
+    let served = Mutex::new(HashSet::new());
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut worker = port.worker(8);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        let Event::Ready(held, _) = event else {
+                            continue;
+                        };
+                        let is_new = served.lock().expect("no panic").insert(held.id());
+                        assert!(is_new, "{} came twice", held.id());
+                        (&*held).write_all(b"y").expect("its peer is there");
+                    }
+                }
+            });
+        }
+        let outcome = thread::scope(|scope| {
+            let clients: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| -> io::Result<()> {
+                        for _ in 0..CLIENTS / 4 {
+                            let mut theirs = client(address)?;
+                            theirs.write_all(b"x")?;
+                            uninterrupted(|| theirs.read_exact(&mut [0]))?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            let mut clients = clients.into_iter();
+            clients.try_for_each(|client| client.join().expect("no panic"))
+        });
+        port.close();
+        outcome
+    })?;
+    assert_eq!(served.into_inner().expect("no panic").len(), CLIENTS);
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+fn a_bound_on_connections_is_kept_and_listening_goes_on(backend: Backend) -> io::Result<()> {
+    const BOUND: usize = 3;
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let listening = Listening::arming(Interest::OUT).at_most(BOUND);
+    port.listen(listener, listening, |stream, _| stream)?;
+    let clients: Vec<_> = (0..10)
+        .map(|_| client(address))
+        .collect::<io::Result<_>>()?;
+    let mut worker = port.worker(16);
+    let mut held = Vec::new();
+    let mut count = 0;
+    while count < clients.len() {
+        while held.len() < BOUND.min(clients.len() - count) {
+            held.push(ready(&mut worker));
+        }
+        assert_eq!(port.connections(), held.len());
+        // What is beyond waits, and costs nothing.
+        assert_eq!(worker.process(Some(Duration::from_millis(5))), Ok(0));
+        // The end of one lets the next one in.
+        held.pop();
+        count += 1;
+    }
+    Ok(())
+}
+
+fn several_listeners_share_a_bound(backend: Backend) -> io::Result<()> {
+    const BOUND: usize = 5;
+    const CLIENTS: usize = 60;
+    let port = tcp_port(backend, 2)?;
+    let most = AtomicUsize::new(0);
+    let mut addresses = Vec::new();
+    for _ in 0..3 {
+        let (listener, address) = loopback()?;
+        let listening = Listening::arming(Interest::OUT).at_most(BOUND);
+        port.listen(listener, listening, |stream, _| stream)?;
+        addresses.push(address);
+    }
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut worker = port.worker(2);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        most.fetch_max(port.connections(), Ordering::Relaxed);
+                        served.fetch_add(1, Ordering::Relaxed);
+                        drop(event);
+                    }
+                }
+            });
+        }
+        let clients: io::Result<Vec<_>> = (0..CLIENTS)
+            .map(|number| client(addresses[number % addresses.len()]))
+            .collect();
+        wait_until("all are served", || {
+            served.load(Ordering::Relaxed) == CLIENTS || clients.is_err()
+        });
+        port.close();
+        clients.map(drop)
+    })?;
+    assert!(most.into_inner() <= BOUND);
+    Ok(())
+}
+
+fn a_cancelled_listener_is_closed(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let id = port.listen(listener, Interest::OUT, |stream, _| stream)?;
+    let mut worker = port.worker(4);
+    let theirs = client(address)?;
+    let ours = ready(&mut worker);
+    assert!(port.cancel(id));
+    assert_eq!(worker.process(Some(Duration::ZERO)), Ok(0));
+    assert!(TcpStream::connect(address).is_err());
+    assert!(!port.cancel(id), "it is closed already");
+    // What was accepted is not concerned.
+    assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    worker.arm(ours, Interest::OUT);
+    drop(ready(&mut worker));
+    Ok(())
+}
+
+fn a_listener_is_closed_with_the_port(backend: Backend) -> io::Result<()> {
+    let dropped = Arc::new(());
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let kept = Arc::clone(&dropped);
+    port.listen(listener, Interest::IN, move |stream, _| {
+        let _ = &kept;
+        stream
+    })?;
+    assert!(port.close().is_empty());
+    assert!(TcpStream::connect(address).is_err());
+    assert_eq!(
+        Arc::strong_count(&dropped),
+        1,
+        "and what it makes them with"
+    );
+    let (listener, _) = loopback()?;
+    assert!(
+        port.listen(listener, Interest::IN, |stream, _| stream)
+            .is_err()
+    );
+    Ok(())
+}
+
+fn a_panic_in_making_a_connection_leaves_the_listener(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let panics = Arc::new(AtomicBool::new(true));
+    let make = {
+        let panics = Arc::clone(&panics);
+        move |stream, _| {
+            assert!(!panics.swap(false, Ordering::Relaxed), "on purpose");
+            stream
+        }
+    };
+    port.listen(listener, Interest::OUT, make)?;
+    let mut theirs = client(address)?;
+    let mut worker = port.worker(4);
+    let panicked = catch_unwind(AssertUnwindSafe(|| next(&mut worker)));
+    assert!(panicked.is_err());
+    assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0, "it is closed");
+    assert_eq!(port.connections(), 0);
+    let theirs = client(address)?;
+    let ours = ready(&mut worker);
+    assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    Ok(())
+}
+
+fn peers_that_vanish_before_they_are_served_are_no_trouble(backend: Backend) -> io::Result<()> {
+    const PEERS: usize = 100;
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    port.listen(listener, Interest::IN, |stream, _| stream)?;
+    let mut worker = port.worker(8);
+    for number in 0..PEERS {
+        let theirs = client(address)?;
+        if number % 2 == 0 {
+            // With a reset.
+            socket2::Socket::from(theirs).set_linger(Some(Duration::ZERO))?;
+        }
+    }
+    // A last one, behind them all.
+    let mut theirs = client(address)?;
+    theirs.write_all(b"x")?;
+    loop {
+        let ours = ready(&mut worker);
+        if let Ok(1) = (&*ours).read(&mut [0]) {
+            break;
+        }
+    }
+    assert_eq!(port.connections(), 0);
+    assert_eq!(counted(port.snapshot().registrations), 1);
+    Ok(())
+}
+
+fn a_worker_that_goes_hands_on_what_was_accepted(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let theirs = client(address)?;
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    let mut first = port.worker(4);
+    assert_eq!(first.process(Some(PATIENCE)), Ok(1));
+    drop(first);
+    let ours = accepted(&mut port.worker(4));
+    assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    Ok(())
+}
+
+fn a_listener_that_belongs_to_another_port_is_refused(backend: Backend) -> io::Result<()> {
+    let [port, other] = [tcp_port(backend, 2)?, tcp_port(backend, 2)?];
+    let (listener, _) = loopback()?;
+    let shared = Arc::new(listener);
+    let listeners = Port::<Arc<TcpListener>>::from(port_with(backend, 2)?);
+    let held = listeners.adopt(Arc::clone(&shared))?;
+    let again = TcpListenerOf(Arc::clone(&shared));
+    assert!(
+        port.listen(again, Interest::IN, |stream, _| stream)
+            .is_err()
+    );
+    drop(held);
+    // It is free again, and nothing is left of the attempt.
+    let again = TcpListenerOf(Arc::clone(&shared));
+    other.listen(again, Interest::OUT, |stream, _| stream)?;
+    let _theirs = client(shared.local_addr()?)?;
+    drop(ready(&mut other.worker(4)));
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    assert!(matches!(
+        port.worker(1).process(Some(Duration::ZERO)),
+        Ok(0)
+    ));
+    port.close();
+    assert_eq!(port.worker(1).process(None), Err(Error::Closed));
+    Ok(())
+}
+
+/// A listener that somebody else has, too.
+struct TcpListenerOf(Arc<TcpListener>);
+
+impl socknotify::owned::Source for TcpListenerOf {
+    fn socket(&self) -> socknotify::owned::BorrowedSocket<'_> {
+        self.0.socket()
+    }
+}
+
+impl socknotify::owned::Listen for TcpListenerOf {
+    type Stream = TcpStream;
+    type Address = SocketAddr;
+
+    fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.0.accept_next()
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        self.0.prepare()
+    }
+}
+
+#[cfg(unix)]
+fn unix_sockets_are_accepted(backend: Backend) -> io::Result<()> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    let path = std::env::temp_dir().join(format!("socknotify-listen-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let port = Port::<UnixStream>::from(port_with(backend, 2)?);
+    port.listen(UnixListener::bind(&path)?, Interest::IN, |stream, _| stream)?;
+    let mut worker = port.worker(4);
+    let mut theirs = UnixStream::connect(&path)?;
+    std::fs::remove_file(&path)?;
+    theirs.write_all(b"x")?;
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    assert!(matches!(worker.take(), Some(Event::Ready(..))));
+    Ok(())
+}
