@@ -311,8 +311,9 @@ impl<T> Home<T> {
 
     /// Close when the last connection has gone, and accept none.
     pub(super) fn drain(&self) {
-        self.draining.store(true, Ordering::SeqCst);
-        self.interrupt_all(DRAINING, |place| place.shared().is_none());
+        if !self.draining.swap(true, Ordering::SeqCst) {
+            self.interrupt_all(DRAINING, |place| place.shared().is_none());
+        }
         if self.connections() == 0 {
             self.end();
         }

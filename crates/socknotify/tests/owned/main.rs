@@ -5,13 +5,16 @@
 mod support;
 
 mod closes;
+mod connect;
 mod deadlines;
+mod drain;
 mod drained;
 mod ends;
 mod listen;
 mod model;
 mod moves;
 mod others;
+mod timers;
 
 use std::io;
 

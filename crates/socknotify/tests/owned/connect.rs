@@ -1,0 +1,188 @@
+//! Connections that go out.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socknotify::Backend;
+use socknotify::owned::{Event, Held, Interest, Port, Worker};
+
+use crate::support::{Kind, PATIENCE, port_with, refusing};
+
+for_every_backend! {
+    a_connection_is_made,
+    a_refused_connection_says_why,
+    a_peer_that_does_not_answer_is_timed_out,
+    a_connect_can_be_cancelled_and_goes_on,
+    a_connect_under_way_drains,
+    a_hundred_connections_are_made_at_once,
+    #[cfg(unix)]
+    a_unix_socket_connects,
+}
+
+fn tcp_port(backend: Backend) -> io::Result<Port<TcpStream>> {
+    Ok(Port::from(port_with(backend, 2)?))
+}
+
+#[track_caller]
+fn next(worker: &mut Worker<TcpStream>) -> Event<TcpStream> {
+    assert!(worker.process(Some(PATIENCE)).expect("it is open") > 0);
+    worker.take().expect("an event")
+}
+
+#[track_caller]
+fn connected(event: Event<TcpStream>) -> Held<TcpStream> {
+    match event {
+        Event::Connected(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_connection_is_made(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let id = port.connect(address, PATIENCE, |stream| stream)?;
+    let held = connected(next(&mut worker));
+    assert_eq!(held.id(), id);
+    let (theirs, _) = listener.accept()?;
+    assert_eq!(held.local_addr()?, theirs.peer_addr()?);
+    // From here on it is like any other.
+    worker.arm(held, Interest::OUT);
+    let Event::Ready(held, _) = next(&mut worker) else {
+        panic!("it is writable");
+    };
+    worker.arm(held, Interest::IN.within(Duration::from_millis(1)));
+    assert!(matches!(next(&mut worker), Event::TimedOut(_)));
+    Ok(())
+}
+
+fn a_refused_connection_says_why(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let (_keeps, address) = refusing(Kind::Tcp4)?;
+    let address: SocketAddr = address.as_socket().expect("an address");
+    let error = match port.connect(address, PATIENCE, |stream| stream) {
+        Err(error) => error,
+        Ok(id) => match next(&mut worker) {
+            Event::Unconnected(held, error) => {
+                assert_eq!(held.id(), id);
+                error
+            }
+            other => panic!("{other:?}"),
+        },
+    };
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}");
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+/// A listener whose queue is full: the system drops what else comes.
+fn silent() -> io::Result<(TcpListener, SocketAddr, Vec<TcpStream>)> {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    socket.listen(1)?;
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr()?;
+    let mut queued = Vec::new();
+    let little = Duration::from_millis(100);
+    while let Ok(stream) = TcpStream::connect_timeout(&address, little) {
+        queued.push(stream);
+        assert!(queued.len() < 1000, "its queue has no end");
+    }
+    Ok((listener, address, queued))
+}
+
+fn a_peer_that_does_not_answer_is_timed_out(backend: Backend) -> io::Result<()> {
+    if cfg!(windows) {
+        // There a full queue refuses.
+        return Ok(());
+    }
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let (_listener, address, _queued) = silent()?;
+    let time = Duration::from_millis(30);
+    let begin = std::time::Instant::now();
+    port.connect(address, time, |stream| stream)?;
+    match next(&mut worker) {
+        Event::Unconnected(_, error) => assert_eq!(error.kind(), io::ErrorKind::TimedOut),
+        other => panic!("{other:?}"),
+    }
+    assert!(begin.elapsed() >= time);
+    Ok(())
+}
+
+fn a_connect_can_be_cancelled_and_goes_on(backend: Backend) -> io::Result<()> {
+    if cfg!(windows) {
+        return Ok(());
+    }
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let (_listener, address, _queued) = silent()?;
+    let id = port.connect(address, PATIENCE, |stream| stream)?;
+    assert!(port.cancel(id));
+    let Event::Cancelled(held) = next(&mut worker) else {
+        panic!("it is cancelled");
+    };
+    worker.arm(held, Interest::OUT.within(Duration::from_millis(5)));
+    assert!(matches!(
+        next(&mut worker),
+        Event::Unconnected(_, error) if error.kind() == io::ErrorKind::TimedOut
+    ));
+    Ok(())
+}
+
+fn a_connect_under_way_drains(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    port.connect(listener.local_addr()?, PATIENCE, |stream| stream)?;
+    port.drain(PATIENCE);
+    let Event::Draining(held) = next(&mut worker) else {
+        panic!("it drains");
+    };
+    worker.arm(held, Interest::OUT);
+    drop(connected(next(&mut worker)));
+    assert_eq!(worker.process(None), Err(socknotify::Error::Closed));
+    Ok(())
+}
+
+fn a_hundred_connections_are_made_at_once(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 100;
+    let port = tcp_port(backend)?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    port.listen(listener, Interest::IN, |stream, _| stream)?;
+    for _ in 0..CONNECTIONS {
+        port.connect(address, PATIENCE, |stream| stream)?;
+    }
+    let mut worker = port.worker(16);
+    let mut made = Vec::new();
+    while made.len() < CONNECTIONS {
+        made.push(connected(next(&mut worker)));
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn a_unix_socket_connects(backend: Backend) -> io::Result<()> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    let path = std::env::temp_dir().join(format!("socknotify-connect-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let _listener = UnixListener::bind(&path)?;
+    let port = Port::<UnixStream>::from(port_with(backend, 2)?);
+    let mut worker = port.worker(4);
+    port.connect(path.as_path(), PATIENCE, |stream| stream)?;
+    std::fs::remove_file(&path)?;
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    assert!(matches!(worker.take(), Some(Event::Connected(_))));
+    assert!(
+        port.connect(path.as_path(), PATIENCE, |stream| stream)
+            .is_err()
+    );
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}

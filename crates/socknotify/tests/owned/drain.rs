@@ -1,0 +1,369 @@
+//! Shutting down in good order; taking out by name.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify::owned::{Event, Held, Interest};
+use socknotify::{Backend, Error, EventFilter};
+
+use crate::support::{PATIENCE, uninterrupted};
+use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
+
+for_every_backend! {
+    an_armed_connection_comes_out_as_draining,
+    a_held_connection_comes_out_as_draining_when_it_is_armed,
+    what_is_adopted_later_comes_out_as_draining_too,
+    a_connection_finishes_what_it_has_begun,
+    the_port_closes_when_the_last_connection_has_gone,
+    an_empty_port_closes_at_once,
+    what_is_not_finished_in_time_is_cut_off_and_handed_back,
+    a_held_connection_is_cut_off_when_it_is_armed_too_late,
+    a_shorter_time_cuts_it_short,
+    shared_sockets_do_not_keep_a_port_open,
+    draining_under_full_load_loses_nothing,
+    all_connections_are_cancelled_at_once,
+    an_armed_connection_is_taken_out,
+    what_has_come_out_is_not_taken,
+    what_was_taken_out_has_nothing_to_report,
+    taking_at_any_moment_loses_nothing,
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[track_caller]
+fn draining(worker: &mut TestWorker) -> Held<Connection> {
+    match next(worker) {
+        Event::Draining(connection) => connection,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn an_armed_connection_comes_out_as_draining(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    port.arm(connection, Interest::IN);
+    assert!(!port.is_draining());
+    port.drain(LONG);
+    assert!(port.is_draining());
+    drop(draining(&mut worker));
+    assert_eq!(uninterrupted(|| peer.read(&mut [0]))?, 0);
+    Ok(())
+}
+
+fn a_held_connection_comes_out_as_draining_when_it_is_armed(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    port.drain(LONG);
+    nothing(&mut worker);
+    worker.arm(connection, Interest::IN);
+    let connection = draining(&mut worker);
+    // Once.
+    worker.arm(connection, Interest::IN);
+    drop(ready(next(&mut worker)));
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    Ok(())
+}
+
+fn what_is_adopted_later_comes_out_as_draining_too(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (_first, _first_peer) = connect(&port)?;
+    port.drain(LONG);
+    let (connection, _peer) = connect(&port)?;
+    worker.arm(connection, Interest::OUT);
+    let connection = draining(&mut worker);
+    worker.arm(connection, Interest::OUT);
+    drop(ready(next(&mut worker)));
+    Ok(())
+}
+
+fn a_connection_finishes_what_it_has_begun(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    port.arm(connection, Interest::IN);
+    port.drain(LONG);
+    let connection = draining(&mut worker);
+    worker.arm(connection, Interest::IN);
+    nothing(&mut worker);
+    peer.write_all(b"x")?;
+    let connection = ready(next(&mut worker));
+    (&connection.socket).read_exact(&mut [0])?;
+    (&connection.socket).write_all(b"y")?;
+    drop(connection);
+    let mut answer = Vec::new();
+    uninterrupted(|| peer.read_to_end(&mut answer))?;
+    assert_eq!(answer, b"y");
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    Ok(())
+}
+
+fn the_port_closes_when_the_last_connection_has_gone(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (first, _first_peer) = connect(&port)?;
+    let (second, _second_peer) = connect(&port)?;
+    port.drain(LONG);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| worker.process(None));
+        drop(first);
+        assert_eq!(port.connections(), 1);
+        // One that is taken back is the port's no more.
+        drop(second.into_inner());
+        assert_eq!(waiting.join().expect("no panic"), Err(Error::Closed));
+    });
+    assert_eq!(port.connections(), 0);
+    assert!(port.close().is_empty());
+    Ok(())
+}
+
+fn an_empty_port_closes_at_once(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    port.drain(LONG);
+    assert_eq!(port.worker(1).process(None), Err(Error::Closed));
+    Ok(())
+}
+
+fn what_is_not_finished_in_time_is_cut_off_and_handed_back(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let (connection, peer) = connect(&port)?;
+        worker.arm(connection, Interest::IN);
+        peers.push(peer);
+    }
+    nothing(&mut worker);
+    let time = Duration::from_millis(30);
+    let begin = Instant::now();
+    port.drain(time);
+    for number in 0..3 {
+        let connection = draining(&mut worker);
+        if number > 0 {
+            worker.arm(connection, Interest::IN);
+        }
+    }
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    assert!(begin.elapsed() >= time);
+    assert_eq!(port.connections(), 2);
+    assert_eq!(port.close().len(), 2);
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+fn a_held_connection_is_cut_off_when_it_is_armed_too_late(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    port.drain(Duration::from_millis(5));
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    worker.arm(connection, Interest::IN);
+    assert_eq!(uninterrupted(|| peer.read(&mut [0]))?, 0);
+    assert_eq!(port.connections(), 0);
+    assert!(port.close().is_empty());
+    Ok(())
+}
+
+fn a_shorter_time_cuts_it_short(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    port.drain(LONG);
+    worker.arm(connection, Interest::IN);
+    let connection = draining(&mut worker);
+    worker.arm(connection, Interest::IN);
+    nothing(&mut worker);
+    port.drain(Duration::ZERO);
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    assert_eq!(port.close().len(), 1);
+    Ok(())
+}
+
+fn shared_sockets_do_not_keep_a_port_open(backend: Backend) -> io::Result<()> {
+    let port = socknotify::owned::Port::<std::net::UdpSocket>::from(crate::support::port_with(
+        backend, 2,
+    )?);
+    let socket = std::sync::Arc::new(std::net::UdpSocket::bind("127.0.0.1:0")?);
+    let trigger = socknotify::owned::SharedTrigger::Level;
+    port.share(std::sync::Arc::clone(&socket), EventFilter::IN, trigger)?;
+    port.drain(LONG);
+    assert_eq!(port.worker(1).process(None), Err(Error::Closed));
+    assert_eq!(std::sync::Arc::strong_count(&socket), 1);
+    Ok(())
+}
+
+/// Clients go on sending while the server ends: each connection is told once, and each is counted.
+fn draining_under_full_load_loses_nothing(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 64;
+    let port = owning_port(backend, 2)?;
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (connection, peer) = connect(&port)?;
+        port.arm(connection, Interest::IN);
+        peers.push(peer);
+    }
+    let told = AtomicUsize::new(0);
+    let served = AtomicUsize::new(0);
+    let cut_off = thread::scope(|scope| {
+        let serve = || {
+            scope.spawn(|| {
+                let mut worker = port.worker(8);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        match event {
+                            Event::Ready(mut held, _) => {
+                                let mut byte = [0];
+                                if let Ok(1) = (&held.socket).read(&mut byte) {
+                                    held.served += 1;
+                                    served.fetch_add(1, Ordering::Relaxed);
+                                    let _ = (&held.socket).write_all(&byte);
+                                    worker.arm(held, Interest::IN);
+                                }
+                            }
+                            Event::Draining(held) => {
+                                told.fetch_add(1, Ordering::Relaxed);
+                                // Half of them wait for one more request.
+                                if told.load(Ordering::Relaxed) % 2 == 0 {
+                                    worker.arm(held, Interest::IN.within(PATIENCE));
+                                }
+                            }
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                }
+            })
+        };
+        let threads = [(); 4].map(|()| serve());
+        for mut peer in peers {
+            scope.spawn(move || {
+                // Until its connection is closed. Its end may leave a reset.
+                while peer.write_all(b"x").is_ok()
+                    && matches!(uninterrupted(|| peer.read(&mut [0])), Ok(1))
+                {}
+            });
+        }
+        while served.load(Ordering::Relaxed) < 10 * CONNECTIONS {
+            thread::yield_now();
+        }
+        port.drain(Duration::from_millis(200));
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        port.close().len()
+    });
+    assert_eq!(told.into_inner(), CONNECTIONS);
+    assert!(cut_off <= CONNECTIONS / 2, "{cut_off}");
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+fn all_connections_are_cancelled_at_once(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(16);
+    let mut peers = Vec::new();
+    for _ in 0..5 {
+        let (connection, peer) = connect(&port)?;
+        worker.arm(connection, Interest::IN);
+        peers.push(peer);
+    }
+    let (held, _peer) = connect(&port)?;
+    nothing(&mut worker);
+    assert_eq!(port.cancel_all(), 6);
+    for _ in 0..5 {
+        assert!(matches!(next(&mut worker), Event::Cancelled(_)));
+    }
+    nothing(&mut worker);
+    worker.arm(held, Interest::OUT);
+    assert!(matches!(next(&mut worker), Event::Cancelled(_)));
+    assert_eq!(port.cancel_all(), 0);
+    Ok(())
+}
+
+fn an_armed_connection_is_taken_out(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, mut peer) = connect(&port)?;
+    let id = connection.id();
+    assert!(port.take(id).is_none(), "it is held");
+    port.arm(connection, Interest::IN.within(Duration::from_millis(20)));
+    let connection = port.take(id).expect("it is armed");
+    assert_eq!(connection.id(), id);
+    assert!(port.take(id).is_none(), "it is held");
+    peer.write_all(b"x")?;
+    // Neither what it waited for nor its deadline is reported.
+    assert_eq!(worker.process(Some(Duration::from_millis(40))), Ok(0));
+    worker.arm(connection, Interest::IN);
+    drop(ready(next(&mut worker)));
+    assert!(port.take(id).is_none(), "it is closed");
+    Ok(())
+}
+
+fn what_has_come_out_is_not_taken(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    let id = connection.id();
+    worker.arm(connection, Interest::OUT);
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    assert!(port.take(id).is_none());
+    let connection = ready(worker.take().expect("an event"));
+    worker.arm(connection, Interest::IN);
+    assert!(port.cancel(id));
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    assert!(port.take(id).is_none());
+    Ok(())
+}
+
+fn what_was_taken_out_has_nothing_to_report(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    for _ in 0..100 {
+        let (connection, mut peer) = connect(&port)?;
+        let id = connection.id();
+        port.arm(connection, Interest::IN);
+        peer.write_all(b"x")?;
+        match port.take(id) {
+            Some(connection) => {
+                nothing(&mut worker);
+                drop(connection);
+            }
+            None => drop(ready(next(&mut worker))),
+        }
+        nothing(&mut worker);
+    }
+    Ok(())
+}
+
+/// Two threads take it, one waits for it, and it becomes ready: one of them has it.
+fn taking_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    for _ in 0..crate::support::rounds(300) {
+        let (connection, mut peer) = connect(&port)?;
+        let id = connection.id();
+        let mut worker = port.worker(4);
+        let count = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        if let Some(connection) = port.take(id) {
+                            count.fetch_add(1, Ordering::Relaxed);
+                            port.arm(connection, Interest::IN);
+                        }
+                    }
+                });
+            }
+            port.arm(connection, Interest::IN);
+            scope.spawn(|| peer.write_all(b"x").expect("it is open"));
+            drop(ready(next(&mut worker)));
+        });
+        assert!(port.take(id).is_none());
+        assert_eq!(port.connections(), 0);
+    }
+    Ok(())
+}

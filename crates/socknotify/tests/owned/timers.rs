@@ -1,0 +1,260 @@
+//! Timers that belong to no connection.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify::Backend;
+use socknotify::owned::{Event, Interest, Port, TimerId};
+
+use crate::support::{port_with, rounds, wait_until};
+use crate::{TestWorker, connect, next, nothing, owning_port};
+
+for_every_backend! {
+    a_message_comes_after_its_time_and_never_early,
+    messages_come_in_the_order_of_their_times,
+    a_cancelled_timer_sends_nothing,
+    a_timer_is_cancelled_once,
+    an_old_name_does_not_cancel_a_later_timer,
+    a_timer_repeats_until_it_is_cancelled,
+    what_a_slow_thread_misses_is_left_out,
+    a_thread_that_waits_already_hears_of_a_timer,
+    timers_and_deadlines_share_the_clock,
+    a_time_too_long_is_never,
+    a_million_timers_are_set_and_cancelled,
+    timers_that_many_threads_set_come_once_each,
+    timers_go_with_the_port,
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+const SHORT: Duration = Duration::from_millis(20);
+
+#[track_caller]
+fn message(worker: &mut TestWorker) -> u64 {
+    match next(worker) {
+        Event::Message(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_message_comes_after_its_time_and_never_early(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    for time in [0, 1, 2, 5, 17, 63, 64, 65, 130] {
+        let begin = Instant::now();
+        port.send_after(Duration::from_millis(time), time)?;
+        assert_eq!(message(&mut worker), time);
+        let passed = begin.elapsed();
+        assert!(passed >= Duration::from_millis(time), "{passed:?}");
+    }
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn messages_come_in_the_order_of_their_times(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    for time in [40, 10, 30, 20] {
+        port.send_after(Duration::from_millis(time), time)?;
+    }
+    for time in [10, 20, 30, 40] {
+        assert_eq!(message(&mut worker), time);
+    }
+    Ok(())
+}
+
+fn a_cancelled_timer_sends_nothing(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let timer = port.send_after(SHORT, 1)?;
+    port.send_after(2 * SHORT, 2)?;
+    assert!(port.cancel_timer(timer));
+    assert_eq!(message(&mut worker), 2);
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn a_timer_is_cancelled_once(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let timer = port.send_after(LONG, 1)?;
+    assert!(port.cancel_timer(timer));
+    assert!(!port.cancel_timer(timer));
+    let timer = port.send_after(Duration::ZERO, 2)?;
+    assert_eq!(message(&mut worker), 2);
+    assert!(!port.cancel_timer(timer), "it is over");
+    Ok(())
+}
+
+fn an_old_name_does_not_cancel_a_later_timer(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let old = port.send_after(LONG, 1)?;
+    assert!(port.cancel_timer(old));
+    let new = port.send_after(SHORT, 2)?;
+    assert_ne!(old, new);
+    assert!(!port.cancel_timer(old));
+    assert_eq!(message(&mut worker), 2);
+    Ok(())
+}
+
+fn a_timer_repeats_until_it_is_cancelled(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let begin = Instant::now();
+    let period = Duration::from_millis(5);
+    let timer = port.send_every(period, 7)?;
+    for number in 1..=5 {
+        assert_eq!(message(&mut worker), 7);
+        assert!(begin.elapsed() >= period * number);
+    }
+    assert!(port.cancel_timer(timer));
+    // One may be on its way.
+    let left = worker.process(Some(Duration::ZERO))?;
+    assert!(left <= 1);
+    let _ = worker.take();
+    assert_eq!(worker.process(Some(4 * period)), Ok(0));
+    Ok(())
+}
+
+fn what_a_slow_thread_misses_is_left_out(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(64);
+    let period = Duration::from_millis(10);
+    let begin = Instant::now();
+    port.send_every(period, 7)?;
+    // Nobody asks for messages until ten of them are due.
+    while begin.elapsed() < 10 * period {
+        thread::yield_now();
+    }
+    let mut count = 0;
+    let mut last = begin;
+    while count < 3 {
+        assert_eq!(message(&mut worker), 7);
+        count += 1;
+        last = Instant::now();
+    }
+    // The first one was late; two more take more than one period.
+    assert!(last - begin >= 11 * period, "{:?}", last - begin);
+    Ok(())
+}
+
+fn a_thread_that_waits_already_hears_of_a_timer(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    port.send_after(LONG, 1)?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| message(&mut worker));
+        wait_until("it waits", || port.snapshot().waiting == 1);
+        port.send_after(Duration::from_millis(1), 2).map(drop)?;
+        assert_eq!(waiting.join().expect("no panic"), 2);
+        Ok(())
+    })
+}
+
+fn timers_and_deadlines_share_the_clock(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    let begin = Instant::now();
+    worker.arm(connection, Interest::IN.until(begin + 2 * SHORT));
+    nothing(&mut worker);
+    port.send_after(SHORT, 1)?;
+    port.send_after(3 * SHORT, 3)?;
+    assert_eq!(message(&mut worker), 1);
+    assert!(matches!(next(&mut worker), Event::TimedOut(_)));
+    assert!(begin.elapsed() >= 2 * SHORT);
+    assert_eq!(message(&mut worker), 3);
+    Ok(())
+}
+
+fn a_time_too_long_is_never(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let timer = port.send_after(Duration::MAX, 1)?;
+    let other = port.send_every(Duration::MAX, 2)?;
+    assert_eq!(worker.process(Some(SHORT)), Ok(0));
+    assert!(port.cancel_timer(timer));
+    assert!(port.cancel_timer(other));
+    Ok(())
+}
+
+fn a_million_timers_are_set_and_cancelled(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let count = rounds(1_000_000) as u64;
+    let timers: Vec<TimerId> = (0..count)
+        .map(|number| port.send_after(LONG + Duration::from_millis(number), number))
+        .collect::<Result<_, _>>()?;
+    port.send_after(Duration::from_millis(1), u64::MAX)?;
+    assert_eq!(message(&mut worker), u64::MAX);
+    assert!(timers.into_iter().all(|timer| port.cancel_timer(timer)));
+    nothing(&mut worker);
+    Ok(())
+}
+
+fn timers_that_many_threads_set_come_once_each(backend: Backend) -> io::Result<()> {
+    const EACH: u64 = 2000;
+    let port = owning_port(backend, 2)?;
+    let counts: Vec<AtomicUsize> = (0..2 * EACH).map(|_| AtomicUsize::new(0)).collect();
+    let came = AtomicUsize::new(0);
+    let cancelled = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut worker = port.worker(16);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        let Event::Message(number) = event else {
+                            panic!("{event:?}");
+                        };
+                        counts[number as usize].fetch_add(1, Ordering::Relaxed);
+                        came.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let setters: Vec<_> = (0..2)
+            .map(|half| {
+                let (port, counts, cancelled) = (&port, &counts, &cancelled);
+                scope.spawn(move || {
+                    for number in half * EACH..(half + 1) * EACH {
+                        let time = Duration::from_micros(number * 37 % 20_000);
+                        let timer = port.send_after(time, number).expect("it is open");
+                        if number % 3 == 0 && port.cancel_timer(timer) {
+                            counts[number as usize].fetch_add(1, Ordering::Relaxed);
+                            cancelled.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for setter in setters {
+            setter.join().expect("no panic");
+        }
+        let all = 2 * EACH as usize;
+        wait_until("each came or was cancelled", || {
+            came.load(Ordering::Relaxed) + cancelled.load(Ordering::Relaxed) >= all
+        });
+        port.close();
+    });
+    for count in counts {
+        assert_eq!(count.into_inner(), 1);
+    }
+    Ok(())
+}
+
+fn timers_go_with_the_port(backend: Backend) -> io::Result<()> {
+    let message = Arc::new(());
+    let port = Port::<std::net::TcpStream, Arc<()>>::from(port_with(backend, 2)?);
+    port.send_after(LONG, Arc::clone(&message))?;
+    port.send_every(LONG, Arc::clone(&message))?;
+    port.close();
+    assert_eq!(Arc::strong_count(&message), 1);
+    assert!(port.send_after(SHORT, Arc::clone(&message)).is_err());
+    assert!(port.send_every(SHORT, Arc::clone(&message)).is_err());
+    assert_eq!(Arc::strong_count(&message), 1);
+    Ok(())
+}
