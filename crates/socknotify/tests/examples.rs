@@ -1,12 +1,12 @@
 //! The examples that are servers, as processes of their own, and clients that talk to them.
 
-use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+use std::{env, fs};
 
 use socket2::{Domain, Socket, Type};
 
@@ -139,6 +139,31 @@ fn join(
         client,
         name.unwrap_or_else(|| panic!("{line:?}")).to_owned(),
     ))
+}
+
+/// It is the example `echo`, which runs here, and is short.
+#[test]
+fn the_first_program_of_the_readme_echoes() -> io::Result<()> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(here.join("../../README.md"))?.replace('\r', "");
+    let (_, rest) = readme.split_once("```rust,no_run\n").expect("a program");
+    let (program, _) = rest.split_once("```").expect("its end");
+    let example = fs::read_to_string(here.join("examples/echo.rs"))?.replace('\r', "");
+    assert!(example.ends_with(program), "they differ");
+    assert!(program.lines().count() <= 35);
+
+    let server = Example::start("echo", &[])?;
+    let clients = (0..20).map(|_| server.connect());
+    let clients = clients.collect::<io::Result<Vec<_>>>()?;
+    for mut client in &clients {
+        client.write_all(b"ping")?;
+    }
+    for client in &clients {
+        expect(client, b"ping");
+        client.shutdown(Shutdown::Write)?;
+        expect_end(client);
+    }
+    Ok(())
 }
 
 #[test]
