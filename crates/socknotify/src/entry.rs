@@ -1,5 +1,7 @@
 //! What comes out of a port: [`Entry`] and its [`Events`].
 
+use std::hash::{Hash, Hasher};
+
 use bitflags::bitflags;
 
 bitflags! {
@@ -37,7 +39,9 @@ impl Events {
 /// A socket notification carries the registration's completion key, the event mask in
 /// [`transferred`](Self::transferred) and an [`overlapped`](Self::overlapped) value of 0. A packet
 /// of the caller's own comes out as it was [posted](crate::CompletionPort::post). Which of the two
-/// an entry is, its completion key must tell.
+/// an entry is, its completion key must tell; or, where the port can say it, its [`origin`](Self::origin).
+///
+/// Two entries are equal if what they carry is, wherever they come from.
 ///
 /// # Examples
 ///
@@ -54,7 +58,7 @@ impl Events {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default)]
 #[doc(alias = "OVERLAPPED_ENTRY")]
 pub struct Entry {
     /// The key of the registration, or of the posted packet.
@@ -66,6 +70,30 @@ pub struct Entry {
     /// 0 in a socket notification, or the value that a packet was posted with.
     #[doc(alias = "lpOverlapped")]
     pub overlapped: usize,
+    origin: From,
+}
+
+/// Where a packet comes from: see [`Entry::origin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// It was [posted](crate::CompletionPort::post).
+    Posted,
+    /// It is the notification of a registration.
+    Notification,
+    /// Something else has completed on the port.
+    Completion,
+}
+
+/// The same, where it may be unknown.
+#[derive(Clone, Copy, Debug, Default)]
+enum From {
+    #[default]
+    Posted,
+    Notification,
+    Completion,
+    #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
+    Unknown,
 }
 
 impl Entry {
@@ -75,7 +103,69 @@ impl Entry {
             completion_key,
             transferred,
             overlapped,
+            origin: From::Posted,
         }
+    }
+
+    /// A notification.
+    pub(crate) const fn notification(completion_key: usize, events: Events) -> Self {
+        Entry {
+            origin: From::Notification,
+            ..Self::new(completion_key, events.bits(), 0)
+        }
+    }
+
+    /// The same packet, as it is posted.
+    pub(crate) const fn posted(self) -> Self {
+        Self::new(self.completion_key, self.transferred, self.overlapped)
+    }
+
+    /// The same packet, of something else that has completed.
+    pub(crate) const fn completion(self) -> Self {
+        Entry {
+            origin: From::Completion,
+            ..self
+        }
+    }
+
+    /// The same packet, of the kernel's port.
+    #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
+    pub(crate) const fn unknown(self) -> Self {
+        Entry {
+            origin: From::Unknown,
+            ..self
+        }
+    }
+
+    /// Extension: where a dequeued packet comes from, so that no completion key need be reserved. `None` where
+    /// the port is the kernel's, which does not tell.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use socknotify::{CompletionPort, Entry, Origin};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # #[cfg(target_os = "linux")] {
+    /// let port = CompletionPort::new()?;
+    /// port.post(Entry::new(7, 0, 0))?;
+    /// assert_eq!(port.dequeue_one(None)?.origin(), Some(Origin::Posted));
+    /// # }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn origin(&self) -> Option<Origin> {
+        match self.origin {
+            From::Posted => Some(Origin::Posted),
+            From::Notification => Some(Origin::Notification),
+            From::Completion => Some(Origin::Completion),
+            From::Unknown => None,
+        }
+    }
+
+    /// What it carries.
+    const fn values(&self) -> (usize, u32, usize) {
+        (self.completion_key, self.transferred, self.overlapped)
     }
 
     /// The event mask of a socket notification: `SocketNotificationRetrieveEvents`.
@@ -84,5 +174,29 @@ impl Entry {
     #[doc(alias = "SocketNotificationRetrieveEvents")]
     pub const fn events(&self) -> Events {
         Events::from_bits_truncate(self.transferred)
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.values() == other.values()
+    }
+}
+
+impl Eq for Entry {}
+
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.values().hash(hasher);
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_as_large_as_the_published_one() {
+        assert!(size_of::<Entry>() <= 3 * size_of::<usize>() + size_of::<u32>());
     }
 }

@@ -118,8 +118,15 @@ pub enum RegistrationError {
     RemovePending,
     /// This port has no registration of the socket: `ERROR_NOT_FOUND`.
     NotFound,
-    /// The value is no open socket: `WSAENOTSOCK`.
+    /// The value is open, and no socket: `WSAENOTSOCK`. On Windows also if it is not open.
     NotASocket,
+    /// The value is not open: `WSAENOTSOCK`.
+    NotOpen,
+    /// The system cannot watch this descriptor, such as a regular file: `ERROR_NOT_SUPPORTED`.
+    NotWatchable,
+    /// This port has the socket already, and the entry was to [add](crate::Registration::add) it:
+    /// `ERROR_ALREADY_EXISTS`.
+    AlreadyRegistered,
     /// The system has no memory left for a registration: `ERROR_NOT_ENOUGH_MEMORY`.
     OutOfMemory,
     /// The system allows no more watched sockets: `ERROR_NO_SYSTEM_RESOURCES`.
@@ -141,7 +148,9 @@ impl RegistrationError {
             | RegistrationError::OtherKey
             | RegistrationError::RemovePending => 87,
             RegistrationError::NotFound => 1168,
-            RegistrationError::NotASocket => 10038,
+            RegistrationError::NotASocket | RegistrationError::NotOpen => 10038,
+            RegistrationError::NotWatchable => 50,
+            RegistrationError::AlreadyRegistered => 183,
             RegistrationError::OutOfMemory => 8,
             RegistrationError::LimitReached => 1450,
             RegistrationError::Os(number) => sys::code(number),
@@ -167,7 +176,12 @@ impl fmt::Display for RegistrationError {
                 "the socket is being removed, and its REMOVE notification was not dequeued yet"
             }
             RegistrationError::NotFound => "the socket is not registered with this completion port",
-            RegistrationError::NotASocket => "not an open socket",
+            RegistrationError::NotASocket => "not a socket",
+            RegistrationError::NotOpen => "not open",
+            RegistrationError::NotWatchable => "the system cannot watch this descriptor",
+            RegistrationError::AlreadyRegistered => {
+                "the socket is registered with this completion port already"
+            }
             RegistrationError::OutOfMemory => "not enough memory for a registration",
             RegistrationError::LimitReached => "the system's limit of watched sockets is reached",
             RegistrationError::Os(number) => {
@@ -189,10 +203,13 @@ impl From<RegistrationError> for io::Error {
             RegistrationError::InvalidOperation
             | RegistrationError::InvalidFilter
             | RegistrationError::InvalidTrigger
-            | RegistrationError::NotASocket => io::ErrorKind::InvalidInput,
+            | RegistrationError::NotASocket
+            | RegistrationError::NotOpen
+            | RegistrationError::NotWatchable => io::ErrorKind::InvalidInput,
             RegistrationError::OtherPort
             | RegistrationError::OtherKey
-            | RegistrationError::RemovePending => io::ErrorKind::AlreadyExists,
+            | RegistrationError::RemovePending
+            | RegistrationError::AlreadyRegistered => io::ErrorKind::AlreadyExists,
             RegistrationError::NotFound => io::ErrorKind::NotFound,
             RegistrationError::OutOfMemory => io::ErrorKind::OutOfMemory,
             RegistrationError::LimitReached => io::ErrorKind::Other,

@@ -90,7 +90,7 @@ mod system;
 mod windows;
 
 pub use backend::{Backend, UnknownBackend};
-pub use entry::{Entry, Events};
+pub use entry::{Entry, Events, Origin};
 pub use error::{Error, RegistrationError};
 pub use port::{Builder, CompletionPort, Snapshot, WakePolicy, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};

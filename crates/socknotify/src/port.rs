@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use crate::sys::AsSocket;
 use crate::system::{Choice, SystemPort};
 use crate::{Backend, Entry, Error, Registration, RegistrationError};
 
@@ -156,6 +157,39 @@ impl CompletionPort {
         Ok(batch[0].result())
     }
 
+    /// Extension: ends a registration at once, without a notification: see [`Registration::deregister`].
+    ///
+    /// The outer result is the call's, the inner one the entry's.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(target_os = "linux")]
+    /// # fn main() -> std::io::Result<()> {
+    /// use socknotify::{CompletionPort, EventFilter, Registration, Trigger};
+    ///
+    /// let port = CompletionPort::new()?;
+    /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// port.register(Registration::enable(&socket, 1, EventFilter::OUT, Trigger::LEVEL))??;
+    /// port.deregister(&socket)??;
+    /// let nothing = port.dequeue_one(Some(std::time::Duration::ZERO));
+    /// assert_eq!(nothing, Err(socknotify::Error::TimedOut));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(target_os = "linux"))]
+    /// # fn main() {}
+    /// ```
+    pub fn deregister<S: AsSocket + ?Sized>(
+        &self,
+        socket: &S,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        self.register(Registration::deregister(socket))
+    }
+
     /// `GetQueuedCompletionStatusEx` — Dequeues at least one packet and at most as many as `entries`
     /// has room for, waiting up to `timeout` for the first.
     ///
@@ -229,6 +263,15 @@ impl CompletionPort {
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
         let _lent = self.system.lend_place();
         work()
+    }
+
+    /// Extension: gives this thread's place back, if it holds one here.
+    ///
+    /// For a thread that has dealt with its packets, and does not dequeue again soon. Without it, the place stays
+    /// taken until the thread dequeues, here or elsewhere, or ends; and with one place, the port stands still.
+    /// Where the places are the kernel's, it gives a place back when its thread blocks, and this does nothing.
+    pub fn release(&self) {
+        self.system.give_place_back();
     }
 
     /// `CloseHandle` — Closes the port and releases the threads that wait in it, with

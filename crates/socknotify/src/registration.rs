@@ -96,12 +96,17 @@ bitflags! {
         /// Notify when a wanted condition begins to hold.
         #[doc(alias = "SOCK_NOTIFY_TRIGGER_EDGE")]
         const EDGE = 0x08;
+        /// Extension, with [`EDGE`](Self::EDGE): what holds already at ENABLE is notified, too, as `EPOLLET` does
+        /// it. So there is no need to try before the first edge. Not where the registrations are the
+        /// kernel's.
+        #[doc(alias = "EPOLLET")]
+        const INITIAL = 0x10;
         const _ = !0;
     }
 }
 
 impl Trigger {
-    /// Every trigger bit there is. Not a valid combination.
+    /// Every trigger bit of the published interface. Not a valid combination.
     #[doc(alias = "SOCK_NOTIFY_TRIGGER_ALL")]
     pub const ALL: Self = Self::ONESHOT
         .union(Self::PERSISTENT)
@@ -110,7 +115,8 @@ impl Trigger {
 
     /// Whether the bits are a combination that a registration may have.
     pub(crate) fn is_valid(self) -> bool {
-        Self::ALL.contains(self)
+        Self::ALL.union(Self::INITIAL).contains(self)
+            && (!self.contains(Self::INITIAL) || self.contains(Self::EDGE))
             && self.contains(Self::LEVEL) != self.contains(Self::EDGE)
             && !self.contains(Self::ONESHOT.union(Self::PERSISTENT))
     }
@@ -165,9 +171,25 @@ pub struct Registration<'socket> {
     pub(crate) owned: bool,
     /// Whoever had the socket since it was notified has seen that no wanted condition held any more.
     pub(crate) is_drained: bool,
+    /// Which sockets ENABLE is for.
+    pub(crate) only: Only,
+    /// REMOVE takes effect at once, and is not notified.
+    pub(crate) is_silent: bool,
+    /// It need not be a socket.
+    pub(crate) is_descriptor: bool,
     /// Nobody closes the socket before the call returns.
     pub(crate) is_borrowed: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
+}
+
+/// Which sockets ENABLE is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Only {
+    Any,
+    /// Those that this port does not have.
+    New,
+    /// Those that it has.
+    Known,
 }
 
 impl<'socket> Registration<'socket> {
@@ -191,6 +213,95 @@ impl<'socket> Registration<'socket> {
             operation: Operation::ENABLE,
             trigger,
             ..Self::new(socket)
+        }
+    }
+
+    /// Extension: ENABLE for a socket that this port does not have. If it does, the entry fails with
+    /// [`RegistrationError::AlreadyRegistered`], and changes nothing.
+    ///
+    /// Where the registrations are the kernel's, the entry fails with
+    /// [`InvalidOperation`](RegistrationError::InvalidOperation); so does [`change`](Self::change).
+    #[doc(alias = "EPOLL_CTL_ADD")]
+    pub fn add<S: AsSocket + ?Sized>(
+        socket: &'socket S,
+        completion_key: usize,
+        event_filter: EventFilter,
+        trigger: Trigger,
+    ) -> Self {
+        Registration {
+            only: Only::New,
+            ..Self::enable(socket, completion_key, event_filter, trigger)
+        }
+    }
+
+    /// Extension: ENABLE for a socket that this port has. If it has not, the entry fails with
+    /// [`RegistrationError::NotFound`].
+    #[doc(alias = "EPOLL_CTL_MOD")]
+    pub fn change<S: AsSocket + ?Sized>(
+        socket: &'socket S,
+        completion_key: usize,
+        event_filter: EventFilter,
+        trigger: Trigger,
+    ) -> Self {
+        Registration {
+            only: Only::Known,
+            ..Self::enable(socket, completion_key, event_filter, trigger)
+        }
+    }
+
+    /// Extension: ENABLE for any descriptor that the system can watch: a pipe, a terminal, an `eventfd`,
+    /// `timerfd`, `signalfd`, `pidfd` or `inotify` descriptor, another port.
+    ///
+    /// IN, OUT and ERR are as `poll` has them. HANGUP is `POLLHUP`; and as a read does not block then, it
+    /// is IN as well. DISABLE and REMOVE take such a descriptor as they take a socket.
+    ///
+    /// The system tells descriptors that are no sockets apart only while they are enabled. So disable none
+    /// that you are about to close, but remove it; and nobody keeps several ports from watching one.
+    ///
+    /// A regular file or a directory fails with [`RegistrationError::NotWatchable`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use socknotify::{CompletionPort, Entry, EventFilter, Events, Registration, Trigger};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// // One port watches another.
+    /// let [outer, inner] = [CompletionPort::new()?, CompletionPort::new()?];
+    /// outer.register(Registration::descriptor(&inner, 7, EventFilter::IN, Trigger::LEVEL))??;
+    /// inner.post(Entry::new(8, 0, 0))?;
+    /// let entry = outer.dequeue_one(None)?;
+    /// assert_eq!((entry.completion_key, entry.events()), (7, Events::IN));
+    /// assert_eq!(inner.dequeue_one(None)?.completion_key, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(unix)]
+    pub fn descriptor<D: std::os::fd::AsFd + ?Sized>(
+        descriptor: &'socket D,
+        completion_key: usize,
+        event_filter: EventFilter,
+        trigger: Trigger,
+    ) -> Self {
+        Registration {
+            is_descriptor: true,
+            ..Self::enable(descriptor, completion_key, event_filter, trigger)
+        }
+    }
+
+    /// Extension: end the registration at once, without a notification.
+    ///
+    /// When the call returns, no thread will dequeue a notification of this registration: one that was queued
+    /// is withdrawn, and no REMOVE comes. A thread that has dequeued one before may still be working on it. The
+    /// socket can be registered again at once, with any key.
+    ///
+    /// Where the registrations are the kernel's, the entry fails with
+    /// [`InvalidOperation`](RegistrationError::InvalidOperation).
+    #[doc(alias = "EPOLL_CTL_DEL")]
+    pub fn deregister<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
+        Registration {
+            is_silent: true,
+            ..Self::remove(socket)
         }
     }
 
@@ -268,6 +379,9 @@ impl<'socket> Registration<'socket> {
             result: Ok(()),
             owned: false,
             is_drained: false,
+            only: Only::Any,
+            is_silent: false,
+            is_descriptor: false,
             is_borrowed: true,
             borrowed: PhantomData,
         }
@@ -296,6 +410,14 @@ impl<'socket> Registration<'socket> {
         self.operation == Operation::ENABLE
             && (level..level + 3).contains(&self.trigger.bits())
             && EventFilter::ALL.contains(self.event_filter)
+            && self.only == Only::Any
+    }
+
+    /// Whether a kernel that has ports of its own has nothing like this.
+    #[cfg(windows)]
+    pub(crate) fn is_extension(&self) -> bool {
+        let is_initial = self.trigger.contains(Trigger::INITIAL);
+        self.is_silent || self.only != Only::Any || self.is_descriptor || is_initial
     }
 
     /// Check what can be checked without looking at the socket.

@@ -136,6 +136,9 @@ impl Reports {
     }
 }
 
+/// A bit of the identity of what is no socket. Sockets do not have it.
+pub(crate) const DESCRIPTOR: u64 = 1 << 39;
+
 /// A system's way to tell which sockets are ready.
 ///
 /// Several threads may call it at once. One report wakes one of those that wait. It holds nothing that
@@ -147,6 +150,22 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// Tell the socket that has this number from every other that ever had it.
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError>;
+
+    /// The same for any descriptor that can be watched. One that is no socket has a number that it had never
+    /// before, with the bit [`DESCRIPTOR`].
+    fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
+        self.identify(socket)
+    }
+
+    /// Whether the number stands for what is watched under it, where its identity does not tell.
+    fn is_still_armed(&self, _socket: u32) -> bool {
+        true
+    }
+
+    /// Watch for edges, and report what holds already as well. False if it is not reported.
+    fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
+        self.arm(interest, is_new).map(|()| false)
+    }
 
     /// Watch a socket: one that is not watched (`is_new`), or in another way than before.
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError>;

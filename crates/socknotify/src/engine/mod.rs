@@ -36,7 +36,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::backend::{
-    Backend, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
+    Backend, DESCRIPTOR, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
 };
 pub(crate) use self::interest::{ArmError, Interest, Mode};
 #[cfg(target_os = "linux")]
@@ -298,6 +298,13 @@ impl<B: Backend> Engine<B> {
             running: Some(core.scheduler.running()),
             waiting: core.scheduler.waiting(),
             is_watched: core.scheduler.is_watched(),
+        }
+    }
+
+    /// Give this thread's place back, if it holds one.
+    pub(crate) fn give_place_back(&self) {
+        if self.process.is_this() && place::take_back(self.id) {
+            self.on_place_left();
         }
     }
 

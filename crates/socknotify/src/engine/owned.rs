@@ -59,7 +59,18 @@ impl<B: Backend> Engine<B> {
         key: usize,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let mut core = self.enter()?;
-        Ok(self.adopt_number(&mut core, socket, key))
+        Ok(self.adopt_number(&mut core, socket, key, false))
+    }
+
+    /// The same for any descriptor that can be watched.
+    #[cfg_attr(windows, allow(dead_code, reason = "there, only sockets can"))]
+    pub(crate) fn adopt_any(
+        &self,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        let mut core = self.enter()?;
+        Ok(self.adopt_number(&mut core, socket, key, true))
     }
 
     fn adopt_number(
@@ -67,13 +78,20 @@ impl<B: Backend> Engine<B> {
         core: &mut Core<B>,
         socket: RawSocket,
         key: usize,
+        is_descriptor: bool,
     ) -> Result<(), RegistrationError> {
-        let socket = sys::number(socket).ok_or(RegistrationError::NotASocket)?;
-        if core.table.live(socket).is_some() && self.is_same_socket(socket)? {
-            return Err(RegistrationError::OtherKey);
+        let socket = sys::number(socket).ok_or(RegistrationError::NotOpen)?;
+        let armed = core.table.live(socket).map(|slot| slot.armed.is_some());
+        if let Some(is_armed) = armed {
+            if self.is_same_socket(socket, is_armed)? {
+                return Err(RegistrationError::OtherKey);
+            }
         }
         self.forget(core, socket);
-        self.owner.claim(socket, || self.backend.identify(socket))?;
+        self.owner.claim(socket, || match is_descriptor {
+            true => self.backend.identify_any(socket),
+            false => self.backend.identify(socket),
+        })?;
         core.table.insert(socket, key).is_owned = true;
         Ok(())
     }

@@ -32,8 +32,16 @@ impl Queue {
     }
 
     pub(super) fn post(&mut self, entries: &[Entry]) {
-        self.packets
-            .extend(entries.iter().copied().map(Packet::Entry));
+        let posted = entries.iter().map(|entry| Packet::Entry(entry.posted()));
+        self.packets.extend(posted);
+    }
+
+    /// Queue what something else has completed with.
+    pub(super) fn complete(&mut self, entries: &[Entry]) {
+        let completed = entries
+            .iter()
+            .map(|entry| Packet::Entry(entry.completion()));
+        self.packets.extend(completed);
     }
 
     /// Queue a notification of the registration in this slot, or merge it into the one that waits.
@@ -114,7 +122,7 @@ impl Queue {
             };
             slot.ticket = 0;
             let events = std::mem::take(&mut slot.pending);
-            entries[count] = Entry::new(slot.key, events.bits(), 0);
+            entries[count] = Entry::notification(slot.key, events);
             count += 1;
             if slot.armed == Some(Mode::Level) {
                 on_level(socket);
@@ -136,7 +144,7 @@ impl Queue {
         let of_this =
             |packet: &&mut Packet| matches!(packet, Packet::Notification(_, it) if *it == ticket);
         if let Some(packet) = self.packets.iter_mut().find(of_this) {
-            *packet = Packet::Entry(Entry::new(slot.key, slot.pending.bits(), 0));
+            *packet = Packet::Entry(Entry::notification(slot.key, slot.pending));
         }
     }
 

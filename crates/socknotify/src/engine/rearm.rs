@@ -1,10 +1,10 @@
 //! What is armed follows what is wanted: the only place where the system is told.
 
 use super::backend::{Backend, Outcome, Rearm};
-use super::interest::{ArmError, Interest};
+use super::interest::{ArmError, Interest, Mode};
 use super::table::State;
 use super::{Core, Engine, Guard, Scratch};
-use crate::{Registration, RegistrationError};
+use crate::{Registration, RegistrationError, Trigger};
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,41 @@ impl<B: Backend> Engine<B> {
         interest: &Interest,
         is_new: bool,
     ) -> Result<(), ArmError> {
-        self.backend.arm(interest, is_new).inspect_err(|_| {
+        let armed = match self.reports_initial(core, interest) {
+            false => self.backend.arm(interest, is_new),
+            true => self.arm_initial(core, interest, is_new),
+        };
+        armed.inspect_err(|_| {
             if let Some(slot) = core.table.slot(interest.socket) {
                 slot.state = State::Disabled;
                 slot.armed = None;
             }
             self.wanted.withdraw(interest.socket);
         })
+    }
+
+    /// Whether what holds is to be notified when these edges begin.
+    fn reports_initial(&self, core: &mut Core<B>, interest: &Interest) -> bool {
+        let slot = core.table.slot(interest.socket);
+        interest.mode() == Mode::Edge
+            && slot.is_some_and(|slot| slot.trigger.contains(Trigger::INITIAL))
+    }
+
+    /// Arm edges, and have what holds already notified.
+    fn arm_initial(
+        &self,
+        core: &mut Core<B>,
+        interest: &Interest,
+        is_new: bool,
+    ) -> Result<(), ArmError> {
+        if !self.backend.arm_initial(interest, is_new)? {
+            let mut scratch = core.take_scratch();
+            scratch.interests.clear();
+            scratch.interests.push(*interest);
+            self.merge_what_holds(core, &mut scratch);
+            core.scratch.push(scratch);
+        }
+        Ok(())
     }
 
     /// Have the system stop watching a registration that is to be disabled or removed.
@@ -41,7 +69,7 @@ impl<B: Backend> Engine<B> {
             return Err(RegistrationError::NotFound);
         };
         let is_same = match slot.armed {
-            None => self.is_same_socket(socket)?,
+            None => self.is_same_socket(socket, false)?,
             Some(_) => {
                 // Whoever arms it at this moment sees that it is not wanted any more.
                 self.wanted.withdraw(socket);

@@ -6,6 +6,7 @@ use super::owned::RearmPolicy;
 use super::queue::Queue;
 use super::table::{Slot, State};
 use super::{Core, Engine, Scratch};
+use crate::registration::Only;
 use crate::sys;
 use crate::{Events, Operation, Registration, RegistrationError, Trigger};
 
@@ -154,15 +155,23 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
         is_fetched: &mut bool,
     ) -> Result<(), RegistrationError> {
-        let socket = sys::number(entry.raw_socket()).ok_or(RegistrationError::NotASocket)?;
+        let socket = sys::number(entry.raw_socket()).ok_or(RegistrationError::NotOpen)?;
         match entry.operation {
             _ if entry.owned => self.enable_owned(core, socket, entry),
-            Operation::ENABLE => self.enable(core, socket, entry),
+            Operation::ENABLE => {
+                self.check_only(core, socket, entry.only)?;
+                self.enable(core, socket, entry)
+            }
             Operation::DISABLE => {
                 self.disarm(core, socket)?;
                 if let Some(slot) = core.table.slot(socket) {
                     slot.state = State::Disabled;
                 }
+                Ok(())
+            }
+            _ if entry.is_silent => {
+                self.disarm(core, socket)?;
+                self.forget(core, socket);
                 Ok(())
             }
             _ => {
@@ -180,6 +189,31 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// Whether this port has the socket, or has not, as was asked for.
+    fn check_only(
+        &self,
+        core: &mut Core<B>,
+        socket: u32,
+        only: Only,
+    ) -> Result<(), RegistrationError> {
+        if only == Only::Any {
+            return Ok(());
+        }
+        let armed = core.table.live(socket).map(|slot| slot.armed.is_some());
+        let is_known = match armed {
+            Some(is_armed) => self.is_same_socket(socket, is_armed)?,
+            None => false,
+        };
+        match only {
+            Only::New if is_known => Err(RegistrationError::AlreadyRegistered),
+            Only::Known if !is_known => {
+                self.backend.identify_any(socket)?;
+                Err(RegistrationError::NotFound)
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn enable(
         &self,
         core: &mut Core<B>,
@@ -194,7 +228,9 @@ impl<B: Backend> Engine<B> {
             State::Vacant | State::Removed => self.enable_new(core, socket, entry),
             State::Enabled | State::Disabled if has_same_key && slot.armed.is_some() => {
                 let goes_on = slot.state == State::Enabled && slot.armed == Some(Mode::Edge);
-                if goes_on && entry.trigger.contains(Trigger::EDGE) {
+                // What holds is notified anew, of edges that go on as of new ones.
+                let is_initial = entry.trigger.contains(Trigger::INITIAL);
+                if goes_on && entry.trigger.contains(Trigger::EDGE) && !is_initial {
                     return self.enable_edge_again(core, socket, entry);
                 }
                 let interest = self.want(core, socket, entry);
@@ -202,7 +238,8 @@ impl<B: Backend> Engine<B> {
                 self.or_enable_new(core, socket, entry, armed)
             }
             state => {
-                if !self.is_same_socket(socket)? {
+                let is_armed = slot.armed.is_some();
+                if !self.is_same_socket(socket, is_armed)? {
                     return self.enable_new(core, socket, entry);
                 }
                 if state == State::Removing {
@@ -227,7 +264,10 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
         self.forget(core, socket);
-        self.owner.claim(socket, || self.backend.identify(socket))?;
+        self.owner.claim(socket, || match entry.is_descriptor {
+            true => self.backend.identify_any(socket),
+            false => self.backend.identify(socket),
+        })?;
         core.table.insert(socket, entry.completion_key);
         let interest = self.want(core, socket, entry);
         self.arm(core, &interest, true).map_err(|error| {
@@ -243,7 +283,7 @@ impl<B: Backend> Engine<B> {
         socket: u32,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        if !self.is_same_socket(socket)? {
+        if !self.is_same_socket(socket, true)? {
             return self.enable_new(core, socket, entry);
         }
         let filter = entry.event_filter;
@@ -310,9 +350,19 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Whether the number stands for the socket that this port registered under it.
-    pub(super) fn is_same_socket(&self, socket: u32) -> Result<bool, RegistrationError> {
-        let identity = self.backend.identify(socket)?;
-        Ok(self.owner.owns(socket, identity))
+    ///
+    /// `is_armed`: the system watches what was registered. That tells descriptors apart that are no sockets.
+    pub(super) fn is_same_socket(
+        &self,
+        socket: u32,
+        is_armed: bool,
+    ) -> Result<bool, RegistrationError> {
+        match self.backend.identify(socket) {
+            Err(RegistrationError::NotASocket) if self.owner.owns_descriptor(socket) => {
+                Ok(!is_armed || self.backend.is_still_armed(socket))
+            }
+            identity => Ok(self.owner.owns(socket, identity?)),
+        }
     }
 
     /// End the registration of a socket that was closed. A removal that was accepted is still notified.

@@ -88,7 +88,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Notify what holds of these sockets, if they are enabled as they were.
-    fn merge_what_holds(&self, core: &mut Core<B>, scratch: &mut Scratch<B>) {
+    pub(super) fn merge_what_holds(&self, core: &mut Core<B>, scratch: &mut Scratch<B>) {
         let Scratch {
             memory,
             interests,
@@ -146,7 +146,7 @@ impl<B: Backend> Engine<B> {
             core.queue.post(&[alarm]);
         }
         if !packets.is_empty() {
-            core.queue.post(packets);
+            core.queue.complete(packets);
         }
         for report in reports.iter() {
             if report.validity != Validity::Valid && !self.is_valid(core, report) {
@@ -186,8 +186,8 @@ impl<B: Backend> Engine<B> {
         if !slot.is_some_and(|slot| slot.is_of(report)) {
             return false;
         }
-        let is_valid =
-            report.validity == Validity::Doubtful && self.is_same_socket(report.socket) == Ok(true);
+        let is_valid = report.validity == Validity::Doubtful
+            && self.is_same_socket(report.socket, true) == Ok(true);
         if !is_valid {
             self.forget(core, report.socket);
         }

@@ -128,7 +128,10 @@ impl Native {
     /// Say what is wrong with entries as far as it shows, and list the others for the kernel.
     fn check(&self, open: &Open, registrations: &mut [Registration<'_>], memory: &mut Memory) {
         for (index, registration) in registrations.iter_mut().enumerate() {
-            registration.result = registration.check();
+            registration.result = match registration.is_extension() {
+                true => Err(RegistrationError::InvalidOperation),
+                false => registration.check(),
+            };
             if registration.result.is_err() || registration.operation == Operation::NONE {
                 continue;
             }
@@ -310,10 +313,10 @@ impl Native {
     /// Hand out the packets that are still of interest.
     fn deliver(&self, open: &Open, entries: &mut [Entry], memory: &mut Memory) -> usize {
         let packets = memory.packets.iter().filter(|packet| !is_release(packet));
-        let packets = packets.map(|packet| Entry {
-            completion_key: packet.lpCompletionKey,
-            transferred: packet.dwNumberOfBytesTransferred,
-            overlapped: packet.lpOverlapped.expose_provenance(),
+        let packets = packets.map(|packet| {
+            let overlapped = packet.lpOverlapped.expose_provenance();
+            let bytes = packet.dwNumberOfBytesTransferred;
+            Entry::new(packet.lpCompletionKey, bytes, overlapped).unknown()
         });
         let mut count = 0;
         let mut hand_out = |entry| {

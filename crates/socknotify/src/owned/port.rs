@@ -12,6 +12,7 @@ use super::packet::{DRAINING, MESSAGE, REFUSED};
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
+use crate::sys::RawSocket;
 use crate::{
     CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
 };
@@ -71,6 +72,46 @@ impl<T: Source, M> Port<T, M> {
         let home = &self.shared.home;
         home.count();
         self.shared.adopt(connection)
+    }
+
+    /// The same for any descriptor that the system can watch: a pipe, a terminal, a `signalfd`, `pidfd`, `eventfd`
+    /// or `timerfd` descriptor, another port. [`Source::socket`] says which.
+    ///
+    /// What its conditions mean is said at [`Registration::descriptor`].
+    ///
+    /// # Errors
+    ///
+    /// The value comes back when the system cannot watch it, as with a regular file
+    /// ([`RegistrationError::NotWatchable`]), and when the port is closed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use std::process::{ChildStdout, Command, Stdio};
+    /// use socknotify::owned::{Event, Interest, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<ChildStdout>::new()?;
+    /// let mut child = Command::new("echo").arg("hello").stdout(Stdio::piped()).spawn()?;
+    /// let output = child.stdout.take().expect("it is piped");
+    /// port.arm(port.adopt_descriptor(output)?, Interest::IN);
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Ready(mut output, _)) = worker.take() else { panic!() };
+    /// let mut buffer = [0; 16];
+    /// assert_eq!(output.read(&mut buffer)?, "hello\n".len());
+    /// # child.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(unix)]
+    pub fn adopt_descriptor(&self, descriptor: T) -> Result<Held<T>, AdoptError<T>> {
+        self.shared.home.count();
+        let system = self.shared.home.port.system();
+        let adopt = |number, key| system.adopt_any(number, key);
+        self.shared.adopt_by(descriptor, adopt)
     }
 
     /// Arm one connection at once. [`Worker::arm`] does so with the next call that waits, which is one
@@ -318,8 +359,11 @@ impl<M> From<SendError<M>> for io::Error {
     }
 }
 
+/// The call's result, and in it the entry's.
+type Outcome = Result<Result<(), RegistrationError>, Error>;
+
 /// One error for the call's and the entry's: here both have the same consequence.
-fn either(outcome: Result<Result<(), RegistrationError>, Error>) -> io::Result<()> {
+fn either(outcome: Outcome) -> io::Result<()> {
     Ok(outcome??)
 }
 
@@ -405,6 +449,18 @@ impl<T, M> Shared<T, M> {
     where
         T: Source,
     {
+        let system = self.home.port.system();
+        self.adopt_by(connection, |socket, key| system.adopt(socket, key))
+    }
+
+    fn adopt_by(
+        &self,
+        connection: T,
+        adopt: impl FnOnce(RawSocket, usize) -> Outcome,
+    ) -> Result<Held<T>, AdoptError<T>>
+    where
+        T: Source,
+    {
         let socket = raw(&connection);
         let home = &self.home;
         // It is in its slot before the port can be closed, and so is found when it is.
@@ -412,7 +468,7 @@ impl<T, M> Shared<T, M> {
             home.count_off();
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
-        let adopted = home.port.system().adopt(socket, home.slots.key(token));
+        let adopted = adopt(socket, home.slots.key(token));
         if let Err(error) = either(adopted) {
             home.slots.remove(token);
             home.count_off();

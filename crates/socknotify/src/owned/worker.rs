@@ -58,8 +58,8 @@ const MAX_POLLS: usize = 64;
 /// A thread's part of a [`Port`](super::Port): what it hands back, and what it gets.
 ///
 /// Made by [`Port::worker`](super::Port::worker) and used by one thread at a time. When it is dropped,
-/// be it in a panic, what was handed to [`arm`](Self::arm) is armed, and events that were not taken go
-/// to other threads; connections that the system refused to watch are closed.
+/// be it in a panic, what was handed to [`arm`](Self::arm) is armed, events that were not taken go
+/// to other threads, and so does this thread's place; connections that the system refused to watch are closed.
 ///
 /// # Examples
 ///
@@ -350,6 +350,12 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
+    /// Give this thread's place back, as [`CompletionPort::release`](crate::CompletionPort::release) does: before it
+    /// does something else for long.
+    pub fn release(&self) {
+        self.shared.home.port.release();
+    }
+
     /// The next event of the latest call.
     ///
     /// There may be none after all: a message is gone once the port is closed, and an event of a shared
@@ -448,6 +454,7 @@ impl<T, M> Shared<T, M> {
 impl<T: Source, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
         let _ = self.submit();
+        self.release();
         // What is dropped here may panic; so it is the last thing.
         let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }

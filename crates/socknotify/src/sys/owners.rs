@@ -113,6 +113,14 @@ impl Owner {
         lock().get(socket) == Some(&self.entry(identity))
     }
 
+    /// Whether this port owns something under this number that is no socket.
+    pub(crate) fn owns_descriptor(&self, socket: u32) -> bool {
+        let is_descriptor = |entry: &Entry| {
+            port_of(*entry) == self.0 && *entry >> PORT_BITS & crate::engine::DESCRIPTOR != 0
+        };
+        lock().get(socket).is_some_and(is_descriptor)
+    }
+
     /// Give up the number, if it is this port's still.
     pub(crate) fn release(&self, socket: u32) {
         if let Some(entry) = lock().get_mut(socket) {

@@ -92,6 +92,13 @@ impl SystemPort {
         }
     }
 
+    pub(crate) fn give_place_back(&self) {
+        match self {
+            SystemPort::Engine(engine) => engine.give_place_back(),
+            SystemPort::Native(_) => {}
+        }
+    }
+
     pub(crate) fn close(&self) {
         either!(self, port => port.close());
     }

@@ -16,7 +16,7 @@ fn is_test_name(word: &str) -> bool {
     let mut letters = clause.chars();
     letters
         .next()
-        .is_some_and(|first| ('a'..='g').contains(&first))
+        .is_some_and(|first| ('a'..='g').contains(&first) || first == 'x')
         && !letters.as_str().is_empty()
         && letters.all(|digit| digit.is_ascii_digit())
 }

@@ -18,6 +18,7 @@ mod e_dequeuing;
 mod f_places;
 mod f_threads;
 mod g_lifetime;
+mod x_extensions;
 
 #[test]
 fn at_least_one_backend_works_here() {

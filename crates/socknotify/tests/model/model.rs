@@ -415,8 +415,10 @@ impl Model {
             Operation::DISABLE | Operation::REMOVE => {}
             _ => return Err(RegistrationError::InvalidOperation),
         }
-        let Number::Socket(id) = self.numbers[number] else {
-            return Err(RegistrationError::NotASocket);
+        let id = match self.numbers[number] {
+            Number::Socket(id) => id,
+            Number::Other => return Err(RegistrationError::NotASocket),
+            Number::Closed => return Err(RegistrationError::NotOpen),
         };
         let socket = &self.sockets[&id];
         let elsewhere = self.is_registered_elsewhere(port, number);

@@ -238,7 +238,8 @@ fn asked() -> impl Strategy<Value = Asked> {
         5 => Just(Trigger::EDGE | Trigger::PERSISTENT),
         15 => Just(Trigger::LEVEL | Trigger::ONESHOT),
         10 => Just(Trigger::EDGE | Trigger::ONESHOT),
-        1 => any::<u8>().prop_map(Trigger::from_bits_retain),
+        // Beside the extension, of which the model knows nothing.
+        1 => any::<u8>().prop_map(|bits| Trigger::from_bits_retain(bits) - Trigger::INITIAL),
     ];
     (numbers(), operation, key, filter, trigger).prop_map(
         |(number, operation, key, filter, trigger)| Asked {
@@ -1017,8 +1018,9 @@ impl World {
             .map(|number| Contender {
                 key: keys[number],
                 socket: match self.model.number(number) {
-                    Number::Socket(id) => Some(self.model.socket(id)),
-                    _ => None,
+                    Number::Socket(id) => Ok(self.model.socket(id)),
+                    Number::Other => Err(socknotify::RegistrationError::NotASocket),
+                    Number::Closed => Err(socknotify::RegistrationError::NotOpen),
                 },
                 elsewhere: self.model.is_registered_elsewhere(port, number),
                 registered: registered.contains(&number),

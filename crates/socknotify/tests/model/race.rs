@@ -96,8 +96,8 @@ impl Call {
 #[derive(Debug)]
 pub(crate) struct Contender<'a> {
     pub(crate) key: usize,
-    /// `None` if the number is closed or no socket.
-    pub(crate) socket: Option<&'a Socket>,
+    /// If the number is closed or no socket, what the port says to that.
+    pub(crate) socket: Result<&'a Socket, RegistrationError>,
     /// It is registered with another port.
     pub(crate) elsewhere: bool,
     /// It was registered with this port before, and disabled.
@@ -118,6 +118,7 @@ impl Contender<'_> {
     pub(crate) fn check_results(&self, calls: &[Call]) -> Result<bool, String> {
         use RegistrationError as Wrong;
 
+        let refusal = [self.socket.map(drop)];
         let mut status = match self.registered {
             true => Status::Registered,
             false => Status::Absent,
@@ -125,7 +126,7 @@ impl Contender<'_> {
         for (request, result) in self.requests(calls) {
             let (allowed, next): (&[Result<(), Wrong>], _) =
                 match (request.operation, self.socket, status) {
-                    (_, None, _) => (&[Err(Wrong::NotASocket)], status),
+                    (_, Err(_), _) => (&refusal, status),
                     (Operation::ENABLE, _, _) if self.elsewhere => {
                         (&[Err(Wrong::OtherPort)], status)
                     }
@@ -156,7 +157,7 @@ impl Contender<'_> {
             .filter(|(_, entry)| entry.completion_key == self.key)
             .map(|(time, entry)| (time, entry.events()))
             .collect();
-        let Some(socket) = self.socket else {
+        let Ok(socket) = self.socket else {
             return match came.is_empty() {
                 true => Ok(()),
                 false => wrong("B10"),

@@ -1,6 +1,6 @@
 //! The contract's conditions, out of what the kernel says.
 
-use super::sys;
+use super::sys::{self, Kind};
 use crate::engine::{Interest, Mode, Readiness};
 use crate::{EventFilter, Events};
 
@@ -57,13 +57,20 @@ pub(super) fn plain(flags: u32) -> Events {
 /// The conditions of any flags. `None` for a stream that neither is, nor was, nor tried to be connected,
 /// which the kernel calls hung up, and writable.
 pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
-    if flags & (HUP | RDHUP | ERR) == HUP {
+    let kind = match flags & (HUP | RDHUP) {
+        0 => Kind::Datagram,
+        _ => sys::kind(socket),
+    };
+    if flags & (HUP | RDHUP | ERR) == HUP && kind != Kind::Other {
         return None;
     }
     let mut events = plain(flags);
     events.set(Events::ERR, flags & ERR != 0);
     events.set(URGENT, flags & PRI != 0);
-    if flags & (HUP | RDHUP) != 0 && sys::is_stream(socket) {
+    if kind == Kind::Other && flags & HUP != 0 {
+        // To read does not block, but says that this is the end.
+        events |= Events::HANGUP | Events::IN;
+    } else if kind == Kind::Stream {
         events |= Events::HANGUP;
         // The kernel calls a connect that failed, and a connection that was reset, writable.
         if flags & (HUP | ERR) == HUP | ERR {

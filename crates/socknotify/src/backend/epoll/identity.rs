@@ -11,6 +11,7 @@
 use std::sync::PoisonError;
 
 use super::{Data, Epoll, Errno, sys};
+use crate::RegistrationError;
 use crate::engine::{Mode, Reports, Validity, Wait};
 
 impl Epoll {
@@ -34,6 +35,22 @@ impl Epoll {
                 // It is another one, and was not meant to be added.
                 let _ = control(libc::EPOLL_CTL_DEL);
                 Ok(false)
+            }
+        }
+    }
+
+    /// `epoll_ctl` — Whether the set takes this.
+    pub(super) fn try_to_watch(&self, socket: u32) -> Result<(), RegistrationError> {
+        let silent = (libc::EPOLLONESHOT | libc::EPOLLET) as u32;
+        let control = |call| sys::control(&self.set, call, socket, silent, Data::IGNORED);
+        let _members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        match control(libc::EPOLL_CTL_ADD) {
+            Err(libc::EEXIST) => Ok(()),
+            Err(libc::EPERM) => Err(RegistrationError::NotWatchable),
+            Err(error) => Err(super::refusal(error)),
+            Ok(()) => {
+                let _ = control(libc::EPOLL_CTL_DEL);
+                Ok(())
             }
         }
     }

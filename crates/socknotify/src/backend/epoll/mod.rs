@@ -23,7 +23,7 @@ mod timer;
 mod unwanted;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,8 @@ use self::sys::{Data, Errno, Event};
 use self::timer::Timer;
 use self::unwanted::Silent;
 use crate::engine::{
-    ArmError, Backend, Interest, Mode, Readiness, Rearm, Report, Reports, Validity, Wait, Wanted,
+    ArmError, Backend, DESCRIPTOR, Interest, Mode, Readiness, Rearm, Report, Reports, Validity,
+    Wait, Wanted,
 };
 use crate::{Error, Events, RegistrationError};
 
@@ -227,7 +228,36 @@ impl Backend for Epoll {
     type Memory = Memory;
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
-        sys::identity(socket).map_err(refusal)
+        let identity = sys::identity(socket).map_err(refusal)?;
+        Ok(identity & !DESCRIPTOR)
+    }
+
+    fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
+        static OTHERS: AtomicU64 = AtomicU64::new(0);
+        match self.identify(socket) {
+            Err(RegistrationError::NotASocket) => {}
+            identity => return identity,
+        }
+        self.try_to_watch(socket)?;
+        let other = OTHERS.fetch_add(1, Ordering::Relaxed);
+        Ok(DESCRIPTOR | (other % DESCRIPTOR))
+    }
+
+    fn is_still_armed(&self, socket: u32) -> bool {
+        self.is_armed(socket) == Ok(true)
+    }
+
+    fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
+        if interest.socket > Data::MAX_SOCKET {
+            return Err(ArmError::Refused(RegistrationError::LimitReached));
+        }
+        self.initial_edges.forget(interest.socket);
+        // What holds already is what the kernel reports first.
+        match is_new {
+            true => self.add(interest)?,
+            false => self.modify(interest)?,
+        }
+        Ok(true)
     }
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
@@ -342,7 +372,8 @@ fn call_error(error: Errno) -> Error {
 
 fn refusal(error: Errno) -> RegistrationError {
     match error {
-        libc::EBADF | libc::ENOTSOCK => RegistrationError::NotASocket,
+        libc::EBADF => RegistrationError::NotOpen,
+        libc::ENOTSOCK => RegistrationError::NotASocket,
         libc::ENOMEM | libc::ENOBUFS => RegistrationError::OutOfMemory,
         libc::ENOSPC => RegistrationError::LimitReached,
         other => RegistrationError::Os(other),

@@ -232,10 +232,24 @@ fn inode(socket: u32) -> Result<u64, Errno> {
     }
 }
 
-/// `SO_TYPE` — Whether a socket has connections.
-pub(super) fn is_stream(socket: u32) -> bool {
-    let kind = option::<i32>(socket, libc::SO_TYPE);
-    matches!(kind, Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+/// What kind of descriptor something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A socket that has connections.
+    Stream,
+    /// A socket that has none, or is closed.
+    Datagram,
+    /// No socket.
+    Other,
+}
+
+/// `SO_TYPE` — What kind of descriptor this is.
+pub(super) fn kind(socket: u32) -> Kind {
+    match option::<i32>(socket, libc::SO_TYPE) {
+        Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET) => Kind::Stream,
+        Err(libc::ENOTSOCK) => Kind::Other,
+        _ => Kind::Datagram,
+    }
 }
 
 /// `SO_DOMAIN` — Whether a socket connects within this system.

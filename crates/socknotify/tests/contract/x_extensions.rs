@@ -1,0 +1,696 @@
+//! X. Extensions: what the published interface does not have. Where the registrations are the kernel's,
+//! they are refused.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, Registration,
+    RegistrationError, Trigger,
+};
+
+use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
+use crate::support::{
+    PATIENCE, Pair, counted, expect, expect_nothing, port, port_with, rounds, wait_for_waiting,
+};
+
+for_every_backend_with_places! {
+    x1_a_deregistered_socket_gives_no_notification,
+    x1_what_was_queued_is_withdrawn,
+    x1_a_deregistered_socket_can_be_registered_with_another_key,
+    x1_a_deregistered_socket_is_free_for_another_port,
+    x1_what_is_not_registered_is_not_found,
+    x1_a_socket_that_is_being_removed_is_not_found,
+    x1_entries_apply_in_order,
+    x1_nothing_comes_after_it_returned_whatever_threads_wait,
+    x2_what_holds_at_enable_is_notified,
+    x2_what_does_not_hold_is_notified_when_it_begins_to,
+    x2_enable_again_notifies_what_holds_again,
+    x2_edges_come_as_without_it,
+    x2_it_goes_with_edges_only,
+    x2_one_shot_disables_as_ever,
+    x2_no_edge_is_lost_however_often_it_is_enabled_again,
+    x3_adding_what_is_registered_is_refused_and_changes_nothing,
+    x3_adding_registers_what_is_new,
+    x3_changing_what_is_not_registered_is_refused,
+    x3_changing_changes,
+    x4_a_packet_says_whether_it_was_posted,
+    x6_a_place_that_was_given_back_is_free,
+    x6_giving_back_what_is_not_held_changes_nothing,
+    x6_without_a_limit_every_thread_has_a_place,
+    #[cfg(unix)]
+    x5_pipes_are_watched,
+    #[cfg(unix)]
+    x5_the_end_of_a_pipe_is_in_and_hangup,
+    #[cfg(unix)]
+    x5_a_full_pipe_is_out_when_it_has_room,
+    #[cfg(unix)]
+    x5_a_port_is_watched_by_another,
+    #[cfg(unix)]
+    x5_regular_files_and_closed_numbers_are_refused,
+    #[cfg(unix)]
+    x5_the_calls_for_sockets_take_sockets_only,
+    #[cfg(unix)]
+    x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket,
+    #[cfg(unix)]
+    x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one,
+    #[cfg(unix)]
+    x5_a_socket_is_a_descriptor,
+    #[cfg(target_os = "linux")]
+    x5_counters_timers_and_processes_are_watched,
+}
+
+const KEY: usize = 81;
+const OTHER_KEY: usize = 82;
+const INITIAL: Trigger = EDGE.union(Trigger::INITIAL);
+
+fn enable(pair: &Pair, filter: EventFilter, trigger: Trigger) -> Registration<'_> {
+    Registration::enable(&pair.ours, KEY, filter, trigger)
+}
+
+fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let pair = Pair::unix()?;
+        port.register(enable(&pair, EventFilter::IN, trigger))??;
+        port.deregister(&pair.ours)??;
+        pair.send()?;
+        expect_nothing(&port);
+        assert_eq!(counted(port.snapshot().registrations), 0);
+    }
+    Ok(())
+}
+
+fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let pair = Pair::unix()?;
+        port.register(enable(&pair, EventFilter::IN, trigger))??;
+        pair.send()?;
+        // A posted packet brings what is ready into the queue before it.
+        port.post(Entry::new(1, 2, 3))?;
+        port.deregister(&pair.ours)??;
+        assert_eq!(port.dequeue_one(Some(PATIENCE))?, Entry::new(1, 2, 3));
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
+fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    expect(&port, &[(KEY, Events::IN)]);
+    port.deregister(&pair.ours)??;
+    port.register(Registration::enable(
+        &pair.ours,
+        OTHER_KEY,
+        EventFilter::IN,
+        ONCE,
+    ))??;
+    expect(&port, &[(OTHER_KEY, Events::IN)]);
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Result<()> {
+    let [port, other] = [port(backend)?, port(backend)?];
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    port.deregister(&pair.ours)??;
+    other.register(enable(&pair, EventFilter::IN, ONCE))??;
+    pair.send()?;
+    expect(&other, &[(KEY, Events::IN)]);
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    let not_found = Err(RegistrationError::NotFound);
+    assert_eq!(port.deregister(&pair.ours)?, not_found);
+    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    port.deregister(&pair.ours)??;
+    assert_eq!(port.deregister(&pair.ours)?, not_found);
+    Ok(())
+}
+
+fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    port.register(Registration::remove(&pair.ours))??;
+    assert_eq!(
+        port.deregister(&pair.ours)?,
+        Err(RegistrationError::NotFound)
+    );
+    expect(&port, &[(KEY, Events::REMOVE)]);
+    Ok(())
+}
+
+fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    let mut batch = [
+        enable(&pair, EventFilter::IN, ONCE),
+        Registration::deregister(&pair.ours),
+        Registration::enable(&pair.ours, OTHER_KEY, EventFilter::IN, ONCE),
+    ];
+    port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
+    for entry in &batch {
+        entry.result()?;
+    }
+    expect(&port, &[(OTHER_KEY, Events::IN)]);
+    Ok(())
+}
+
+/// Threads wait, data arrive, and the key is freed as soon as the call has returned, but for who has it.
+fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 4)?;
+    let is_registered = AtomicBool::new(false);
+    let in_hand = AtomicUsize::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut entries = [Entry::default(); 4];
+                while port.dequeue(&mut entries, None).is_ok() {
+                    in_hand.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        let outcome = (|| {
+            for round in 0..rounds(2000) {
+                let pair = Pair::unix()?;
+                is_registered.store(true, Ordering::SeqCst);
+                port.register(enable(&pair, EventFilter::IN, EVERY[round % 4]))??;
+                pair.send()?;
+                port.deregister(&pair.ours)??;
+                assert_eq!(counted(port.snapshot().registrations), 0);
+                assert_eq!(port.snapshot().queued, 0, "nothing is due");
+            }
+            Ok(())
+        })();
+        port.close();
+        outcome
+    })
+}
+
+fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    let filter = EventFilter::IN | EventFilter::OUT;
+    port.register(enable(&pair, filter, INITIAL))??;
+    expect(&port, &[(KEY, Events::IN | Events::OUT)]);
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    expect_nothing(&port);
+    pair.send()?;
+    expect(&port, &[(KEY, Events::IN)]);
+    expect_nothing(&port);
+    Ok(())
+}
+
+fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    for _ in 0..3 {
+        port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+        expect(&port, &[(KEY, Events::IN)]);
+        expect_nothing(&port);
+    }
+    // Without it, what holds is none, as before.
+    port.register(Registration::disable(&pair.ours))??;
+    port.register(enable(&pair, EventFilter::IN, EDGE))??;
+    expect_nothing(&port);
+    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    expect(&port, &[(KEY, Events::IN)]);
+    Ok(())
+}
+
+fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    for _ in 0..5 {
+        pair.send()?;
+        expect(&port, &[(KEY, Events::IN)]);
+        pair.drain()?;
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
+fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    for trigger in [LEVEL, ONCE, Trigger::empty()] {
+        let entry = enable(&pair, EventFilter::IN, trigger | Trigger::INITIAL);
+        assert_eq!(
+            port.register(entry)?,
+            Err(RegistrationError::InvalidTrigger)
+        );
+    }
+    Ok(())
+}
+
+fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    let once = Trigger::ONESHOT | Trigger::EDGE | Trigger::INITIAL;
+    for _ in 0..3 {
+        port.register(enable(&pair, EventFilter::IN, once))??;
+        expect(&port, &[(KEY, Events::IN)]);
+        pair.send()?;
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
+/// A reader that trusts it: reads until nothing is left, and waits; and enables it again at times.
+fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
+    let bytes = rounds(20_000);
+    let port = port_with(backend, 2)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    thread::scope(|scope| -> io::Result<()> {
+        let theirs = &pair.theirs;
+        let writer = scope.spawn(move || -> io::Result<()> {
+            for _ in 0..bytes {
+                while let Err(error) = theirs.send(b"x") {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    thread::yield_now();
+                }
+            }
+            Ok(())
+        });
+        let again = scope.spawn(|| -> io::Result<()> {
+            for _ in 0..rounds(2000) {
+                port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+            }
+            Ok(())
+        });
+        let mut read = 0;
+        while read < bytes {
+            let entry = port.dequeue_one(Some(PATIENCE))?;
+            assert_eq!((entry.completion_key, entry.events()), (KEY, Events::IN));
+            read += crate::support::drain(&pair.ours)?;
+        }
+        again.join().expect("no panic")?;
+        writer.join().expect("no panic")
+    })
+}
+
+fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    for disabled in [false, true] {
+        if disabled {
+            port.register(Registration::disable(&pair.ours))??;
+        }
+        let again = Registration::add(&pair.ours, KEY, EventFilter::OUT, LEVEL);
+        let refused = port.register(again)?;
+        assert_eq!(refused, Err(RegistrationError::AlreadyRegistered));
+        assert_eq!(refused.map_err(RegistrationError::code), Err(183));
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
+fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let pair = Pair::unix()?;
+        port.register(Registration::add(&pair.ours, KEY, EventFilter::IN, trigger))??;
+        pair.send()?;
+        expect(&port, &[(KEY, Events::IN)]);
+        // Its number is used again, for one that is new as well.
+    }
+    Ok(())
+}
+
+fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result<()> {
+    let [port, other] = [port(backend)?, port(backend)?];
+    let pair = Pair::unix()?;
+    other.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    let change = || Registration::change(&pair.ours, KEY, EventFilter::IN, LEVEL);
+    assert_eq!(port.register(change())?, Err(RegistrationError::NotFound));
+    other.deregister(&pair.ours)??;
+    assert_eq!(port.register(change())?, Err(RegistrationError::NotFound));
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+fn x3_changing_changes(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    let change = |key, filter| Registration::change(&pair.ours, key, filter, ONCE);
+    port.register(change(KEY, EventFilter::OUT))??;
+    expect(&port, &[(KEY, Events::OUT)]);
+    expect_nothing(&port);
+    let refused = port.register(change(OTHER_KEY, EventFilter::OUT))?;
+    assert_eq!(refused, Err(RegistrationError::OtherKey));
+    Ok(())
+}
+
+fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    pair.send()?;
+    // It carries what the notification carries.
+    let like_it = Entry::new(KEY, Events::IN.bits(), 0);
+    port.register(enable(&pair, EventFilter::IN, ONCE))??;
+    let told = port.dequeue_one(Some(PATIENCE))?;
+    port.post(like_it)?;
+    let posted = port.dequeue_one(Some(PATIENCE))?;
+    assert_eq!(told, posted);
+    assert_eq!(told.origin(), Some(Origin::Notification));
+    assert_eq!(posted.origin(), Some(Origin::Posted));
+    port.register(Registration::remove(&pair.ours))??;
+    let last = port.dequeue_one(Some(PATIENCE))?;
+    assert_eq!(last.origin(), Some(Origin::Notification));
+    // One that was dequeued and is posted again was posted.
+    port.post(last)?;
+    let again = port.dequeue_one(Some(PATIENCE))?;
+    assert_eq!(again.origin(), Some(Origin::Posted));
+    Ok(())
+}
+
+fn x6_a_place_that_was_given_back_is_free(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    port.post_all(&[Entry::new(1, 0, 0), Entry::new(2, 0, 0)])?;
+    assert_eq!(port.dequeue_one(Some(PATIENCE))?.completion_key, 1);
+    thread::scope(|scope| -> io::Result<()> {
+        let waiting = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
+        wait_for_waiting(&port, 1);
+        assert_eq!(port.snapshot().queued, 1, "this thread has the place");
+        port.release();
+        assert_eq!(waiting.join().expect("no panic")?.completion_key, 2);
+        Ok(())
+    })?;
+    assert_eq!(counted(port.snapshot().running), 0);
+    Ok(())
+}
+
+fn x6_giving_back_what_is_not_held_changes_nothing(backend: Backend) -> io::Result<()> {
+    let [port, other] = [port_with(backend, 1)?, port_with(backend, 1)?];
+    port.release();
+    assert_eq!(counted(port.snapshot().running), 0);
+    port.post(Entry::new(1, 0, 0))?;
+    port.dequeue_one(Some(PATIENCE))?;
+    other.release();
+    assert_eq!(counted(port.snapshot().running), 1);
+    port.release();
+    port.release();
+    assert_eq!(counted(port.snapshot().running), 0);
+    Ok(())
+}
+
+fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<()> {
+    const THREADS: usize = 16;
+    let builder = CompletionPort::builder().backend(backend);
+    let port = builder.unlimited().build()?;
+    port.post_all(&[Entry::new(1, 0, 0); THREADS])?;
+    let barrier = std::sync::Barrier::new(THREADS + 1);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                port.dequeue_one(Some(PATIENCE)).expect("a packet");
+                // All of them have theirs in hand.
+                barrier.wait();
+                barrier.wait();
+            });
+        }
+        barrier.wait();
+        assert_eq!(counted(port.snapshot().running), THREADS);
+        barrier.wait();
+    });
+    assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
+    Ok(())
+}
+
+#[cfg(unix)]
+mod descriptors {
+    pub(super) use std::io::{Read, Write};
+    pub(super) use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+
+    pub(super) fn watch(
+        port: &CompletionPort,
+        descriptor: &impl AsFd,
+        filter: EventFilter,
+        trigger: Trigger,
+    ) -> io::Result<()> {
+        port.register(Registration::descriptor(descriptor, KEY, filter, trigger))??;
+        Ok(())
+    }
+
+    pub(super) fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
+        use rustix::pipe::{PipeFlags, pipe_with};
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+        Ok((reader.into(), writer.into()))
+    }
+}
+
+#[cfg(unix)]
+use descriptors::*;
+
+#[cfg(unix)]
+fn x5_pipes_are_watched(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let (mut reader, mut writer) = pipe()?;
+        watch(&port, &reader, EventFilter::IN, trigger)?;
+        expect_nothing(&port);
+        writer.write_all(b"x")?;
+        expect(&port, &[(KEY, Events::IN)]);
+        reader.read_exact(&mut [0])?;
+        expect_nothing(&port);
+        watch(&port, &reader, EventFilter::IN, trigger)?;
+        writer.write_all(b"x")?;
+        expect(&port, &[(KEY, Events::IN)]);
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_the_end_of_a_pipe_is_in_and_hangup(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        for (filter, events) in [
+            (EventFilter::IN, Events::IN),
+            (EventFilter::ALL, Events::IN | Events::HANGUP),
+            (EventFilter::HANGUP, Events::HANGUP),
+        ] {
+            let port = port(backend)?;
+            let (mut reader, writer) = pipe()?;
+            watch(&port, &reader, filter, trigger)?;
+            expect_nothing(&port);
+            drop(writer);
+            expect(&port, &[(KEY, events)]);
+            assert_eq!(reader.read(&mut [0])?, 0);
+        }
+    }
+    // And its writer is told of the reader's end.
+    let port = port(backend)?;
+    let (reader, writer) = pipe()?;
+    watch(&port, &writer, EventFilter::NONE, ONCE)?;
+    expect_nothing(&port);
+    drop(reader);
+    expect(&port, &[(KEY, Events::ERR)]);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let (mut reader, mut writer) = pipe()?;
+    while writer.write(&[0; 4096]).is_ok() {}
+    watch(&port, &writer, EventFilter::OUT, ONCE)?;
+    expect_nothing(&port);
+    while reader.read(&mut [0; 4096]).is_ok() {}
+    expect(&port, &[(KEY, Events::OUT)]);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
+    let [outer, inner] = [port(backend)?, port(backend)?];
+    let pair = Pair::unix()?;
+    inner.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    watch(&outer, &inner, EventFilter::IN, LEVEL)?;
+    expect_nothing(&outer);
+    pair.send()?;
+    expect(&outer, &[(KEY, Events::IN)]);
+    expect(&inner, &[(KEY, Events::IN)]);
+    pair.drain()?;
+    expect_nothing(&inner);
+    // It may be readable for no reason, and is not so for good.
+    while outer.dequeue_one(Some(Duration::ZERO)).is_ok() {
+        expect_nothing(&inner);
+    }
+    inner.post(Entry::new(1, 0, 0))?;
+    expect(&outer, &[(KEY, Events::IN)]);
+    assert_eq!(inner.dequeue_one(Some(PATIENCE))?.completion_key, 1);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let file = std::fs::File::open(std::env::current_exe()?)?;
+    let directory = std::fs::File::open(std::env::temp_dir())?;
+    for other in [file, directory] {
+        let entry = Registration::descriptor(&other, KEY, EventFilter::IN, LEVEL);
+        let refused = port.register(entry)?;
+        assert_eq!(refused, Err(RegistrationError::NotWatchable));
+        assert_eq!(refused.map_err(RegistrationError::code), Err(50));
+    }
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let (reader, _writer) = pipe()?;
+    let entry = || Registration::enable(&reader, KEY, EventFilter::IN, LEVEL);
+    let refused = Err(RegistrationError::NotASocket);
+    assert_eq!(port.register(entry())?, refused);
+    assert_eq!(port.register(Registration::remove(&reader))?, refused);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let (mut reader, mut writer) = pipe()?;
+    writer.write_all(b"x")?;
+    watch(&port, &reader, EventFilter::IN, LEVEL)?;
+    expect(&port, &[(KEY, Events::IN)]);
+    let other_key = Registration::descriptor(&reader, OTHER_KEY, EventFilter::IN, LEVEL);
+    let refused = port.register(other_key)?;
+    assert_eq!(refused, Err(RegistrationError::OtherKey));
+    port.register(Registration::disable(&reader))??;
+    expect_nothing(&port);
+    watch(&port, &reader, EventFilter::IN, ONCE)?;
+    expect(&port, &[(KEY, Events::IN)]);
+    port.register(Registration::disable(&reader))??;
+    port.register(Registration::remove(&reader))??;
+    expect(&port, &[(KEY, Events::REMOVE)]);
+    watch(&port, &reader, EventFilter::IN, LEVEL)?;
+    port.deregister(&reader)??;
+    expect_nothing(&port);
+    reader.read_exact(&mut [0])?;
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    for trigger in EVERY {
+        let (reader, writer) = pipe()?;
+        watch(&port, &reader, EventFilter::IN, trigger)?;
+        // The same number, and another pipe, whose registration has another key.
+        let mut number = OwnedFd::from(reader);
+        let (other, mut other_writer) = pipe()?;
+        rustix::io::dup2(&other, &mut number)?;
+        drop(writer);
+        expect_nothing(&port);
+        let entry = Registration::descriptor(&number, OTHER_KEY, EventFilter::IN, trigger);
+        port.register(entry)??;
+        other_writer.write_all(b"x")?;
+        expect(&port, &[(OTHER_KEY, Events::IN)]);
+        port.deregister(&number)??;
+        // The same number, and a socket.
+        let pair = Pair::unix()?;
+        watch(&port, &number, EventFilter::IN, trigger)?;
+        rustix::io::dup2(&pair.ours, &mut number)?;
+        let entry = Registration::enable(&number, OTHER_KEY, EventFilter::OUT, ONCE);
+        port.register(entry)??;
+        expect(&port, &[(OTHER_KEY, Events::OUT)]);
+        port.deregister(&number)??;
+    }
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
+    let [port, other] = [port(backend)?, port(backend)?];
+    let pair = Pair::unix()?;
+    watch(&port, &pair.ours, EventFilter::IN, ONCE)?;
+    // By either call it is the same registration.
+    let again = port.register(Registration::enable(
+        &pair.ours,
+        OTHER_KEY,
+        EventFilter::IN,
+        ONCE,
+    ))?;
+    assert_eq!(again, Err(RegistrationError::OtherKey));
+    let entry = Registration::descriptor(&pair.ours, KEY, EventFilter::IN, ONCE);
+    assert_eq!(other.register(entry)?, Err(RegistrationError::OtherPort));
+    pair.send()?;
+    expect(&port, &[(KEY, Events::IN)]);
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<()> {
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+
+    let port = port(backend)?;
+    let counter = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+    watch(&port, &counter, EventFilter::IN, EDGE)?;
+    expect_nothing(&port);
+    for _ in 0..3 {
+        rustix::io::write(&counter, &1_u64.to_ne_bytes())?;
+        expect(&port, &[(KEY, Events::IN)]);
+    }
+    port.deregister(&counter)??;
+
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+    watch(&port, &timer, EventFilter::IN, ONCE)?;
+    let soon = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        },
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &soon)?;
+    expect(&port, &[(KEY, Events::IN)]);
+    port.deregister(&timer)??;
+
+    let mut child = std::process::Command::new("true").spawn()?;
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    watch(&port, &process, EventFilter::IN, LEVEL)?;
+    expect(&port, &[(KEY, Events::IN)]);
+    assert!(child.wait()?.success());
+    Ok(())
+}
