@@ -12,15 +12,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-#[cfg(unix)]
-use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket};
-#[cfg(windows)]
-use std::os::windows::io::{AsSocket, BorrowedSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{env, thread};
 
 use socknotify::EventFilter;
-use socknotify::owned::{Event, Held, Id, Incoming, Interest, Port, Worker};
+use socknotify::owned::{
+    BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Source, Worker,
+};
 
 const THREADS: usize = 4;
 const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
@@ -28,11 +26,6 @@ const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
 const LINE: usize = 16 * 1024;
 /// The most that waits for one client, in bytes.
 const OUTBOX: usize = 256 * 1024;
-
-enum Socket {
-    Listener(TcpListener),
-    Client(Client),
-}
 
 struct Client {
     stream: TcpStream,
@@ -49,21 +42,22 @@ struct Outbox {
 }
 
 struct Server {
-    port: Port<Socket>,
+    port: Port<Client>,
     outboxes: Mutex<HashMap<Id, Arc<Mutex<Outbox>>>>,
 }
 
 fn main() -> io::Result<()> {
     let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
-    listener.set_nonblocking(true)?;
     println!("listening on {}", listener.local_addr()?);
 
     let server = Server {
         port: Port::new()?,
         outboxes: Mutex::default(),
     };
-    let listener = server.port.adopt(Socket::Listener(listener))?;
-    server.port.arm(listener, Interest::IN);
+    let reporting = Listening::reporting();
+    server
+        .port
+        .listen(listener, reporting, |stream, _| Client::new(stream))?;
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| server.serve(server.port.worker(64)));
@@ -75,14 +69,15 @@ fn main() -> io::Result<()> {
 }
 
 impl Server {
-    fn serve(&self, mut worker: Worker<Socket>) {
+    fn serve(&self, mut worker: Worker<Client>) {
         // Until the port is closed.
         while worker.process(None).is_ok() {
             while let Some(event) = worker.take() {
                 match event {
-                    // It is ready; somebody has put something into its outbox; it had its rest.
-                    Event::Ready(it, _) | Event::Cancelled(it) | Event::TimedOut(it) => {
-                        self.turn(&mut worker, it);
+                    Event::Accepted(client) => self.join(&mut worker, client),
+                    // It is ready; or somebody has put something into its outbox.
+                    Event::Ready(client, _) | Event::Cancelled(client) => {
+                        self.turn(&mut worker, client);
                     }
                     // What the system would not watch is dropped here, and so closed.
                     _ => {}
@@ -91,45 +86,24 @@ impl Server {
         }
     }
 
-    /// Serve what has come out, and arm it again or let it go.
-    fn turn(&self, worker: &mut Worker<Socket>, mut socket: Held<Socket>) {
-        let id = socket.id();
-        match &mut *socket {
-            Socket::Listener(listener) => {
-                let mut incoming = Incoming::new(listener, 16);
-                for (stream, _) in &mut incoming {
-                    self.join(worker, stream);
-                }
-                let interest = incoming.interest();
-                worker.arm(socket, interest);
-            }
-            Socket::Client(client) => {
-                let heard = client.hear(|line| self.say(id, &format!("{id}: {line}")));
-                match heard.and_then(|()| client.write()) {
-                    Ok(filter) => worker.arm(socket, filter),
-                    Err(reason) => {
-                        lock(&self.outboxes).remove(&id);
-                        self.say(id, &format!("* {id} has gone: {reason}\n"));
-                    }
-                }
+    /// Serve a client, and arm it again or let it go.
+    fn turn(&self, worker: &mut Worker<Client>, mut client: Held<Client>) {
+        let id = client.id();
+        let heard = client.hear(|line| self.say(id, &format!("{id}: {line}")));
+        match heard.and_then(|()| client.write()) {
+            Ok(filter) => worker.arm(client, filter),
+            Err(reason) => {
+                lock(&self.outboxes).remove(&id);
+                self.say(id, &format!("* {id} has gone: {reason}\n"));
             }
         }
     }
 
-    fn join(&self, worker: &mut Worker<Socket>, stream: TcpStream) {
-        let outbox = Arc::<Mutex<Outbox>>::default();
-        let client = Client {
-            stream,
-            line: Vec::new(),
-            outbox: Arc::clone(&outbox),
-        };
-        // What is not adopted is closed.
-        if let Ok(client) = self.port.adopt(Socket::Client(client)) {
-            let id = client.id();
-            lock(&self.outboxes).insert(id, outbox);
-            self.say(id, &format!("* {id} has come\n"));
-            worker.arm(client, Interest::IN);
-        }
+    fn join(&self, worker: &mut Worker<Client>, client: Held<Client>) {
+        let id = client.id();
+        lock(&self.outboxes).insert(id, Arc::clone(&client.outbox));
+        self.say(id, &format!("* {id} has come\n"));
+        worker.arm(client, Interest::IN);
     }
 
     /// Put a line into everybody else's outbox.
@@ -151,6 +125,14 @@ impl Server {
 }
 
 impl Client {
+    fn new(stream: TcpStream) -> Self {
+        Client {
+            stream,
+            line: Vec::new(),
+            outbox: Arc::default(),
+        }
+    }
+
     /// Read once, so that the others get their turn, and say every line that is complete.
     fn hear(&mut self, say: impl Fn(&str)) -> io::Result<()> {
         let mut chunk = [0; 4096];
@@ -188,25 +170,9 @@ impl Client {
     }
 }
 
-impl Socket {
-    /// The socket in it.
-    fn socket(&self) -> &dyn AsSocket {
-        match self {
-            Socket::Listener(listener) => listener,
-            Socket::Client(client) => &client.stream,
-        }
-    }
-}
-
-impl AsSocket for Socket {
-    #[cfg(unix)]
-    fn as_fd(&self) -> BorrowedSocket<'_> {
-        self.socket().as_fd()
-    }
-
-    #[cfg(windows)]
-    fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.socket().as_socket()
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.stream.socket()
     }
 }
 

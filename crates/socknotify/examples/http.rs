@@ -14,26 +14,17 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-#[cfg(unix)]
-use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket};
-#[cfg(windows)]
-use std::os::windows::io::{AsSocket, BorrowedSocket};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use httparse::{EMPTY_HEADER, Request, Status};
-use socknotify::owned::{Event, Held, Incoming, Interest, Port, Worker};
+use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Port, Source, Worker};
 
 const THREADS: usize = 4;
 const IDLE_TIME: Duration = Duration::from_secs(10);
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// The most that a request may take, in bytes. It has no body.
 const REQUEST: usize = 8 * 1024;
-
-enum Socket {
-    Listener(TcpListener),
-    Client(Client),
-}
 
 struct Client {
     stream: TcpStream,
@@ -42,76 +33,76 @@ struct Client {
     /// What is not sent yet.
     answers: Vec<u8>,
     deadline: Instant,
+    /// The next request is the last.
+    is_last: bool,
     /// The last answer is on its way, or has gone.
     is_closing: bool,
 }
 
 fn main() -> io::Result<()> {
     let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
-    listener.set_nonblocking(true)?;
     println!("listening on {}", listener.local_addr()?);
 
     let port = Port::new()?;
-    port.arm(port.adopt(Socket::Listener(listener))?, Interest::IN);
+    let first = Interest::IN.within(IDLE_TIME);
+    port.listen(listener, first, |stream, _| Client::new(stream))?;
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| serve(&port, port.worker(64)));
+            scope.spawn(|| serve(port.worker(64)));
         }
         let ended = io::copy(&mut io::stdin(), &mut io::sink());
-        port.close();
+        port.drain(CLOSING_TIME);
         ended.map(drop)
     })
 }
 
-fn serve(port: &Port<Socket>, mut worker: Worker<Socket>) {
+fn serve(mut worker: Worker<Client>) {
     // Until the port is closed.
     while worker.process(None).is_ok() {
         while let Some(event) = worker.take() {
             match event {
-                Event::Ready(socket, _) => turn(port, &mut worker, socket),
-                // The listener has had its rest. A client has had its time, and is closed.
-                Event::TimedOut(socket) if matches!(*socket, Socket::Listener(_)) => {
-                    worker.arm(socket, Interest::IN);
+                Event::Ready(client, _) => turn(&mut worker, client),
+                // The end has begun: a request that has begun is still answered, and is the last.
+                Event::Draining(mut client) if !client.is_idle() => {
+                    client.is_last = true;
+                    turn(&mut worker, client);
                 }
+                // It has had its time, or is idle at the end, and is closed.
                 _ => {}
             }
         }
     }
 }
 
-/// Serve what has come out, and arm it again or let it go.
-fn turn(port: &Port<Socket>, worker: &mut Worker<Socket>, mut socket: Held<Socket>) {
-    match &mut *socket {
-        Socket::Listener(listener) => {
-            let mut incoming = Incoming::new(listener, 16);
-            for (stream, _) in &mut incoming {
-                let client = Socket::Client(Client {
-                    stream,
-                    requests: Vec::new(),
-                    answers: Vec::new(),
-                    deadline: Instant::now() + IDLE_TIME,
-                    is_closing: false,
-                });
-                match port.adopt(client) {
-                    Ok(client) => worker.arm(client, Interest::IN.within(IDLE_TIME)),
-                    Err(error) => eprintln!("{error}"),
-                }
-            }
-            let interest = incoming.interest();
-            worker.arm(socket, interest);
+/// Serve a client, and arm it again or let it go.
+fn turn(worker: &mut Worker<Client>, mut client: Held<Client>) {
+    match client.serve() {
+        // It comes out as timed out only if nothing else holds, and here something may always do.
+        Ok(Some(interest)) if Instant::now() < client.deadline => {
+            let interest = interest.until(client.deadline);
+            worker.arm(client, interest);
         }
-        Socket::Client(client) => match client.serve() {
-            // It comes out as timed out only if nothing else holds, and here something may always do.
-            Ok(Some(interest)) if Instant::now() < client.deadline => {
-                let interest = interest.until(client.deadline);
-                worker.arm(socket, interest);
-            }
-            _ => {}
-        },
+        _ => {}
     }
 }
 
 impl Client {
+    fn new(stream: TcpStream) -> Self {
+        Client {
+            stream,
+            requests: Vec::new(),
+            answers: Vec::new(),
+            deadline: Instant::now() + IDLE_TIME,
+            is_last: false,
+            is_closing: false,
+        }
+    }
+
+    /// Nothing of it has begun.
+    fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.answers.is_empty()
+    }
+
     /// Read, answer and write what can be. What to wait for next, if this was not the end.
     fn serve(&mut self) -> io::Result<Option<Interest>> {
         let mut chunk = [0; 4096];
@@ -140,7 +131,7 @@ impl Client {
         let mut headers = [EMPTY_HEADER; 32];
         let mut request = Request::new(&mut headers);
         let parsed = request.parse(&self.requests);
-        let (mut has_body, mut is_last) = (false, request.version == Some(0));
+        let (mut has_body, mut is_last) = (false, self.is_last || request.version == Some(0));
         for header in request.headers.iter() {
             let value = header.value.to_ascii_lowercase();
             match header.name.to_ascii_lowercase().as_str() {
@@ -192,24 +183,8 @@ impl Client {
     }
 }
 
-impl Socket {
-    /// The socket in it.
-    fn socket(&self) -> &dyn AsSocket {
-        match self {
-            Socket::Listener(listener) => listener,
-            Socket::Client(client) => &client.stream,
-        }
-    }
-}
-
-impl AsSocket for Socket {
-    #[cfg(unix)]
-    fn as_fd(&self) -> BorrowedSocket<'_> {
-        self.socket().as_fd()
-    }
-
-    #[cfg(windows)]
-    fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.socket().as_socket()
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.stream.socket()
     }
 }

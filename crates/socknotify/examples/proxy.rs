@@ -12,28 +12,18 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
-#[cfg(unix)]
-use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket};
-#[cfg(windows)]
-use std::os::windows::io::{AsSocket, BorrowedSocket};
 use std::time::Duration;
 use std::{env, thread};
 
-use socket2::{Domain, Type};
 use socknotify::EventFilter;
-use socknotify::owned::{Event, Held, Incoming, Interest, Port, Worker};
+use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Listening, Port, Source, Worker};
 
 const THREADS: usize = 4;
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
-/// What a connect says that has only begun.
-#[cfg(unix)]
-const CONNECTING: i32 = libc::EINPROGRESS;
-#[cfg(windows)]
-const CONNECTING: i32 = windows_sys::Win32::Networking::WinSock::WSAEWOULDBLOCK;
-
 enum Socket {
-    Listener(TcpListener),
+    /// A client, before its connection to the target is begun.
+    Client(TcpStream),
     Reading(Direction),
     Writing(Direction),
 }
@@ -60,15 +50,15 @@ fn main() -> io::Result<()> {
         .next()
         .ok_or(io::Error::other("a target is needed: ADDRESS:PORT"))?;
     let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
     println!("listening on {}", listener.local_addr()?);
 
     let server = Server {
         port: Port::new()?,
         target: target.parse().map_err(io::Error::other)?,
     };
-    let listener = server.port.adopt(Socket::Listener(listener))?;
-    server.port.arm(listener, Interest::IN);
+    let reporting = Listening::reporting();
+    let client = |stream, _| Socket::Client(stream);
+    server.port.listen(listener, reporting, client)?;
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| server.serve(server.port.worker(64)));
@@ -86,11 +76,12 @@ impl Server {
             while let Some(event) = worker.take() {
                 match event {
                     // What was not armed again is closed by now.
-                    Event::Ready(socket, _) => drop(self.turn(&mut worker, socket)),
-                    // The listener has had its rest. Otherwise the target was not there in time.
-                    Event::TimedOut(socket) if matches!(*socket, Socket::Listener(_)) => {
-                        worker.arm(socket, Interest::IN);
+                    Event::Ready(socket, _) | Event::Connected(socket) => {
+                        drop(self.turn(&mut worker, socket));
                     }
+                    // What keeps one client from being served does not concern the others.
+                    Event::Accepted(socket) => drop(self.connect(&mut worker, socket)),
+                    // The target is not there, or not in time.
                     _ => {}
                 }
             }
@@ -99,16 +90,7 @@ impl Server {
 
     fn turn(&self, worker: &mut Worker<Socket>, mut socket: Held<Socket>) -> io::Result<()> {
         let filter = match &mut *socket {
-            Socket::Listener(listener) => {
-                let mut incoming = Incoming::new(listener, 16);
-                for (client, _) in &mut incoming {
-                    // What keeps one client from being served does not concern the listener.
-                    let _ = self.connect(worker, client);
-                }
-                let interest = incoming.interest();
-                worker.arm(socket, interest);
-                return Ok(());
-            }
+            Socket::Client(_) => return Ok(()),
             Socket::Reading(direction) | Socket::Writing(direction) => direction.pass_on()?,
         };
         let Some(filter) = filter else { return Ok(()) };
@@ -118,7 +100,7 @@ impl Server {
             socket = self.port.adopt(match socket.into_inner() {
                 Socket::Reading(direction) => Socket::Writing(direction),
                 Socket::Writing(direction) => Socket::Reading(direction),
-                listener => listener,
+                client => client,
             })?;
         }
         worker.arm(socket, filter);
@@ -126,33 +108,35 @@ impl Server {
     }
 
     /// Begin to connect a client to the target.
-    fn connect(&self, worker: &mut Worker<Socket>, client: TcpStream) -> io::Result<()> {
-        let target = socket2::Socket::new(Domain::for_address(self.target), Type::STREAM, None)?;
-        target.set_nonblocking(true)?;
-        match target.connect(&self.target.into()) {
-            Err(error) if error.raw_os_error() != Some(CONNECTING) => return Err(error),
-            _ => {}
-        }
-        let target = TcpStream::from(target);
-        let direction = |source, destination| Direction {
-            source,
-            destination,
-            buffer: vec![0; 16 * 1024].into(),
-            unwritten: 0..0,
-            is_over: false,
+    fn connect(&self, worker: &mut Worker<Socket>, client: Held<Socket>) -> io::Result<()> {
+        let Socket::Client(client) = client.into_inner() else {
+            return Ok(());
         };
-        let back = direction(target.try_clone()?, client.try_clone()?);
-        let there = direction(client, target);
-        let back = self.port.adopt(Socket::Reading(back))?;
+        let mut back = Err(io::ErrorKind::NotConnected.into());
         // Even if the client says no more, that can only be passed on when the target is there.
-        let there = self.port.adopt(Socket::Writing(there))?;
-        worker.arm(back, Interest::IN);
-        worker.arm(there, Interest::OUT.within(CONNECT_TIME));
+        self.port.connect(self.target, CONNECT_TIME, |target| {
+            let ends = target
+                .try_clone()
+                .and_then(|target| Ok((target, client.try_clone()?)));
+            back = ends.map(|(target, client)| Direction::new(target, client));
+            Socket::Writing(Direction::new(client, target))
+        })?;
+        worker.arm(self.port.adopt(Socket::Reading(back?))?, Interest::IN);
         Ok(())
     }
 }
 
 impl Direction {
+    fn new(source: TcpStream, destination: TcpStream) -> Self {
+        Direction {
+            source,
+            destination,
+            buffer: vec![0; 16 * 1024].into(),
+            unwritten: 0..0,
+            is_over: false,
+        }
+    }
+
     /// Pass on what is there. What to wait for next; nothing, if this was the end.
     fn pass_on(&mut self) -> io::Result<Option<EventFilter>> {
         // Then others get their turn.
@@ -190,26 +174,13 @@ impl Drop for Direction {
     }
 }
 
-impl Socket {
-    /// The socket in it.
-    fn socket(&self) -> &dyn AsSocket {
+impl Source for Socket {
+    fn socket(&self) -> BorrowedSocket<'_> {
         match self {
-            Socket::Listener(listener) => listener,
-            Socket::Reading(direction) => &direction.source,
-            Socket::Writing(direction) => &direction.destination,
+            Socket::Client(client) => client.socket(),
+            Socket::Reading(direction) => direction.source.socket(),
+            Socket::Writing(direction) => direction.destination.socket(),
         }
-    }
-}
-
-impl AsSocket for Socket {
-    #[cfg(unix)]
-    fn as_fd(&self) -> BorrowedSocket<'_> {
-        self.socket().as_fd()
-    }
-
-    #[cfg(windows)]
-    fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.socket().as_socket()
     }
 }
 
