@@ -5,17 +5,15 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use socknotify::EventFilter;
-use socknotify::owned::Interest;
+use socknotify::owned::{BorrowedSocket, Interest, Source};
 
 use super::answers::{Answers, WrongAnswer};
 use super::drive::Plan;
 use super::score::Score;
-use crate::system::{AsSocket, BorrowedSocket};
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+    stream: TcpStream,
     answers: Answers,
     /// Requests under way, those that were sent at once together: when, and how many.
     sent: VecDeque<(Instant, usize)>,
@@ -25,6 +23,8 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(stream: TcpStream, plan: &Plan) -> Self {
+        // What is sent should not wait for an acknowledgement. It is sent in any case.
+        let _ = stream.set_nodelay(true);
         Client {
             stream,
             answers: Answers::new(plan.mode),
@@ -93,7 +93,7 @@ impl Client {
     pub(crate) fn interest(&self) -> Interest {
         match self.unsent.is_empty() {
             true => Interest::IN,
-            false => (EventFilter::IN | EventFilter::OUT).into(),
+            false => Interest::IN | Interest::OUT,
         }
     }
 
@@ -115,14 +115,8 @@ fn is_for_later(error: &io::Error) -> bool {
     )
 }
 
-impl AsSocket for Client {
-    #[cfg(unix)]
-    fn as_fd(&self) -> BorrowedSocket<'_> {
-        self.stream.as_fd()
-    }
-
-    #[cfg(windows)]
-    fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.stream.as_socket()
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.stream.socket()
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use socknotify::owned::Interest;
+use socknotify::owned::{BorrowedSocket, Interest, Source};
 
 use super::Mode;
 use super::desk::Desk;
@@ -12,7 +12,6 @@ use super::http::{Conversation, Ending};
 use super::outgoing::{Outgoing, is_for_later};
 use super::server::Server;
 use super::tally::Reason;
-use crate::system::{AsSocket, BorrowedSocket};
 
 /// How long a client that was refused may go on sending. If the connection were closed while it
 /// sends, the answer could be lost on its way.
@@ -75,10 +74,12 @@ enum Progress {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, server: &Server) -> Self {
+    pub(crate) fn new(stream: TcpStream, mode: Mode) -> Self {
+        // An answer should not wait for the acknowledgement of the one before. It is answered in any case.
+        let _ = stream.set_nodelay(true);
         Client {
             stream,
-            protocol: match server.mode {
+            protocol: match mode {
                 Mode::Echo => Protocol::Echo,
                 Mode::Discard => Protocol::Discard,
                 Mode::Http => Protocol::Http(Conversation::default()),
@@ -241,15 +242,9 @@ impl Client {
     }
 }
 
-impl AsSocket for Client {
-    #[cfg(unix)]
-    fn as_fd(&self) -> BorrowedSocket<'_> {
-        self.stream.as_fd()
-    }
-
-    #[cfg(windows)]
-    fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.stream.as_socket()
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.stream.socket()
     }
 }
 

@@ -1,12 +1,10 @@
 //! `socknotify serve`: a TCP server on one port and many threads.
 //!
-//! Whatever a thread holds is its own: a [`connection`] comes out of the port with a notification, gets
-//! one bounded turn ([`client`]), and goes back with a deadline. All threads run the same loop
+//! Whatever a thread holds is its own: a [`client`] comes out of the port with a notification, gets
+//! one bounded turn, and goes back with a deadline. All threads run the same loop
 //! ([`server`]); the main thread shows figures and waits for the signal to end ([`watch`]).
 
 mod client;
-mod clients;
-mod connection;
 mod desk;
 mod http;
 mod outgoing;

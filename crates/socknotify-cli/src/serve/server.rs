@@ -6,13 +6,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use socknotify::owned::{Event, Held, Incoming, Interest, Port, Worker};
+use socknotify::owned::{Event, Held, Listening, Port, Worker};
 use socknotify::{CompletionPort, Error, Snapshot};
 
 use super::Mode;
 use super::client::{Client, Next};
-use super::clients::Clients;
-use super::connection::Connection;
 use super::desk::Desk;
 use super::tally::{Counts, Figures, Reason, Tally};
 
@@ -26,10 +24,9 @@ const ACCEPT: usize = 64;
 const BACKLOG: i32 = 4096;
 
 pub(crate) struct Server {
-    port: Port<Connection>,
-    pub(crate) mode: Mode,
+    port: Port<Client>,
+    mode: Mode,
     pub(crate) idle_timeout: Duration,
-    clients: Clients,
     tally: Tally,
     /// When what is still being finished is cut off. Set when the end begins.
     cut_off: OnceLock<Instant>,
@@ -41,7 +38,6 @@ impl Server {
             port: Port::from(port),
             mode,
             idle_timeout,
-            clients: Clients::default(),
             tally: Tally::default(),
             cut_off: OnceLock::new(),
         }
@@ -58,9 +54,11 @@ impl Server {
         }
         let listener = outcome?;
         let address = listener.local_addr()?;
-        let listener = self.port.adopt(Connection::Listener(listener))?;
-        self.clients.add(listener.id());
-        self.port.arm(listener, Interest::IN);
+        let mode = self.mode;
+        let listening = Listening::reporting().batch(ACCEPT);
+        self.port.listen(listener, listening, move |stream, _| {
+            Client::new(stream, mode)
+        })?;
         Ok(address)
     }
 
@@ -80,14 +78,7 @@ impl Server {
     /// Stop accepting, let go who is idle, and finish what has begun within this time.
     pub(crate) fn drain(&self, time: Duration) {
         self.cut_off.get_or_init(|| Instant::now() + time);
-        for id in self.clients.close() {
-            self.port.cancel(id);
-        }
-    }
-
-    /// Whether nobody is left, the listener included.
-    pub(crate) fn is_deserted(&self) -> bool {
-        self.clients.count() == 0
+        self.port.drain(time);
     }
 
     /// End all threads. Connections that wait are closed.
@@ -98,8 +89,7 @@ impl Server {
     /// What was counted so far. What a thread counts in a turn is added at its end.
     pub(crate) fn figures(&self) -> Figures {
         Figures {
-            // One of them is the listener.
-            open: self.clients.count().saturating_sub(1),
+            open: self.port.connections(),
             counts: self.tally.totals(),
         }
     }
@@ -123,104 +113,42 @@ impl Server {
             }
             while let Some(event) = worker.take() {
                 desk.counts.notifications += 1;
-                self.see_to(event, &mut worker, &mut desk)?;
+                self.see_to(event, &mut worker, &mut desk);
             }
         }
     }
 
-    fn see_to(
-        &self,
-        event: Event<Connection>,
-        worker: &mut Worker<Connection>,
-        desk: &mut Desk,
-    ) -> io::Result<()> {
-        match event {
-            Event::Ready(mut held, _) => match &mut *held {
-                Connection::Client(client) => {
-                    let next = client.turn(self, desk);
-                    self.go_on(held, next, worker, desk);
-                }
-                Connection::Listener(_) => self.accept(held, worker, desk),
-            },
-            Event::TimedOut(held) => match &*held {
-                Connection::Client(client) => {
-                    let next = client.overdue();
-                    self.go_on(held, next, worker, desk);
-                }
-                // Its rest is over.
-                Connection::Listener(_) => self.accept(held, worker, desk),
-            },
+    fn see_to(&self, event: Event<Client>, worker: &mut Worker<Client>, desk: &mut Desk) {
+        let (mut held, is_over) = match event {
+            Event::Ready(held, _) => (held, false),
+            Event::TimedOut(held) => (held, true),
             // The end has begun. A request that has come by now is still answered.
-            Event::Cancelled(mut held) => match &mut *held {
-                Connection::Client(client) => {
-                    let next = client.turn(self, desk);
-                    self.go_on(held, next, worker, desk);
-                }
-                Connection::Listener(_) => self.let_go(held),
-            },
-            Event::Refused(held, error) => match &*held {
-                Connection::Client(_) => {
-                    self.go_on(held, Next::Shed(Reason::Refused), worker, desk);
-                }
-                Connection::Listener(_) => return Err(error.into()),
-            },
-            // Nothing is shared, and there are no messages.
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn accept(&self, listener: Held<Connection>, worker: &mut Worker<Connection>, desk: &mut Desk) {
-        let Connection::Listener(socket) = &*listener else {
-            return;
-        };
-        let mut incoming = Incoming::new(socket, ACCEPT);
-        for (stream, _) in &mut incoming {
-            desk.counts.accepted += 1;
-            // An answer should not wait for the acknowledgement of the one before. It is answered in
-            // any case.
-            let _ = stream.set_nodelay(true);
-            let client = Client::new(stream, self);
-            match self.port.adopt(Connection::Client(client)) {
-                Ok(mut held) => {
-                    if !self.clients.add(held.id()) {
-                        // It has come too late.
-                        continue;
-                    }
-                    if let Connection::Client(client) = &mut *held {
-                        let next = client.wait(self);
-                        self.go_on(held, next, worker, desk);
-                    }
-                }
-                Err(_) => desk.counts.shed.count(Reason::Refused),
+            Event::Draining(held) => (held, false),
+            Event::Accepted(mut held) => {
+                desk.counts.accepted += 1;
+                let next = held.wait(self);
+                return go_on(held, next, worker, desk);
             }
-        }
-        let interest = incoming.interest();
-        match self.cut_off() {
-            None => worker.arm(listener, interest),
-            Some(_) => self.let_go(listener),
-        }
+            Event::Refused(held, _) => {
+                return go_on(held, Next::Shed(Reason::Refused), worker, desk);
+            }
+            // Nothing is shared or cancelled, and there are no messages. A listener that rests goes on by itself.
+            _ => return,
+        };
+        let next = match is_over {
+            false => held.turn(self, desk),
+            true => held.overdue(),
+        };
+        go_on(held, next, worker, desk);
     }
+}
 
-    fn go_on(
-        &self,
-        held: Held<Connection>,
-        next: Next,
-        worker: &mut Worker<Connection>,
-        desk: &mut Desk,
-    ) {
-        match next {
-            Next::Wait(interest) => return worker.arm(held, interest),
-            Next::Shed(reason) => desk.counts.shed.count(reason),
-            Next::Close => {}
-        }
-        self.let_go(held);
-    }
-
-    fn let_go(&self, held: Held<Connection>) {
-        let id = held.id();
-        drop(held);
-        self.clients.remove(id);
+fn go_on(held: Held<Client>, next: Next, worker: &mut Worker<Client>, desk: &mut Desk) {
+    match next {
+        Next::Wait(interest) => worker.arm(held, interest),
+        // What is dropped is closed.
+        Next::Shed(reason) => desk.counts.shed.count(reason),
+        Next::Close => {}
     }
 }
 
@@ -237,6 +165,5 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
     Ok(socket.into())
 }

@@ -31,10 +31,9 @@ pub(crate) fn until_the_end(
     while !threads.iter().any(ScopedJoinHandle::is_finished) {
         thread::sleep(TICK);
         line.show(server);
-        match server.cut_off() {
-            None if signals.have_come() => server.drain(GRACE),
-            Some(time) if server.is_deserted() || Instant::now() >= time => break,
-            _ => {}
+        if server.cut_off().is_none() && signals.have_come() {
+            // When that is over, the threads end.
+            server.drain(GRACE);
         }
     }
     line.bar.finish_and_clear();

@@ -12,13 +12,8 @@ use signal_hook::flag;
 use super::System;
 use crate::descriptors::Limits;
 
-pub(crate) use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket};
-
 /// Errors that say that no descriptor is left, for this process or for the whole system.
 pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
-
-/// What a connect says that has only begun.
-pub(crate) const CONNECTING: i32 = Errno::INPROGRESS.raw_os_error();
 
 pub(crate) fn name() -> System {
     let system = rustix::system::uname();

@@ -9,13 +9,8 @@ use windows_version::OsVersion;
 use super::System;
 use crate::descriptors::Limits;
 
-pub(crate) use std::os::windows::io::{AsSocket, BorrowedSocket};
-
 /// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
 pub(crate) const USED_UP: [i32; 2] = [10024, 4];
-
-/// `WSAEWOULDBLOCK`: what a connect says that has only begun.
-pub(crate) const CONNECTING: i32 = 10035;
 
 pub(crate) fn name() -> System {
     let OsVersion {
