@@ -9,14 +9,14 @@ mod support;
 
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use socknotify::owned::{Event, Incoming, Interest, Port};
+use socknotify::owned::{Event, Interest, Port};
 use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
 use support::trigger::{EVERY, LEVEL, ONCE};
@@ -297,40 +297,41 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
 fn a_listener_rests_while_no_descriptor_is_left() -> io::Result<()> {
     let _alone = ALONE.lock();
     for backend in backends() {
-        let port = Port::<TcpListener>::from(port(backend)?);
+        let port = Port::<TcpStream>::from(port(backend)?);
         let mut worker = port.worker(4);
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let client = Kind::Tcp4.socket()?;
-        client.set_nonblocking(false)?;
-        worker.arm(port.adopt(listener)?, Interest::IN);
-        worker.process(Some(Duration::ZERO)).expect_err("nothing");
+        let id = port.listen(listener, Interest::OUT, |stream, _| stream)?;
+        let clients = [Kind::Tcp4.socket()?, Kind::Tcp4.socket()?];
+        assert_eq!(worker.process(Some(Duration::ZERO)), Ok(0));
         let mut exhausted = Exhausted::new()?;
-        client.connect(&address.into())?;
+        for client in &clients {
+            client.set_nonblocking(false)?;
+            client.connect(&address.into())?;
+        }
 
-        let (mut turns, mut accepted) = (0, 0);
-        while accepted == 0 {
-            worker.process(Some(PATIENCE))?;
-            let listener = match worker.take() {
-                Some(Event::Ready(listener, _)) => listener,
-                Some(Event::TimedOut(listener)) => {
-                    turns += 1;
-                    if turns == 3 {
+        let begin = Instant::now();
+        let (mut rests, mut accepted) = (0, 0);
+        while accepted < clients.len() {
+            assert!(worker.process(Some(PATIENCE))? > 0);
+            match worker.take() {
+                Some(Event::NotAccepting(it, error)) => {
+                    assert_eq!((it, accepted), (id, 0));
+                    assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+                    assert_eq!(port.connections(), 0);
+                    rests += 1;
+                    if rests == 3 {
                         exhausted.free(10);
                     }
-                    worker.arm(listener, Interest::IN);
-                    continue;
                 }
+                Some(Event::Ready(..)) => accepted += 1,
                 other => panic!("{other:?}"),
-            };
-            let mut incoming = Incoming::new(&listener, 8);
-            accepted += incoming.by_ref().count();
-            assert_eq!(incoming.error().is_some(), accepted == 0);
-            let interest = incoming.interest();
-            worker.arm(listener, interest);
+            }
         }
-        assert_eq!((turns, accepted), (3, 1));
+        assert_eq!(rests, 3);
+        // It does not spin meanwhile.
+        assert!(begin.elapsed() >= Duration::from_millis(150));
+        assert_eq!(port.connections(), 0);
     }
     Ok(())
 }
