@@ -136,7 +136,6 @@ impl<T: fmt::Debug> fmt::Debug for Held<T> {
 }
 
 /// A connection that the port would not adopt, and why.
-#[derive(Debug)]
 pub struct AdoptError<T> {
     connection: T,
     reason: io::Error,
@@ -162,7 +161,15 @@ impl<T> fmt::Display for AdoptError<T> {
     }
 }
 
-impl<T: fmt::Debug> std::error::Error for AdoptError<T> {
+impl<T> fmt::Debug for AdoptError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdoptError")
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> std::error::Error for AdoptError<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.reason)
     }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, Interest};
-use socknotify::{Backend, Error, EventFilter};
+use socknotify::{Backend, EventFilter};
 
 #[cfg(unix)]
 use crate::TestPort;
@@ -306,7 +306,7 @@ fn wake_ups(port: &TestPort, before: impl FnOnce() -> io::Result<()>) -> io::Res
         let last = voluntary_switches(idle);
         port.close();
         let outcome = idle_thread.join().expect("no panic");
-        assert_eq!(outcome, Err(Error::Closed));
+        assert_eq!(outcome, Err(socknotify::Error::Closed));
         Ok(last.zip(first).map_or(0, |(last, first)| last - first))
     })
 }
