@@ -1,5 +1,6 @@
 //! The cases, one file for each question.
 
+mod accept;
 mod churn;
 mod deadlines;
 mod echo;
@@ -16,7 +17,7 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 12] = [
+pub(crate) static ALL: [&Case; 13] = [
     &ready::ONE_SHOT,
     &ready::EDGE,
     &ready::LEVEL,
@@ -26,6 +27,7 @@ pub(crate) static ALL: [&Case; 12] = [
     &http::CASE,
     &post::CASE,
     &churn::CASE,
+    &accept::CASE,
     &idle::CASE,
     &memory::CASE,
     &deadlines::CASE,
