@@ -6,9 +6,8 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use socknotify::Backend;
@@ -17,6 +16,7 @@ use socknotify::owned::{Interest, Port};
 use crate::case::{Axis, Case, Parameter, Trial};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::stopwatch::Stopwatch;
 
 /// What a listener's queue holds, unless the system was told otherwise.
 const CONNECTIONS: usize = 2000;
@@ -46,34 +46,45 @@ struct Accept {
 }
 
 /// Counts what was accepted, and says when that is all.
-#[derive(Default)]
 struct Count {
     accepted: AtomicUsize,
-    end: Mutex<Option<Instant>>,
+    watch: Stopwatch,
+    /// What it has taken.
+    taken: Mutex<Option<Sample>>,
     over: Condvar,
 }
 
 impl Count {
+    /// The clock starts now.
+    fn start() -> Arc<Self> {
+        Arc::new(Count {
+            accepted: AtomicUsize::new(0),
+            watch: Stopwatch::of_process(),
+            taken: Mutex::default(),
+            over: Condvar::new(),
+        })
+    }
+
     /// One more. False if it was the last.
     fn add(&self) -> bool {
         let number = self.accepted.fetch_add(1, Ordering::AcqRel) + 1;
         if number == CONNECTIONS {
-            *self.lock() = Some(Instant::now());
+            *self.lock() = Some(self.watch.per(CONNECTIONS));
             self.over.notify_all();
         }
         number < CONNECTIONS
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Sample>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&self) -> Instant {
-        let end = self
+    fn wait(&self) -> Sample {
+        let taken = self
             .over
-            .wait_while(self.lock(), |end| end.is_none())
+            .wait_while(self.lock(), |taken| taken.is_none())
             .unwrap_or_else(PoisonError::into_inner);
-        end.expect("it was waited for")
+        taken.clone().expect("it was waited for")
     }
 }
 
@@ -89,21 +100,17 @@ fn queue() -> io::Result<(TcpListener, Vec<TcpStream>)> {
     Ok((listener, clients))
 }
 
-/// Nanoseconds for each.
-fn each(begin: Instant, end: Instant) -> f64 {
-    (end - begin).as_nanos() as f64 / CONNECTIONS as f64
-}
-
 impl Accept {
-    fn bare(&self) -> io::Result<f64> {
+    fn bare(&self) -> io::Result<Sample> {
         let (listener, _clients) = queue()?;
         listener.set_nonblocking(true)?;
-        let count = Count::default();
         let start = Barrier::new(self.threads + 1);
+        let count = OnceLock::new();
         thread::scope(|scope| {
             for _ in 0..self.threads {
                 scope.spawn(|| {
                     start.wait();
+                    let count = count.get_or_init(Count::start);
                     let mut streams = Vec::with_capacity(CONNECTIONS);
                     while let Ok((stream, _)) = listener.accept() {
                         if stream.set_nonblocking(true).is_err() {
@@ -117,15 +124,13 @@ impl Accept {
                 });
             }
             start.wait();
-            let begin = Instant::now();
-            Ok(each(begin, count.wait()))
+            Ok(count.get_or_init(Count::start).wait())
         })
     }
 
-    fn owned(&self, backend: Backend) -> io::Result<f64> {
+    fn owned(&self, backend: Backend) -> io::Result<Sample> {
         let (listener, _clients) = queue()?;
         let port = Port::<TcpStream>::builder().backend(backend).build()?;
-        let count = Arc::new(Count::default());
         thread::scope(|scope| {
             for _ in 0..self.threads {
                 scope.spawn(|| {
@@ -138,28 +143,27 @@ impl Accept {
             while port.snapshot().waiting < self.threads {
                 thread::yield_now();
             }
+            let count = Count::start();
             let counted = Arc::clone(&count);
-            let begin = Instant::now();
             port.listen(listener, Interest::IN, move |stream, _| {
                 counted.add();
                 stream
             })?;
-            let end = count.wait();
+            let taken = count.wait();
             drop(port.close());
-            Ok(each(begin, end))
+            Ok(taken)
         })
     }
 
-    fn tokio(&self) -> io::Result<f64> {
+    fn tokio(&self) -> io::Result<Sample> {
         let (listener, _clients) = queue()?;
         listener.set_nonblocking(true)?;
-        let count = Arc::new(Count::default());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(self.threads)
             .enable_io()
             .build()?;
+        let count = Count::start();
         let counted = Arc::clone(&count);
-        let begin = Instant::now();
         let accepting = runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let mut tasks = Vec::with_capacity(CONNECTIONS);
@@ -172,21 +176,20 @@ impl Accept {
                 }
             }
         });
-        let end = count.wait();
+        let taken = count.wait();
         let tasks = runtime.block_on(accepting).expect("no task panics")?;
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
-        Ok(each(begin, end))
+        Ok(taken)
     }
 }
 
 impl Trial for Accept {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        let time = match implementation {
+        Ok(Some(match implementation {
             Implementation::Bare => self.bare()?,
             Implementation::Owned(backend) => self.owned(backend)?,
             Implementation::Tokio => self.tokio()?,
             _ => return Ok(None),
-        };
-        Ok(Some(Sample::from([(Figure::Gross, time)])))
+        }))
     }
 }
