@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::Port;
-use crate::{Backend, CompletionPort, Error};
+use crate::{Backend, CompletionPort, Error, WakePolicy};
 
 /// Options for a new [`Port`].
 ///
@@ -47,6 +47,12 @@ impl<T, M> Builder<T, M> {
     /// A place for every thread, as in [`crate::Builder::unlimited`].
     pub fn unlimited(mut self) -> Self {
         self.options = self.options.unlimited();
+        self
+    }
+
+    /// When a further thread is woken for a socket that becomes ready.
+    pub fn wake_policy(mut self, policy: WakePolicy) -> Self {
+        self.options = self.options.wake_policy(policy);
         self
     }
 
