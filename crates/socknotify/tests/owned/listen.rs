@@ -25,6 +25,7 @@ for_every_backend! {
     a_cancelled_listener_is_closed,
     a_listener_is_closed_with_the_port,
     a_panic_in_making_a_connection_leaves_the_listener,
+    a_panic_at_one_listener_does_not_concern_the_others,
     peers_that_vanish_before_they_are_served_are_no_trouble,
     a_worker_that_goes_hands_on_what_was_accepted,
     a_listener_that_belongs_to_another_port_is_refused,
@@ -327,6 +328,33 @@ fn a_panic_in_making_a_connection_leaves_the_listener(backend: Backend) -> io::R
     let theirs = client(address)?;
     let ours = ready(&mut worker);
     assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    Ok(())
+}
+
+fn a_panic_at_one_listener_does_not_concern_the_others(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let mut theirs = Vec::new();
+    for _ in 0..3 {
+        let (listener, address) = loopback()?;
+        theirs.push(client(address)?);
+        let is_first = AtomicBool::new(true);
+        port.listen(listener, Interest::OUT, move |stream, _| {
+            assert!(!is_first.swap(false, Ordering::Relaxed), "on purpose");
+            stream
+        })?;
+        theirs.push(client(address)?);
+    }
+    // Each listener panics once, and then its second connection is served; by workers that go at once.
+    let mut panics = 0;
+    let mut served = 0;
+    while panics < 3 || served < 3 {
+        let mut worker = port.worker(8);
+        match catch_unwind(AssertUnwindSafe(|| ready(&mut worker))) {
+            Ok(_) => served += 1,
+            Err(_) => panics += 1,
+        }
+    }
+    assert_eq!((panics, served, port.connections()), (3, 3, 0));
     Ok(())
 }
 
