@@ -5,6 +5,7 @@ mod deadlines;
 mod echo;
 mod http;
 mod idle;
+mod latency;
 mod load;
 mod memory;
 mod pipelining;
@@ -16,14 +17,16 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 12] = [
+pub(crate) static ALL: [&Case; 14] = [
     &ready::ONE_SHOT,
     &ready::EDGE,
     &ready::LEVEL,
     &saturated::CASE,
     &pipelining::CASE,
     &echo::CASE,
+    &echo::ONE_THREAD,
     &http::CASE,
+    &latency::CASE,
     &post::CASE,
     &churn::CASE,
     &idle::CASE,
