@@ -21,12 +21,14 @@ pub(crate) enum Parameter {
     Deadlines,
     /// 1: all threads run on the same; 2: who waits runs on another than who wakes.
     Processors,
+    /// Percent of the highest rate.
+    Load,
     /// An [`Order`].
     Order,
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 8] = [
+    pub(crate) const ALL: [Parameter; 9] = [
         Parameter::Batch,
         Parameter::Threads,
         Parameter::Connections,
@@ -34,6 +36,7 @@ impl Parameter {
         Parameter::Idle,
         Parameter::Deadlines,
         Parameter::Processors,
+        Parameter::Load,
         Parameter::Order,
     ];
 
@@ -46,6 +49,7 @@ impl Parameter {
             Parameter::Idle => "idle",
             Parameter::Deadlines => "deadlines",
             Parameter::Processors => "processors",
+            Parameter::Load => "load",
             Parameter::Order => "order",
         }
     }
@@ -81,6 +85,7 @@ impl Parameter {
             Parameter::Idle => "idle registrations",
             Parameter::Deadlines => "deadlines",
             Parameter::Processors => "processors",
+            Parameter::Load => "percent of the highest rate",
             Parameter::Order => "order",
         }
     }

@@ -1,12 +1,17 @@
-//! The other side of the servers: a process of its own, with one thread that keeps one message under
-//! way on each connection.
+//! The other side of the servers: a process of its own, with one thread.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::figure::{Figure, Sample};
+use crate::open_loop;
 
 /// How long an echoed message is, in bytes.
 pub(crate) const MESSAGE: usize = 64;
@@ -30,17 +35,49 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
-    fn request(self) -> &'static [u8] {
+    pub(crate) fn request(self) -> &'static [u8] {
         match self {
             Exchange::Echo => &[0x5a; MESSAGE],
             Exchange::Http => REQUEST,
         }
     }
 
-    fn response(self) -> usize {
+    /// How long an answer is, in bytes.
+    pub(crate) fn response(self) -> usize {
         match self {
             Exchange::Echo => MESSAGE,
             Exchange::Http => RESPONSE.len(),
+        }
+    }
+}
+
+/// When a client sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    /// Closed loop: so many messages are under way on each connection, and an answer makes way for the next.
+    Depth(usize),
+    /// Open loop: so many messages a second on all connections together, at scheduled times.
+    Rate(usize),
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pace::Depth(depth) => write!(f, "depth={depth}"),
+            Pace::Rate(rate) => write!(f, "rate={rate}"),
+        }
+    }
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=');
+        match parts.map(|(name, number)| (name, number.parse())) {
+            Some(("depth", Ok(depth))) => Ok(Pace::Depth(depth)),
+            Some(("rate", Ok(rate))) => Ok(Pace::Rate(rate)),
+            _ => Err(format!("not a pace: {text:?}")),
         }
     }
 }
@@ -49,8 +86,7 @@ impl Exchange {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
-    /// Messages under way on each connection.
-    pub(crate) depth: usize,
+    pub(crate) pace: Pace,
     pub(crate) milliseconds: usize,
     pub(crate) exchange: Exchange,
 }
@@ -68,11 +104,10 @@ pub(crate) fn start(address: SocketAddr, load: Load) -> io::Result<Child> {
         Exchange::Echo => "echo",
         Exchange::Http => "http",
     };
-    let numbers = [load.connections, load.depth, load.milliseconds];
     Command::new(std::env::current_exe()?)
         .args(["client", &address.to_string()])
-        .args(numbers.map(|number| number.to_string()))
-        .arg(exchange)
+        .args([load.connections.to_string(), load.pace.to_string()])
+        .args([&load.milliseconds.to_string(), exchange])
         .stdout(Stdio::piped())
         .spawn()
 }
@@ -91,11 +126,19 @@ pub(crate) fn accept(listener: &TcpListener, connections: usize) -> io::Result<V
 
 /// What a client has found.
 pub(crate) struct Found {
-    /// Answers per second.
-    pub(crate) rate: f64,
     /// All answers, also those before and after that were not timed.
     pub(crate) answers: f64,
+    pub(crate) figures: Sample,
 }
+
+/// What a client prints behind the number of answers, in this order; in a closed loop the first only.
+const PRINTED: [Figure; 5] = [
+    Figure::Rate,
+    Figure::P50,
+    Figure::P99,
+    Figure::P999,
+    Figure::Behind,
+];
 
 /// What a client has found, when it is done.
 pub(crate) fn found(mut client: Child) -> io::Result<Found> {
@@ -104,15 +147,17 @@ pub(crate) fn found(mut client: Child) -> io::Result<Found> {
         stdout.read_to_string(&mut output)?;
     }
     client.wait()?;
-    let mut numbers = output.split_whitespace().map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(rate)), Some(Ok(answers))) => Ok(Found { rate, answers }),
+    let numbers = output.split_whitespace().map(str::parse);
+    match numbers.collect::<Result<Vec<f64>, _>>().as_deref() {
+        Ok([answers, figures @ ..]) if !figures.is_empty() => Ok(Found {
+            answers: *answers,
+            figures: PRINTED.into_iter().zip(figures.iter().copied()).collect(),
+        }),
         _ => Err(io::Error::other("the client found nothing")),
     }
 }
 
-/// Keep messages under way on each connection; print how many answers came in a second, and how many
-/// in all.
+/// Connect, send, and print what was found.
 pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut connections = Vec::with_capacity(load.connections);
@@ -123,22 +168,47 @@ pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
         epoll::add(&set, &connection, data, EventFlags::IN)?;
         connections.push(connection);
     }
-    let message = load.exchange.request();
-    for mut connection in &connections {
-        for _ in 0..load.depth {
+    let time = Duration::from_millis(load.milliseconds as u64);
+    let Found { answers, figures } = match load.pace {
+        Pace::Depth(depth) => closed_loop(&set, &connections, load.exchange, depth, time)?,
+        Pace::Rate(rate) => open_loop::run(&set, connections, load.exchange, rate, time)?,
+    };
+    print!("{answers}");
+    for value in PRINTED.iter().map_while(|figure| figures.get(figure)) {
+        print!(" {value}");
+    }
+    println!();
+    Ok(())
+}
+
+/// How long a client sends before it counts.
+pub(crate) fn warm_up(time: Duration) -> Duration {
+    time / 5
+}
+
+/// Keep so many messages under way on each connection.
+fn closed_loop(
+    set: &OwnedFd,
+    connections: &[TcpStream],
+    exchange: Exchange,
+    depth: usize,
+    time: Duration,
+) -> io::Result<Found> {
+    let message = exchange.request();
+    for mut connection in connections {
+        for _ in 0..depth {
             connection.write_all(message)?;
         }
     }
-    let time = Duration::from_millis(load.milliseconds as u64);
-    let warm_up = time / 5;
+    let warm_up = warm_up(time);
     let begin = Instant::now();
     let mut counted_from = None;
     let mut answers = 0_u64;
-    let mut answer = vec![0; load.exchange.response()];
+    let mut answer = vec![0; exchange.response()];
     let mut events = Vec::with_capacity(64);
     let rate = loop {
         events.clear();
-        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), None)?;
+        epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None)?;
         for event in &events {
             let data = event.data;
             let mut connection = &connections[data.u64() as usize];
@@ -155,6 +225,8 @@ pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
             _ => {}
         }
     };
-    println!("{rate} {answers}");
-    Ok(())
+    Ok(Found {
+        answers: answers as f64,
+        figures: Sample::from([(Figure::Rate, rate)]),
+    })
 }

@@ -15,8 +15,17 @@ pub(crate) enum Figure {
     Cpu,
     /// The same without the case's own reads and writes.
     NetCpu,
+    /// Microseconds from the time that a request was scheduled for to its whole answer: the median.
+    P50,
+    /// The same: 99 of 100 took at most this long.
+    P99,
+    /// The same: 999 of 1,000 took at most this long.
+    P999,
     /// Answers that the client got in a second.
     Rate,
+    /// How many percent of the requests that were due were not answered in time, if more than 2: the
+    /// server does not keep up.
+    Behind,
     /// CPU time of the server's process for each request, in microseconds.
     ServerCpu,
     /// How often a thread of the server had to wait, for each request.
@@ -42,7 +51,11 @@ impl Figure {
             Figure::Net => "net_ns_per_notification",
             Figure::Cpu => "cpu_ns_per_notification",
             Figure::NetCpu => "net_cpu_ns_per_notification",
+            Figure::P50 => "latency_p50_us",
+            Figure::P99 => "latency_p99_us",
+            Figure::P999 => "latency_p999_us",
             Figure::Rate => "requests_per_second",
+            Figure::Behind => "behind_percent",
             Figure::ServerCpu => "server_cpu_us_per_request",
             Figure::Switches => "context_switches",
             Figure::SystemCalls => "syscalls_per_turn",
@@ -61,7 +74,11 @@ impl Figure {
             Figure::Net => "net ns",
             Figure::Cpu => "cpu ns",
             Figure::NetCpu => "net cpu ns",
+            Figure::P50 => "p50 µs",
+            Figure::P99 => "p99 µs",
+            Figure::P999 => "p99.9 µs",
             Figure::Rate => "requests/s",
+            Figure::Behind => "behind %",
             Figure::ServerCpu => "cpu µs/req",
             Figure::Switches => "switches",
             Figure::SystemCalls => "syscalls",
@@ -80,7 +97,11 @@ impl Figure {
             Figure::Net => "nanoseconds, net of the case's own reads and writes",
             Figure::Cpu => "nanoseconds of CPU time",
             Figure::NetCpu => "nanoseconds of CPU time, net of the case's own reads and writes",
+            Figure::P50 => "microseconds, median",
+            Figure::P99 => "microseconds, 99th percentile",
+            Figure::P999 => "microseconds, 99.9th percentile",
             Figure::Rate => "requests per second",
+            Figure::Behind => "percent of the requests",
             Figure::ServerCpu => "microseconds of CPU time for each request",
             Figure::Switches => "waits for each request",
             Figure::SystemCalls | Figure::Futexes => "calls per turn",
@@ -93,6 +114,7 @@ impl Figure {
     /// A value with the decimals that are worth printing.
     pub(crate) fn show(self, value: f64) -> String {
         let decimals = match self {
+            Figure::P50 | Figure::P99 | Figure::P999 | Figure::Behind => 1,
             Figure::ServerCpu
             | Figure::Switches
             | Figure::SystemCalls
@@ -145,7 +167,7 @@ impl Summary {
 }
 
 /// Between the two values that are next to it, in proportion.
-fn quantile(sorted: &[f64], part: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len() - 1) as f64;
     let (below, above) = (
         sorted[place.floor() as usize],

@@ -40,6 +40,13 @@ pub(crate) enum Implementation {
 }
 
 impl Implementation {
+    /// All of ours that notify, on each backend.
+    pub(crate) fn all_ours() -> impl Iterator<Item = Implementation> {
+        Self::ours()
+            .chain(Self::with(Implementation::Drained))
+            .chain(Self::with(Implementation::Eager))
+    }
+
     /// Both layers of ours, on each backend.
     pub(crate) fn ours() -> impl Iterator<Item = Implementation> {
         let layers = |&it| [Implementation::Socknotify(it), Implementation::Owned(it)];

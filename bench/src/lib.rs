@@ -15,6 +15,7 @@ mod descriptors;
 mod figure;
 mod goals;
 mod implementation;
+mod open_loop;
 mod plot;
 mod processors;
 mod report;
@@ -90,6 +91,9 @@ struct Values {
     /// Processors that threads wake each other on.
     #[arg(long, value_delimiter = ',')]
     processors: Vec<usize>,
+    /// Percent of the highest rate that a client sends at.
+    #[arg(long, value_delimiter = ',')]
+    load: Vec<usize>,
     /// "written-armed" or "armed-written": whether data arrive before or after a socket is armed.
     #[arg(long, value_delimiter = ',')]
     order: Vec<Order>,
@@ -105,6 +109,7 @@ impl Values {
             (Parameter::Idle, self.idle),
             (Parameter::Deadlines, self.deadlines),
             (Parameter::Processors, self.processors),
+            (Parameter::Load, self.load),
             (
                 Parameter::Order,
                 self.order.iter().map(|&it| it as usize).collect(),

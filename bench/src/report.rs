@@ -8,7 +8,6 @@ use std::path::Path;
 use crate::case::{Case, Setting};
 use crate::figure::Figure;
 use crate::goals::{self, GOALS};
-use crate::implementation::Implementation;
 use crate::plot::{self, Series};
 use crate::row::{self, Row};
 
@@ -149,9 +148,9 @@ fn table(case: &Case, setting: &Setting, rows: &[&Row]) -> String {
     }
     table += "<th>quartiles<th>ratio\n";
     for row in rows {
-        let class = match row.implementation {
-            Implementation::Socknotify(_) | Implementation::Owned(_) => " class=\"ours\"",
-            _ => "",
+        let class = match row.implementation.is_ours() {
+            true => " class=\"ours\"",
+            false => "",
         };
         write!(table, "<tr{class}><td>{}", row.implementation).expect("memory takes it");
         for &column in &columns {

@@ -67,7 +67,7 @@ pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Figure
 /// The rows of one setting, side by side.
 pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
     let columns = columns(rows);
-    print!("\n{:<28}", format!("{} {setting}", case.name));
+    print!("\n{:<32}", format!("{} {setting}", case.name));
     for column in &columns {
         print!(" {:>10}", column.heading());
     }
@@ -78,7 +78,7 @@ pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
     }
     println!(" {:>7}", "ratio");
     for row in rows {
-        print!("  {:<26}", row.implementation);
+        print!("  {:<30}", row.implementation);
         for &column in &columns {
             match row.get(column) {
                 Some(value) => print!(" {:>10}", column.show(value)),

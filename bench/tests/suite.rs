@@ -44,6 +44,11 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
             // Threads that wake each other are timed by the clock alone.
             let cpu = ["cpu_ns_per_notification", "server_cpu_us_per_request"];
             assert!(case == "post" || is_positive(row, &cpu), "{row}");
+            if case == "latency" {
+                let quantiles = ["latency_p50_us", "latency_p99_us", "latency_p999_us"];
+                let [p50, p99, p999] = quantiles.map(|it| row[it].as_f64());
+                assert!(p50 > Some(0.0) && p50 <= p99 && p99 <= p999, "{row}");
+            }
         }
         let plot = format!("{case}-0.svg");
         assert!(page.contains(&plot), "{plot} is on the page");

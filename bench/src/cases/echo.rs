@@ -1,13 +1,14 @@
 //! An echo server, by its threads, connections, and how much computing a request takes.
 //!
-//! A thread takes up to 3 events at a time, as the published program does.
+//! A thread takes up to 3 events at a time, as the published program does; where there is one only, up to
+//! 64 besides.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load;
-use crate::client::{Exchange, Load};
+use crate::client::{Exchange, Load, Pace};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{Protocol, Shape};
@@ -39,7 +40,23 @@ pub(crate) const CASE: Case = Case {
     },
     parts: 1,
     is_counted: false,
-    prepare: |setting, effort| Ok(Box::new(Echo::new(setting, effort))),
+    prepare: |setting, effort| Ok(Box::new(Echo::new(3, setting, effort))),
+};
+
+pub(crate) const ONE_THREAD: Case = Case {
+    name: "echo-one",
+    about: "an echo server of one thread, which takes up to 64 events at a time",
+    axes: &[Axis {
+        parameter: Parameter::Connections,
+        values: &[100, 10_000],
+        quick: &[100],
+    }],
+    prepare: |setting, effort| {
+        // No work either.
+        let setting = setting.with(Parameter::Work, 0);
+        Ok(Box::new(Echo::new(64, &setting, effort)))
+    },
+    ..CASE
 };
 
 struct Echo {
@@ -49,18 +66,18 @@ struct Echo {
 }
 
 impl Echo {
-    fn new(setting: &Setting, effort: Effort) -> Self {
+    fn new(room: usize, setting: &Setting, effort: Effort) -> Self {
         Echo {
             shape: Shape {
                 threads: setting.get(Parameter::Threads),
-                room: 3,
+                room,
             },
             protocol: Echoing {
                 work: work(setting),
             },
             load: Load {
                 connections: setting.get(Parameter::Connections),
-                depth: 1,
+                pace: Pace::Depth(1),
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Echo,
             },

@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load;
-use crate::client::{Exchange, Load, RESPONSE};
+use crate::client::{Exchange, Load, Pace, RESPONSE};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{Protocol, Shape};
@@ -38,7 +38,7 @@ impl Http {
         Http {
             load: Load {
                 connections: setting.get(Parameter::Connections),
-                depth: 1,
+                pace: Pace::Depth(1),
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Http,
             },
@@ -48,13 +48,18 @@ impl Http {
 
 impl Trial for Http {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        let threads = match implementation.is_ours() {
-            true => 4,
-            false => thread::available_parallelism()?.get(),
-        };
-        let shape = Shape { threads, room: 64 };
-        load::measure(implementation, shape, &Responder::default(), self.load).map(Some)
+        measure(implementation, self.load).map(Some)
     }
+}
+
+/// A responder under load.
+pub(super) fn measure(implementation: Implementation, load: Load) -> io::Result<Sample> {
+    let threads = match implementation.is_ours() {
+        true => 4,
+        false => thread::available_parallelism()?.get(),
+    };
+    let shape = Shape { threads, room: 64 };
+    load::measure(implementation, shape, &Responder::default(), load)
 }
 
 /// What has been received and not been answered.

@@ -1,17 +1,16 @@
-//! A server under load: the client is a process of its own, which keeps messages under way on each
-//! connection.
+//! A server under load: the client is a process of its own.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 
-use crate::client::{self, Load};
+use crate::client::{self, Found, Load};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{self, Protocol, Shape};
 use crate::stopwatch::Stopwatch;
 
-/// Answers per second; for each, the CPU time of this process, and how often a thread had to wait.
+/// What the client finds; for each answer, the CPU time of this process, and how often a thread had to wait.
 pub(super) fn measure<P: Protocol>(
     implementation: Implementation,
     shape: Shape,
@@ -28,12 +27,11 @@ pub(super) fn measure<P: Protocol>(
         client.wait().map(drop)
     })?;
     let (cpu, waits) = (stopwatch.cpu(), waits()? - before);
-    let found = client::found(client)?;
-    Ok(Sample::from([
-        (Figure::Rate, found.rate),
-        (Figure::ServerCpu, cpu.as_secs_f64() * 1e6 / found.answers),
-        (Figure::Switches, waits / found.answers),
-    ]))
+    let Found { answers, figures } = client::found(client)?;
+    let mut sample = figures;
+    sample.insert(Figure::ServerCpu, cpu.as_secs_f64() * 1e6 / answers);
+    sample.insert(Figure::Switches, waits / answers);
+    Ok(sample)
 }
 
 /// How often the threads of this process have given a processor up of their own accord.

@@ -6,6 +6,7 @@ mod deadlines;
 mod echo;
 mod http;
 mod idle;
+mod latency;
 mod load;
 mod memory;
 mod pipelining;
@@ -17,14 +18,16 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 13] = [
+pub(crate) static ALL: [&Case; 15] = [
     &ready::ONE_SHOT,
     &ready::EDGE,
     &ready::LEVEL,
     &saturated::CASE,
     &pipelining::CASE,
     &echo::CASE,
+    &echo::ONE_THREAD,
     &http::CASE,
+    &latency::CASE,
     &post::CASE,
     &churn::CASE,
     &accept::CASE,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::echo::{compute, work};
 use crate::cases::load;
-use crate::client::{Exchange, Load, MESSAGE};
+use crate::client::{Exchange, Load, MESSAGE, Pace};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{Protocol, Shape};
@@ -63,7 +63,7 @@ impl Pipelining {
             },
             load: Load {
                 connections: setting.get(Parameter::Connections),
-                depth: 4,
+                pace: Pace::Depth(4),
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Echo,
             },

@@ -215,7 +215,7 @@ impl<P: Protocol> Session for Conversation<P> {
         };
         self.answers.clear();
         self.protocol.answer(received, &mut self.answers)?;
-        // The client reads each answer before it asks for more, so that there is always room.
+        // The client reads answers as they come, so that there is always room.
         match stream.write_all(&self.answers) {
             Err(error) if is_end(&error) => Ok(Outcome::Ended),
             Err(error) => Err(error),

@@ -96,7 +96,7 @@ impl<T: Source, M> Port<T, M> {
         let connection = self.adopt(make(address.begin()?))?;
         let id = connection.id();
         let mut node = connection.into_node();
-        node.is_connecting = true;
+        node.readiness.is_connecting = true;
         let connection = Held::from_node(node);
         self.arm(connection, Interest::OUT.within(within));
         Ok(id)
@@ -106,7 +106,7 @@ impl<T: Source, M> Port<T, M> {
 /// What has come of a connect.
 #[cold]
 pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
-    node.is_connecting = false;
+    node.readiness.is_connecting = false;
     let error = SockRef::from(&node.value.socket()).take_error();
     let held = Held::from_node(node);
     match error {
@@ -119,7 +119,7 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
 /// It was not there in time.
 #[cold]
 pub(super) fn timed_out<T, M>(mut node: Box<Node<T>>) -> Event<T, M> {
-    node.is_connecting = false;
+    node.readiness.is_connecting = false;
     let error = io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time");
     Event::Unconnected(Held::from_node(node), error)
 }

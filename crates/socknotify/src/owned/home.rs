@@ -8,9 +8,9 @@ use super::Readiness;
 use super::listen::Listener;
 use super::lock;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
+use crate::CompletionPort;
 use crate::slots::{Slots, Token};
 use crate::sys::RawSocket;
-use crate::{CompletionPort, EventFilter};
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -72,11 +72,8 @@ pub(super) struct Node<T> {
     pub(super) value: T,
     pub(super) home: Arc<Home<T>>,
     pub(super) token: Token,
+    /// And the number that it was adopted under, and the filter that the system watches it with.
     pub(super) readiness: Readiness,
-    /// It was not known yet to be connected, or not to be.
-    pub(super) is_connecting: bool,
-    /// The filter that the system watches it with. Armed with this one again, it is not refused.
-    pub(super) watched: Option<EventFilter>,
 }
 
 impl<T> Node<T> {

@@ -401,10 +401,7 @@ impl<T, M> Shared<T, M> {
         if socket != node.readiness.socket() {
             return Put::Refused(node, RegistrationError::NotASocket);
         }
-        let is_new = node.watched != Some(filter);
-        if is_new {
-            node.watched = Some(filter);
-        }
+        let is_new = node.readiness.watch(filter);
         let is_drained = node.readiness.take(filter);
         let registration = Registration::arm(socket, node.key(), filter, is_drained);
         match self.home.put(node) {
@@ -422,7 +419,7 @@ impl<T, M> Shared<T, M> {
     /// Take back a connection that could not be armed, unless it was dequeued meanwhile.
     pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
         let mut node = self.home.slots.get_by_key(key)?.take()?;
-        node.watched = None;
+        node.readiness.unwatch();
         Some(node)
     }
 
@@ -483,8 +480,6 @@ impl<T, M> Shared<T, M> {
             home: Arc::clone(home),
             token,
             readiness: Readiness::new(socket),
-            is_connecting: false,
-            watched: None,
         })))
     }
 

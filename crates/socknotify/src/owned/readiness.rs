@@ -52,17 +52,36 @@ use crate::sys::{self, AsSocket, RawSocket};
 #[derive(Debug)]
 pub struct Readiness {
     socket: RawSocket,
-    is_drained: bool,
-    is_full: bool,
+    /// Of IN and OUT, the conditions that held no more when the thread was done, as the bits of a filter.
+    spent: u8,
+    /// It was not known yet to be connected, or not to be.
+    pub(super) is_connecting: bool,
+    /// The filter that the system watches it with: armed with this one again, it is not refused.
+    watched: EventFilter,
 }
+
+/// No filter that can be asked for.
+const UNWATCHED: EventFilter = EventFilter::from_bits_retain(u16::MAX);
 
 impl Readiness {
     pub(super) fn new(socket: RawSocket) -> Self {
         Readiness {
             socket,
-            is_drained: false,
-            is_full: false,
+            spent: 0,
+            is_connecting: false,
+            watched: UNWATCHED,
         }
+    }
+
+    /// The system is to watch the socket with this filter. True if it does not yet, and so may refuse to.
+    #[inline]
+    pub(super) fn watch(&mut self, filter: EventFilter) -> bool {
+        std::mem::replace(&mut self.watched, filter) != filter
+    }
+
+    /// Nobody knows what the system watches it with.
+    pub(super) fn unwatch(&mut self) {
+        self.watched = UNWATCHED;
     }
 
     /// The number that the connection was adopted under.
@@ -74,10 +93,16 @@ impl Readiness {
     /// Whether none of these conditions held any more when this was noted. From here on nothing is known.
     #[inline]
     pub(super) fn take(&mut self, filter: EventFilter) -> bool {
-        let is_drained = std::mem::take(&mut self.is_drained);
-        let is_full = std::mem::take(&mut self.is_full);
-        (is_drained || !filter.contains(EventFilter::IN))
-            && (is_full || !filter.contains(EventFilter::OUT))
+        let spent = EventFilter::from_bits_retain(std::mem::take(&mut self.spent).into());
+        let asked = filter & (EventFilter::IN | EventFilter::OUT);
+        spent.contains(asked)
+    }
+
+    #[inline]
+    fn note(&mut self, is_spent: bool, condition: EventFilter) {
+        if is_spent {
+            self.spent |= condition.bits() as u8;
+        }
     }
 
     /// The connection's stream, to receive and send with.
@@ -103,7 +128,7 @@ impl Readiness {
     /// What the operation returns.
     #[inline]
     pub fn try_read<R>(&mut self, receive: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        receive().inspect_err(|error| self.is_drained |= would_block(error))
+        receive().inspect_err(|error| self.note(would_block(error), EventFilter::IN))
     }
 
     /// The same for something that sends. If it would block, there is no room left.
@@ -113,7 +138,7 @@ impl Readiness {
     /// What the operation returns.
     #[inline]
     pub fn try_write<R>(&mut self, send: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        send().inspect_err(|error| self.is_full |= would_block(error))
+        send().inspect_err(|error| self.note(would_block(error), EventFilter::OUT))
     }
 }
 
@@ -158,19 +183,20 @@ pub struct Io<'a, S> {
 impl<S> Io<'_, S> {
     #[inline]
     fn note_read(&mut self, outcome: &io::Result<usize>, room: usize) {
-        self.readiness.is_drained |= self.is_own
-            && match outcome {
-                // 0 is the end, which holds from here on.
-                Ok(length) => (1..room).contains(length),
-                Err(error) => would_block(error),
-            };
+        let is_drained = match outcome {
+            // 0 is the end, which holds from here on.
+            Ok(length) => (1..room).contains(length),
+            Err(error) => would_block(error),
+        };
+        self.readiness
+            .note(is_drained && self.is_own, EventFilter::IN);
     }
 
     #[inline]
     fn note_write(&mut self, outcome: &io::Result<usize>) {
-        if let Err(error) = outcome {
-            self.readiness.is_full |= self.is_own && would_block(error);
-        }
+        let is_full = outcome.as_ref().is_err_and(would_block);
+        self.readiness
+            .note(is_full && self.is_own, EventFilter::OUT);
     }
 }
 

@@ -346,10 +346,6 @@ impl<T: Source, M> Worker<T, M> {
         let arm = Registration::arm(socket, key, turn.filter, turn.is_drained);
         self.registrations.push(arm);
         if let Some(panic) = panic {
-            // Nobody knows whether this worker is used any more.
-            let rest = self.listeners.drain(..);
-            let rest = rest.map(|(key, says)| Entry::new(key, says, HANDED_ON));
-            let _ = shared.home.port.post_all(&rest.collect::<Vec<_>>());
             resume_unwind(panic);
         }
     }
@@ -383,21 +379,21 @@ impl<T: Source, M> Worker<T, M> {
 #[inline]
 fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
     match says {
-        TIMED_OUT if node.is_connecting => connect::timed_out(node),
+        TIMED_OUT if node.readiness.is_connecting => connect::timed_out(node),
         TIMED_OUT => Event::TimedOut(Held::from_node(node)),
         CANCELLED => {
             // This packet may have come in place of arming it.
-            node.watched = None;
+            node.readiness.unwatch();
             Event::Cancelled(Held::from_node(node))
         }
         ACCEPTED => Event::Accepted(Held::from_node(node)),
         DRAINING => {
-            node.watched = None;
+            node.readiness.unwatch();
             Event::Draining(Held::from_node(node))
         }
         events => {
             let events = Events::from_bits_truncate(events);
-            if node.is_connecting {
+            if node.readiness.is_connecting {
                 return connect::outcome(node, events);
             }
             Event::Ready(Held::from_node(node), events)
