@@ -167,6 +167,8 @@ pub struct Registration<'socket> {
     pub(crate) is_drained: bool,
     /// Nobody closes the socket before the call returns.
     pub(crate) is_borrowed: bool,
+    /// ENABLE makes no new registration.
+    pub(crate) only_known: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
 }
 
@@ -239,6 +241,16 @@ impl<'socket> Registration<'socket> {
         }
     }
 
+    /// Have ENABLE fail with [`RegistrationError::NotFound`] where it would make a new registration. For
+    /// interfaces above this one; nothing where the kernel has the registrations.
+    #[doc(hidden)]
+    pub fn only_known(self) -> Self {
+        Registration {
+            only_known: true,
+            ..self
+        }
+    }
+
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
     #[inline]
     pub(crate) fn arm(
@@ -269,6 +281,7 @@ impl<'socket> Registration<'socket> {
             owned: false,
             is_drained: false,
             is_borrowed: true,
+            only_known: false,
             borrowed: PhantomData,
         }
     }

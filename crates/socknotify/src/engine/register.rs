@@ -227,6 +227,9 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
         self.forget(core, socket);
+        if entry.only_known {
+            return Err(RegistrationError::NotFound);
+        }
         self.owner.claim(socket, || self.backend.identify(socket))?;
         core.table.insert(socket, entry.completion_key);
         let interest = self.want(core, socket, entry);
