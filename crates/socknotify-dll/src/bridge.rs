@@ -227,6 +227,10 @@ impl Bridge {
         }
         match outcome {
             Ok(()) => ERROR_SUCCESS,
+            // There is nothing to be disabled.
+            Err(RegistrationError::NotFound) if entry.operation == Operation::DISABLE.bits() => {
+                ERROR_SUCCESS
+            }
             // The port was closed while it was used.
             Err(RegistrationError::Os(735)) => ERROR_INVALID_HANDLE,
             Err(error) => error.code(),
@@ -352,7 +356,7 @@ impl Bridge {
     }
 
     fn disable(&self, socket: SOCKET) -> Result<(), RegistrationError> {
-        self.beneath(Operation::DISABLE, socket, 0, None, false)
+        self.beneath(Operation::DISABLE, socket, 0, None, true)
     }
 
     /// Apply one entry to the port of ours, if need be to what is registered only.

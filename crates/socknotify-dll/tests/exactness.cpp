@@ -339,7 +339,8 @@ void wrong_calls() {
                                            call.received) == ERROR_INVALID_PARAMETER,
                 "wrong arguments");
     }
-    require(apply(port, entry_for(socket, SOCK_NOTIFY_OP_DISABLE)) == ERROR_NOT_FOUND,
+    require(apply(port, entry_for(socket, SOCK_NOTIFY_OP_DISABLE)) == ERROR_SUCCESS &&
+                apply(port, entry_for(socket, SOCK_NOTIFY_OP_REMOVE)) == ERROR_NOT_FOUND,
             "nothing was applied");
     require(ProcessSocketNotifications(port, 0, nullptr, 0, 0, nullptr, nullptr) == ERROR_SUCCESS,
             "nothing to do");

@@ -167,7 +167,7 @@ pub struct Registration<'socket> {
     pub(crate) is_drained: bool,
     /// Nobody closes the socket before the call returns.
     pub(crate) is_borrowed: bool,
-    /// ENABLE makes no new registration.
+    /// Fails for what is not registered, whatever it asks for.
     pub(crate) only_known: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
 }
@@ -198,6 +198,7 @@ impl<'socket> Registration<'socket> {
 
     /// DISABLE: no new notifications until the socket is enabled again.
     ///
+    /// For a socket that is not registered with the port it does nothing, successfully.
     /// A notification that is queued already may still come out.
     #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
     pub fn disable<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
@@ -241,8 +242,8 @@ impl<'socket> Registration<'socket> {
         }
     }
 
-    /// Have ENABLE fail with [`RegistrationError::NotFound`] where it would make a new registration. For
-    /// interfaces above this one; nothing where the kernel has the registrations.
+    /// Have ENABLE fail with [`RegistrationError::NotFound`] where it would make a new registration, and DISABLE
+    /// where there is none. For interfaces above this one; nothing where the kernel has the registrations.
     #[doc(hidden)]
     pub fn only_known(self) -> Self {
         Registration {

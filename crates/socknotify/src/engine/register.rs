@@ -159,7 +159,11 @@ impl<B: Backend> Engine<B> {
             _ if entry.owned => self.enable_owned(core, socket, entry),
             Operation::ENABLE => self.enable(core, socket, entry),
             Operation::DISABLE => {
-                self.disarm(core, socket)?;
+                match self.disarm(core, socket) {
+                    // There is nothing to be disabled.
+                    Err(RegistrationError::NotFound) if !entry.only_known => return Ok(()),
+                    outcome => outcome?,
+                }
                 if let Some(slot) = core.table.slot(socket) {
                     slot.state = State::Disabled;
                 }
