@@ -8,7 +8,8 @@
 //!   holds by now, and with REMOVE. A level that holds no more is not told.
 //! - When it is taken by the system's own calls, that is found out from the number of packets that wait:
 //!   see [`Sent`]. Where packets of others hide it, what comes next is sent in another packet. If the first
-//!   turns up after all, it is dropped, and the other one has what it told.
+//!   turns up after all, together with the other or of a one-shot registration, it is dropped, and the other
+//!   one has what it told.
 //!
 //! A call that enables or dequeues waits until the service thread has sent all that was ready when it was
 //! made. So whoever takes packets next finds them.
@@ -138,9 +139,11 @@ impl Record {
         Events::from_bits_truncate(self.filter.bits().into()) | Events::ERR
     }
 
-    /// Whether what holds now matters to whoever takes its packet, which tells this.
+    /// Whether what holds now matters to whoever takes its packet, which tells this. With an error it tells
+    /// all that goes with that already.
     fn is_asked(&self, told: Events) -> bool {
         self.phase == Phase::Enabled
+            && !told.contains(Events::ERR)
             && (self.is_persistent_level() || !(told | Events::ERR).contains(self.wanted()))
     }
 
@@ -415,6 +418,13 @@ impl Bridge {
         if marks.iter().any(Option::is_none) {
             state.sent.meet_other();
         }
+        // Of two packets of one registration the later one tells all.
+        let mut latest = HashMap::new();
+        for (index, mark) in marks.iter().enumerate() {
+            if let Some(mark) = mark {
+                latest.insert(mark.id, index);
+            }
+        }
         let mut questions = Vec::new();
         let asked: Vec<_> = marks
             .iter()
@@ -432,12 +442,16 @@ impl Bridge {
         let mut index = 0;
         packets.retain_mut(|packet| {
             let (mark, asked) = (marks[index], asked[index]);
+            let Some(mark) = mark else {
+                index += 1;
+                return true;
+            };
+            let is_latest = latest[&mark.id] == index;
             index += 1;
-            let Some(mark) = mark else { return true };
             let holds =
                 asked.and_then(|(asked, is_stream)| kernel::answer(&questions[asked], is_stream));
             let told = Events::from_bits_truncate(packet.dwNumberOfBytesTransferred);
-            match self.complete(&mut state, mark, told, holds) {
+            match self.complete(&mut state, mark, is_latest, told, holds) {
                 Some(events) => {
                     packet.dwNumberOfBytesTransferred = events.bits();
                     true
@@ -452,6 +466,7 @@ impl Bridge {
         &self,
         state: &mut State,
         mark: Mark,
+        is_latest: bool,
         told: Events,
         holds: Option<Events>,
     ) -> Option<Events> {
@@ -468,7 +483,10 @@ impl Bridge {
             if let Some(position) = record.packet.take() {
                 sent.remove(position);
             }
-        } else if record.packet.is_some() && record.phase == Phase::Enabled {
+        } else if record.phase == Phase::Enabled
+            && record.packet.is_some()
+            && (record.is_once || !is_latest)
+        {
             record.kept |= told & record.wanted();
             return None;
         }
@@ -502,7 +520,8 @@ impl Bridge {
             record.armed = false;
             let _ = self.disable(record.socket);
         }
-        if record.is_persistent_level() && !record.armed && !record.is_due {
+        let waits = record.armed || record.is_due || record.packet.is_some();
+        if record.is_persistent_level() && !waits {
             record.is_due = true;
             self.push_due(state, MOMENT, id, None);
         }

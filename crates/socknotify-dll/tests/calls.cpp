@@ -271,6 +271,42 @@ void a_level_goes_to_the_next_thread() {
     CloseHandle(port);
 }
 
+/* There was no connection that could have been hung up, and there is nothing to be received. */
+void a_failed_connect_is_an_error_alone() {
+    SOCKET refusing = make_socket(SOCK_STREAM);
+    sockaddr_in address = bind_to_loopback(refusing);
+    for (int trigger : {once, level, edge}) {
+        for (bool is_early : {false, true}) {
+            for (bool by_system : {false, true}) {
+                if (trigger == edge && !is_early) {
+                    /* It may have failed before. */
+                    continue;
+                }
+                HANDLE port = make_port();
+                SOCKET client = make_socket(SOCK_STREAM);
+                u_long yes = 1;
+                ioctlsocket(client, FIONBIO, &yes);
+                SOCK_NOTIFY_REGISTRATION all = enable(client, as_key(3), in | out | hangup, trigger);
+                if (is_early) {
+                    require_applied(port, all);
+                }
+                int outcome = connect(client, reinterpret_cast<sockaddr *>(&address), sizeof address);
+                require(outcome != 0 && WSAGetLastError() == WSAEWOULDBLOCK, "connect");
+                if (!is_early) {
+                    require_applied(port, all);
+                }
+                Taken taken = by_system ? dequeue(port, patience) : take(port, patience);
+                require(taken.error == ERROR_SUCCESS && taken.count == 1, "a notification");
+                require(taken.events() == SOCK_NOTIFY_EVENT_ERR, "ERR alone");
+                closesocket(client);
+                CloseHandle(port);
+            }
+        }
+    }
+    closesocket(refusing);
+    std::puts("a failed connect is an error alone: ok");
+}
+
 /* A socket that was never registered has nothing of the closed one whose value it got. */
 void a_new_socket_is_not_registered() {
     HANDLE port = make_port();
@@ -348,6 +384,7 @@ int main() {
     others_hide_nothing_for_long();
     closing_a_port_releases_its_threads();
     a_level_goes_to_the_next_thread();
+    a_failed_connect_is_an_error_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
     return 0;
