@@ -307,6 +307,33 @@ void a_failed_connect_is_an_error_alone() {
     std::puts("a failed connect is an error alone: ok");
 }
 
+/* A socket that blocks does so until it is connected. */
+void an_edge_leaves_connect_alone() {
+    SOCKET listener = make_socket(SOCK_STREAM);
+    sockaddr_in address = bind_to_loopback(listener);
+    require(listen(listener, 4) == 0, "listen");
+    for (int round = 0; round < 4; round += 1) {
+        HANDLE port = make_port();
+        SOCKET client = make_socket(SOCK_STREAM);
+        require_applied(port, enable(client, as_key(4), in | out, edge));
+        require(dequeue(port, 0).error == WAIT_TIMEOUT, "nothing before it");
+        require(connect(client, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0,
+                "connect blocks, and succeeds");
+        require(take(port, patience).events() == out, "OUT");
+        SOCKET theirs = accept(listener, nullptr, nullptr);
+        send_one(theirs);
+        require(take(port, patience).events() & in, "IN");
+        receive_all(client);
+        send_one(theirs);
+        require(take(port, patience).events() & in, "IN again");
+        closesocket(theirs);
+        closesocket(client);
+        CloseHandle(port);
+    }
+    closesocket(listener);
+    std::puts("an edge leaves connect alone: ok");
+}
+
 /* A socket that was never registered has nothing of the closed one whose value it got. */
 void a_new_socket_is_not_registered() {
     HANDLE port = make_port();
@@ -385,6 +412,7 @@ int main() {
     closing_a_port_releases_its_threads();
     a_level_goes_to_the_next_thread();
     a_failed_connect_is_an_error_alone();
+    an_edge_leaves_connect_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
     return 0;
