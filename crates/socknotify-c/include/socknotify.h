@@ -32,6 +32,13 @@
 #ifndef SOCKNOTIFY_H
 #define SOCKNOTIFY_H
 
+/* The version of this header. sn_version() says that of the library. */
+#define SN_VERSION_MAJOR 0
+#define SN_VERSION_MINOR 1
+#define SN_VERSION_PATCH 0
+#define SN_VERSION (SN_VERSION_MAJOR * 1000000 + SN_VERSION_MINOR * 1000 + SN_VERSION_PATCH)
+#define SN_VERSION_STRING "0.1.0"
+
 #ifdef _WIN32
 
 /*
@@ -41,9 +48,6 @@
  * socknotify.dll has the function for systems that do not; where the system has it, it is the
  * system's that is called.
  */
-#ifndef WIN32_LEAN_AND_MEAN
-#define WIN32_LEAN_AND_MEAN
-#endif
 #include <winsock2.h>
 #include <ws2tcpip.h>
 #include <windows.h>
@@ -140,11 +144,18 @@ typedef OVERLAPPED_ENTRY sn_entry;
 #define SN_NOT_A_SOCKET WSAENOTSOCK
 
 static inline uint32_t sn_create_port(uint32_t concurrency, sn_port *port) {
+    if (port == NULL) {
+        return SN_INVALID_PARAMETER;
+    }
     *port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, concurrency);
     return *port != NULL ? SN_SUCCESS : GetLastError();
 }
 
 static inline uint32_t sn_close_port(sn_port port) {
+    /* The system takes this value for the process itself, which it closes with success. */
+    if (port == INVALID_HANDLE_VALUE) {
+        return SN_INVALID_HANDLE;
+    }
     return CloseHandle(port) ? SN_SUCCESS : GetLastError();
 }
 
@@ -155,8 +166,17 @@ static inline uint32_t sn_process(sn_port port,
                                   uint32_t entry_count,
                                   sn_entry *entries,
                                   uint32_t *received) {
-    return ProcessSocketNotifications(port, registration_count, registrations, timeout_ms,
-                                      entry_count, entries, received);
+    uint32_t error = SN_INVALID_PARAMETER;
+    if ((registration_count == 0) == (registrations == NULL) &&
+        (entry_count == 0) == (entries == NULL) && (entry_count == 0) == (received == NULL) &&
+        (entry_count != 0 || timeout_ms == 0)) {
+        error = ProcessSocketNotifications(port, registration_count, registrations, timeout_ms,
+                                           entry_count, entries, received);
+    }
+    if (error != SN_SUCCESS && received != NULL) {
+        *received = 0;
+    }
+    return error;
 }
 
 static inline uint32_t sn_dequeue(sn_port port,
@@ -165,9 +185,16 @@ static inline uint32_t sn_dequeue(sn_port port,
                                   uint32_t *received,
                                   uint32_t timeout_ms) {
     ULONG count = 0;
-    BOOL taken = GetQueuedCompletionStatusEx(port, entries, entry_count, &count, timeout_ms, FALSE);
-    *received = taken ? count : 0;
-    return taken ? SN_SUCCESS : GetLastError();
+    uint32_t error = SN_INVALID_PARAMETER;
+    if (entries != NULL && entry_count != 0 && received != NULL) {
+        BOOL taken =
+            GetQueuedCompletionStatusEx(port, entries, entry_count, &count, timeout_ms, FALSE);
+        error = taken ? SN_SUCCESS : GetLastError();
+    }
+    if (received != NULL) {
+        *received = error == SN_SUCCESS ? count : 0;
+    }
+    return error;
 }
 
 /* A failed operation of the caller's own is a packet too: its error is returned, with the rest filled in. */
@@ -178,7 +205,14 @@ static inline uint32_t sn_dequeue_one(sn_port port,
                                       uint32_t timeout_ms) {
     DWORD bytes = 0;
     ULONG_PTR key = 0;
-    BOOL taken = GetQueuedCompletionStatus(port, &bytes, &key, overlapped, timeout_ms);
+    BOOL taken;
+    if (overlapped != NULL) {
+        *overlapped = NULL;
+    }
+    if (transferred == NULL || completion_key == NULL || overlapped == NULL) {
+        return SN_INVALID_PARAMETER;
+    }
+    taken = GetQueuedCompletionStatus(port, &bytes, &key, overlapped, timeout_ms);
     if (taken || *overlapped != NULL) {
         *transferred = bytes;
         *completion_key = key;
@@ -195,9 +229,18 @@ static inline uint32_t sn_post(sn_port port,
 }
 
 static inline uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context) {
-    (void)port;
+    if (port == NULL || port == INVALID_HANDLE_VALUE) {
+        return SN_INVALID_HANDLE;
+    }
+    if (work == NULL) {
+        return SN_INVALID_PARAMETER;
+    }
     work(context);
     return SN_SUCCESS;
+}
+
+static inline uint32_t sn_version(void) {
+    return SN_VERSION;
 }
 
 static inline uint32_t sn_last_error(void) {
@@ -300,13 +343,39 @@ typedef struct sn_entry {
 #define SN_NOT_SUPPORTED 50
 #define SN_INVALID_PARAMETER 87     /* the call's: the arguments contradict each other; an entry's: */
                                     /* its masks do, or its key is not that of the registration, */
-                                    /* which is another port's or is being removed */
+                                    /* which is another port's or is being removed: sn_reason() */
 #define SN_TIMEOUT 258              /* no packet came in time; the registrations were applied */
 #define SN_ABANDONED_WAIT 735       /* the port was closed during the call */
 #define SN_NOT_FOUND 1168           /* an entry's: its socket is not registered with this port */
 #define SN_INTERNAL_ERROR 1359      /* a fault of this library */
 #define SN_NO_SYSTEM_RESOURCES 1450 /* a limit of the system is reached */
 #define SN_NOT_A_SOCKET 10038       /* an entry's: not an open socket */
+
+/*
+ * Why an entry was not applied, more closely than registrationResult says: SN_INVALID_PARAMETER there
+ * stands for the first six.
+ */
+#define SN_REASON_NONE 0x00000000              /* it was applied, or there is no such entry */
+#define SN_REASON_INVALID_OPERATION 0x20000001 /* two operations, or an unknown one */
+#define SN_REASON_INVALID_FILTER 0x20000002    /* a bit that is no event to notify */
+#define SN_REASON_INVALID_TRIGGER 0x20000003   /* not one of LEVEL and EDGE, or too much beside it */
+#define SN_REASON_OTHER_PORT 0x20000004        /* the socket is registered with another port */
+#define SN_REASON_OTHER_KEY 0x20000005         /* it is registered with another key */
+#define SN_REASON_REMOVE_PENDING 0x20000006    /* REMOVE was accepted, and has not come out yet */
+#define SN_REASON_NOT_FOUND 0x20000007         /* it is not registered with this port */
+#define SN_REASON_NOT_A_SOCKET 0x20000008      /* not an open descriptor of a socket */
+#define SN_REASON_LIMIT_REACHED 0x20000009     /* the system's limit of watched sockets */
+#define SN_REASON_OUT_OF_MEMORY 0x2000000A
+#define SN_REASON_OTHER 0x2000000B             /* the system's own: registrationResult says which */
+
+/* What a port looks like at one moment: see sn_query_port. */
+typedef struct sn_port_state {
+    uint32_t concurrency;   /* places: so many threads may run with packets in hand */
+    uint32_t running;       /* threads that hold a place */
+    uint32_t waiting;       /* threads that wait for a packet */
+    uint32_t queued;        /* packets in the queue, but for what was not fetched from the system */
+    uint32_t registrations; /* also of sockets that were closed and not noticed yet */
+} sn_port_state;
 
 /* ---- What to call --------------------------------------------------------------------------- */
 
@@ -315,6 +384,12 @@ typedef struct sn_entry {
  * number of processors. When it fails, *port becomes null.
  */
 uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
+
+/*
+ * The same on a certain backend: "epoll" on Linux, or NULL for the best one. A name that is no backend's
+ * here is SN_NOT_SUPPORTED.
+ */
+uint32_t sn_create_port_on(uint32_t concurrency, const char *backend, sn_port *port);
 
 /*
  * Close a port. Threads that wait in it return with SN_ABANDONED_WAIT. Its registrations end without
@@ -375,15 +450,54 @@ uint32_t sn_post(sn_port port,
 uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
 
 /*
+ * The reason of one entry of the latest sn_process call of this thread: SN_REASON_*. `index` is its place in
+ * `registrations`.
+ */
+uint32_t sn_reason(uint32_t index);
+
+/* What a port looks like now: for diagnosis and for tests. */
+uint32_t sn_query_port(sn_port port, sn_port_state *state);
+
+/*
+ * A descriptor that is readable when a dequeue would return something, and perhaps at other times: for
+ * another loop, with poll, select or epoll. It is the port's, which closes it. Dequeue with a timeout of 0,
+ * and let no thread wait in the port meanwhile.
+ */
+uint32_t sn_port_descriptor(sn_port port, int *descriptor);
+
+/* The name of a port's backend, for ever valid. Null if that is no port. */
+const char *sn_backend(sn_port port);
+
+/* An error code or a reason in words, for ever valid and never null. */
+const char *sn_strerror(uint32_t error);
+
+/* The version of the library, as SN_VERSION is that of the header. */
+uint32_t sn_version(void);
+
+/*
  * The last error of this thread. The sn_ functions leave it alone; those with Win32 names set it when
  * they fail, and so may code that stands in for other parts of Windows.
  */
 uint32_t sn_last_error(void);
 void sn_set_last_error(uint32_t error);
 
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* _WIN32 */
+
+#endif /* SOCKNOTIFY_H */
+
 /* ---- The Win32 spelling --------------------------------------------------------------------- */
 
-#if defined(SOCKNOTIFY_WIN32_NAMES) && !defined(_WIN32)
+/* With a guard of its own: the header may have been included without the names before. */
+#if defined(SOCKNOTIFY_WIN32_NAMES) && !defined(SOCKNOTIFY_WIN32_NAMES_DEFINED) && !defined(_WIN32)
+#define SOCKNOTIFY_WIN32_NAMES_DEFINED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef uint8_t UINT8;
 typedef uint16_t UINT16;
@@ -406,8 +520,13 @@ typedef sn_entry OVERLAPPED_ENTRY, *LPOVERLAPPED_ENTRY;
 #define FALSE 0
 #endif
 #define INFINITE SN_INFINITE
+#ifdef __cplusplus
+#define INVALID_HANDLE_VALUE (reinterpret_cast<HANDLE>(static_cast<intptr_t>(-1)))
+#define INVALID_SOCKET (~static_cast<SOCKET>(0))
+#else
 #define INVALID_HANDLE_VALUE ((HANDLE)(intptr_t)-1)
 #define INVALID_SOCKET (~(SOCKET)0)
+#endif
 
 #define ERROR_SUCCESS 0L
 #define ERROR_TOO_MANY_OPEN_FILES 4L
@@ -464,7 +583,7 @@ static inline BOOL CloseHandle(HANDLE port) {
     return sn_bool_outcome(sn_close_port(port));
 }
 
-/* Returns the error code, and leaves the last error alone. */
+/* Returns the error code, and sets the last error too if it is one. */
 static inline DWORD ProcessSocketNotifications(HANDLE port,
                                                UINT32 registration_count,
                                                SOCK_NOTIFY_REGISTRATION *registrations,
@@ -472,8 +591,10 @@ static inline DWORD ProcessSocketNotifications(HANDLE port,
                                                ULONG entry_count,
                                                OVERLAPPED_ENTRY *entries,
                                                UINT32 *received) {
-    return sn_process(port, registration_count, registrations, timeout_ms, entry_count, entries,
-                      received);
+    uint32_t error = sn_process(port, registration_count, registrations, timeout_ms, entry_count,
+                                entries, received);
+    (void)sn_bool_outcome(error);
+    return error;
 }
 
 /* The event mask of a socket notification. */
@@ -508,12 +629,8 @@ static inline BOOL PostQueuedCompletionStatus(HANDLE port,
     return sn_bool_outcome(sn_post(port, transferred, completion_key, overlapped));
 }
 
-#endif /* SOCKNOTIFY_WIN32_NAMES */
-
 #ifdef __cplusplus
 }
 #endif
 
-#endif /* _WIN32 */
-
-#endif /* SOCKNOTIFY_H */
+#endif /* SOCKNOTIFY_WIN32_NAMES */

@@ -36,6 +36,22 @@ pub struct OverlappedEntry {
     pub transferred: u32,
 }
 
+/// `sn_port_state`
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct PortState {
+    /// Places.
+    pub concurrency: u32,
+    /// Threads that hold one.
+    pub running: u32,
+    /// Threads that wait for a packet.
+    pub waiting: u32,
+    /// Packets in the queue.
+    pub queued: u32,
+    /// Registrations.
+    pub registrations: u32,
+}
+
 impl SockNotifyRegistration {
     /// The library's form of it.
     pub(crate) fn to_registration(self) -> Registration<'static> {

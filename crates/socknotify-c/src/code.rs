@@ -11,6 +11,16 @@ pub const SUCCESS: Code = 0;
 pub const INVALID_HANDLE: Code = 6;
 /// `ERROR_NOT_ENOUGH_MEMORY`
 pub const NOT_ENOUGH_MEMORY: Code = 8;
+/// `ERROR_TOO_MANY_OPEN_FILES`
+pub const TOO_MANY_OPEN_FILES: Code = 4;
+/// `ERROR_GEN_FAILURE`
+pub const GEN_FAILURE: Code = 31;
+/// `ERROR_NOT_SUPPORTED`
+pub const NOT_SUPPORTED: Code = 50;
+/// `ERROR_NOT_FOUND`
+pub const NOT_FOUND: Code = 1168;
+/// `WSAENOTSOCK`
+pub const NOT_A_SOCKET: Code = 10038;
 /// `ERROR_INVALID_PARAMETER`
 pub const INVALID_PARAMETER: Code = 87;
 /// `WAIT_TIMEOUT`

@@ -16,17 +16,19 @@
 pub mod caller;
 pub mod code;
 mod handles;
+mod reason;
 mod scratch;
 
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 use socknotify::{CompletionPort, Entry, Error};
 
-use self::caller::{CallerArray, OverlappedEntry, SockNotifyRegistration};
+use self::caller::{CallerArray, OverlappedEntry, PortState, SockNotifyRegistration};
 use self::code::Code;
 use self::handles::{Handle, Pin, Table};
 use self::scratch::Scratch;
@@ -68,10 +70,26 @@ fn timeout(milliseconds: u32) -> Option<Duration> {
 /// `created` is null or can be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sn_create_port(concurrency: u32, created: *mut *mut c_void) -> u32 {
+    // SAFETY: this function asks of its caller what that one asks of this.
+    unsafe { sn_create_port_on(concurrency, ptr::null(), created) }
+}
+
+/// The same on a certain backend.
+///
+/// # Safety
+///
+/// `created` is null or can be written to; `backend` is null or a string that ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_create_port_on(
+    concurrency: u32,
+    backend: *const c_char,
+    created: *mut *mut c_void,
+) -> u32 {
     entry_point(|| {
         let created = NonNull::new(created).ok_or(code::INVALID_PARAMETER)?;
-        let made = CompletionPort::with_concurrency(concurrency as usize)
-            .map_err(Error::code)
+        // SAFETY: the caller vouches for it.
+        let backend = (!backend.is_null()).then(|| unsafe { CStr::from_ptr(backend) });
+        let made = make(concurrency, backend)
             .and_then(|port| PORTS.insert(port).ok_or(code::NO_SYSTEM_RESOURCES));
         let handle = made.map_or(ptr::null_mut(), |handle| {
             ptr::without_provenance_mut(handle.number())
@@ -80,6 +98,15 @@ pub unsafe extern "C" fn sn_create_port(concurrency: u32, created: *mut *mut c_v
         unsafe { created.write_unaligned(handle) };
         made.map(drop)
     })
+}
+
+fn make(concurrency: u32, backend: Option<&CStr>) -> Result<CompletionPort, Code> {
+    let mut builder = CompletionPort::builder().concurrency(concurrency as usize);
+    if let Some(name) = backend {
+        let name = name.to_str().map_err(|_| code::NOT_SUPPORTED)?;
+        builder = builder.backend(name.parse().map_err(|_| code::NOT_SUPPORTED)?);
+    }
+    builder.build().map_err(Error::code)
 }
 
 /// `CloseHandle`, for a port.
@@ -213,6 +240,93 @@ pub unsafe extern "C" fn sn_blocking(
         self::port(port)?.blocking(|| unsafe { work(context) });
         Ok(())
     })
+}
+
+/// Why one entry of this thread's latest call was not applied.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_reason(index: u32) -> u32 {
+    Scratch::with(|scratch| {
+        scratch
+            .result(index as usize)
+            .map_or_else(reason::of, |()| 0)
+    })
+}
+
+/// What a port looks like now.
+///
+/// # Safety
+///
+/// `state` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_query_port(port: *mut c_void, state: *mut PortState) -> u32 {
+    entry_point(|| {
+        let state = NonNull::new(state).ok_or(code::INVALID_PARAMETER)?;
+        let port = self::port(port)?;
+        let snapshot = port.snapshot();
+        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let found = PortState {
+            concurrency: number(port.concurrency()),
+            running: number(snapshot.running.unwrap_or(0)),
+            waiting: number(snapshot.waiting),
+            queued: number(snapshot.queued),
+            registrations: number(snapshot.registrations.unwrap_or(0)),
+        };
+        // SAFETY: it is not null, and the caller vouches for the rest.
+        unsafe { state.write_unaligned(found) };
+        Ok(())
+    })
+}
+
+/// A descriptor by which another loop can watch a port.
+///
+/// # Safety
+///
+/// `descriptor` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_port_descriptor(port: *mut c_void, descriptor: *mut c_int) -> u32 {
+    entry_point(|| {
+        let descriptor = NonNull::new(descriptor).ok_or(code::INVALID_PARAMETER)?;
+        let number = self::port(port)?.as_fd().as_raw_fd();
+        // SAFETY: it is not null, and the caller vouches for the rest.
+        unsafe { descriptor.write_unaligned(number) };
+        Ok(())
+    })
+}
+
+/// The name of a port's backend.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_backend(port: *mut c_void) -> *const c_char {
+    let mut name = ptr::null();
+    entry_point(|| {
+        name = reason::backend(self::port(port)?.backend()).as_ptr();
+        Ok(())
+    });
+    name
+}
+
+/// An error code, or a reason, in words.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_strerror(error: u32) -> *const c_char {
+    reason::text(error).as_ptr()
+}
+
+/// The version of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_version() -> u32 {
+    const fn number(text: &str) -> u32 {
+        let mut value = 0;
+        let mut index = 0;
+        while index < text.len() {
+            value = value * 10 + (text.as_bytes()[index] - b'0') as u32;
+            index += 1;
+        }
+        value
+    }
+    const {
+        number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+            + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+            + number(env!("CARGO_PKG_VERSION_PATCH"))
+    }
 }
 
 thread_local! {

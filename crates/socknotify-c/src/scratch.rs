@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use socknotify::{Entry, Registration};
+use socknotify::{Entry, Registration, RegistrationError};
 
 use crate::caller::{CallerArray, SockNotifyRegistration};
 use crate::code::{self, Code};
@@ -35,6 +35,11 @@ impl Scratch {
         let outcome = call(&mut scratch);
         let _ = SPARE.try_with(|spare| spare.set(scratch));
         outcome
+    }
+
+    /// What became of one entry of the latest call. Success if there was no such entry.
+    pub(crate) fn result(&self, index: usize) -> Result<(), RegistrationError> {
+        self.batch.get(index).map_or(Ok(()), Registration::result)
     }
 
     /// The library's form of the registrations, and room for packets.

@@ -1,13 +1,18 @@
 //! A port of the caller's, and the port of ours beneath it.
 //!
-//! Sockets are registered with a port of ours, and a thread of ours sends what comes out of it to the
-//! caller's. A packet there cannot be changed any more. So there is one for each registration at the
-//! most, as far as is known: what comes while it waits is kept until it is gone.
+//! Sockets are registered with a port of ours, and a thread of ours, the service thread, sends what is
+//! dequeued from it to the caller's. A packet there cannot be changed any more. So there is one for each
+//! registration at the most, as far as is known: what comes while it waits is kept until it is gone.
 //!
 //! - Who takes it by `ProcessSocketNotifications` has it completed here: with what was kept, with what
 //!   holds by now, and with REMOVE. A level that holds no more is not told.
 //! - When it is taken by the system's own calls, that is found out from the number of packets that wait:
-//!   see [`Sent`]. Nothing that may have to be told is dropped for want of certainty.
+//!   see [`Sent`]. Where packets of others hide it, what comes next is sent in another packet. If the first
+//!   turns up after all, together with the other or of a one-shot registration, it is dropped, and the other
+//!   one has what it told.
+//!
+//! A call that enables or dequeues waits until the service thread has sent all that was ready when it was
+//! made. So whoever takes packets next finds them.
 //!
 //! A persistent level-triggered registration is one-shot beneath, and armed again when its packet was
 //! taken. Whoever took it is about to deal with what it told; if it holds still a moment later, it is
@@ -16,10 +21,12 @@
 //! A registration beneath is disabled when the caller removes it, and removed when the caller has taken
 //! the last notification. Until then it tells whether a socket is the one that was registered.
 //!
-//! The caller's port is held by a handle of ours. When that is the last one, the caller has closed it.
+//! The caller's port is held by a handle of ours, by which packets are taken too: its value is not given to
+//! another port meanwhile. When it is the last one, the caller has closed the port.
 
 use std::collections::HashMap;
-use std::os::windows::io::OwnedHandle;
+use std::os::windows::io::{OwnedHandle, RawSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,7 +42,7 @@ use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET};
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::kernel;
-use super::sent::Sent;
+use super::sent::{IDS, Mark, Sent};
 
 /// How often to look whether the caller has closed its port.
 const LOOK: Duration = Duration::from_millis(50);
@@ -46,6 +53,11 @@ const LATER: Duration = Duration::from_millis(16);
 
 /// How long whoever has taken the packet of a level has to deal with it.
 const MOMENT: Duration = Duration::from_millis(4);
+
+/// How long a level waits for its packet to be taken where packets of others hide whether it was: at
+/// first, and at the longest.
+const DOUBT: Duration = Duration::from_millis(8);
+const DOUBT_MAX: Duration = Duration::from_millis(128);
 
 /// No port has so many threads.
 const PLACES: usize = 1 << 20;
@@ -61,6 +73,8 @@ pub(super) struct Bridge {
     /// The latest mark that the thread has passed.
     passed: Mutex<usize>,
     passing: Condvar,
+    /// The caller has closed its port.
+    is_closed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -70,11 +84,21 @@ struct State {
     ids: HashMap<SOCKET, u32>,
     latest: u32,
     sent: Sent,
-    /// Whether packets were ever taken by the system's own calls, as far as is known.
-    taken_elsewhere: bool,
-    /// Levels that are to be armed again, and when.
-    due: Vec<(Instant, u32)>,
+    /// Levels that are to be armed again.
+    due: Vec<Due>,
+    /// The last notifications that could not be posted.
+    unsent: Vec<u32>,
     marks: usize,
+    /// The service thread looks again at this time, if nothing comes before.
+    next_look: Option<Instant>,
+}
+
+/// A level that is to be armed again.
+struct Due {
+    time: Instant,
+    id: u32,
+    /// The packet that is taken for gone then.
+    doubted: Option<u64>,
 }
 
 /// A registration.
@@ -88,12 +112,16 @@ struct Record {
     phase: Phase,
     /// What becomes true beneath is to be told.
     armed: bool,
-    /// The packet that may wait in the caller's port.
+    /// The position of the packet that may wait in the caller's port.
     packet: Option<u64>,
+    /// The mark of the latest packet.
+    mark: Mark,
     /// What came while it did.
     kept: Events,
     /// It is to be armed again, and not yet.
     is_due: bool,
+    /// How long its next packet may be hidden.
+    patience: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,6 +137,14 @@ enum Phase {
 impl Record {
     fn wanted(&self) -> Events {
         Events::from_bits_truncate(self.filter.bits().into()) | Events::ERR
+    }
+
+    /// Whether what holds now matters to whoever takes its packet, which tells this. With an error it tells
+    /// all that goes with that already.
+    fn is_asked(&self, told: Events) -> bool {
+        self.phase == Phase::Enabled
+            && !told.contains(Events::ERR)
+            && (self.is_persistent_level() || !(told | Events::ERR).contains(self.wanted()))
     }
 
     fn is_persistent_level(&self) -> bool {
@@ -158,6 +194,7 @@ impl Bridge {
             state: Mutex::default(),
             passed: Mutex::new(0),
             passing: Condvar::new(),
+            is_closed: AtomicBool::new(false),
         });
         kernel::stay_loaded();
         let service = Arc::clone(&bridge);
@@ -193,6 +230,10 @@ impl Bridge {
         }
         match outcome {
             Ok(()) => ERROR_SUCCESS,
+            // There is nothing to be disabled.
+            Err(RegistrationError::NotFound) if entry.operation == Operation::DISABLE.bits() => {
+                ERROR_SUCCESS
+            }
             // The port was closed while it was used.
             Err(RegistrationError::Os(735)) => ERROR_INVALID_HANDLE,
             Err(error) => error.code(),
@@ -210,7 +251,7 @@ impl Bridge {
         match operation {
             Operation::ENABLE => self.enable(&mut state, entry),
             Operation::DISABLE | Operation::REMOVE => {
-                self.beneath(Operation::DISABLE, socket, 0, None)?;
+                self.disable(socket)?;
                 let id = state.ids.get(&socket).copied();
                 let record = id.and_then(|id| Some((id, state.records.get_mut(&id)?)));
                 let Some((id, record)) = record else {
@@ -231,7 +272,7 @@ impl Bridge {
                 Ok(())
             }
             // Nothing, or too much.
-            _ => self.beneath(operation, socket, 0, None),
+            _ => self.beneath(operation, socket, 0, None, false),
         }
     }
 
@@ -251,26 +292,40 @@ impl Bridge {
             self.find_gone(state);
             if state.records.contains_key(&id) {
                 let waits = state.sent.is_alone() || state.records[&id].phase == Phase::Leaving;
-                if waits && self.beneath(Operation::DISABLE, socket, 0, None).is_ok() {
+                if waits && self.disable(socket).is_ok() {
                     return Err(RegistrationError::RemovePending);
                 }
                 self.end(state, id);
             }
             known = None;
         }
-        let same = known.filter(|id| state.records[id].key == key);
-        let id = same.unwrap_or_else(|| state.unused_id());
-        let beneath = match is_persistent_level {
-            true => Trigger::ONESHOT | Trigger::LEVEL,
-            false => trigger,
-        };
-        self.beneath(Operation::ENABLE, socket, id, Some((filter, beneath)))?;
-        if same.is_none() {
-            if let Some(closed) = known {
-                state.forget(closed);
+        let beneath = Some((
+            filter,
+            match is_persistent_level {
+                true => Trigger::ONESHOT | Trigger::LEVEL,
+                false => trigger,
+            },
+        ));
+        // If the socket was closed, and this is another one, nothing of the old one's goes on.
+        let mut same = known.filter(|id| state.records[id].key == key);
+        if let Some(id) = same {
+            match self.beneath(Operation::ENABLE, socket, id, beneath, true) {
+                Err(RegistrationError::NotFound) => same = None,
+                outcome => outcome?,
             }
-            state.ids.insert(socket, id);
         }
+        let id = match same {
+            Some(id) => id,
+            None => {
+                let id = state.unused_id()?;
+                self.beneath(Operation::ENABLE, socket, id, beneath, false)?;
+                if let Some(closed) = known {
+                    state.forget(closed);
+                }
+                state.ids.insert(socket, id);
+                id
+            }
+        };
         let record = state.records.entry(id).or_insert_with(|| Record {
             socket,
             key,
@@ -281,8 +336,10 @@ impl Bridge {
             phase: Phase::Disabled,
             armed: false,
             packet: None,
+            mark: Mark { id, sequence: 0 },
             kept: Events::empty(),
             is_due: false,
+            patience: DOUBT,
         });
         let is_level = trigger.contains(Trigger::LEVEL);
         // Edges go on, while levels are told anew.
@@ -301,16 +358,24 @@ impl Bridge {
         Ok(())
     }
 
-    /// Apply one entry to the port of ours.
+    fn disable(&self, socket: SOCKET) -> Result<(), RegistrationError> {
+        self.beneath(Operation::DISABLE, socket, 0, None, true)
+    }
+
+    /// Apply one entry to the port of ours, if need be to what is registered only.
     fn beneath(
         &self,
         operation: Operation,
         socket: SOCKET,
         id: u32,
         wanted: Option<(EventFilter, Trigger)>,
+        only_known: bool,
     ) -> Result<(), RegistrationError> {
         // SAFETY: whose socket it is, is for the caller to know.
-        let mut registration = unsafe { Registration::from_raw(socket as u64) };
+        let mut registration = unsafe { Registration::from_raw(socket as RawSocket) };
+        if only_known {
+            registration = registration.only_known();
+        }
         registration.operation = operation;
         registration.completion_key = id as usize;
         if let Some((filter, trigger)) = wanted {
@@ -345,22 +410,29 @@ impl Bridge {
     /// These packets have just been taken from the caller's port. Complete them, and drop those that
     /// tell what holds no more.
     pub(super) fn taken(&self, packets: &mut Vec<OVERLAPPED_ENTRY>) {
-        let marks: Vec<_> = packets.iter_mut().map(kernel::take_mark).collect();
+        let marks: Vec<_> = packets
+            .iter_mut()
+            .map(|packet| kernel::take_mark(packet).map(Mark::from_bits))
+            .collect();
         let mut state = lock(&self.state);
         if marks.iter().any(Option::is_none) {
             state.sent.meet_other();
+        }
+        // Of two packets of one registration the later one tells all.
+        let mut latest = HashMap::new();
+        for (index, mark) in marks.iter().enumerate() {
+            if let Some(mark) = mark {
+                latest.insert(mark.id, index);
+            }
         }
         let mut questions = Vec::new();
         let asked: Vec<_> = marks
             .iter()
             .zip(packets.iter())
             .map(|(mark, packet)| {
-                let record = state.records.get(mark.as_ref()?)?;
+                let record = state.records.get(&mark.as_ref()?.id)?;
                 let told = Events::from_bits_truncate(packet.dwNumberOfBytesTransferred);
-                let is_asked = record.phase == Phase::Enabled
-                    && (record.is_persistent_level()
-                        || !(told | Events::ERR).contains(record.wanted()));
-                is_asked.then(|| {
+                record.is_asked(told).then(|| {
                     questions.push(kernel::question(record.socket));
                     (questions.len() - 1, record.is_stream)
                 })
@@ -370,12 +442,16 @@ impl Bridge {
         let mut index = 0;
         packets.retain_mut(|packet| {
             let (mark, asked) = (marks[index], asked[index]);
+            let Some(mark) = mark else {
+                index += 1;
+                return true;
+            };
+            let is_latest = latest[&mark.id] == index;
             index += 1;
-            let Some(id) = mark else { return true };
             let holds =
                 asked.and_then(|(asked, is_stream)| kernel::answer(&questions[asked], is_stream));
             let told = Events::from_bits_truncate(packet.dwNumberOfBytesTransferred);
-            match self.complete(&mut state, id, told, holds) {
+            match self.complete(&mut state, mark, is_latest, told, holds) {
                 Some(events) => {
                     packet.dwNumberOfBytesTransferred = events.bits();
                     true
@@ -389,23 +465,32 @@ impl Bridge {
     fn complete(
         &self,
         state: &mut State,
-        id: u32,
+        mark: Mark,
+        is_latest: bool,
         told: Events,
         holds: Option<Events>,
     ) -> Option<Events> {
+        let id = mark.id;
         if told.contains(Events::REMOVE) {
             self.end(state, id);
             return Some(told);
         }
-        let State {
-            records, sent, due, ..
-        } = state;
+        let State { records, sent, .. } = state;
         let Some(record) = records.get_mut(&id) else {
             return Some(told);
         };
-        if let Some(position) = record.packet.take_if(|_| record.phase != Phase::Left) {
-            sent.remove(position);
+        if record.mark == mark {
+            if let Some(position) = record.packet.take() {
+                sent.remove(position);
+            }
+        } else if record.phase == Phase::Enabled
+            && record.packet.is_some()
+            && (record.is_once || !is_latest)
+        {
+            record.kept |= told & record.wanted();
+            return None;
         }
+        record.patience = DOUBT;
         match record.phase {
             Phase::Left | Phase::Disabled => return Some(told),
             Phase::Leaving => {
@@ -433,11 +518,12 @@ impl Bridge {
         if record.is_once && record.armed {
             // It was enabled while this was waiting, and what is delivered disables it.
             record.armed = false;
-            let _ = self.beneath(Operation::DISABLE, record.socket, 0, None);
+            let _ = self.disable(record.socket);
         }
-        if record.is_persistent_level() && !record.armed && !record.is_due {
+        let waits = record.armed || record.is_due || record.packet.is_some();
+        if record.is_persistent_level() && !waits {
             record.is_due = true;
-            due.push((Instant::now() + MOMENT, id));
+            self.push_due(state, MOMENT, id, None);
         }
         Some(events)
     }
@@ -456,31 +542,57 @@ impl Bridge {
         }
     }
 
-    /// Arm the levels that are due, whether the time has come or not: somebody asks.
-    pub(super) fn arm_due(&self) {
-        self.arm_due_at(&mut lock(&self.state), None);
+    /// Arm the levels whose packets were taken, whether the time has come or not: somebody asks.
+    pub(super) fn arm_all(&self) {
+        let mut state = lock(&self.state);
+        self.find_gone(&mut state);
+        self.arm_due_at(&mut state, None);
     }
 
     fn arm_due_at(&self, state: &mut State, now: Option<Instant>) {
-        for (time, id) in std::mem::take(&mut state.due) {
-            if now.is_some_and(|now| time > now) {
-                state.due.push((time, id));
+        for due in std::mem::take(&mut state.due) {
+            let is_early = match now {
+                Some(now) => due.time > now,
+                None => due.doubted.is_some(),
+            };
+            if is_early {
+                state.due.push(due);
                 continue;
             }
-            let record = state.records.get_mut(&id);
-            if let Some(record) = record.filter(|record| record.is_due) {
-                record.is_due = false;
-                self.arm(state, id);
+            let Some(record) = state.records.get_mut(&due.id) else {
+                continue;
+            };
+            match due.doubted {
+                None if std::mem::take(&mut record.is_due) => self.arm(state, due.id),
+                Some(_) if record.packet == due.doubted => {
+                    record.packet = None;
+                    record.patience = (record.patience * 2).min(DOUBT_MAX);
+                    self.arm(state, due.id);
+                }
+                _ => {}
             }
         }
     }
 
-    /// What the bridge's thread does until the caller's port is closed.
+    /// Have a level armed again after this time, by the service thread.
+    fn push_due(&self, state: &mut State, after: Duration, id: u32, doubted: Option<u64>) {
+        let time = Instant::now() + after;
+        state.due.push(Due { time, id, doubted });
+        if state.next_look.is_some_and(|look| look > time) {
+            // It sleeps, and is to sleep less. For this mark nobody waits.
+            state.next_look = None;
+            state.marks += 1;
+            let _ = self.inner.post(Entry::new(0, 0, state.marks));
+        }
+    }
+
+    /// What the service thread does until the caller's port is closed.
     fn serve(&self) {
         let mut entries = [Entry::default(); 64];
         let mut pause = SOON;
+        let mut checked = Instant::now();
         loop {
-            let timeout = lock(&self.state).next_look(pause);
+            let timeout = lock(&self.state).sleep(pause);
             let count = match self.inner.dequeue(&mut entries, Some(timeout)) {
                 Ok(entries) => entries.len(),
                 Err(Error::TimedOut) => 0,
@@ -490,17 +602,25 @@ impl Bridge {
             if mark > 0 {
                 self.pass_mark(mark, &mut entries);
             }
+            let now = Instant::now();
             let mut state = lock(&self.state);
-            self.arm_due_at(&mut state, Some(Instant::now()));
-            pause = match self.find_gone(&mut state) || count > 0 {
+            state.next_look = None;
+            self.arm_due_at(&mut state, Some(now));
+            self.send_unsent(&mut state);
+            // What was just sent is not gone yet.
+            pause = match count > 0 || self.find_gone(&mut state) {
                 true => SOON,
                 false => (pause * 2).min(LATER),
             };
             drop(state);
-            if kernel::is_last(&self.port) {
-                break;
+            if now.duration_since(checked) >= LOOK {
+                checked = now;
+                if kernel::is_last(&self.port) {
+                    break;
+                }
             }
         }
+        self.is_closed.store(true, Ordering::Release);
         // As long as its sockets cannot be had, the bridge can be found.
         self.inner.close();
         if let Some(bridges) = &mut *lock(&BRIDGES) {
@@ -508,6 +628,16 @@ impl Bridge {
         }
         *lock(&self.passed) = usize::MAX;
         self.passing.notify_all();
+    }
+
+    /// Whether the caller has closed its port.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The handle of ours of the caller's port.
+    pub(super) fn port(&self) -> &OwnedHandle {
+        &self.port
     }
 
     /// Send what has come out of our port to the caller's. Returns the latest mark among it, or 0.
@@ -551,9 +681,8 @@ impl Bridge {
         }
         if record.packet.is_some() {
             self.find_gone(state);
-            let waits = !state.taken_elsewhere || !state.sent.has_others();
             if let Some(record) = state.records.get_mut(&id) {
-                if record.packet.is_some() && waits {
+                if record.packet.is_some() && state.sent.is_alone() {
                     record.kept |= events;
                     return;
                 }
@@ -564,15 +693,36 @@ impl Bridge {
 
     /// Send a packet of a registration to the caller's port.
     fn send(&self, state: &mut State, id: u32, events: Events) {
-        let State { records, sent, .. } = state;
-        let Some(record) = records.get_mut(&id) else {
+        let Some(record) = state.records.get_mut(&id) else {
             return;
         };
-        if events.contains(Events::REMOVE) {
+        let is_last = events.contains(Events::REMOVE);
+        record.mark = record.mark.next();
+        if !kernel::post(&self.port, record.key, events.bits(), record.mark.bits()) {
+            // There is no memory. What holds may be told later, and REMOVE has to be.
+            if is_last {
+                state.unsent.push(id);
+            } else {
+                record.armed = record.is_level || record.is_once;
+                self.arm(state, id);
+            }
+            return;
+        }
+        if is_last {
             record.phase = Phase::Left;
         }
-        if kernel::post(&self.port, record.key, events.bits(), id) {
-            record.packet = Some(sent.add(id, kernel::depth(&self.port).unwrap_or(0)));
+        let position = state.sent.add(id, kernel::depth(&self.port).unwrap_or(0));
+        record.packet = Some(position);
+        if record.is_persistent_level() && !state.sent.is_alone() {
+            let patience = record.patience;
+            self.push_due(state, patience, id, Some(position));
+        }
+    }
+
+    /// Send the last notifications that could not be sent before.
+    fn send_unsent(&self, state: &mut State) {
+        for id in std::mem::take(&mut state.unsent) {
+            self.send(state, id, Events::REMOVE);
         }
     }
 
@@ -581,7 +731,7 @@ impl Bridge {
         if state.sent.is_empty() {
             return false;
         }
-        state.sent.look(kernel::depth(&self.port).unwrap_or(0));
+        state.sent.read(kernel::depth(&self.port).unwrap_or(0));
         let mut any = false;
         while let Some((id, position)) = state.sent.next_gone() {
             any = true;
@@ -595,7 +745,7 @@ impl Bridge {
             {
                 continue;
             }
-            state.taken_elsewhere = true;
+            record.patience = DOUBT;
             let kept = std::mem::take(&mut record.kept);
             if record.phase == Phase::Left {
                 self.end(state, id);
@@ -610,8 +760,7 @@ impl Bridge {
 
     /// The packet of a level is gone. If the level holds, whoever took it may be about to deal with it.
     fn level_taken(&self, state: &mut State, id: u32) {
-        let State { records, due, .. } = state;
-        let record = records.get_mut(&id);
+        let record = state.records.get_mut(&id);
         let Some(record) = record.filter(|record| record.phase == Phase::Enabled) else {
             return;
         };
@@ -623,7 +772,7 @@ impl Bridge {
         let holds = kernel::answer(&question[0], record.is_stream);
         if holds.is_none_or(|holds| holds.intersects(record.wanted())) {
             record.is_due = true;
-            due.push((Instant::now() + MOMENT, id));
+            self.push_due(state, MOMENT, id, None);
         } else {
             self.arm(state, id);
         }
@@ -639,19 +788,19 @@ impl Bridge {
             true => Trigger::ONESHOT | Trigger::LEVEL,
             false => Trigger::ONESHOT | Trigger::EDGE,
         };
-        // The socket may have been closed, and its value may be another's, which this does not touch.
-        if self.beneath(Operation::DISABLE, socket, 0, None).is_err() {
-            return state.forget(id);
-        }
         let wanted = Some((record.filter, wanted));
-        record.armed = self.beneath(Operation::ENABLE, socket, id, wanted).is_ok();
+        // The socket may have been closed, and its value may be another's, which this does not touch.
+        match self.beneath(Operation::ENABLE, socket, id, wanted, true) {
+            Ok(()) => record.armed = true,
+            Err(_) => state.forget(id),
+        }
     }
 
     /// The caller has taken the last notification of a registration.
     fn end(&self, state: &mut State, id: u32) {
         if let Some(record) = state.records.get(&id) {
             // If it is closed, there is nothing to be removed.
-            let _ = self.beneath(Operation::REMOVE, record.socket, 0, None);
+            let _ = self.beneath(Operation::REMOVE, record.socket, 0, None, false);
             state.forget(id);
         }
     }
@@ -664,11 +813,14 @@ impl State {
         record.is_none_or(|record| matches!(record.phase, Phase::Leaving | Phase::Left))
     }
 
-    fn unused_id(&mut self) -> u32 {
+    fn unused_id(&mut self) -> Result<u32, RegistrationError> {
+        if self.records.len() >= IDS as usize {
+            return Err(RegistrationError::LimitReached);
+        }
         loop {
-            self.latest = (self.latest + 1) % kernel::MARKS;
+            self.latest = (self.latest + 1) % IDS;
             if !self.records.contains_key(&self.latest) {
-                return self.latest;
+                return Ok(self.latest);
             }
         }
     }
@@ -677,22 +829,25 @@ impl State {
         let Some(record) = self.records.remove(&id) else {
             return;
         };
-        if let Some(position) = record.packet {
-            self.sent.remove(position);
-        }
         if self.ids.get(&record.socket) == Some(&id) {
             self.ids.remove(&record.socket);
         }
     }
 
-    /// How long there is nothing to do but for what comes.
-    fn next_look(&self, pause: Duration) -> Duration {
-        let due = self.due.iter().map(|(time, _)| *time).min();
-        match due {
-            Some(time) => pause.min(time.saturating_duration_since(Instant::now()).max(SOON)),
-            None if self.sent.is_empty() => LOOK,
+    /// How long there is nothing to do but for what comes: the service thread sleeps so long.
+    fn sleep(&mut self, pause: Duration) -> Duration {
+        let now = Instant::now();
+        let due = self.due.iter().map(|due| due.time).min();
+        let pause = match self.sent.is_empty() && self.unsent.is_empty() {
+            true => LOOK,
+            false => pause,
+        };
+        let pause = match due {
+            Some(time) => pause.min(time.saturating_duration_since(now).max(SOON)),
             None => pause,
-        }
+        };
+        self.next_look = Some(now + pause);
+        pause
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use windows_sys::Win32::Foundation::{ERROR_SUCCESS, HANDLE, WAIT_TIMEOUT};
+use windows_sys::Win32::Foundation::{ERROR_ABANDONED_WAIT_0, ERROR_SUCCESS, WAIT_TIMEOUT};
 use windows_sys::Win32::Networking::WinSock::SOCK_NOTIFY_REGISTRATION;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use windows_sys::Win32::System::Threading::INFINITE;
@@ -10,9 +10,16 @@ use windows_sys::Win32::System::Threading::INFINITE;
 use super::bridge::Bridge;
 use super::kernel;
 
+/// How often a thread that waits sees whether its port was closed, in milliseconds.
+///
+/// The handle that it waits by is the library's, whose closing it would not survive.
+const SLICE: u32 = 250;
+
 pub(super) struct Call<'a> {
     bridge: &'a Bridge,
     dequeues: bool,
+    /// Something was enabled, and may be ready.
+    has_enabled: bool,
     /// Registrations that this call removes, and whose last notification is yet to be sent.
     leaving: Vec<u32>,
 }
@@ -22,6 +29,7 @@ impl<'a> Call<'a> {
         Call {
             bridge,
             dequeues,
+            has_enabled: false,
             leaving: Vec::new(),
         }
     }
@@ -29,7 +37,16 @@ impl<'a> Call<'a> {
     /// Apply one entry. Returns its result.
     pub(super) fn register(&mut self, entry: &SOCK_NOTIFY_REGISTRATION) -> u32 {
         let leaving = self.dequeues.then_some(&mut self.leaving);
-        self.bridge.register(entry, leaving)
+        let result = self.bridge.register(entry, leaving);
+        self.has_enabled |= result == ERROR_SUCCESS;
+        result
+    }
+
+    /// Have what is ready sent to the caller's port, for whoever takes packets next.
+    pub(super) fn send_ready(&self) {
+        if self.has_enabled {
+            self.bridge.catch_up();
+        }
     }
 
     /// Take what is there, or wait for it.
@@ -39,34 +56,15 @@ impl<'a> Call<'a> {
     /// There is room for as many entries, and for their number.
     pub(super) unsafe fn dequeue(
         &mut self,
-        port: HANDLE,
         entries: *mut OVERLAPPED_ENTRY,
         room: u32,
         timeout: u32,
         received: *mut u32,
     ) -> u32 {
         let end = Instant::now() + Duration::from_millis(timeout.into());
-        self.bridge.arm_due();
-        // SAFETY: the caller's promise.
-        let take =
-            |call: &mut Self, timeout| unsafe { call.take(port, entries, room, timeout, received) };
-        if timeout == 0 {
-            return match take(self, 0) {
-                WAIT_TIMEOUT => {
-                    self.bridge.catch_up();
-                    take(self, 0)
-                }
-                outcome => outcome,
-            };
-        }
-        // What is removed is to come with what waits, if that is taken at once.
-        if !self.leaving.is_empty() {
-            let outcome = take(self, 0);
-            if outcome != WAIT_TIMEOUT {
-                return outcome;
-            }
-        }
         loop {
+            self.bridge.arm_all();
+            self.bridge.catch_up();
             let left = match timeout {
                 INFINITE => INFINITE,
                 _ => {
@@ -74,30 +72,40 @@ impl<'a> Call<'a> {
                     left.as_nanos().div_ceil(1_000_000) as u32
                 }
             };
-            let outcome = take(self, left);
-            if outcome != WAIT_TIMEOUT || left == 0 {
-                return outcome;
+            // What is removed is to come with what waits, if that is taken at once.
+            let slice = match self.leaving.is_empty() {
+                true => left.min(SLICE),
+                false => 0,
+            };
+            // SAFETY: the caller's promise.
+            match unsafe { self.take(entries, room, slice, received) } {
+                // All were out of date, and there may be more.
+                None => {}
+                Some(WAIT_TIMEOUT) if left > 0 => {}
+                Some(outcome) => return outcome,
+            }
+            if self.bridge.is_closed() {
+                return ERROR_ABANDONED_WAIT_0;
             }
         }
     }
 
-    /// Take packets. It is a time-out also if all of them were out of date.
+    /// Take packets. `None` if all of them were out of date.
     ///
     /// # Safety
     ///
     /// As for [`dequeue`](Self::dequeue).
     unsafe fn take(
         &mut self,
-        port: HANDLE,
         entries: *mut OVERLAPPED_ENTRY,
         room: u32,
         timeout: u32,
         received: *mut u32,
-    ) -> u32 {
+    ) -> Option<u32> {
         // SAFETY: the caller's promise. As many entries are written as the number says.
         unsafe {
             let mut count = 0;
-            let outcome = kernel::take(port, entries, room, timeout, &mut count);
+            let outcome = kernel::take(self.bridge.port(), entries, room, timeout, &mut count);
             if outcome == ERROR_SUCCESS {
                 let places = (0..count as usize).map(|index| entries.add(index));
                 let mut taken = places.map(|place| place.read_unaligned()).collect();
@@ -112,10 +120,7 @@ impl<'a> Call<'a> {
             self.bridge.send_last(&self.leaving);
             self.leaving.clear();
             received.write_unaligned(count);
-            match outcome {
-                ERROR_SUCCESS if count == 0 => WAIT_TIMEOUT,
-                outcome => outcome,
-            }
+            (outcome != ERROR_SUCCESS || count > 0).then_some(outcome)
         }
     }
 }

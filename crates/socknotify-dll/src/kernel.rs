@@ -1,5 +1,6 @@
 //! What is asked of the kernel.
 
+use std::ffi::CStr;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -45,30 +46,49 @@ unsafe extern "system" {
         length: u32,
         returned: *mut u32,
     ) -> NTSTATUS;
+    fn RtlDllShutdownInProgress() -> u8;
+}
+
+/// Whether the process is exiting. Then this is its only thread, and the others may have held locks.
+pub(super) fn is_exiting() -> bool {
+    // SAFETY: it only tells.
+    unsafe { RtlDllShutdownInProgress() != 0 }
 }
 
 /// The system's `ProcessSocketNotifications`.
 ///
-/// This library may have been installed under the system's name. What is found in itself is none.
+/// This library may have been installed under the system's name. What is found in itself is none. Where it
+/// is linked statically and is loaded as a file too, that one is called: two would not know each other's
+/// registrations.
 pub(super) fn find_function() -> Option<Function> {
-    [c"ws2_32.dll", c"mswsock.dll"]
-        .into_iter()
-        .find_map(|library| {
-            // SAFETY: the names are strings that end. The libraries are the system's, and stay loaded; the
-            // function has had this signature from its beginning.
-            let function = unsafe {
-                let name = library.as_ptr().cast();
-                let library = LoadLibraryExA(name, null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32);
-                if library.is_null() {
-                    return None;
-                }
-                let function =
-                    GetProcAddress(library, c"ProcessSocketNotifications".as_ptr().cast())?;
-                std::mem::transmute::<unsafe extern "system" fn() -> isize, Function>(function)
-            };
-            let ours: Function = super::ProcessSocketNotifications;
-            (module_of(function) != module_of(ours)).then_some(function)
-        })
+    // SAFETY: the names are strings that end.
+    let libraries = unsafe {
+        let load = |name: &CStr| {
+            LoadLibraryExA(
+                name.as_ptr().cast(),
+                null_mut(),
+                LOAD_LIBRARY_SEARCH_SYSTEM32,
+            )
+        };
+        [
+            load(c"ws2_32.dll"),
+            load(c"mswsock.dll"),
+            GetModuleHandleA(c"socknotify.dll".as_ptr().cast()),
+        ]
+    };
+    let ours: Function = super::ProcessSocketNotifications;
+    for library in libraries.into_iter().filter(|library| !library.is_null()) {
+        // SAFETY: the name is a string that ends, and the library is loaded.
+        let found =
+            unsafe { GetProcAddress(library, c"ProcessSocketNotifications".as_ptr().cast()) };
+        let Some(found) = found else { continue };
+        // SAFETY: the function has had this signature from its beginning.
+        let function =
+            unsafe { std::mem::transmute::<unsafe extern "system" fn() -> isize, Function>(found) };
+        let is_ours = module_of(function) == module_of(ours);
+        return (!is_ours).then_some(function);
+    }
+    None
 }
 
 /// Keep this library loaded: threads of its own run in it.
@@ -151,8 +171,8 @@ pub(super) fn is_same(port: HANDLE, other: &OwnedHandle) -> Option<bool> {
 /// Above all statuses of the system's: a success, and an application's.
 const OURS: u32 = 0x2000_0000;
 
-/// The numbers that a packet can be marked with.
-pub(super) const MARKS: u32 = OURS - 1;
+/// How many marks there are. They begin with 0.
+pub(super) const MARKS: u32 = OURS;
 
 /// Post a packet with a mark. It is where the status of an operation would be, which the callers of the
 /// system's functions are not shown, but for whether it is a success.
@@ -165,11 +185,11 @@ pub(super) fn post(port: &OwnedHandle, key: usize, bytes: u32, mark: u32) -> boo
 /// The mark of a packet that was posted here. Takes it off.
 pub(super) fn take_mark(packet: &mut OVERLAPPED_ENTRY) -> Option<u32> {
     let status = packet.Internal as u32;
-    if !packet.lpOverlapped.is_null() || status & !MARKS != OURS {
+    if !packet.lpOverlapped.is_null() || status & !(MARKS - 1) != OURS {
         return None;
     }
     packet.Internal = 0;
-    Some(status & MARKS)
+    Some(status & (MARKS - 1))
 }
 
 /// Whether a socket is a stream.
@@ -228,7 +248,7 @@ pub(super) fn answer(question: &WSAPOLLFD, is_stream: bool) -> Option<Events> {
 ///
 /// There is room for as many entries, and for their number.
 pub(super) unsafe fn take(
-    port: HANDLE,
+    port: &OwnedHandle,
     entries: *mut OVERLAPPED_ENTRY,
     room: u32,
     timeout: u32,
@@ -236,7 +256,8 @@ pub(super) unsafe fn take(
 ) -> u32 {
     // SAFETY: the caller's promise.
     unsafe {
-        match GetQueuedCompletionStatusEx(port, entries, room, received, timeout, 0) {
+        match GetQueuedCompletionStatusEx(port.as_raw_handle(), entries, room, received, timeout, 0)
+        {
             0 => GetLastError(),
             _ => ERROR_SUCCESS,
         }

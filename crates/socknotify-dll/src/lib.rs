@@ -13,7 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use windows_sys::Win32::Foundation::{
-    ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, HANDLE,
+    ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMETER, ERROR_SHUTDOWN_IN_PROGRESS, ERROR_SUCCESS,
+    HANDLE, SetLastError,
 };
 use windows_sys::Win32::Networking::WinSock::SOCK_NOTIFY_REGISTRATION;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -69,29 +70,64 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
         || (room == 0) != entries.is_null()
         || (room == 0) != received.is_null()
         || (room == 0 && timeout != 0);
-    if is_wrong {
-        return ERROR_INVALID_PARAMETER;
-    }
-    let body = || {
-        let bridge = match Bridge::of(port) {
-            Ok(bridge) => bridge,
-            Err(error) => return error,
-        };
-        let mut call = Call::new(&bridge, room > 0);
-        for index in 0..registration_count as usize {
-            // SAFETY: the caller's promise. The structure may be anywhere.
-            unsafe {
-                let place = registrations.add(index);
-                let mut registration = place.read_unaligned();
-                registration.registrationResult = call.register(&registration);
-                place.write_unaligned(registration);
-            }
-        }
-        if room == 0 {
-            return ERROR_SUCCESS;
-        }
+    let error = if kernel::is_exiting() {
+        ERROR_SHUTDOWN_IN_PROGRESS
+    } else if is_wrong {
+        ERROR_INVALID_PARAMETER
+    } else {
         // SAFETY: the caller's promise.
-        unsafe { call.dequeue(port, entries, room, timeout, received) }
+        let body = || unsafe {
+            process(
+                port,
+                registration_count,
+                registrations,
+                timeout,
+                room,
+                entries,
+                received,
+            )
+        };
+        catch_unwind(AssertUnwindSafe(body)).unwrap_or(ERROR_INTERNAL_ERROR)
     };
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(ERROR_INTERNAL_ERROR)
+    if error != ERROR_SUCCESS {
+        // SAFETY: it sets a value of this thread's.
+        unsafe { SetLastError(error) };
+    }
+    error
+}
+
+/// The same for arguments that go together.
+///
+/// # Safety
+///
+/// As for [`ProcessSocketNotifications`].
+unsafe fn process(
+    port: HANDLE,
+    registration_count: u32,
+    registrations: *mut SOCK_NOTIFY_REGISTRATION,
+    timeout: u32,
+    room: u32,
+    entries: *mut OVERLAPPED_ENTRY,
+    received: *mut u32,
+) -> u32 {
+    let bridge = match Bridge::of(port) {
+        Ok(bridge) => bridge,
+        Err(error) => return error,
+    };
+    let mut call = Call::new(&bridge, room > 0);
+    for index in 0..registration_count as usize {
+        // SAFETY: the caller's promise. The structure may be anywhere.
+        unsafe {
+            let place = registrations.add(index);
+            let mut registration = place.read_unaligned();
+            registration.registrationResult = call.register(&registration);
+            place.write_unaligned(registration);
+        }
+    }
+    if room == 0 {
+        call.send_ready();
+        return ERROR_SUCCESS;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { call.dequeue(entries, room, timeout, received) }
 }

@@ -1,15 +1,53 @@
 //! What is known of the packets that were sent to the caller's port.
 //!
-//! Of packets that are taken by the system's own calls nobody tells. But a port says how many packets
-//! wait in it, and it is a queue: of a packet behind which nothing came it is known how many have to go
-//! until it is gone, and each time that fewer wait than before, some have gone.
+//! Each carries a [`Mark`]: who takes one by `ProcessSocketNotifications` says which. Of those that are taken
+//! by the system's own calls nobody tells. But a port says how many packets wait in it, and it is a queue: of
+//! a packet behind which nothing came it is known how many have to go until it is gone, and each time that
+//! fewer wait than before, some have gone.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long others' packets may hide that one of ours has gone. They do when, each time that somebody
-/// looks, one has come for each that went.
+use super::kernel::MARKS;
+
+/// How long a packet is remembered that others' may hide. They do when, each time that the depth is read,
+/// one has come for each that went.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a packet carries: the registration that it is of, and which of its packets it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) id: u32,
+    /// Of so many of one registration that wait at once, each is told from the others.
+    pub(super) sequence: u8,
+}
+
+const SEQUENCE_BITS: u32 = 7;
+const SEQUENCES: u8 = 1 << SEQUENCE_BITS;
+
+/// No registration has as high an id.
+pub(super) const IDS: u32 = MARKS >> SEQUENCE_BITS;
+
+impl Mark {
+    pub(super) fn from_bits(bits: u32) -> Self {
+        Mark {
+            id: bits >> SEQUENCE_BITS,
+            sequence: bits as u8 % SEQUENCES,
+        }
+    }
+
+    /// The mark of the next packet of this registration.
+    pub(super) fn next(self) -> Self {
+        Mark {
+            sequence: (self.sequence + 1) % SEQUENCES,
+            ..self
+        }
+    }
+
+    pub(super) fn bits(self) -> u32 {
+        self.id << SEQUENCE_BITS | u32::from(self.sequence)
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Sent {
@@ -17,7 +55,7 @@ pub(super) struct Sent {
     packets: VecDeque<Packet>,
     /// How many were sent, ever.
     count: u64,
-    /// How many packets waited when somebody looked last.
+    /// How many packets waited when the depth was read last.
     depth: u64,
     /// How many packets have been seen to go.
     gone: u64,
@@ -41,7 +79,7 @@ impl Sent {
     /// A packet was sent, and so many wait now. Returns its position.
     pub(super) fn add(&mut self, id: u32, depth: u64) -> u64 {
         self.depth += 1;
-        self.look(depth);
+        self.read(depth);
         self.count += 1;
         self.packets.push_back(Packet {
             position: self.count,
@@ -49,12 +87,12 @@ impl Sent {
             goal: self.gone + self.depth,
             since: Instant::now(),
         });
-        self.mixed |= self.has_others();
+        self.meet_others();
         self.count
     }
 
     /// So many packets wait now.
-    pub(super) fn look(&mut self, depth: u64) {
+    pub(super) fn read(&mut self, depth: u64) {
         self.gone += self.depth.saturating_sub(depth);
         self.depth = depth;
     }
@@ -65,7 +103,7 @@ impl Sent {
             first.goal <= self.gone || (self.mixed && first.since.elapsed() >= PATIENCE)
         });
         if !is_gone {
-            self.mixed |= self.has_others();
+            self.meet_others();
             return None;
         }
         let first = self.packets.pop_front()?;
@@ -87,9 +125,9 @@ impl Sent {
         self.mixed = true;
     }
 
-    /// Whether more packets wait than those of ours that are not known to be gone.
-    pub(super) fn has_others(&self) -> bool {
-        self.depth > self.packets.len() as u64
+    /// More wait than ours that are not known to be gone.
+    fn meet_others(&mut self) {
+        self.mixed |= self.depth > self.packets.len() as u64;
     }
 
     /// Whether nothing speaks against ours being the only ones, ever.

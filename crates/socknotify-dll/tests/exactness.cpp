@@ -9,46 +9,14 @@
 
 namespace {
 
-constexpr int in = SOCK_NOTIFY_REGISTER_EVENT_IN;
-constexpr int out = SOCK_NOTIFY_REGISTER_EVENT_OUT;
-constexpr int hangup = SOCK_NOTIFY_REGISTER_EVENT_HANGUP;
-constexpr int level = SOCK_NOTIFY_TRIGGER_LEVEL;
-constexpr int once = SOCK_NOTIFY_TRIGGER_ONESHOT | SOCK_NOTIFY_TRIGGER_LEVEL;
-constexpr int edge = SOCK_NOTIFY_TRIGGER_EDGE;
-
 /* Time for a packet to get into the queue. If it is not there by then, the test shows less. */
 void settle() {
     Sleep(40);
 }
 
-struct Taken {
-    DWORD error;
-    UINT32 count;
-    OVERLAPPED_ENTRY entries[16];
-
-    UINT32 events() { return SocketNotificationRetrieveEvents(&entries[0]); }
-};
-
-Taken take(HANDLE port, DWORD time) {
-    Taken taken = {};
-    taken.count = 77;
-    taken.error = ProcessSocketNotifications(port, 0, nullptr, time, 16, taken.entries, &taken.count);
-    return taken;
-}
-
 Taken take_one(HANDLE port) {
     Taken taken = take(port, patience);
     require(taken.error == ERROR_SUCCESS && taken.count == 1, "one packet");
-    return taken;
-}
-
-/* As the system's call has it. */
-Taken dequeue(HANDLE port, DWORD time) {
-    Taken taken = {};
-    ULONG count = 0;
-    BOOL any = GetQueuedCompletionStatusEx(port, taken.entries, 16, &count, time, FALSE);
-    taken.error = any ? ERROR_SUCCESS : GetLastError();
-    taken.count = count;
     return taken;
 }
 
@@ -65,35 +33,6 @@ void wait_for_removal(HANDLE port, Taken (*call)(HANDLE, DWORD)) {
 void require_nothing(HANDLE port) {
     Taken taken = take(port, 60);
     require(taken.error == WAIT_TIMEOUT && taken.count == 0, "nothing");
-}
-
-void require_applied(HANDLE port, SOCK_NOTIFY_REGISTRATION registration) {
-    require(apply(port, registration) == ERROR_SUCCESS, "registrationResult");
-}
-
-/* Another thread may be sending, and then the socket is busy for a moment. */
-void send_one(SOCKET socket) {
-    int sent = send(socket, "x", 1, 0);
-    while (sent < 0 && WSAGetLastError() == WSAEWOULDBLOCK) {
-        SwitchToThread();
-        sent = send(socket, "x", 1, 0);
-    }
-    require(sent == 1, "send");
-}
-
-void wait_until_readable(SOCKET socket) {
-    WSAPOLLFD poll = {socket, POLLRDNORM, 0};
-    require(WSAPoll(&poll, 1, patience) == 1, "WSAPoll");
-}
-
-void receive_all(SOCKET socket) {
-    char buffer[64];
-    require(recv(socket, buffer, sizeof buffer, 0) > 0, "recv");
-}
-
-void close_pair(Pair pair) {
-    closesocket(pair.ours);
-    closesocket(pair.theirs);
 }
 
 /* What becomes true while a packet waits comes with it. */
@@ -400,7 +339,8 @@ void wrong_calls() {
                                            call.received) == ERROR_INVALID_PARAMETER,
                 "wrong arguments");
     }
-    require(apply(port, entry_for(socket, SOCK_NOTIFY_OP_DISABLE)) == ERROR_NOT_FOUND,
+    require(apply(port, entry_for(socket, SOCK_NOTIFY_OP_DISABLE)) == ERROR_SUCCESS &&
+                apply(port, entry_for(socket, SOCK_NOTIFY_OP_REMOVE)) == ERROR_NOT_FOUND,
             "nothing was applied");
     require(ProcessSocketNotifications(port, 0, nullptr, 0, 0, nullptr, nullptr) == ERROR_SUCCESS,
             "nothing to do");

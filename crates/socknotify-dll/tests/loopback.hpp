@@ -14,6 +14,13 @@ namespace {
 
 constexpr DWORD patience = 30000;
 
+constexpr int in = SOCK_NOTIFY_REGISTER_EVENT_IN;
+constexpr int out = SOCK_NOTIFY_REGISTER_EVENT_OUT;
+constexpr int hangup = SOCK_NOTIFY_REGISTER_EVENT_HANGUP;
+constexpr int level = SOCK_NOTIFY_TRIGGER_LEVEL;
+constexpr int once = SOCK_NOTIFY_TRIGGER_ONESHOT | SOCK_NOTIFY_TRIGGER_LEVEL;
+constexpr int edge = SOCK_NOTIFY_TRIGGER_EDGE;
+
 inline void require(bool holds, const char *what) {
     if (!holds) {
         std::fprintf(stderr, "failed: %s (%lu)\n", what, GetLastError());
@@ -81,7 +88,7 @@ inline OVERLAPPED_ENTRY next(HANDLE port) {
 /* How many packets are there, after this long. */
 inline ULONG count_after(HANDLE port, DWORD time) {
     Sleep(time);
-    OVERLAPPED_ENTRY entries[16];
+    OVERLAPPED_ENTRY entries[128];
     ULONG count = 0;
     return GetQueuedCompletionStatusEx(port, entries, 16, &count, 0, FALSE) ? count : 0;
 }
@@ -123,6 +130,61 @@ inline Pair connect_pair() {
     require(pair.ours != INVALID_SOCKET, "accept");
     closesocket(listener);
     return pair;
+}
+
+/* What one call has taken. */
+struct Taken {
+    DWORD error;
+    UINT32 count;
+    OVERLAPPED_ENTRY entries[128];
+
+    UINT32 events() { return SocketNotificationRetrieveEvents(&entries[0]); }
+};
+
+inline Taken take(HANDLE port, DWORD time) {
+    Taken taken = {};
+    taken.count = 77;
+    taken.error = ProcessSocketNotifications(port, 0, nullptr, time, 128, taken.entries, &taken.count);
+    return taken;
+}
+
+/* As the system's call has it. */
+inline Taken dequeue(HANDLE port, DWORD time) {
+    Taken taken = {};
+    ULONG count = 0;
+    BOOL any = GetQueuedCompletionStatusEx(port, taken.entries, 128, &count, time, FALSE);
+    taken.error = any ? ERROR_SUCCESS : GetLastError();
+    taken.count = count;
+    return taken;
+}
+
+inline void require_applied(HANDLE port, SOCK_NOTIFY_REGISTRATION registration) {
+    require(apply(port, registration) == ERROR_SUCCESS, "registrationResult");
+}
+
+/* Another thread may be sending, and then the socket is busy for a moment. */
+inline void send_one(SOCKET socket) {
+    int sent = send(socket, "x", 1, 0);
+    while (sent < 0 && WSAGetLastError() == WSAEWOULDBLOCK) {
+        SwitchToThread();
+        sent = send(socket, "x", 1, 0);
+    }
+    require(sent == 1, "send");
+}
+
+inline void wait_until_readable(SOCKET socket) {
+    WSAPOLLFD poll = {socket, POLLRDNORM, 0};
+    require(WSAPoll(&poll, 1, patience) == 1, "WSAPoll");
+}
+
+inline void receive_all(SOCKET socket) {
+    char buffer[64];
+    require(recv(socket, buffer, sizeof buffer, 0) > 0, "recv");
+}
+
+inline void close_pair(Pair pair) {
+    closesocket(pair.ours);
+    closesocket(pair.theirs);
 }
 
 } // namespace

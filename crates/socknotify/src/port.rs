@@ -143,7 +143,7 @@ impl CompletionPort {
     /// # fn main() -> std::io::Result<()> {
     /// let port = CompletionPort::new()?;
     /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// assert_eq!(port.register(Registration::disable(&socket))?, Err(RegistrationError::NotFound));
+    /// assert_eq!(port.register(Registration::remove(&socket))?, Err(RegistrationError::NotFound));
     /// port.register(Registration::enable(&socket, 1, EventFilter::IN, Trigger::LEVEL))??;
     /// # Ok(())
     /// # }

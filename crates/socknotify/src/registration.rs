@@ -171,7 +171,7 @@ pub struct Registration<'socket> {
     pub(crate) owned: bool,
     /// Whoever had the socket since it was notified has seen that no wanted condition held any more.
     pub(crate) is_drained: bool,
-    /// Which sockets ENABLE is for.
+    /// Which sockets ENABLE and DISABLE are for.
     pub(crate) only: Only,
     /// REMOVE takes effect at once, and is not notified.
     pub(crate) is_silent: bool,
@@ -182,7 +182,7 @@ pub struct Registration<'socket> {
     borrowed: PhantomData<BorrowedSocket<'socket>>,
 }
 
-/// Which sockets ENABLE is for.
+/// Which sockets ENABLE and DISABLE are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Only {
     Any,
@@ -307,6 +307,7 @@ impl<'socket> Registration<'socket> {
 
     /// DISABLE: no new notifications until the socket is enabled again.
     ///
+    /// For a socket that is not registered with the port it does nothing, successfully.
     /// A notification that is queued already may still come out.
     #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
     pub fn disable<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
@@ -347,6 +348,16 @@ impl<'socket> Registration<'socket> {
         Registration {
             is_borrowed: false,
             ..Self::of(socket)
+        }
+    }
+
+    /// Have ENABLE and DISABLE fail with [`RegistrationError::NotFound`] for a socket that this port does not have. For
+    /// interfaces above this one.
+    #[doc(hidden)]
+    pub fn only_known(self) -> Self {
+        Registration {
+            only: Only::Known,
+            ..self
         }
     }
 

@@ -22,7 +22,7 @@ const FIRST_PAGE: usize = 64;
 const PAGES: usize = 27;
 
 /// The lower bits of a key are the index.
-const INDEX_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
+pub(crate) const INDEX_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
 const INDEX_MASK: usize = (1 << INDEX_BITS) - 1;
 
 /// An index that no value has: its keys are [reserved](Slots::reserved_key).

@@ -146,7 +146,7 @@ static void refuse_what_contradicts_itself(void) {
         CHECK_EQ(registration.registrationResult, 12345);
     }
     /* Nothing of all that was applied. */
-    registration.operation = SOCK_NOTIFY_OP_DISABLE;
+    registration.operation = SOCK_NOTIFY_OP_REMOVE;
     CHECK_EQ(ProcessSocketNotifications(port, 1, &registration, 0, 0, NULL, NULL), ERROR_SUCCESS);
     CHECK_EQ(registration.registrationResult, ERROR_NOT_FOUND);
 

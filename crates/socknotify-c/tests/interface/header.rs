@@ -32,6 +32,27 @@ fn the_header_compiles_alone_as_cpp11() {
 }
 
 #[test]
+fn the_names_are_there_after_an_inclusion_without_them_and_cast_as_cpp_does() {
+    let source = scratch("names.cpp");
+    fs::write(
+        &source,
+        "#include <socknotify.h>\n\
+         #define SOCKNOTIFY_WIN32_NAMES\n\
+         #include <socknotify.h>\n\
+         bool is_none(HANDLE handle, SOCKET socket) {\n\
+             return handle == INVALID_HANDLE_VALUE && socket == INVALID_SOCKET;\n\
+         }\n",
+    )
+    .expect("a source file");
+    run(Language::Cpp11
+        .compiler()
+        .args(["-Wold-style-cast", "-c"])
+        .arg(&source)
+        .arg("-o")
+        .arg(source.with_extension("o")));
+}
+
+#[test]
 fn types_and_constants_are_those_of_the_windows_headers() {
     let source = Path::new(SOURCES).join("layout.c");
     let program = compile(&source, Language::C11, Link::Shared, "run");
@@ -46,7 +67,8 @@ fn the_header_declares_exactly_what_is_exported() {
         .filter_map(|line| {
             let rest = line
                 .strip_prefix("uint32_t ")
-                .or(line.strip_prefix("void "))?;
+                .or(line.strip_prefix("void "))
+                .or(line.strip_prefix("const char *"))?;
             rest.split_once('(').map(|(name, _)| name)
         })
         .collect();

@@ -119,7 +119,7 @@ pub(crate) fn compile(source: &Path, language: Language, link: Link, purpose: &s
         Link::Shared => compiler.arg("-L").arg(&library).arg("-lsocknotify"),
         Link::Static => compiler
             .arg(library.join("libsocknotify.a"))
-            .args(["-lgcc_s", "-ldl", "-lm"]),
+            .args(["-ldl", "-lm"]),
     };
     run(compiler.arg("-lpthread"));
     program

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::{EXAMPLES, has, make, prefix, run, scratch, with_library};
+use crate::install::{EXAMPLES, Language, PACKAGE, has, make, prefix, run, scratch, with_library};
 
 #[test]
 fn the_exported_symbols_are_those_of_the_list() {
@@ -21,18 +21,59 @@ fn the_exported_symbols_are_those_of_the_list() {
 }
 
 #[test]
-fn the_static_library_has_the_symbols_too() {
+fn the_static_library_has_these_symbols_and_no_others() {
     let library = prefix().join("lib/libsocknotify.a");
     let table = run(Command::new("nm")
         .args(["-g", "--defined-only"])
         .arg(library));
-    for symbol in include_str!("../../symbols.txt").lines() {
-        let defined = format!(" T {symbol}");
-        assert!(
-            table.lines().any(|line| line.ends_with(&defined)),
-            "{symbol}"
-        );
+    let defined: Vec<_> = table
+        .lines()
+        .filter_map(|line| line.split_once(" T "))
+        .map(|(_, name)| name)
+        .collect();
+    let listed: Vec<_> = include_str!("../../symbols.txt").lines().collect();
+    assert_eq!(defined, listed);
+}
+
+#[test]
+fn a_shared_object_that_links_the_static_library_exports_none_of_its_own() {
+    let source = scratch("plugin.c");
+    fs::write(
+        &source,
+        "#include <socknotify.h>\n\
+         uint32_t plugin(sn_port *port) { return sn_create_port(0, port); }\n",
+    )
+    .expect("a source file");
+    let object = scratch("plugin.so");
+    run(Language::C99
+        .compiler()
+        .args(["-shared", "-fPIC"])
+        .arg(&source)
+        .arg(prefix().join("lib/libsocknotify.a"))
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&object));
+    let table = run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(&object));
+    let listed: Vec<_> = include_str!("../../symbols.txt").lines().collect();
+    for line in table.lines() {
+        let name = line.split_whitespace().last().expect("a name");
+        assert!(name == "plugin" || listed.contains(&name), "{name}");
     }
+}
+
+#[test]
+fn a_program_can_be_linked_statically_altogether() {
+    let program = scratch("altogether");
+    run(Language::C99
+        .compiler()
+        .arg("-static")
+        .arg(Path::new(EXAMPLES).join("poll.c"))
+        .arg("-L")
+        .arg(prefix().join("lib"))
+        .args(["-lsocknotify", "-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program));
+    assert_eq!(run(&mut Command::new(&program)), "received 40 bytes\n");
 }
 
 #[test]
@@ -65,12 +106,14 @@ fn pkg_config_finds_the_library() {
     for (name, options) in [
         ("shared", &["--cflags", "--libs"][..]),
         ("static", &["--static", "--cflags", "--libs"][..]),
+        ("altogether", &["--static", "--cflags", "--libs"][..]),
     ] {
         let program = scratch(&format!("by-pkg-config-{name}"));
         let flags = ask(options);
         run(Command::new("cc")
             .arg(Path::new(EXAMPLES).join("poll.c"))
             .args(flags.split_whitespace())
+            .args((name == "altogether").then_some("-static"))
             .arg("-lpthread")
             .arg("-o")
             .arg(&program));
@@ -122,6 +165,18 @@ fn what_is_installed_can_be_staged_and_uninstalled() {
             .arg(format!("DESTDIR={}", stage.display())))
     };
     make("install");
+    for file in [
+        "man/man3/socknotify.3",
+        "man/man3/sn_process.3",
+        "doc/socknotify/LICENSE-MIT",
+        "doc/socknotify/LICENSE-APACHE",
+        "doc/socknotify/examples/poll.c",
+    ] {
+        assert!(
+            stage.join("opt/socknotify/share").join(file).exists(),
+            "{file}"
+        );
+    }
     let library = stage.join("opt/socknotify/lib");
     let found = fs::read_to_string(library.join("pkgconfig/socknotify.pc")).expect("a .pc file");
     assert!(found.contains("prefix=/opt/socknotify\n"), "{found}");
@@ -130,4 +185,46 @@ fn what_is_installed_can_be_staged_and_uninstalled() {
         .arg(&stage)
         .args(["-not", "-type", "d"]));
     assert_eq!(files, "");
+}
+
+#[test]
+fn a_relative_prefix_is_one_of_the_directory_that_make_runs_in() {
+    let absolute = scratch("relative");
+    let _ = fs::remove_dir_all(&absolute);
+    let up = Path::new(PACKAGE)
+        .components()
+        .skip(1)
+        .map(|_| "../")
+        .collect::<String>();
+    let relative = format!(
+        "{up}{}",
+        absolute.display().to_string().trim_start_matches('/')
+    );
+    run(make("install").arg(format!("PREFIX={relative}")));
+    let found = fs::read_to_string(absolute.join("lib/pkgconfig/socknotify.pc"));
+    let line = format!("prefix={}\n", absolute.display());
+    assert!(found.expect("a .pc file").contains(&line));
+}
+
+#[test]
+fn the_versions_are_the_same_everywhere() {
+    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
+    let line = concat!(
+        "#define SN_VERSION_STRING \"",
+        env!("CARGO_PKG_VERSION"),
+        "\"\n"
+    );
+    assert!(header.contains(line));
+    let page = prefix().join("share/man/man3/socknotify.3");
+    let page = fs::read_to_string(page).expect("the manual");
+    assert!(page.contains(concat!("socknotify ", env!("CARGO_PKG_VERSION"), "\"")));
+}
+
+#[test]
+fn the_manual_names_every_function() {
+    let page = prefix().join("share/man/man3/socknotify.3");
+    let page = fs::read_to_string(page).expect("the manual");
+    for name in include_str!("../../symbols.txt").lines() {
+        assert!(page.contains(&format!("{name}(")), "{name}");
+    }
 }

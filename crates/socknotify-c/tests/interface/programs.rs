@@ -109,3 +109,13 @@ fn memcheck_finds_nothing_when_arguments_are_wrong() {
 fn ports_are_closed_under_threads_and_blocking_ones_lend_their_place() {
     runs(SOURCES, "threads.c", Language::C11);
 }
+
+#[test]
+fn a_program_can_ask_why_an_entry_failed_and_what_a_port_looks_like() {
+    runs(SOURCES, "state.c", Language::C11);
+}
+
+#[test]
+fn memcheck_finds_nothing_in_state() {
+    is_clean(SOURCES, "state.c", Language::C11);
+}

@@ -163,7 +163,11 @@ impl<B: Backend> Engine<B> {
                 self.enable(core, socket, entry)
             }
             Operation::DISABLE => {
-                self.disarm(core, socket)?;
+                match self.disarm(core, socket) {
+                    // There is nothing to be disabled.
+                    Err(RegistrationError::NotFound) if entry.only != Only::Known => return Ok(()),
+                    outcome => outcome?,
+                }
                 if let Some(slot) = core.table.slot(socket) {
                     slot.state = State::Disabled;
                 }
@@ -264,6 +268,9 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
         self.forget(core, socket);
+        if entry.only == Only::Known {
+            return Err(RegistrationError::NotFound);
+        }
         self.owner.claim(socket, || match entry.is_descriptor {
             true => self.backend.identify_any(socket),
             false => self.backend.identify(socket),

@@ -237,6 +237,7 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::INDEX_BITS;
 
     const SOCKET: RawSocket = 84;
     const REASON: u32 = 1 << 31;
@@ -306,6 +307,14 @@ mod tests {
             let packet = Entry::new(key, 5, 6);
             let verdict = connections.judge(packet, |_, _| true);
             assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
+        }
+        // With the index of a connection, and something else above it.
+        for bit in INDEX_BITS..usize::BITS {
+            for says in [IN, Events::REMOVE.bits(), 0, u32::MAX] {
+                let packet = Entry::new(own ^ 1 << bit, says, 0);
+                let verdict = connections.judge(packet, |_, _| true);
+                assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
+            }
         }
         // One that was dequeued before, and posted again.
         let packet = Entry::new(own, IN, 1);

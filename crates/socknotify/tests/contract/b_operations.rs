@@ -26,7 +26,8 @@ for_every_backend! {
     b4_remove_works_on_a_disabled_registration,
     b4_what_was_queued_comes_before_remove_or_with_it,
     b4_nothing_comes_after_remove_however_ready_the_socket_is,
-    b5_disable_and_remove_of_what_is_not_registered_are_not_found,
+    b5_remove_of_what_is_not_registered_is_not_found,
+    b5_disable_of_what_is_not_registered_does_nothing,
     b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else,
     b6_an_unknown_filter_bit_is_refused,
     b7_a_failing_entry_does_not_stop_the_others,
@@ -238,7 +239,7 @@ fn b4_remove_gives_one_last_notification(backend: Backend) -> io::Result<()> {
                 let again = port.register(Registration::remove(&pair.ours))?;
                 assert_eq!(again, Err(RegistrationError::NotFound));
                 let disable = port.register(Registration::disable(&pair.ours))?;
-                assert_eq!(disable, Err(RegistrationError::NotFound));
+                assert_eq!(disable, Ok(()));
             }
             expect(&port, &[(KEY, Events::REMOVE)]);
             expect_nothing(&port);
@@ -352,21 +353,14 @@ fn drain_port_of(port: &CompletionPort, trigger: Trigger) {
     }
 }
 
-fn b5_disable_and_remove_of_what_is_not_registered_are_not_found(
-    backend: Backend,
-) -> io::Result<()> {
+fn b5_remove_of_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
         let pair = kind.pair()?;
         let not_found = || -> io::Result<()> {
-            for entry in [
-                Registration::disable(&pair.ours),
-                Registration::remove(&pair.ours),
-            ] {
-                let result = port.register(entry)?;
-                assert_eq!(result, Err(RegistrationError::NotFound), "{kind}");
-                assert_eq!(result.map_err(RegistrationError::code), Err(1168));
-            }
+            let result = port.register(Registration::remove(&pair.ours))?;
+            assert_eq!(result, Err(RegistrationError::NotFound), "{kind}");
+            assert_eq!(result.map_err(RegistrationError::code), Err(1168));
             expect_nothing(&port);
             Ok(())
         };
@@ -374,6 +368,28 @@ fn b5_disable_and_remove_of_what_is_not_registered_are_not_found(
         port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))??;
         expect_removed(&port, &pair.ours, KEY)?;
         not_found()?;
+    }
+    Ok(())
+}
+
+fn b5_disable_of_what_is_not_registered_does_nothing(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::all() {
+        let pair = kind.pair()?;
+        pair.send()?;
+        wait_readiness(&pair.ours, PollFlags::IN);
+        let disable = || port.register(Registration::disable(&pair.ours));
+        assert_eq!(disable()?, Ok(()), "{kind}");
+        expect_nothing(&port);
+        assert_eq!(counted(port.snapshot().registrations), 0, "{kind}");
+        // It is registered with any key afterwards, and enabled.
+        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))??;
+        expect(&port, &[(KEY, Events::IN)]);
+        port.register(Registration::remove(&pair.ours))??;
+        assert_eq!(disable()?, Ok(()), "{kind}");
+        expect(&port, &[(KEY, Events::REMOVE)]);
+        assert_eq!(disable()?, Ok(()), "{kind}");
+        expect_nothing(&port);
     }
     Ok(())
 }
@@ -560,7 +576,8 @@ impl Model {
         match (step, *self) {
             (Step::Nothing, _) => {}
             (Step::EnableWrongly, _) => return Err(RegistrationError::InvalidTrigger),
-            (Step::Disable | Step::Remove, Model::Absent | Model::Removing { .. }) => {
+            (Step::Disable, Model::Absent | Model::Removing { .. }) => {}
+            (Step::Remove, Model::Absent | Model::Removing { .. }) => {
                 return Err(RegistrationError::NotFound);
             }
             (Step::Disable, Model::Enabled { key, .. } | Model::Disabled { key }) => {
@@ -678,12 +695,13 @@ fn b7_results_of_an_earlier_call_are_overwritten(backend: Backend) -> io::Result
     let port = port(backend)?;
     let pair = Pair::unix()?;
     let mut batch = [
-        Registration::disable(&pair.ours),
+        Registration::remove(&pair.ours),
         Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE),
     ];
     port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
     assert_eq!(batch[0].result(), Err(RegistrationError::NotFound));
     assert_eq!(batch[1].result(), Ok(()));
+    batch[0].operation = Operation::DISABLE;
     batch[1].completion_key = OTHER_KEY;
     port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
     assert_eq!(batch[0].result(), Ok(()));
@@ -715,7 +733,7 @@ fn b8_a_call_that_fails_applies_nothing(backend: Backend) -> io::Result<()> {
     assert_eq!(counted(port.snapshot().registrations), 1);
     unknown.send()?;
     expect(&port, &[(KEY, Events::IN), (KEY, Events::IN)]);
-    let result = port.register(Registration::disable(&unknown.ours))?;
+    let result = port.register(Registration::remove(&unknown.ours))?;
     assert_eq!(result, Err(RegistrationError::NotFound));
 
     // So does a call on a closed port.

@@ -84,8 +84,8 @@ impl Socket {
         self.holds()
             | match (self.kind, self.link) {
                 (Kind::Tcp | Kind::Unix, Link::Dead) => Events::OUT,
-                // As long as its error is pending, a failed connect has no OUT (D4).
-                (Kind::Tcp, Link::Refused) if self.error => Events::IN | Events::HANGUP,
+                // As long as its error is pending, a failed connect has that alone (D4).
+                (Kind::Tcp, Link::Refused) if self.error => Events::empty(),
                 (Kind::Tcp, Link::Refused) => Events::IN | Events::HANGUP | Events::OUT,
                 _ => Events::empty(),
             }

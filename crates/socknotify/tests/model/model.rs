@@ -425,8 +425,10 @@ impl Model {
         let (now, port_number) = (self.now, port);
         let port = &mut self.ports[port];
         let Some(registration) = port.attached(number) else {
-            if request.operation != Operation::ENABLE {
-                return Err(RegistrationError::NotFound);
+            match request.operation {
+                Operation::ENABLE => {}
+                Operation::DISABLE => return Ok(()),
+                _ => return Err(RegistrationError::NotFound),
             }
             if elsewhere {
                 return Err(RegistrationError::OtherPort);
@@ -447,6 +449,7 @@ impl Model {
                 registration.enable(request, socket, now);
                 Ok(())
             }
+            (Operation::DISABLE, State::Removing) => Ok(()),
             (_, State::Removing) => Err(RegistrationError::NotFound),
             (Operation::DISABLE, _) => {
                 registration.disable();

@@ -136,6 +136,7 @@ impl Contender<'_> {
                     (Operation::ENABLE, _, _) => (&[Ok(())], Status::Registered),
                     (Operation::DISABLE, _, Status::Registered) => (&[Ok(())], status),
                     (_, _, Status::Registered) => (&[Ok(())], Status::Removing),
+                    (Operation::DISABLE, _, _) => (&[Ok(())], status),
                     _ => (&[Err(Wrong::NotFound)], status),
                 };
             if !allowed.contains(&result) {

@@ -38,7 +38,10 @@ pub(super) fn polled(interest: &Interest) -> u32 {
 /// The contract's conditions, out of what the driver reports.
 pub(super) fn conditions(found: u32, kind: Kind) -> Events {
     let is = |events: u32| found & events != 0;
-    let failed = is(device::CONNECT_FAIL);
+    // It was never connected: there is nothing to be received, and nothing was hung up.
+    if is(device::CONNECT_FAIL) {
+        return Events::ERR;
+    }
     let reset = is(device::ABORT);
     let mut events = Events::empty();
     events.set(
@@ -50,8 +53,8 @@ pub(super) fn conditions(found: u32, kind: Kind) -> Events {
             | device::ABORT),
     );
     // Sending to what was reset does not block either, and is of no use.
-    events.set(Events::OUT, is(device::SEND) && !failed && !reset);
-    events.set(Events::ERR, failed || reset);
+    events.set(Events::OUT, is(device::SEND) && !reset);
+    events.set(Events::ERR, reset);
     events.set(
         Events::HANGUP,
         kind != Kind::Datagram && is(device::DISCONNECT | device::ABORT),

@@ -125,8 +125,9 @@ impl Edges {
         // SAFETY: the destination lives as long as this.
         let passed_on = unsafe { &(*self.destination).passed_on };
         if passed_on.swap(false, Ordering::AcqRel) {
-            // SAFETY: the wait was made by this, and is over.
-            unsafe { UnregisterWaitEx(self.wait, null_mut()) };
+            // The call that says so may still be using the destination, and the port.
+            // SAFETY: the wait was made by this. Nobody waits for this thread in that call.
+            unsafe { UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE) };
             self.wait = null_mut();
             // Without it, edges are found by the next thread that waits for no time.
             let _ = self.wait();

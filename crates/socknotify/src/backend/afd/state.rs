@@ -76,8 +76,10 @@ pub(super) struct Current {
 
 /// What is known of a socket whose edges are watched.
 pub(super) struct Edge {
-    edges: Edges,
-    /// The poll for what never falls, but for what is seen of that.
+    /// Not before something holds of a stream: until then a poll is enough to see it begin, and a socket whose
+    /// edges are seen does not block, not even to connect.
+    edges: Option<Edges>,
+    /// The poll for what never falls, but for what is seen of that; or for the first thing to hold.
     lasting: Option<*mut Poll>,
     seen: u32,
 }
@@ -166,15 +168,20 @@ impl State {
         let Some(record) = self.records.get_mut(&number) else {
             return Ok(());
         };
-        let edge = match &mut record.edge {
-            Some(edge) => edge,
-            None => {
-                let edge = Edge::new(&afd.port, record.kind, number)?;
-                self.edges.push(number);
-                self.signals.push(edge.edges.signal());
-                record.edge.insert(edge)
+        let edge = record
+            .edge
+            .get_or_insert_with(|| Edge::new(record.kind, number));
+        let sees =
+            || record.kind == Kind::Datagram || afd.poll_now.one(number, FIRST | LASTING) != 0;
+        if edge.edges.is_none() && sees() {
+            if let Some(poll) = edge.lasting.take() {
+                // SAFETY: as long as it was noted here, it has not ended.
+                unsafe { self.devices.cancel(poll) };
             }
-        };
+            let signal = edge.see(&afd.port, number)?;
+            self.edges.push(number);
+            self.signals.push(signal);
+        }
         let mut risen = edge.take();
         let unseen = LASTING & !edge.seen;
         if unseen != 0 {
@@ -227,7 +234,8 @@ impl State {
             None => polled(&record.interest),
             Some(edge) => {
                 if edge.lasting.is_none() {
-                    let events = LASTING & !edge.seen | device::LOCAL_CLOSE;
+                    let first = if edge.edges.is_none() { FIRST } else { 0 };
+                    let events = first | LASTING & !edge.seen | device::LOCAL_CLOSE;
                     edge.lasting = Some(begin(events)?);
                 }
                 0
@@ -286,8 +294,10 @@ impl State {
             self.signals.swap_remove(index);
         }
         closes::catch_up();
-        if closes::known(number) != Some(id) {
-            edge.edges.end_of_closed();
+        if let Some(edges) = edge.edges {
+            if closes::known(number) != Some(id) {
+                edges.end_of_closed();
+            }
         }
     }
 
@@ -363,13 +373,24 @@ impl State {
             || !self.foreign.is_empty()
     }
 
-    /// A poll has found what does not fall again.
+    /// A poll has found what does not fall again, or the first thing to hold.
     fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
+        closes::catch_up();
         let record = self.records.get_mut(&number)?;
         let edge = record.edge.as_mut()?;
-        let found = found & LASTING & !edge.seen;
-        edge.seen |= found;
-        let events = conditions(found, record.kind);
+        let mut unseen = found & LASTING & !edge.seen;
+        edge.seen |= unseen;
+        let mut taken = Events::empty();
+        if edge.edges.is_none() && found & FIRST != 0 && closes::known(number) == Some(record.id) {
+            unseen |= found & FIRST;
+            // If that fails, it is polled again, and may be seen the next time.
+            if let Ok(signal) = edge.see(port, number) {
+                taken = edge.take();
+                self.edges.push(number);
+                self.signals.push(signal);
+            }
+        }
+        let events = conditions(unseen, record.kind) | taken;
         let report = self.edge(number, events);
         // As above.
         let _ = self.poll(port, number);
@@ -448,21 +469,32 @@ impl State {
     }
 }
 
+/// The conditions of the driver that rise and fall.
+const FIRST: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | device::ACCEPT;
+
 impl Edge {
-    fn new(port: &KernelPort, kind: Kind, number: u32) -> io::Result<Self> {
+    fn new(kind: Kind, number: u32) -> Self {
         // What listens, and what does not connect, does not end.
         let is_endless = kind == Kind::Datagram
             || winsock::option(number, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
-        Ok(Edge {
-            edges: Edges::new(port, EDGE, number)?,
+        Edge {
+            edges: None,
             lasting: None,
             seen: if is_endless { LASTING } else { 0 },
-        })
+        }
+    }
+
+    /// Begin to see edges. Returns what is signalled when there are some.
+    fn see(&mut self, port: &KernelPort, number: u32) -> io::Result<HANDLE> {
+        let edges = Edges::new(port, EDGE, number)?;
+        let signal = edges.signal();
+        self.edges = Some(edges);
+        Ok(signal)
     }
 
     /// What has begun to hold since the last time.
     fn take(&mut self) -> Events {
-        let mut events = self.edges.take();
+        let mut events = self.edges.as_mut().map_or(Events::empty(), Edges::take);
         if self.seen & LASTING != LASTING && self.seen & FAILED != 0 {
             events.remove(Events::OUT);
         }

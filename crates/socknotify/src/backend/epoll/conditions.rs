@@ -72,9 +72,12 @@ pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
         events |= Events::HANGUP | Events::IN;
     } else if kind == Kind::Stream {
         events |= Events::HANGUP;
-        // The kernel calls a connect that failed, and a connection that was reset, writable.
         if flags & (HUP | ERR) == HUP | ERR {
+            // The kernel calls a connection that was reset writable, and a connect that failed hung up too.
             events.remove(Events::OUT);
+            if sys::was_never_connected(socket) {
+                events = Events::ERR;
+            }
         }
     }
     Some(events)

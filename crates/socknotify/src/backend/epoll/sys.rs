@@ -252,6 +252,26 @@ pub(super) fn kind(socket: u32) -> Kind {
     }
 }
 
+/// `TCP_INFO` — Whether this is a TCP socket that was never connected. It has no room for receiving then.
+pub(super) fn was_never_connected(socket: u32) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: so much memory is there for the call; any bits are a value of the structure, which is of
+    // integers.
+    unsafe {
+        let value = info.as_mut_ptr().cast();
+        let number = socket as i32;
+        let done = libc::getsockopt(
+            number,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            value,
+            &mut length,
+        );
+        done == 0 && info.assume_init().tcpi_rcv_space == 0
+    }
+}
+
 /// `SO_DOMAIN` — Whether a socket connects within this system.
 pub(super) fn is_local(socket: u32) -> bool {
     option::<i32>(socket, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)

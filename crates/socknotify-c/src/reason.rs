@@ -1,0 +1,77 @@
+//! Why an entry was not applied, and all codes in words.
+
+use std::ffi::{CStr, CString};
+use std::sync::LazyLock;
+
+use socknotify::{Backend, RegistrationError};
+
+use crate::code::{self, Code};
+
+const INVALID_OPERATION: Code = 0x2000_0001;
+const INVALID_FILTER: Code = 0x2000_0002;
+const INVALID_TRIGGER: Code = 0x2000_0003;
+const OTHER_PORT: Code = 0x2000_0004;
+const OTHER_KEY: Code = 0x2000_0005;
+const REMOVE_PENDING: Code = 0x2000_0006;
+const NOT_FOUND: Code = 0x2000_0007;
+const NOT_A_SOCKET: Code = 0x2000_0008;
+const LIMIT_REACHED: Code = 0x2000_0009;
+const OUT_OF_MEMORY: Code = 0x2000_000A;
+const OTHER: Code = 0x2000_000B;
+
+/// `SN_REASON_*`
+pub(crate) fn of(error: RegistrationError) -> Code {
+    match error {
+        RegistrationError::InvalidOperation => INVALID_OPERATION,
+        RegistrationError::InvalidFilter => INVALID_FILTER,
+        RegistrationError::InvalidTrigger => INVALID_TRIGGER,
+        RegistrationError::OtherPort => OTHER_PORT,
+        RegistrationError::OtherKey => OTHER_KEY,
+        RegistrationError::RemovePending => REMOVE_PENDING,
+        RegistrationError::NotFound => NOT_FOUND,
+        RegistrationError::NotASocket => NOT_A_SOCKET,
+        RegistrationError::LimitReached => LIMIT_REACHED,
+        RegistrationError::OutOfMemory => OUT_OF_MEMORY,
+        _ => OTHER,
+    }
+}
+
+/// The name of a backend.
+pub(crate) fn backend(backend: Backend) -> &'static CStr {
+    static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
+        let names = Backend::ALL.iter().map(|backend| backend.name());
+        names.filter_map(|name| CString::new(name).ok()).collect()
+    });
+    let mut names = NAMES.iter().map(CString::as_c_str);
+    names
+        .find(|name| name.to_bytes() == backend.name().as_bytes())
+        .unwrap_or(c"")
+}
+
+/// A code, or a reason, in words.
+pub(crate) fn text(code: Code) -> &'static CStr {
+    match code {
+        code::SUCCESS => c"success",
+        code::TOO_MANY_OPEN_FILES => c"no descriptor is left for a port",
+        code::INVALID_HANDLE => c"not an open port of this process",
+        code::NOT_ENOUGH_MEMORY | OUT_OF_MEMORY => c"not enough memory",
+        code::GEN_FAILURE | OTHER => c"the system refused",
+        code::NOT_SUPPORTED => c"not supported here",
+        code::INVALID_PARAMETER => c"arguments that are wrong or contradict each other",
+        code::TIMEOUT => c"no packet came in time",
+        code::ABANDONED_WAIT => c"the port was closed",
+        code::NOT_FOUND | NOT_FOUND => c"the socket is not registered with this port",
+        code::INTERNAL_ERROR => c"a fault of the library",
+        code::NO_SYSTEM_RESOURCES | LIMIT_REACHED => c"a limit of the system is reached",
+        code::NOT_A_SOCKET | NOT_A_SOCKET => c"not an open socket",
+        INVALID_OPERATION => c"two operations at once, or an unknown one",
+        INVALID_FILTER => c"a filter bit that is no event",
+        INVALID_TRIGGER => {
+            c"not exactly one of LEVEL and EDGE, ONESHOT with PERSISTENT, or an unknown bit"
+        }
+        OTHER_PORT => c"the socket is registered with another port",
+        OTHER_KEY => c"the socket is registered with another completion key",
+        REMOVE_PENDING => c"the registration is being removed",
+        _ => c"unknown error",
+    }
+}
