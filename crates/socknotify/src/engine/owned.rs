@@ -80,7 +80,7 @@ impl<B: Backend> Engine<B> {
         key: usize,
         is_descriptor: bool,
     ) -> Result<(), RegistrationError> {
-        let socket = sys::number(socket).ok_or(RegistrationError::NotOpen)?;
+        let socket = sys::number(socket).ok_or(sys::NO_NUMBER)?;
         let armed = core.table.live(socket).map(|slot| slot.armed.is_some());
         if let Some(is_armed) = armed {
             if self.is_same_socket(socket, is_armed)? {

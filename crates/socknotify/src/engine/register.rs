@@ -155,7 +155,7 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
         is_fetched: &mut bool,
     ) -> Result<(), RegistrationError> {
-        let socket = sys::number(entry.raw_socket()).ok_or(RegistrationError::NotOpen)?;
+        let socket = sys::number(entry.raw_socket()).ok_or(sys::NO_NUMBER)?;
         match entry.operation {
             _ if entry.owned => self.enable_owned(core, socket, entry),
             Operation::ENABLE => {

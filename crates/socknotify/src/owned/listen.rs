@@ -204,7 +204,10 @@ impl<T> Listener<T> {
                 }
                 Err(error) => match error.kind() {
                     // It was given up by its peer before it was accepted.
-                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::NotConnected
+                    | io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => {
                         turn.is_drained = true;
                         break;

@@ -5,6 +5,8 @@ use std::os::windows::io::AsRawSocket;
 pub use std::os::windows::io::BorrowedSocket;
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 
+use crate::RegistrationError;
+
 /// What the system calls this socket.
 pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
     socket.as_socket().as_raw_socket()
@@ -19,6 +21,9 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
 pub(crate) const fn code(number: i32) -> u32 {
     number as u32
 }
+
+/// What is wrong with what has no number. The system has one code for that and for what is no socket.
+pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotASocket;
 
 /// The number that a socket is known by. `None` if there can be no such socket.
 ///

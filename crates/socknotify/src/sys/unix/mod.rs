@@ -8,6 +8,7 @@ pub use std::os::fd::BorrowedFd as BorrowedSocket;
 pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};
 
 pub(crate) use self::process::Process;
+use crate::RegistrationError;
 
 /// What the system calls this socket.
 pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
@@ -23,6 +24,9 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
 pub(crate) const fn code(_number: i32) -> u32 {
     31
 }
+
+/// What is wrong with what has no number.
+pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotOpen;
 
 /// The number that a socket is known by. `None` if there can be no such socket.
 pub(crate) fn number(raw: RawSocket) -> Option<u32> {
