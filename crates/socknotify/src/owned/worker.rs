@@ -346,6 +346,10 @@ impl<T: Source, M> Worker<T, M> {
         let arm = Registration::arm(socket, key, turn.filter, turn.is_drained);
         self.registrations.push(arm);
         if let Some(panic) = panic {
+            // Nobody knows whether this worker is used any more.
+            let rest = self.listeners.drain(..);
+            let rest = rest.map(|(key, says)| Entry::new(key, says, HANDED_ON));
+            let _ = shared.home.port.post_all(&rest.collect::<Vec<_>>());
             resume_unwind(panic);
         }
     }
