@@ -92,6 +92,9 @@ pub(super) fn of_event(event: &Event) -> Events {
     let is_error = event.is_error();
     let mut events = Events::empty();
     match event.filter() {
+        // The reader of a pipe is gone.
+        Filter::Write if event.is_end() && sys::is_stream(socket).is_err() => events = Events::ERR,
+        _ if event.is_failed_connect() => events = Events::ERR,
         Filter::Write if is_error => events = Events::ERR | hangup(socket),
         Filter::Write => events = Events::OUT,
         Filter::Read if event.is_end() => {

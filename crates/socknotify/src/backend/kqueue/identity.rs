@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::sys::{self, Errno, Event, Filter, Queue, Token, flags};
+use super::sys::{Errno, Event, Filter, Queue, Token, flags};
 use crate::pages::SharedPages;
 use crate::sys::Process;
 
@@ -65,9 +65,7 @@ pub(super) fn prepare() -> Result<(), Errno> {
 }
 
 /// What sets the socket that has this number now apart from every other that has or had it.
-pub(super) fn identify(socket: u32) -> Result<u64, Errno> {
-    // Files have filters, too.
-    let is_stream = sys::is_stream(socket)?;
+pub(super) fn identify(socket: u32, is_stream: bool) -> Result<u64, Errno> {
     let identities = identities()?;
     let change = |what| {
         let change = Event::new(socket, Filter::Read, what, Token(0));
@@ -89,6 +87,12 @@ pub(super) fn identify(socket: u32) -> Result<u64, Errno> {
         Err(error) => Err(error),
         Ok(()) => Ok(sockets.entry(socket).load(Ordering::Acquire) >> 1),
     }
+}
+
+/// Whether the number stands for what was identified last under it.
+pub(super) fn is_same(socket: u32) -> bool {
+    let change = Event::new(socket, Filter::Read, flags::DISABLE, Token(0));
+    identities().is_ok_and(|it| it.queue.change(&[change]).is_ok())
 }
 
 /// Whether the socket that was identified last under this number has connections.

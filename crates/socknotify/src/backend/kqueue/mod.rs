@@ -40,8 +40,8 @@ use self::sys::{Errno, Event, Filter, Poll, Queue, Token, flags};
 use self::timer::{Time, Timer};
 use self::waker::Waker;
 use crate::engine::{
-    ArmError, Backend, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report, Reports,
-    Validity, Wait, Wanted,
+    ArmError, Backend, DESCRIPTOR, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report,
+    Reports, Validity, Wait, Wanted,
 };
 use crate::{Error, RegistrationError};
 
@@ -252,7 +252,35 @@ impl Backend for Kqueue {
     const REPORTS_POLLED: bool = true;
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
-        identity::identify(socket).map_err(refusal)
+        let is_stream = sys::is_stream(socket).map_err(refusal)?;
+        identity::identify(socket, is_stream).map_err(refusal)
+    }
+
+    fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
+        match self.identify(socket) {
+            Err(RegistrationError::NotASocket) => {}
+            identity => return identity,
+        }
+        // A filter takes files, of which nothing is to be heard.
+        if sys::is_file(socket) {
+            return Err(RegistrationError::NotWatchable);
+        }
+        match identity::identify(socket, true) {
+            Ok(identity) => Ok(DESCRIPTOR | identity),
+            Err(libc::EBADF) => Err(RegistrationError::NotOpen),
+            Err(_) => Err(RegistrationError::NotWatchable),
+        }
+    }
+
+    fn is_still_armed(&self, socket: u32) -> bool {
+        identity::is_same(socket)
+    }
+
+    fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
+        self.change(&conditions::silenced(interest, is_new))?;
+        // What holds already is what the kernel reports first.
+        self.edges.renew(interest).map_err(arm_error)?;
+        Ok(true)
     }
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
@@ -438,7 +466,8 @@ fn call_error(error: Errno) -> Error {
 
 fn refusal(error: Errno) -> RegistrationError {
     match error {
-        libc::EBADF | libc::ENOTSOCK => RegistrationError::NotASocket,
+        libc::EBADF => RegistrationError::NotOpen,
+        libc::ENOTSOCK => RegistrationError::NotASocket,
         libc::ENOMEM | libc::ENOBUFS => RegistrationError::OutOfMemory,
         other => RegistrationError::Os(other),
     }

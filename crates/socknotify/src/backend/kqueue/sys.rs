@@ -141,6 +141,13 @@ impl Event {
         self.is_end() && self.0.fflags != 0
     }
 
+    /// The error of a connect that failed. One that says nothing of this may be a connection's.
+    pub(super) fn is_failed_connect(&self) -> bool {
+        let error = self.0.fflags as i32;
+        let errors = [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH];
+        self.is_end() && errors.contains(&error)
+    }
+
     /// How much there is to be received, or room to send.
     #[allow(clippy::unnecessary_cast, reason = "it is narrower on some systems")]
     pub(super) fn amount(&self) -> i64 {
@@ -287,6 +294,17 @@ fn option(socket: u32, name: i32) -> Result<i32, Errno> {
 pub(super) fn is_stream(socket: u32) -> Result<bool, Errno> {
     let kind = option(socket, libc::SO_TYPE)?;
     Ok(matches!(kind, libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+}
+
+/// `fstat` — Whether this is a regular file or a directory.
+pub(super) fn is_file(number: u32) -> bool {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the memory is there for the call, and any bits are a value of the structure.
+    let mode = unsafe {
+        libc::fstat(number as i32, stat.as_mut_ptr());
+        stat.assume_init().st_mode
+    };
+    matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR)
 }
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.

@@ -162,7 +162,12 @@ impl Knote {
         let is_low = self.fflags & NOTE_LOWAT != 0;
         let threshold = if is_low { self.data } else { 1 };
         match self.kind {
-            Kind::Other => (found & libc::POLLIN != 0).then_some(READY),
+            Kind::Other if found & libc::POLLHUP != 0 => Some(State {
+                data: length,
+                is_end: true,
+                fflags: 0,
+            }),
+            Kind::Other => (found & libc::POLLIN != 0 && !is_low).then_some(READY),
             // The queue's length is not to be had.
             Kind::Listener => (found & libc::POLLIN != 0).then_some(READY),
             Kind::Stream => {
@@ -214,6 +219,10 @@ impl Knote {
                     })
                     .or_else(|| has_room.then_some(READY))
             }
+            Kind::Other if found & libc::POLLERR != 0 => Some(State {
+                is_end: true,
+                ..READY
+            }),
             Kind::Datagram | Kind::Other => has_room.then_some(READY),
         }
     }
@@ -224,8 +233,25 @@ impl Knote {
             data,
             is_end: true,
             // Which error it is cannot be seen without ending it.
-            fflags: if is_error { libc::ECONNRESET as u32 } else { 0 },
+            fflags: match is_error {
+                true if was_never_connected(self.ident as i32) => libc::ECONNREFUSED as u32,
+                true => libc::ECONNRESET as u32,
+                false => 0,
+            },
         })
+    }
+}
+
+/// `TCP_INFO` — It has no room for receiving then.
+fn was_never_connected(socket: i32) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: so much memory is there for the call; any bits are a value of the structure.
+    unsafe {
+        let value = (&raw mut info).cast();
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        let done = libc::getsockopt(socket, level, name, value, &mut length);
+        done == 0 && info.assume_init().tcpi_rcv_space == 0
     }
 }
 
