@@ -176,7 +176,11 @@ fn people_get_a_verdict_on_each_scenario() -> io::Result<()> {
 fn an_unknown_backend_is_a_usage_error_that_lists_the_known_ones() -> io::Result<()> {
     let output = socknotify(&["scenarios", "--backend", "carrier-pigeon"])?;
     assert_eq!(output.status.code(), Some(2));
-    let known = if cfg!(windows) { "afd" } else { "epoll" };
+    let known = match () {
+        () if cfg!(windows) => "afd",
+        () if cfg!(all(target_os = "linux", not(kqueue_stand_in))) => "epoll",
+        () => "kqueue",
+    };
     assert!(stderr(&output).contains(known), "{}", stderr(&output));
     Ok(())
 }

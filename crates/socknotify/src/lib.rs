@@ -2,8 +2,8 @@
 //!
 //! Windows has an interface in which one call registers a batch of sockets with an I/O completion
 //! port and dequeues what is ready: `ProcessSocketNotifications`. This crate brings its contract to
-//! systems that have nothing of the kind: Linux, over `epoll`, and older Windows and Wine,
-//! over polls of the socket driver. Where Windows has it, a port is the kernel's own.
+//! systems that have nothing of the kind: Linux, over `epoll`; macOS and the BSDs, over
+//! `kqueue`; and older Windows and Wine, over polls of the socket driver. Where Windows has it, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
 //! - Many threads share one port, which lets no more of them run than its concurrency value allows
@@ -70,8 +70,16 @@
 //! | `SocketNotificationRetrieveEvents` | [`Entry::events`] |
 #![deny(unsafe_code)]
 
-#[cfg(not(any(target_os = "linux", windows)))]
-compile_error!("socknotify supports Linux and Windows only so far");
+#[cfg(not(any(
+    target_os = "linux",
+    windows,
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "netbsd",
+    target_os = "openbsd",
+    target_os = "dragonfly"
+)))]
+compile_error!("socknotify supports Linux, Windows, macOS and its relatives, and the BSDs");
 
 mod backend;
 mod engine;

@@ -339,10 +339,8 @@ impl fmt::Debug for CompletionPort {
 /// use socknotify::{Backend, CompletionPort};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// #[cfg(target_os = "linux")]
-/// let backend = Backend::Epoll;
-/// #[cfg(windows)]
-/// let backend = Backend::Afd;
+/// // The last one that this system has.
+/// let backend = Backend::ALL[Backend::ALL.len() - 1];
 ///
 /// let port = CompletionPort::builder()
 ///     .concurrency(4)

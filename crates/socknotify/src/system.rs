@@ -4,16 +4,21 @@ use std::sync::Arc;
 
 #[cfg(windows)]
 use crate::backend::Afd;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 use crate::backend::Epoll;
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+use crate::backend::Kqueue;
 use crate::engine::Engine;
 #[cfg(windows)]
 use crate::native::Native;
 use crate::{Backend, Error, WakePolicy};
 
 /// What a port is beneath.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 pub(crate) type SystemPort = Arc<Engine<Epoll>>;
+/// What a port is beneath.
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 #[cfg(windows)]
 pub(crate) use crate::windows::SystemPort;
 
@@ -41,8 +46,10 @@ impl Backend {
     /// A port on this backend, with so many places.
     pub(crate) fn open(self, concurrency: usize, policy: WakePolicy) -> Result<SystemPort, Error> {
         Ok(match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
             Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy)),
+            #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+            Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy)),
             #[cfg(windows)]
             Backend::Native => SystemPort::Native(Native::new(concurrency)?),
             #[cfg(windows)]
@@ -71,10 +78,11 @@ impl Choice {
         }
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(unix)]
     fn best() -> Self {
         Choice {
-            backend: Backend::Epoll,
+            // There is one.
+            backend: Backend::ALL[0],
             reason: "the way of this system",
         }
     }

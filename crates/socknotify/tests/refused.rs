@@ -2,7 +2,7 @@
 //!
 //! A program of its own, and a thread for each test, because what is refused to a thread is refused for
 //! good.
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};

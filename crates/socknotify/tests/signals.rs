@@ -15,13 +15,12 @@ use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::thread::gettid;
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
 use support::trigger::{EVERY, ONCE};
 use support::{
-    PATIENCE, Pair, asleep, port, port_with, take_number, uninterrupted, wait_for_waiting,
-    wait_until,
+    PATIENCE, Pair, asleep, port, port_with, take_number, this_thread, uninterrupted,
+    wait_for_waiting, wait_until,
 };
 
 for_every_backend! {
@@ -158,7 +157,7 @@ fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
             let (shared, tell) = (Arc::clone(&port), tell.clone());
             let (tell_thread, thread) = channel();
             let handle = thread::spawn(move || {
-                tell_thread.send(gettid()).expect("someone listens");
+                tell_thread.send(this_thread()).expect("someone listens");
                 if shared.dequeue_one(None).is_ok() {
                     tell.send(number).expect("someone listens");
                 }

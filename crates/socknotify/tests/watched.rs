@@ -1,6 +1,7 @@
 //! A port that is watched by another loop.
 
-#![cfg(unix)]
+// The other loop is epoll's.
+#![cfg(target_os = "linux")]
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;

@@ -69,7 +69,7 @@ fn nothing_comes_back_from_discard() -> io::Result<()> {
 }
 
 // Handles have no limit that a program comes near.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn clients_wait_while_there_are_no_descriptors_and_are_served_then() -> io::Result<()> {
     let server = Server::start_after("ulimit -n 40", "echo", &["--threads", "2"])?;

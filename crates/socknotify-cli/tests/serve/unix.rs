@@ -5,10 +5,15 @@ use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::program::{PROGRAM, Server};
+#[cfg(target_os = "linux")]
+use crate::program::PROGRAM;
+use crate::program::Server;
 
 /// A backend that works wherever this system does.
-pub(crate) const BACKEND: &str = "epoll";
+pub(crate) const BACKEND: &str = match cfg!(all(target_os = "linux", not(kqueue_stand_in))) {
+    true => "epoll",
+    false => "kqueue",
+};
 
 pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     command.spawn()
@@ -26,6 +31,7 @@ fn signal(process: &Child, signal: Signal) -> io::Result<()> {
 
 impl Server {
     /// Starts it after a command of the shell, such as `ulimit`.
+    #[cfg(target_os = "linux")]
     pub(crate) fn start_after(shell: &str, mode: &str, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new("sh");
         let script = format!(r#"{shell} && exec "$0" "$@""#);
@@ -38,11 +44,13 @@ impl Server {
     }
 
     /// How many descriptors it has.
+    #[cfg(target_os = "linux")]
     pub(crate) fn descriptors(&self) -> io::Result<usize> {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.process.id()))?.count())
     }
 
     /// How much memory it has, in KiB: now, and at most so far.
+    #[cfg(target_os = "linux")]
     pub(crate) fn memory(&self) -> io::Result<(u64, u64)> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let value = |name| {

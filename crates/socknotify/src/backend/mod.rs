@@ -2,24 +2,31 @@
 
 #[cfg(windows)]
 mod afd;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 mod epoll;
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+mod kqueue;
 
 use std::fmt;
 use std::str::FromStr;
 
 #[cfg(windows)]
 pub(crate) use self::afd::Afd;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 pub(crate) use self::epoll::Epoll;
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+pub(crate) use self::kqueue::Kqueue;
 
 /// What a port is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
     /// Linux: `epoll`.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
     Epoll,
+    /// macOS and the BSDs: `kqueue`.
+    #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+    Kqueue,
     /// Windows from build 20348: the kernel's own `ProcessSocketNotifications`.
     #[cfg(windows)]
     Native,
@@ -31,19 +38,23 @@ pub enum Backend {
 impl Backend {
     /// The backends that this build knows, best first.
     pub const ALL: &'static [Backend] = &[
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
         Backend::Epoll,
+        #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+        Backend::Kqueue,
         #[cfg(windows)]
         Backend::Native,
         #[cfg(windows)]
         Backend::Afd,
     ];
 
-    /// The name that programs and options use: `"epoll"`, `"afd"`.
+    /// The name that programs and options use: `"epoll"`, `"kqueue"`, `"afd"`.
     pub const fn name(self) -> &'static str {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
             Backend::Epoll => "epoll",
+            #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+            Backend::Kqueue => "kqueue",
             #[cfg(windows)]
             Backend::Native => "native",
             #[cfg(windows)]

@@ -8,7 +8,6 @@ use crate::{Entry, Error, Events, RegistrationError};
 
 /// An interest that is handed over again, and what became of it.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(windows, allow(dead_code, reason = "there, all are armed alike"))]
 pub(crate) struct Rearm {
     pub(crate) interest: Interest,
     /// The system has this interest already. What holds by now it may have reported earlier.
@@ -30,7 +29,6 @@ pub(crate) enum Outcome {
     /// It is armed; or another thread has changed the interest, which that one saw to.
     Armed,
     /// These conditions hold, and it may not be armed.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, those are reported"))]
     Ready(Events),
     /// The interest was withdrawn by another thread.
     Withdrawn,
@@ -58,7 +56,6 @@ pub(crate) struct Report {
     pub(crate) events: Events,
     pub(crate) validity: Validity,
     /// For the backend's own use.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, records say it all"))]
     pub(crate) token: u64,
 }
 
@@ -83,7 +80,6 @@ pub(crate) struct Wait {
     /// Generations that this call has armed: their sockets are borrowed, and so are known to be open.
     pub(crate) borrowed: (u32, u32),
     /// The engine's lock is held: nobody arms anything for the first time, or disarms it, meanwhile.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
     pub(crate) is_exclusive: bool,
 }
 
@@ -148,6 +144,18 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
     type Memory: Default + Send;
 
+    /// How many threads may wait in it at once.
+    const WAITERS: usize = usize::MAX;
+
+    /// Whether [`wait`](Self::wait) arms a batch first, in the same system call.
+    const ARMS_ON_WAIT: bool = false;
+
+    /// Whether sockets that the port owns may be [kept](super::Mode::Kept) armed.
+    const KEEPS: bool = true;
+
+    /// Whether what [`poll_now`](Self::poll_now) finds is reported by the next [`wait`](Self::wait).
+    const REPORTS_POLLED: bool = false;
+
     /// Tell the socket that has this number from every other that ever had it.
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError>;
 
@@ -186,7 +194,16 @@ pub(crate) trait Backend: Send + Sync + 'static {
     );
 
     /// Wait for reports, or a wake-up, or until the time is over, or for no reason.
-    fn wait(&self, wanted: &Wanted, memory: &mut Self::Memory, reports: &mut Reports, wait: &Wait);
+    ///
+    /// `batch`: what to arm first, as [`rearm`](Self::rearm) does, if the backend [does](Self::ARMS_ON_WAIT).
+    fn wait(
+        &self,
+        wanted: &Wanted,
+        memory: &mut Self::Memory,
+        batch: &mut [Rearm],
+        reports: &mut Reports,
+        wait: &Wait,
+    );
 
     /// The notification of a socket that is watched for a level was dequeued, and the next one is due for as
     /// long as the condition holds. If the backend kept silent since its report, it has to report again,
@@ -194,7 +211,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn delivered(&self, _socket: u32) {}
 
     /// Hand over now what would be handed over with the next wait.
-    fn flush(&self) {}
+    fn flush(&self, _wanted: &Wanted) {}
 
     /// Wake the newest waiting thread, or else the next one to wait: now, or after this time, for which
     /// the latest call counts and which the reports call an alarm.

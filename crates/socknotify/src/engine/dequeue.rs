@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::backend::{BATCH, Backend, Wait};
+use super::backend::{BATCH, Backend, Outcome, Wait};
 use super::place::{self, Places, Stay};
 use super::rearm::HandedOver;
 use super::register::Armed;
@@ -138,7 +138,7 @@ impl<B: Backend> Engine<B> {
         loop {
             let way = match () {
                 () if aside => Way::Park,
-                () if polls && core.scheduler.has_place() => Way::Poll,
+                () if polls && core.scheduler.may_poll() => Way::Poll,
                 () => core.scheduler.way(),
             };
             // A thread that is awake takes what there is before it sleeps.
@@ -234,9 +234,12 @@ impl<B: Backend> Engine<B> {
         let began = core.generation;
         let may_skip = core.unasked < UNASKED;
         drop(core);
-        let handed_over = self.hand_over(scratch);
+        let handed_over = match B::ARMS_ON_WAIT {
+            true => HandedOver::Armed,
+            false => self.hand_over(scratch),
+        };
         // What could not be armed is dealt with first: it may be ready when it is registered anew.
-        let has_failed = handed_over == HandedOver::Failed;
+        let mut has_failed = handed_over == HandedOver::Failed;
         let is_all_ready = handed_over == HandedOver::Ready(call.registrations.len());
         let asks = !(may_skip && (has_failed || is_all_ready));
         let wait = Wait {
@@ -245,17 +248,25 @@ impl<B: Backend> Engine<B> {
                 HandedOver::Armed if looks => Some(Duration::ZERO),
                 HandedOver::Armed => call.deadline.remaining(),
                 // What is ready already goes behind what was reported before that.
-                HandedOver::Ready(_) | HandedOver::Failed => Some(Duration::ZERO),
+                _ => Some(Duration::ZERO),
             },
             borrowed: call.armed,
             is_exclusive: false,
         };
         let Scratch {
-            memory, reports, ..
+            memory,
+            rearms,
+            reports,
+            ..
         } = &mut **scratch;
         match asks {
-            true => self.backend.wait(&self.wanted, memory, reports, &wait),
+            true => self
+                .backend
+                .wait(&self.wanted, memory, rearms, reports, &wait),
             false => reports.clear(),
+        }
+        if B::ARMS_ON_WAIT {
+            has_failed = rearms.iter().any(|it| it.outcome != Outcome::Armed);
         }
         *has_waited = asks && !has_failed;
         let is_woken = reports.woken;
@@ -288,7 +299,7 @@ impl<B: Backend> Engine<B> {
 
     /// Wait until released, or until the time is over.
     fn park<'a>(&'a self, mut core: Guard<'a, B>, call: &Call<'_, '_, B>) -> Guard<'a, B> {
-        self.backend.flush();
+        self.backend.flush(&self.wanted);
         let parker = core.scheduler.park(call.arrival);
         while !call.is_due(&core) {
             core = match call.deadline.remaining() {
@@ -311,7 +322,7 @@ impl<B: Backend> Engine<B> {
         call: &mut Call<'_, '_, B>,
         time: Duration,
     ) -> (Guard<'a, B>, bool) {
-        self.backend.flush();
+        self.backend.flush(&self.wanted);
         let parker = core.scheduler.park(call.arrival);
         core.scheduler.set_watched(true);
         let mut is_idle = false;
@@ -326,7 +337,7 @@ impl<B: Backend> Engine<B> {
         is_idle &= !call.is_due(&core);
         core.scheduler.set_watched(false);
         core.scheduler.unpark(call.arrival, parker);
-        if is_idle {
+        if is_idle && B::WAITERS > 1 {
             // The system wakes it before others that poll already, so it counts as the last to have come.
             call.arrival = core.scheduler.arrive();
         }

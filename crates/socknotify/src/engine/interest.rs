@@ -59,7 +59,6 @@ impl Interest {
     }
 
     /// Its parts but for the socket and the filter, in the upper 38 bits.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, they are kept in records"))]
     pub(crate) fn word(&self) -> u64 {
         self.word
     }

@@ -112,6 +112,9 @@ impl Model {
 impl Backend for Model {
     type Memory = ();
 
+    /// With kqueue there may be one.
+    const WAITERS: usize = if cfg!(kqueue_stand_in) { 1 } else { usize::MAX };
+
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         let generation = self.kernel().sockets[socket as usize].generation;
         Ok(self.first_id + u64::from(socket) + 2 * generation)
@@ -172,7 +175,14 @@ impl Backend for Model {
         ));
     }
 
-    fn wait(&self, _wanted: &Wanted, (): &mut (), reports: &mut Reports, wait: &Wait) {
+    fn wait(
+        &self,
+        _wanted: &Wanted,
+        (): &mut (),
+        _batch: &mut [Rearm],
+        reports: &mut Reports,
+        wait: &Wait,
+    ) {
         reports.clear();
         let mut kernel = self.kernel();
         while !kernel.is_due() && wait.timeout != Some(Duration::ZERO) {
@@ -208,7 +218,7 @@ impl Backend for Model {
         socket.is_due = socket.readable && socket.interest.is_some();
     }
 
-    fn flush(&self) {
+    fn flush(&self, _wanted: &Wanted) {
         let mut kernel = self.kernel();
         kernel.call();
     }

@@ -14,6 +14,11 @@
 //! One lock guards table, queue and scheduler. It is not held while a thread waits, nor while a batch is
 //! armed again.
 
+#![cfg_attr(
+    not(all(target_os = "linux", not(kqueue_stand_in))),
+    allow(dead_code, reason = "not every backend has to do with all of it")
+)]
+
 mod backend;
 mod dequeue;
 mod interest;
@@ -39,8 +44,10 @@ pub(crate) use self::backend::{
     Backend, DESCRIPTOR, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
 };
 pub(crate) use self::interest::{ArmError, Interest, Mode};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 pub(crate) use self::interest::{GENERATIONS, word};
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+pub(crate) use self::reports::is_newer;
 pub(crate) use self::wanted::{Followed, Wanted};
 
 use self::owned::RearmPolicy;
@@ -147,7 +154,7 @@ impl<B: Backend> Engine<B> {
             core: Mutex::new(Core {
                 table: Table::new(),
                 queue: Queue::default(),
-                scheduler: Scheduler::new(places, policy),
+                scheduler: Scheduler::new(places, B::WAITERS, policy),
                 generation: 0,
                 policy: RearmPolicy::default(),
                 unasked: 0,
@@ -198,7 +205,7 @@ impl<B: Backend> Engine<B> {
         let wake = core.release();
         drop(core);
         self.wake(wake);
-        self.backend.flush();
+        self.backend.flush(&self.wanted);
     }
 
     pub(crate) fn process(

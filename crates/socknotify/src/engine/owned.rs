@@ -140,7 +140,7 @@ impl<B: Backend> Engine<B> {
         }
         self.forget(&mut core, socket);
         drop(core);
-        self.backend.flush();
+        self.backend.flush(&self.wanted);
     }
 
     /// Disarm a registration, if it is armed, and have its packet give this value. True if that was done.

@@ -32,8 +32,8 @@ fn enable(slot: &mut Slot, queue: &mut Queue, entry: &Registration<'_>) {
 
 /// How a registration is to be armed.
 #[inline]
-fn mode(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
-    if slot.is_owned {
+fn mode<B: Backend>(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
+    if slot.is_owned && B::KEEPS {
         policy.mode()
     } else if slot.trigger.contains(Trigger::EDGE) {
         Mode::Edge
@@ -125,7 +125,7 @@ impl<B: Backend> Engine<B> {
         *generation = next(*generation);
         slot.generation = *generation;
         enable(slot, queue, entry);
-        let mode = mode(slot, policy);
+        let mode = mode::<B>(slot, policy);
         let is_armed =
             mode == Mode::Kept && armed == Mode::Kept && slot.armed_filter == slot.filter;
         if !is_armed {
@@ -351,7 +351,7 @@ impl<B: Backend> Engine<B> {
         let slot = table.entry(socket);
         slot.generation = *generation;
         enable(slot, queue, entry);
-        let interest = slot.arm(socket, mode(slot, policy));
+        let interest = slot.arm(socket, mode::<B>(slot, policy));
         self.wanted.set(&interest);
         interest
     }

@@ -6,7 +6,7 @@ use super::table::State;
 use super::{Core, Engine, Scratch};
 
 /// Whether a generation is newer than another.
-fn is_newer(generation: u32, than: u32) -> bool {
+pub(crate) fn is_newer(generation: u32, than: u32) -> bool {
     let age = generation.wrapping_sub(than) & GENERATIONS;
     age != 0 && age <= GENERATIONS / 2
 }
@@ -33,7 +33,8 @@ impl<B: Backend> Engine<B> {
         let Scratch {
             memory, reports, ..
         } = scratch;
-        self.backend.wait(&self.wanted, memory, reports, &Wait::NOW);
+        self.backend
+            .wait(&self.wanted, memory, &mut [], reports, &Wait::NOW);
         let count = reports.reports.len();
         self.take_reports(core, scratch, began);
         // A wake-up is meant for a thread that waits; pass it on.
@@ -82,7 +83,7 @@ impl<B: Backend> Engine<B> {
         if !interests.is_empty() {
             self.merge_what_holds(core, scratch);
         }
-        if has_edges {
+        if has_edges || B::REPORTS_POLLED && !scratch.interests.is_empty() {
             self.fetch(core);
         }
     }

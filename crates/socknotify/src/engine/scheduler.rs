@@ -4,11 +4,11 @@
 //! while a place is free *polls*: it waits in the backend, where the system wakes it when a socket
 //! becomes ready.
 //! One that comes while all places are taken is *parked*; and so is one that the backend wakes when
-//! all places are taken. Two rules keep every packet moving:
+//! all places are taken, and one that finds nothing while as many poll as [may](Backend::WAITERS). Two rules keep every packet moving:
 //!
 //! 1. While packets wait and a place is free, a waiting thread is on its way to them.
 //! 2. While a thread is parked and a place is free, the backend is listened to: by as many threads as places are
-//!    free ([`WakePolicy::Eager`]); or by one, which polls or watches ([`WakePolicy::Bounded`]).
+//!    free, or [may](Backend::WAITERS) ([`WakePolicy::Eager`]); or by one, which polls or watches ([`WakePolicy::Bounded`]).
 //!
 //! With the second policy one thread *watches* while others run. It sleeps for a short time, over and over, as long
 //! as others come back for more in that time. If nobody has, it asks the backend itself; and if that has nothing and
@@ -25,6 +25,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(doc)]
+use super::backend::Backend;
 use super::sync::Condvar;
 use crate::WakePolicy;
 
@@ -91,6 +93,8 @@ const SAMPLED: u32 = 8;
 pub(super) struct Scheduler {
     policy: WakePolicy,
     places: usize,
+    /// How many threads may poll at once.
+    pollers: usize,
     running: usize,
     arrivals: Arrival,
     /// How often packets were taken, modulo 2^32.
@@ -112,10 +116,11 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(super) fn new(places: usize, policy: WakePolicy) -> Self {
+    pub(super) fn new(places: usize, pollers: usize, policy: WakePolicy) -> Self {
         Scheduler {
             policy,
             places,
+            pollers,
             running: 0,
             arrivals: 0,
             taken: 0,
@@ -142,13 +147,18 @@ impl Scheduler {
         self.running < self.places
     }
 
+    /// Whether one more thread may wait in the backend.
+    pub(super) fn may_poll(&self) -> bool {
+        self.has_place() && self.polling.len() < self.pollers
+    }
+
     pub(super) fn is_anyone_polling(&self) -> bool {
         !self.polling.is_empty()
     }
 
     /// How a thread is to wait that has come now.
     pub(super) fn way(&self) -> Way {
-        if !self.has_place() {
+        if !self.may_poll() {
             return Way::Park;
         }
         match self.policy {
@@ -282,7 +292,8 @@ impl Scheduler {
         }
         let is_short = match self.policy {
             WakePolicy::Eager => {
-                self.running + self.polling.len() + self.released.len() < self.places
+                let alert = self.polling.len() + self.released.len();
+                self.running + alert < self.places && alert < self.pollers
             }
             WakePolicy::Bounded(_) => self.has_place() && !self.is_listened_to(),
         };
@@ -366,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_handed_on_to_the_newest_thread_of_all() {
-        let mut scheduler = Scheduler::new(2, WakePolicy::Eager);
+        let mut scheduler = Scheduler::new(2, usize::MAX, WakePolicy::Eager);
         let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
         scheduler.begin_polling(newest);
         let _parker = scheduler.park(parked);

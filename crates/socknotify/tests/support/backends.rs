@@ -26,9 +26,13 @@ macro_rules! for_every_backend {
 /// The same for the backends whose places are the library's, and not the kernel's.
 macro_rules! for_every_backend_with_places {
     ($($tests:tt)+) => {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
         mod epoll {
             tests_for_backend!(Epoll $($tests)+);
+        }
+        #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+        mod kqueue {
+            tests_for_backend!(Kqueue $($tests)+);
         }
         #[cfg(windows)]
         mod afd {
@@ -51,8 +55,10 @@ macro_rules! tests_for_backend {
 
 /// The backends for which `for_every_backend` makes tests.
 const TESTED: &[Backend] = &[
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
     Backend::Epoll,
+    #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+    Backend::Kqueue,
     #[cfg(windows)]
     Backend::Native,
     #[cfg(windows)]

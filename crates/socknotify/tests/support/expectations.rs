@@ -17,6 +17,24 @@ pub(crate) fn counted(number: Option<usize>) -> Counted {
     Counted(number)
 }
 
+/// Registrations that a port has, after a socket was closed that lives on elsewhere. With kqueue nothing is
+/// reported of it any more, and the port does not notice before the number is used again.
+pub(crate) fn counted_without_closed(port: &CompletionPort) -> Counted {
+    match port.backend().name() {
+        "kqueue" => Counted(None),
+        _ => Counted(port.snapshot().registrations),
+    }
+}
+
+/// How many threads of those that wait one packet wakes: with kqueue, beside the one that gets it, the one that
+/// waited in the backend, or goes to wait there.
+pub(crate) fn woken_by_one_packet(port: &CompletionPort) -> usize {
+    match port.backend().name() {
+        "kqueue" => 2,
+        _ => 1,
+    }
+}
+
 impl PartialEq<usize> for Counted {
     fn eq(&self, other: &usize) -> bool {
         self.0.is_none_or(|number| number == *other)

@@ -20,8 +20,9 @@ use std::time::Duration;
 
 pub(crate) use self::backends::{backends, port, port_with, run, waking_port};
 pub(crate) use self::expectations::{
-    as_told_by, collect, counted, drain_port, expect, expect_no_early_end, expect_nothing,
-    expect_packets, expect_quiet, expect_removed, notification, wait_in_vain,
+    as_told_by, collect, counted, counted_without_closed, drain_port, expect, expect_no_early_end,
+    expect_nothing, expect_packets, expect_quiet, expect_removed, notification, wait_in_vain,
+    woken_by_one_packet,
 };
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,

@@ -9,15 +9,38 @@ use std::time::Duration;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use socket2::{SockAddr, Socket};
 
 use super::wait_until;
 
 pub(crate) use std::os::fd::{AsFd as AsSocket, BorrowedFd as BorrowedSocket, RawFd as RawSocket};
 
+#[cfg(target_os = "linux")]
 pub(crate) use rustix::event::PollFlags;
+
+#[cfg(not(target_os = "linux"))]
+bitflags::bitflags! {
+    /// What to wait for. Of ends and errors, `poll` says only that the socket is readable.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct PollFlags: i16 {
+        const IN = libc::POLLIN;
+        const OUT = libc::POLLOUT;
+        const ERR = libc::POLLERR;
+        const HUP = libc::POLLHUP;
+        const RDHUP = libc::POLLHUP;
+    }
+}
+#[cfg(target_os = "linux")]
 pub(crate) use rustix::thread::{Pid as ThreadId, gettid as this_thread};
+
+/// Which thread it is, for what this system tells of it: nothing.
+#[cfg(not(target_os = "linux"))]
+pub(crate) type ThreadId = u32;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn this_thread() -> ThreadId {
+    0
+}
 
 /// What the system calls this socket.
 pub(crate) fn raw(socket: &impl AsSocket) -> RawSocket {
@@ -53,7 +76,52 @@ pub(crate) fn to_lonely_number(socket: Socket) -> io::Result<Socket> {
     Ok(rustix::io::fcntl_dupfd_cloexec(&socket, lowest)?.into())
 }
 
+/// Whether these conditions come to hold within some time. Of the ways to end, one is enough.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_ready(socket: &impl AsSocket, flags: PollFlags, timeout: Duration) -> bool {
+    let ends = flags & (PollFlags::ERR | PollFlags::HUP);
+    let polled = match (flags - ends).bits() {
+        libc::POLLOUT => rustix::event::PollFlags::OUT,
+        _ => rustix::event::PollFlags::IN,
+    };
+    let end = std::time::Instant::now() + timeout;
+    loop {
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        let left = Timespec::try_from(left).expect("a short time");
+        let mut fds = [PollFd::new(socket, polled)];
+        // A signal may end it early; the callers ask again.
+        let _ = poll(&mut fds, Some(&left));
+        let is_ready = fds[0].revents().contains(polled);
+        if is_ready && (ends.is_empty() || has_ended(socket)) {
+            return true;
+        }
+        if std::time::Instant::now() >= end {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a socket is at its end, with data before it or without.
+#[cfg(not(target_os = "linux"))]
+fn has_ended(socket: &impl AsSocket) -> bool {
+    // SAFETY: any bits are values of the structures, which are there for the calls; the queue is new.
+    unsafe {
+        let mut event: libc::kevent = std::mem::zeroed();
+        event.ident = raw(socket) as usize;
+        event.filter = libc::EVFILT_READ;
+        event.flags = libc::EV_ADD;
+        let queue = libc::kqueue();
+        let none: libc::timespec = std::mem::zeroed();
+        let change = event;
+        let count = libc::kevent(queue, &change, 1, &mut event, 1, &none);
+        libc::close(queue);
+        count == 1 && event.flags & libc::EV_EOF != 0
+    }
+}
+
 /// Whether these conditions come to hold within some time.
+#[cfg(target_os = "linux")]
 pub(crate) fn is_ready(socket: &impl AsSocket, flags: PollFlags, timeout: Duration) -> bool {
     let mut fds = [PollFd::new(socket, flags)];
     let timeout = Timespec::try_from(timeout).expect("a short time");
@@ -72,8 +140,15 @@ pub(crate) fn raise_limit() -> io::Result<usize> {
 
 /// How many descriptors this process has open.
 pub(crate) fn descriptors() -> io::Result<usize> {
-    // The listing itself opens one.
-    Ok(std::fs::read_dir("/proc/self/fd")?.count() - 1)
+    if cfg!(target_os = "linux") {
+        // The listing itself opens one.
+        return Ok(std::fs::read_dir("/proc/self/fd")?.count() - 1);
+    }
+    // No test here comes near that many.
+    let numbers = 0..1 << 16;
+    // SAFETY: the call takes no memory.
+    let is_open = |&number: &i32| unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
+    Ok(numbers.filter(is_open).count())
 }
 
 /// Waits until these threads of this process sleep.
@@ -109,8 +184,13 @@ pub(crate) const TICK: Duration = Duration::ZERO;
 
 /// The processor time that this thread has used.
 pub(crate) fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("a time since the thread began")
+    // SAFETY: any bits are a value of the structure, which is there for the call.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Whether reading a socket's error ends it.
@@ -133,6 +213,7 @@ impl NoSocket {
 /// Open descriptors of every kind but sockets.
 pub(crate) fn no_sockets() -> io::Result<Vec<(&'static str, NoSocket)>> {
     let (reader, writer) = rustix::pipe::pipe()?;
+    #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
     let mut others = vec![
         ("a file", File::open(std::env::current_exe()?)?.into()),
         ("a directory", File::open(std::env::temp_dir())?.into()),

@@ -263,7 +263,14 @@ impl Backend for Afd {
         }
     }
 
-    fn wait(&self, _wanted: &Wanted, memory: &mut Memory, reports: &mut Reports, wait: &Wait) {
+    fn wait(
+        &self,
+        _wanted: &Wanted,
+        memory: &mut Memory,
+        _batch: &mut [Rearm],
+        reports: &mut Reports,
+        wait: &Wait,
+    ) {
         reports.clear();
         let mut timeout = wait.timeout;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -324,7 +331,7 @@ impl Backend for Afd {
         }
     }
 
-    fn flush(&self) {
+    fn flush(&self, _wanted: &Wanted) {
         let mut state = self.state();
         if state.waiting > 0 {
             state.poll_due(&self.port, usize::MAX);

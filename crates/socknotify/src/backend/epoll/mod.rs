@@ -312,7 +312,14 @@ impl Backend for Epoll {
         }));
     }
 
-    fn wait(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports, wait: &Wait) {
+    fn wait(
+        &self,
+        wanted: &Wanted,
+        memory: &mut Memory,
+        _batch: &mut [Rearm],
+        reports: &mut Reports,
+        wait: &Wait,
+    ) {
         reports.clear();
         let mut left = wait.timeout;
         // Only a wait that is neither endless nor none has to know the time.

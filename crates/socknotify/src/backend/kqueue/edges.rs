@@ -1,0 +1,285 @@
+//! Conditions that begin to hold: `EV_CLEAR`, in a queue of their own.
+//!
+//! The kernel reports a condition that holds already when a filter is added, as if it had just begun to
+//! hold; the contract wants no notification of it. In a queue in which nobody waits, that report is taken and
+//! dropped under a lock as soon as the filter was added, and what comes after it is an edge. The port's queue
+//! watches this one, so whoever waits there hears of it.
+//!
+//! It is the place for registrations, too, of which the kernel reports what nobody wants, over and over: from
+//! then on changes are waited for.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::conditions;
+use super::sys::{Errno, Event, Filter, Queue, Token, flags};
+use crate::EventFilter;
+use crate::engine::{Interest, Report, Validity, is_newer};
+
+/// Registrations that wait for changes.
+pub(super) struct Edges {
+    queue: Queue,
+    count: AtomicUsize,
+    /// Something was found while something else was done.
+    has_found: AtomicBool,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    sockets: HashMap<u32, Entry>,
+    /// Edges that are to be reported.
+    found: Vec<Report>,
+    events: Vec<Event>,
+}
+
+/// What is watched of a socket.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    generation: u32,
+    watches_room: bool,
+    /// It is here because of what nobody wants.
+    is_quiet: bool,
+}
+
+/// What is dropped of a socket: what holds as its filters are added.
+#[derive(Clone, Copy)]
+struct Initial {
+    socket: u32,
+    filter: Option<Filter>,
+}
+
+/// How many events are taken at once.
+const BATCH: usize = 64;
+
+impl Edges {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Edges {
+            queue: Queue::new()?,
+            count: AtomicUsize::new(0),
+            has_found: AtomicBool::new(false),
+            entries: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// The number of the queue, for the one that watches it.
+    pub(super) fn number(&self) -> u32 {
+        self.queue.number()
+    }
+
+    /// Whether there are edges that the queue does not show any more.
+    pub(super) fn has_found(&self) -> bool {
+        self.has_found.load(Ordering::Acquire)
+    }
+
+    /// Watch for edges of a socket. What holds by now is none.
+    pub(super) fn arm(&self, interest: &Interest) -> Result<(), Errno> {
+        let socket = interest.socket;
+        let generation = interest.generation();
+        let wants_room = interest.filter().contains(EventFilter::OUT);
+        let mut entries = self.lock();
+        // What has begun to hold until now, of whatever socket.
+        self.collect(&mut entries, None);
+        let current = entries.sockets.get(&socket).copied();
+        let carried = current.filter(|it| it.generation == generation && !it.is_quiet);
+        let done = match carried {
+            // Its edges carry on; only a filter that joins begins anew.
+            Some(entry) if entry.watches_room == wants_room => Ok(()),
+            Some(_) if wants_room => {
+                let filter = Some(Filter::Write);
+                self.add(
+                    &mut entries,
+                    interest,
+                    &[Filter::Write],
+                    Initial { socket, filter },
+                )
+            }
+            Some(_) => {
+                let delete = flags::DELETE;
+                self.queue
+                    .change(&[Event::new(socket, Filter::Write, delete, Token(0))])
+            }
+            None => {
+                self.remove(&mut entries, socket);
+                let filters: &[Filter] = match wants_room {
+                    true => &[Filter::Read, Filter::Write],
+                    false => &[Filter::Read],
+                };
+                let filter = None;
+                self.add(&mut entries, interest, filters, Initial { socket, filter })
+            }
+        };
+        match done {
+            Ok(()) => {
+                let entry = Entry {
+                    generation,
+                    watches_room: wants_room,
+                    is_quiet: false,
+                };
+                self.insert(&mut entries, socket, entry);
+            }
+            Err(_) => self.remove(&mut entries, socket),
+        }
+        done
+    }
+
+    /// Add filters, and drop what holds already.
+    fn add(
+        &self,
+        entries: &mut Entries,
+        interest: &Interest,
+        filters: &[Filter],
+        initial: Initial,
+    ) -> Result<(), Errno> {
+        for &filter in filters {
+            self.queue.change(&[clear(interest, filter)])?;
+        }
+        self.collect(entries, Some(initial));
+        Ok(())
+    }
+
+    fn insert(&self, entries: &mut Entries, socket: u32, entry: Entry) {
+        entries.sockets.insert(socket, entry);
+        self.count.store(entries.sockets.len(), Ordering::Release);
+    }
+
+    /// The filters of a socket have to be added again, for what they are ready for now.
+    pub(super) fn renew(&self, interest: &Interest) -> Result<(), Errno> {
+        let mut entries = self.lock();
+        self.remove(&mut entries, interest.socket);
+        for filter in [Filter::Read, Filter::Write] {
+            self.queue.change(&[clear(interest, filter)])?;
+        }
+        let entry = Entry {
+            generation: interest.generation(),
+            watches_room: true,
+            is_quiet: false,
+        };
+        self.insert(&mut entries, interest.socket, entry);
+        Ok(())
+    }
+
+    /// Nobody wants what is reported of a socket: wait for something else to happen to it.
+    pub(super) fn quiet(&self, interest: &Interest) {
+        let Interest { socket, .. } = *interest;
+        let generation = interest.generation();
+        let mut entries = self.lock();
+        let current = entries.sockets.get(&socket);
+        if current.is_some_and(|it| !is_newer(generation, it.generation)) {
+            return;
+        }
+        self.remove(&mut entries, socket);
+        let change = clear(interest, Filter::Read).ends_only();
+        // If it is closed, there is nothing to wait for.
+        if self.queue.change(&[change]).is_ok() {
+            let entry = Entry {
+                generation,
+                watches_room: false,
+                is_quiet: true,
+            };
+            self.insert(&mut entries, socket, entry);
+        }
+    }
+
+    /// Take what has begun to hold.
+    pub(super) fn take(&self, reports: &mut Vec<Report>) {
+        let mut entries = self.lock();
+        self.collect(&mut entries, None);
+        reports.append(&mut entries.found);
+        self.has_found.store(false, Ordering::Release);
+    }
+
+    /// The interest in a socket is over.
+    pub(super) fn forget(&self, socket: u32) {
+        if !self.is_empty() {
+            self.remove(&mut self.lock(), socket);
+        }
+    }
+
+    /// The same, if it was enabled before this one.
+    pub(super) fn forget_older(&self, interest: &Interest) {
+        if self.is_empty() {
+            return;
+        }
+        let mut entries = self.lock();
+        let entry = entries.sockets.get(&interest.socket);
+        if entry.is_some_and(|it| is_newer(interest.generation(), it.generation)) {
+            self.remove(&mut entries, interest.socket);
+        }
+    }
+
+    fn remove(&self, entries: &mut Entries, socket: u32) {
+        if entries.sockets.remove(&socket).is_some() {
+            for deletion in conditions::deletions(socket) {
+                // If it was closed, or never there, it is gone.
+                let _ = self.queue.change(&[deletion]);
+            }
+            self.count.store(entries.sockets.len(), Ordering::Release);
+        }
+    }
+
+    /// Note what the queue has, but for what held at the beginning.
+    fn collect(&self, entries: &mut Entries, initial: Option<Initial>) {
+        let Entries {
+            sockets,
+            found,
+            events,
+        } = entries;
+        loop {
+            if self
+                .queue
+                .wait(&[], events, BATCH, Some(Duration::ZERO))
+                .is_err()
+            {
+                return;
+            }
+            for event in &*events {
+                let socket = event.ident();
+                let is_initial = initial.is_some_and(|initial| {
+                    initial.socket == socket
+                        && initial.filter.is_none_or(|filter| filter == event.filter())
+                });
+                if is_initial {
+                    continue;
+                }
+                let Token(generation) = event.token();
+                if sockets
+                    .get(&socket)
+                    .is_none_or(|it| it.generation != generation)
+                {
+                    let delete = Event::new(socket, event.filter(), flags::DELETE, Token(0));
+                    let _ = self.queue.change(&[delete]);
+                    continue;
+                }
+                found.push(Report {
+                    socket,
+                    generation,
+                    events: conditions::of_event(event),
+                    validity: Validity::Valid,
+                    token: 0,
+                });
+            }
+            if !found.is_empty() {
+                self.has_found.store(true, Ordering::Release);
+            }
+            if events.len() < BATCH {
+                return;
+            }
+        }
+    }
+}
+
+fn clear(interest: &Interest, filter: Filter) -> Event {
+    let token = Token(interest.generation());
+    Event::new(interest.socket, filter, flags::ADD | flags::CLEAR, token)
+}

@@ -1,0 +1,75 @@
+//! Sockets that begin to listen after they were registered, where the kernel does not notice.
+//!
+//! While there are any that neither listen nor are connected, they are looked at from time to time. One that
+//! listens has its filters deleted and added again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::sys::{self, Errno};
+use super::{Kqueue, conditions, identity, systems};
+use crate::engine::{ArmError, Interest, Mode, Wanted};
+
+/// Sockets that may begin to listen.
+#[derive(Default)]
+pub(super) struct Unconnected {
+    sockets: Mutex<Vec<u32>>,
+}
+
+impl Unconnected {
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kqueue {
+    /// A socket was registered.
+    pub(super) fn note_unconnected(&self, socket: u32) -> Result<(), Errno> {
+        if !systems::LISTEN_SILENCES_FILTERS || !is_unconnected(socket) {
+            return Ok(());
+        }
+        let mut sockets = self.unconnected.lock();
+        if sockets.is_empty() {
+            self.timer.tick(&self.queue)?;
+        }
+        if !sockets.contains(&socket) {
+            sockets.push(socket);
+        }
+        Ok(())
+    }
+
+    /// Look at these sockets.
+    pub(super) fn check_unconnected(&self, wanted: &Wanted) {
+        let mut sockets = self.unconnected.lock();
+        sockets.retain(|&socket| {
+            if sys::listens(socket) != Ok(true) {
+                return wanted.get(socket).is_some() && is_unconnected(socket);
+            }
+            if let Some(interest) = wanted.get(socket) {
+                // If it is closed by now, there is nothing to be done.
+                let _ = wanted.follow(&interest, |interest| self.renew(interest));
+            }
+            false
+        });
+        if sockets.is_empty() {
+            self.timer.stop_ticking(&self.queue);
+        }
+    }
+
+    /// Delete the filters of a socket, and add them as they are wanted.
+    fn renew(&self, interest: &Interest) -> Result<(), ArmError> {
+        let is_edge = interest.mode() == Mode::Edge;
+        self.change(&conditions::deletions(interest.socket))?;
+        if is_edge {
+            self.change(&conditions::silenced(interest, true))?;
+            return self.edges.renew(interest).map_err(super::arm_error);
+        }
+        self.change(&conditions::changes(interest, true))
+    }
+}
+
+/// Whether a stream neither listens nor is connected. What is closed is nothing.
+fn is_unconnected(socket: u32) -> bool {
+    identity::is_stream(socket)
+        && sys::is_connected(socket) == Ok(false)
+        && sys::listens(socket) == Ok(false)
+}

@@ -1,0 +1,439 @@
+//! The system calls.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{null, null_mut};
+use std::time::Duration;
+
+#[cfg(not(kqueue_stand_in))]
+use libc as kernel;
+
+#[cfg(kqueue_stand_in)]
+use super::stand_in as kernel;
+use crate::Events;
+use crate::sys::Process;
+
+/// What the kernel calls an error.
+pub(super) type Errno = i32;
+
+fn errno() -> Errno {
+    let error = std::io::Error::last_os_error();
+    error.raw_os_error().unwrap_or(libc::EINVAL)
+}
+
+fn outcome(result: i32) -> Result<i32, Errno> {
+    match result {
+        -1 => Err(errno()),
+        result => Ok(result),
+    }
+}
+
+/// What a change does. The systems have it in integers of several widths.
+pub(super) mod flags {
+    use super::kernel;
+
+    pub(in super::super) const ADD: u32 = kernel::EV_ADD as u32;
+    pub(in super::super) const DELETE: u32 = kernel::EV_DELETE as u32;
+    pub(in super::super) const ENABLE: u32 = kernel::EV_ENABLE as u32;
+    pub(in super::super) const DISABLE: u32 = kernel::EV_DISABLE as u32;
+    pub(in super::super) const ONESHOT: u32 = kernel::EV_ONESHOT as u32;
+    pub(in super::super) const CLEAR: u32 = kernel::EV_CLEAR as u32;
+    pub(in super::super) const DISPATCH: u32 = kernel::EV_DISPATCH as u32;
+    pub(super) const EOF: u32 = kernel::EV_EOF as u32;
+    pub(super) const ERROR: u32 = kernel::EV_ERROR as u32;
+}
+
+/// What a filter is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filter {
+    Read,
+    Write,
+    User,
+    Timer,
+}
+
+/// What comes back with an event: when its socket was enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token(pub(super) u32);
+
+/// A change, or what the kernel reports.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct Event(kernel::kevent);
+
+// SAFETY: it holds a number where the kernel has a pointer.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// A change of a filter.
+    pub(super) fn new(ident: u32, filter: Filter, flags: u32, token: Token) -> Self {
+        // SAFETY: any bits are a value of the structure, which has more fields on some systems.
+        let mut event: kernel::kevent = unsafe { std::mem::zeroed() };
+        event.ident = ident as usize;
+        event.filter = match filter {
+            Filter::Read => kernel::EVFILT_READ,
+            Filter::Write => kernel::EVFILT_WRITE,
+            Filter::User => kernel::EVFILT_USER,
+            Filter::Timer => kernel::EVFILT_TIMER,
+        };
+        event.flags = flags as _;
+        event.udata = std::ptr::without_provenance_mut(token.0 as usize);
+        Event(event)
+    }
+
+    /// The same, but data or room are no reason to report it: ends and errors are.
+    pub(super) fn ends_only(mut self) -> Self {
+        self.0.fflags = kernel::NOTE_LOWAT;
+        self.0.data = i32::MAX as _;
+        self
+    }
+
+    /// The same, with a time.
+    pub(super) fn after(mut self, time: Duration) -> Self {
+        // At least one, as zero is a time of its own on some systems; rounded up, so that it is never early.
+        let milliseconds = time
+            .as_nanos()
+            .div_ceil(1_000_000)
+            .clamp(1, i32::MAX as u128);
+        self.0.data = milliseconds as _;
+        self
+    }
+
+    /// The same, to be ready now.
+    pub(super) fn triggered(mut self) -> Self {
+        self.0.fflags = kernel::NOTE_TRIGGER;
+        self
+    }
+
+    fn with_receipt(mut self) -> Self {
+        self.0.flags |= kernel::EV_RECEIPT;
+        self
+    }
+
+    pub(super) fn ident(&self) -> u32 {
+        self.0.ident as u32
+    }
+
+    pub(super) fn filter(&self) -> Filter {
+        match self.0.filter {
+            kernel::EVFILT_READ => Filter::Read,
+            kernel::EVFILT_WRITE => Filter::Write,
+            kernel::EVFILT_TIMER => Filter::Timer,
+            _ => Filter::User,
+        }
+    }
+
+    pub(super) fn token(&self) -> Token {
+        Token(self.0.udata.addr() as u32)
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.0.flags as u32 & flag != 0
+    }
+
+    /// Nothing more can be received, or sent.
+    pub(super) fn is_end(&self) -> bool {
+        self.has(flags::EOF)
+    }
+
+    /// At an end: the socket's error, if it has one.
+    pub(super) fn is_error(&self) -> bool {
+        self.is_end() && self.0.fflags != 0
+    }
+
+    /// The error of a connect that failed. One that says nothing of this may be a connection's.
+    pub(super) fn is_failed_connect(&self) -> bool {
+        let error = self.0.fflags as i32;
+        let errors = [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH];
+        self.is_end() && errors.contains(&error)
+    }
+
+    /// How much there is to be received, or room to send.
+    #[allow(clippy::unnecessary_cast, reason = "it is narrower on some systems")]
+    pub(super) fn amount(&self) -> i64 {
+        self.0.data as i64
+    }
+
+    /// What became of a change: `None` if this is no answer to one.
+    pub(super) fn answer(&self) -> Option<Result<(), Errno>> {
+        match self.0.data as Errno {
+            _ if !self.has(flags::ERROR) => None,
+            0 => Some(Ok(())),
+            error => Some(Err(error)),
+        }
+    }
+}
+
+/// A kqueue. A forked child has none: there, its number is free, or stands for something else.
+pub(super) struct Queue {
+    fd: ManuallyDrop<OwnedFd>,
+    process: Process,
+}
+
+impl Queue {
+    /// `kqueue`
+    pub(super) fn new() -> Result<Self, Errno> {
+        // SAFETY: the calls take no memory; the number is new, and this queue's.
+        unsafe {
+            let fd = outcome(kernel::kqueue())?;
+            let queue = Queue {
+                fd: ManuallyDrop::new(OwnedFd::from_raw_fd(fd)),
+                process: Process::this(),
+            };
+            outcome(libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC))?;
+            Ok(queue)
+        }
+    }
+
+    /// The number by which another queue may watch this one.
+    pub(super) fn number(&self) -> u32 {
+        self.fd.as_raw_fd() as u32
+    }
+
+    /// `kevent` — Make changes, and replace what is in `events` by what is ready, or will be in time.
+    ///
+    /// If a change fails, there are answers only, of those that failed, and all others are made: for that
+    /// there is at least as much room as there are changes.
+    pub(super) fn wait(
+        &self,
+        changes: &[Event],
+        events: &mut Vec<Event>,
+        room: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), Errno> {
+        #[cfg(all(test, not(interleavings)))]
+        calls::count();
+        let room = room.max(changes.len());
+        // Longer than a day is not needed: the caller waits again.
+        let timeout = timeout.map(|time| time.min(Duration::from_secs(24 * 60 * 60)));
+        let timeout = timeout.map(|time| {
+            // SAFETY: any bits are a value of the structure.
+            let mut value: libc::timespec = unsafe { std::mem::zeroed() };
+            value.tv_sec = time.as_secs() as _;
+            value.tv_nsec = time.subsec_nanos() as _;
+            value
+        });
+        events.clear();
+        events.reserve(room);
+        // SAFETY: there are so many changes, and there is room for so many events; an `Event` is what the
+        // kernel writes.
+        unsafe {
+            let count = outcome(kernel::kevent(
+                self.fd.as_raw_fd(),
+                changes.as_ptr().cast(),
+                changes.len() as _,
+                events.as_mut_ptr().cast(),
+                room as _,
+                timeout.as_ref().map_or(null(), std::ptr::from_ref),
+            ))?;
+            events.set_len(count as usize);
+        }
+        Ok(())
+    }
+
+    /// `kevent` — Make a few changes, and take nothing. Those behind one that fails are not made.
+    pub(super) fn change(&self, changes: &[Event]) -> Result<(), Errno> {
+        #[cfg(all(test, not(interleavings)))]
+        calls::count();
+        // SAFETY: any bits are a value of the structure.
+        let none: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: there are so many changes, and nothing is written.
+        let done = unsafe {
+            kernel::kevent(
+                self.fd.as_raw_fd(),
+                changes.as_ptr().cast(),
+                changes.len() as _,
+                null_mut(),
+                0,
+                &none,
+            )
+        };
+        outcome(done).map(drop)
+    }
+
+    /// `kevent` — Make changes, and replace what is in `answers` by the answer to each, in their order.
+    pub(super) fn change_each(
+        &self,
+        changes: &mut [Event],
+        answers: &mut Vec<Event>,
+    ) -> Result<(), Errno> {
+        for change in &mut *changes {
+            *change = change.with_receipt();
+        }
+        self.wait(changes, answers, changes.len(), Some(Duration::ZERO))
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // SAFETY: the number is this queue's, and not used any more.
+            unsafe { kernel::close(self.fd.as_raw_fd()) };
+        }
+    }
+}
+
+fn option(socket: u32, name: i32) -> Result<i32, Errno> {
+    let mut value = 0;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: so much memory is there for the call; any bits are a value of an integer.
+    let done = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(socket as i32, libc::SOL_SOCKET, name, value, &mut length)
+    };
+    outcome(done).map(|_| value)
+}
+
+/// `SO_TYPE` — Whether a socket has connections. An error if it is no socket.
+pub(super) fn is_stream(socket: u32) -> Result<bool, Errno> {
+    let kind = option(socket, libc::SO_TYPE)?;
+    Ok(matches!(kind, libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+}
+
+/// `fstat` — Whether this is a regular file or a directory.
+pub(super) fn is_file(number: u32) -> bool {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the memory is there for the call, and any bits are a value of the structure.
+    let mode = unsafe {
+        libc::fstat(number as i32, stat.as_mut_ptr());
+        stat.assume_init().st_mode
+    };
+    matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR)
+}
+
+/// `SO_ACCEPTCONN` — Whether a socket listens.
+pub(super) fn listens(socket: u32) -> Result<bool, Errno> {
+    option(socket, libc::SO_ACCEPTCONN).map(|value| value != 0)
+}
+
+/// `getpeername` — Whether a socket is connected.
+pub(super) fn is_connected(socket: u32) -> Result<bool, Errno> {
+    // SAFETY: any bits are a value of the structure.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&name) as libc::socklen_t;
+    // SAFETY: so much memory is there for the call.
+    let done = unsafe { libc::getpeername(socket as i32, (&raw mut name).cast(), &mut length) };
+    match outcome(done) {
+        Ok(_) => Ok(true),
+        Err(libc::ENOTCONN) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `recv` — Whether a socket has an error, which stays.
+pub(super) fn has_error(socket: u32) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: there is a byte for the call.
+    let done = unsafe { kernel::recv(socket as i32, (&raw mut byte).cast(), 1, flags) };
+    done == -1 && !matches!(errno(), libc::EAGAIN | libc::EINTR | libc::ENOTCONN)
+}
+
+/// What `poll` is asked about a socket.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct Poll(libc::pollfd);
+
+impl Poll {
+    pub(super) fn new(socket: u32, wanted: Events) -> Self {
+        let mut events = 0;
+        if wanted.contains(Events::IN) {
+            events |= libc::POLLIN;
+        }
+        if wanted.contains(Events::OUT) {
+            events |= libc::POLLOUT;
+        }
+        Poll(libc::pollfd {
+            fd: socket as i32,
+            events,
+            revents: 0,
+        })
+    }
+
+    pub(super) fn socket(&self) -> u32 {
+        self.0.fd as u32
+    }
+
+    /// Which of these conditions hold.
+    pub(super) fn found(&self) -> Events {
+        let mut events = Events::empty();
+        if self.0.revents & (libc::POLLNVAL | libc::POLLERR) == 0 {
+            events.set(Events::IN, self.0.revents & libc::POLLIN != 0);
+            events.set(Events::OUT, self.0.revents & libc::POLLOUT != 0);
+        }
+        events
+    }
+}
+
+/// `poll` — Sees what holds now.
+pub(super) fn poll_now(polls: &mut [Poll]) -> Result<(), Errno> {
+    // SAFETY: there are so many, each of which is what the call takes.
+    let done = unsafe { libc::poll(polls.as_mut_ptr().cast(), polls.len() as libc::nfds_t, 0) };
+    outcome(done).map(drop)
+}
+
+/// `pipe` — Its two ends, which do not block.
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let mut ends = [-1; 2];
+    // SAFETY: there is memory for two numbers, which are new.
+    let (reader, writer) = unsafe {
+        outcome(libc::pipe(ends.as_mut_ptr()))?;
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    };
+    for end in [&reader, &writer] {
+        // SAFETY: the calls take no memory.
+        unsafe {
+            outcome(libc::fcntl(
+                end.as_raw_fd(),
+                libc::F_SETFD,
+                libc::FD_CLOEXEC,
+            ))?;
+            outcome(libc::fcntl(
+                end.as_raw_fd(),
+                libc::F_SETFL,
+                libc::O_NONBLOCK,
+            ))?;
+        }
+    }
+    Ok((reader, writer))
+}
+
+/// `write` — One byte. If a pipe is full, it is readable as it is.
+pub(super) fn signal(writer: &OwnedFd) {
+    // SAFETY: there is a byte for the call.
+    unsafe { libc::write(writer.as_raw_fd(), [0_u8].as_ptr().cast(), 1) };
+}
+
+/// `read` — Until a pipe is empty.
+pub(super) fn drain(reader: &OwnedFd) {
+    let mut bytes = [0_u8; 64];
+    // SAFETY: so much memory is there for the call.
+    while unsafe { libc::read(reader.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) } > 0 {}
+}
+
+/// How many calls of `kevent` each thread has made.
+#[cfg(all(test, not(interleavings)))]
+pub(super) mod calls {
+    use std::cell::Cell;
+
+    thread_local! {
+        static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        CALLS.set(CALLS.get() + 1);
+    }
+
+    /// Those that are made within `work`.
+    pub(in super::super) fn within(work: impl FnOnce()) -> usize {
+        let before = CALLS.get();
+        work();
+        CALLS.get() - before
+    }
+}

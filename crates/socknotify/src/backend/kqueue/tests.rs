@@ -1,0 +1,172 @@
+//! What only the backend can tell: its system calls, and what it does without `EVFILT_USER`.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sys::{Queue, calls};
+use super::waker::Waker;
+use super::{Kqueue, identity};
+use crate::engine::Engine;
+use crate::owned::{Event, Port};
+use crate::{Entry, EventFilter, Registration, Trigger, WakePolicy};
+
+const ONCE: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
+
+fn engine() -> Arc<Engine<Kqueue>> {
+    Arc::new(Engine::new(
+        Kqueue::new().expect("a backend"),
+        1,
+        WakePolicy::Eager,
+    ))
+}
+
+fn pairs(count: usize) -> Vec<(UnixStream, UnixStream)> {
+    (0..count)
+        .map(|_| UnixStream::pair().expect("a pair"))
+        .collect()
+}
+
+fn enable(pairs: &[(UnixStream, UnixStream)], trigger: Trigger) -> Vec<Registration<'_>> {
+    let each = pairs.iter().enumerate();
+    each.map(|(key, (ours, _))| Registration::enable(ours, key, EventFilter::IN, trigger))
+        .collect()
+}
+
+/// Enables all of them, and dequeues as many packets as there is room for. Returns how many, and how many
+/// system calls that took.
+fn process(
+    engine: &Arc<Engine<Kqueue>>,
+    batch: &mut [Registration<'_>],
+    room: usize,
+) -> (usize, usize) {
+    let mut entries = vec![Entry::default(); room];
+    let mut found = 0;
+    let calls = calls::within(|| {
+        let done = engine.process(batch, &mut entries, Some(Duration::from_secs(10)));
+        found = done.expect("packets");
+    });
+    assert!(batch.iter().all(|it| it.result().is_ok()));
+    (found, calls)
+}
+
+#[test]
+fn to_arm_a_batch_and_take_what_is_ready_is_one_system_call() {
+    const SOCKETS: usize = 64;
+    let engine = engine();
+    let pairs = pairs(SOCKETS);
+    let write = || {
+        for (_, theirs) in &pairs {
+            (&mut &*theirs).write_all(b"x").expect("written");
+        }
+    };
+    let read = || {
+        for (ours, _) in &pairs {
+            (&mut &*ours).read_exact(&mut [0]).expect("read");
+        }
+    };
+    write();
+    let mut batch = enable(&pairs, ONCE);
+    assert_eq!(process(&engine, &mut batch, SOCKETS).0, SOCKETS);
+    for _ in 0..3 {
+        read();
+        write();
+        assert_eq!(process(&engine, &mut batch, SOCKETS), (SOCKETS, 1));
+    }
+}
+
+#[test]
+fn so_it_is_for_connections_that_the_port_owns() {
+    const SOCKETS: usize = 64;
+    let port = Port::<UnixStream>::new().expect("a port");
+    let mut worker = port.worker(SOCKETS);
+    let mut peers = Vec::new();
+    for (ours, theirs) in pairs(SOCKETS) {
+        peers.push(theirs);
+        worker.arm(port.adopt(ours).expect("adopted"), EventFilter::IN);
+    }
+    for round in 0..4 {
+        for mut peer in &peers {
+            peer.write_all(b"x").expect("written");
+        }
+        let calls = calls::within(|| {
+            worker.process(None).expect("events");
+        });
+        // At first they are registered one by one.
+        assert!(calls == 1 || round == 0, "{calls}");
+        for _ in 0..SOCKETS {
+            let Some(Event::Ready(mut connection, _)) = worker.take() else {
+                panic!("something is missing");
+            };
+            connection.read_exact(&mut [0]).expect("read");
+            worker.arm(connection, EventFilter::IN);
+        }
+    }
+}
+
+#[test]
+fn a_level_that_is_dequeued_again_is_one_system_call() {
+    let engine = engine();
+    let pairs = pairs(1);
+    (&mut &pairs[0].1).write_all(b"x").expect("written");
+    process(&engine, &mut enable(&pairs, Trigger::LEVEL), 1);
+    for _ in 0..3 {
+        assert_eq!(process(&engine, &mut [], 1), (1, 1));
+    }
+}
+
+#[test]
+fn a_batch_with_a_socket_that_was_closed_is_armed_all_the_same() {
+    let engine = engine();
+    let mut pairs = pairs(3);
+    process(&engine, &mut enable(&pairs, ONCE), 0);
+    let (new, theirs) = UnixStream::pair().expect("a pair");
+    // SAFETY: the number is open, and stays this socket's.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        libc::dup2(new.as_raw_fd(), pairs[1].0.as_raw_fd());
+    }
+    pairs[1].1 = theirs;
+    for (_, theirs) in &pairs {
+        (&mut &*theirs).write_all(b"x").expect("written");
+    }
+    let mut batch = enable(&pairs, ONCE);
+    let mut found = process(&engine, &mut batch, 3).0;
+    while found < 3 {
+        found += process(&engine, &mut [], 3).0;
+    }
+}
+
+#[test]
+fn a_pipe_wakes_as_well() {
+    let queue = Queue::new().expect("a queue");
+    let waker = Waker::pipe(&queue).expect("a pipe");
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        // More than a pipe can hold.
+        for _ in 0..100_000 {
+            waker.wake(&queue);
+        }
+        queue.wait(&[], &mut events, 4, None).expect("events");
+        assert!(events.iter().any(|event| waker.is_woken(event)));
+        let none = Some(Duration::ZERO);
+        queue.wait(&[], &mut events, 4, none).expect("events");
+        assert!(events.is_empty());
+    }
+}
+
+#[test]
+fn a_number_is_told_from_the_next_socket_that_has_it() {
+    let (first, _peer) = UnixStream::pair().expect("a pair");
+    use std::os::fd::AsRawFd;
+    let number = first.as_raw_fd() as u32;
+    let before = identity::identify(number, true).expect("an identity");
+    assert_eq!(identity::identify(number, true), Ok(before));
+    let (second, _other) = UnixStream::pair().expect("a pair");
+    // SAFETY: the number is open, and stays this socket's.
+    unsafe { libc::dup2(second.as_raw_fd(), first.as_raw_fd()) };
+    let after = identity::identify(number, true).expect("an identity");
+    assert_ne!(before, after);
+    assert!(identity::is_stream(number));
+}

@@ -1,0 +1,59 @@
+//! Waking the thread that waits.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::sys::{self, Errno, Event, Filter, Queue, Token, flags};
+
+/// The number of the event for wake-ups.
+const IDENT: u32 = 0;
+
+/// What makes a queue ready by itself.
+pub(super) enum Waker {
+    /// `EVFILT_USER`
+    Event,
+    /// Where there is none: a pipe's two ends.
+    Pipe { reader: OwnedFd, writer: OwnedFd },
+}
+
+impl Waker {
+    pub(super) fn new(queue: &Queue) -> Result<Self, Errno> {
+        let event = Event::new(IDENT, Filter::User, flags::ADD | flags::CLEAR, Token(0));
+        match queue.change(&[event]) {
+            Err(libc::EINVAL) => Self::pipe(queue),
+            done => done.map(|()| Waker::Event),
+        }
+    }
+
+    pub(super) fn pipe(queue: &Queue) -> Result<Self, Errno> {
+        let (reader, writer) = sys::pipe()?;
+        let number = reader.as_raw_fd() as u32;
+        queue.change(&[Event::new(number, Filter::Read, flags::ADD, Token(0))])?;
+        Ok(Waker::Pipe { reader, writer })
+    }
+
+    pub(super) fn wake(&self, queue: &Queue) {
+        match self {
+            Waker::Event => {
+                // The event is there: it cannot fail. With another flag it would not wake.
+                let event = Event::new(IDENT, Filter::User, 0, Token(0));
+                let _ = queue.change(&[event.triggered()]);
+            }
+            Waker::Pipe { writer, .. } => sys::signal(writer),
+        }
+    }
+
+    /// Whether this is a wake-up, which is over with that.
+    pub(super) fn is_woken(&self, event: &Event) -> bool {
+        match self {
+            Waker::Event => event.filter() == Filter::User,
+            Waker::Pipe { reader, .. } => {
+                let is_woken =
+                    event.filter() == Filter::Read && event.ident() == reader.as_raw_fd() as u32;
+                if is_woken {
+                    sys::drain(reader);
+                }
+                is_woken
+            }
+        }
+    }
+}
