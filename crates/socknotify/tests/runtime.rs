@@ -298,8 +298,9 @@ fn futures_run_on_a_port_alone() -> io::Result<()> {
             tally.spawn(&runtime, tick(runtime.clone()));
         }
         for _ in 0..3 {
-            use rustix::pipe::{PipeFlags, pipe_with};
-            let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+            let (reader, writer) = rustix::pipe::pipe()?;
+            rustix::io::ioctl_fionbio(&reader, true)?;
+            rustix::io::ioctl_fionbio(&writer, true)?;
             tally.spawn(&runtime, fill_pipe(runtime.clone(), writer.into()));
             tally.spawn(&runtime, empty_pipe(runtime.clone(), reader.into()));
         }

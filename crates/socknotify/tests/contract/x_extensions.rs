@@ -462,8 +462,10 @@ mod descriptors {
     }
 
     pub(super) fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
-        use rustix::pipe::{PipeFlags, pipe_with};
-        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+        // Not every system can make one that does not block at once.
+        let (reader, writer) = rustix::pipe::pipe()?;
+        rustix::io::ioctl_fionbio(&reader, true)?;
+        rustix::io::ioctl_fionbio(&writer, true)?;
         Ok((reader.into(), writer.into()))
     }
 }
