@@ -83,12 +83,15 @@ impl LiveLine {
         let requests = now.requests - self.before.requests;
         let notifications = now.notifications - self.before.notifications;
         let dequeues = now.dequeues - self.before.dequeues;
+        let state = server.snapshot();
+        // With a bounded wake policy.
+        let watches = if state.is_watched { ", 1 watches" } else { "" };
         self.bar.set_message(format!(
-            "{} connections, {:.0} requests/s, {:.1} notifications per dequeue, {} of {} threads run",
+            "{} connections, {:.0} requests/s, {:.1} notifications per dequeue, {} of {} threads run{watches}",
             figures.open,
             requests as f64 / time.as_secs_f64(),
             notifications as f64 / dequeues.max(1) as f64,
-            server.snapshot().running.unwrap_or(0),
+            state.running.unwrap_or(0),
             self.threads,
         ));
         self.since = Instant::now();
