@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{BorrowedSocket, Interest, Source};
+use socknotify::owned::{BorrowedSocket, Interest, Readiness, Source};
 
 use super::Mode;
 use super::desk::Desk;
@@ -92,8 +92,13 @@ impl Client {
     }
 
     /// Do what can be done now: at most one receive, the answers to it, and two sends.
-    pub(crate) fn turn(&mut self, server: &Server, desk: &mut Desk) -> Next {
-        match self.serve(server, desk) {
+    pub(crate) fn turn(
+        &mut self,
+        readiness: &mut Readiness,
+        server: &Server,
+        desk: &mut Desk,
+    ) -> Next {
+        match self.serve(readiness, server, desk) {
             Ok(Progress::GoOn) => self.wait(server),
             Ok(Progress::Over) => Next::Close,
             Err(_) => self.shed(Reason::Reset),
@@ -144,7 +149,12 @@ impl Client {
         }
     }
 
-    fn serve(&mut self, server: &Server, desk: &mut Desk) -> io::Result<Progress> {
+    fn serve(
+        &mut self,
+        readiness: &mut Readiness,
+        server: &Server,
+        desk: &mut Desk,
+    ) -> io::Result<Progress> {
         if !self.outgoing.is_empty() {
             self.outgoing.send_rest(&self.stream)?;
             if !self.outgoing.is_empty() {
@@ -155,9 +165,9 @@ impl Client {
         }
         if self.phase == Phase::Open {
             let progress = match self.protocol {
-                Protocol::Echo => self.echo(desk),
-                Protocol::Discard => self.discard(desk),
-                Protocol::Http(_) => self.converse(server, desk),
+                Protocol::Echo => self.echo(readiness, desk),
+                Protocol::Discard => self.discard(readiness, desk),
+                Protocol::Http(_) => self.converse(readiness, server, desk),
             }?;
             if matches!(progress, Progress::Over) || !self.outgoing.is_empty() {
                 return Ok(progress);
@@ -171,12 +181,12 @@ impl Client {
                 self.phase = Phase::Lingering;
                 Ok(Progress::GoOn)
             }
-            Phase::Lingering => self.discard(desk),
+            Phase::Lingering => self.discard(readiness, desk),
         }
     }
 
-    fn echo(&mut self, desk: &mut Desk) -> io::Result<Progress> {
-        match receive(&self.stream, &mut desk.input)? {
+    fn echo(&mut self, readiness: &mut Readiness, desk: &mut Desk) -> io::Result<Progress> {
+        match receive(readiness.io(&self.stream), &mut desk.input)? {
             Received::Bytes(length) => {
                 desk.counts.requests += 1;
                 self.outgoing.send(&self.stream, &desk.input[..length])?;
@@ -187,8 +197,8 @@ impl Client {
         }
     }
 
-    fn discard(&mut self, desk: &mut Desk) -> io::Result<Progress> {
-        match receive(&self.stream, &mut desk.input)? {
+    fn discard(&mut self, readiness: &mut Readiness, desk: &mut Desk) -> io::Result<Progress> {
+        match receive(readiness.io(&self.stream), &mut desk.input)? {
             Received::Bytes(_) => {
                 desk.counts.requests += u64::from(self.phase == Phase::Open);
                 Ok(Progress::GoOn)
@@ -198,13 +208,18 @@ impl Client {
         }
     }
 
-    fn converse(&mut self, server: &Server, desk: &mut Desk) -> io::Result<Progress> {
+    fn converse(
+        &mut self,
+        readiness: &mut Readiness,
+        server: &Server,
+        desk: &mut Desk,
+    ) -> io::Result<Progress> {
         let Protocol::Http(http) = &mut self.protocol else {
             return Ok(Progress::GoOn);
         };
         let mut length = http.put_kept(&mut desk.input);
         if !http.has_more_in_hand() {
-            match receive(&self.stream, &mut desk.input[length..])? {
+            match receive(readiness.io(&self.stream), &mut desk.input[length..])? {
                 Received::Bytes(more) => length += more,
                 Received::Nothing => return Ok(Progress::GoOn),
                 Received::End => return Ok(Progress::Over),
@@ -254,7 +269,8 @@ enum Received {
     End,
 }
 
-fn receive(mut stream: &TcpStream, room: &mut [u8]) -> io::Result<Received> {
+/// What is received through the port's [`Readiness`] tells it whether anything is left.
+fn receive(mut stream: impl Read, room: &mut [u8]) -> io::Result<Received> {
     match stream.read(room) {
         Ok(0) => Ok(Received::End),
         Ok(length) => Ok(Received::Bytes(length)),

@@ -136,7 +136,10 @@ impl Server {
             _ => return,
         };
         let next = match is_over {
-            false => held.turn(self, desk),
+            false => {
+                let (client, readiness) = held.split();
+                client.turn(readiness, self, desk)
+            }
             true => held.overdue(),
         };
         go_on(held, next, worker, desk);
