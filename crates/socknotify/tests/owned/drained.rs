@@ -12,7 +12,8 @@ use socknotify::owned::{Event, Held, Interest, Port, Worker};
 use socknotify::{Backend, EventFilter, Events};
 
 use crate::support::{
-    AsSocket, PATIENCE, PollFlags, port_with, rounds, uninterrupted, wait_readiness, wait_until,
+    AsSocket, PATIENCE, PollFlags, end_shows_behind_data, port_with, rounds, uninterrupted,
+    wait_readiness, wait_until,
 };
 
 for_every_backend! {
@@ -209,6 +210,13 @@ fn wait_for_bytes(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Where the system shows it before the data are received.
+fn wait_for_the_end(connection: &TcpStream) {
+    if end_shows_behind_data() {
+        wait_readiness(connection, PollFlags::RDHUP);
+    }
+}
+
 fn d2_the_end_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
@@ -223,11 +231,11 @@ fn d2_the_end_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
         } else {
             theirs.write_all(b"last")?;
             drop(theirs);
-            wait_readiness(&*connection, PollFlags::RDHUP);
+            wait_for_the_end(&connection);
             worker.arm(connection, Interest::IN);
             next(&mut worker).0
         };
-        wait_readiness(&*connection, PollFlags::RDHUP);
+        wait_for_the_end(&connection);
         assert_eq!(read(&mut connection, 64)?, b"last");
         worker.arm(connection, Interest::IN);
         let (mut connection, _) = next(&mut worker);
@@ -275,7 +283,7 @@ fn d2_a_reset_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
     assert_eq!(read(&mut connection, 64)?, b"last");
     SockRef::from(&theirs).set_linger(Some(Duration::ZERO))?;
     drop(theirs);
-    wait_readiness(&*connection, PollFlags::IN);
+    wait_readiness(&*connection, PollFlags::HUP);
     worker.arm(connection, Interest::IN);
     (connection, _) = next(&mut worker);
     let error = connection.read(&mut [0; 8]).expect_err("it was reset");
