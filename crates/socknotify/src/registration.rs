@@ -427,8 +427,7 @@ impl<'socket> Registration<'socket> {
     /// Whether a kernel that has ports of its own has nothing like this.
     #[cfg(windows)]
     pub(crate) fn is_extension(&self) -> bool {
-        let is_initial = self.trigger.contains(Trigger::INITIAL);
-        self.is_silent || self.only != Only::Any || self.is_descriptor || is_initial
+        self.is_silent || self.only != Only::Any || self.is_descriptor
     }
 
     /// Check what can be checked without looking at the socket.

@@ -132,6 +132,10 @@ impl Native {
                 true => Err(RegistrationError::InvalidOperation),
                 false => registration.check(),
             };
+            let is_enable = registration.operation == Operation::ENABLE;
+            if is_enable && registration.trigger.contains(Trigger::INITIAL) {
+                registration.result = Err(RegistrationError::InvalidTrigger);
+            }
             if registration.result.is_err() || registration.operation == Operation::NONE {
                 continue;
             }
