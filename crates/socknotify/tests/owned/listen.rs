@@ -409,7 +409,8 @@ fn a_listener_that_belongs_to_another_port_is_refused(backend: Backend) -> io::R
         port.listen(again, Interest::IN, |stream, _| stream)
             .is_err()
     );
-    drop(held);
+    // The socket stays open, so it is taken out, and not dropped.
+    drop(held.into_inner());
     // It is free again, and nothing is left of the attempt.
     let again = TcpListenerOf(Arc::clone(&shared));
     other.listen(again, Interest::OUT, |stream, _| stream)?;
