@@ -22,7 +22,7 @@ pub(super) fn serve<S: Session>(
     };
     let port = CompletionPort::builder().backend(backend).build()?;
     for key in 0..connections.len() {
-        port.register(enable(key))??;
+        port.register(enable(key))?;
     }
     let serve = || -> io::Result<()> {
         let mut entries = vec![Entry::default(); shape.room];

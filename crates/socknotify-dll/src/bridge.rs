@@ -32,8 +32,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use port::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation, Registration,
-    RegistrationError, Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Operation, RegisterError,
+    Registration, RegistrationError, Trigger,
 };
 use windows_sys::Win32::Foundation::{
     ERROR_INVALID_HANDLE, ERROR_NOT_ENOUGH_MEMORY, ERROR_SUCCESS, HANDLE,
@@ -382,10 +382,12 @@ impl Bridge {
             registration.event_filter = filter;
             registration.trigger = trigger;
         }
-        match self.inner.register(registration) {
-            Ok(outcome) => outcome,
-            Err(error) => Err(RegistrationError::Os(error.code() as i32)),
-        }
+        self.inner
+            .register(registration)
+            .map_err(|error| match error {
+                RegisterError::Entry(error) => error,
+                RegisterError::Call(error) => RegistrationError::Os(error.code() as i32),
+            })
     }
 
     /// Wait until all that was ready before this call is in the caller's port.

@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
         DATAGRAMS,
         EventFilter::IN,
         trigger,
-    ))??;
+    ))?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
     let socket = UdpSocket::from(socket);
     let address = socket.local_addr()?;
@@ -65,7 +65,7 @@ fn serve(port: &CompletionPort, socket: UdpSocket) -> io::Result<usize> {
     loop {
         let entry = port.dequeue_one(None)?;
         if entry.completion_key == CLIENTS_DONE {
-            port.register(Registration::remove(&socket))??;
+            port.register(Registration::remove(&socket))?;
         } else if entry.events().contains(Events::REMOVE) {
             println!("removed");
             return Ok(received);

@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
     server.listener.set_nonblocking(true)?;
     let address = server.listener.local_addr()?;
     let armed = server.registration(&Step::ArmListener);
-    server.port.register(armed)??;
+    server.port.register(armed)?;
 
     thread::scope(|scope| {
         let mut threads = Vec::new();

@@ -53,7 +53,7 @@ fn serve(listener: TcpListener) -> io::Result<usize> {
             key,
             filter,
             Trigger::LEVEL,
-        ))??;
+        ))?;
         connections.insert(key, connection);
     }
 
@@ -71,7 +71,7 @@ fn serve(listener: TcpListener) -> io::Result<usize> {
             let mut connection = &connections[&key];
             match connection.read(&mut [0; 512]) {
                 // The port will not mention the connection again until it says REMOVE.
-                Ok(0) => port.register(Registration::remove(connection))??,
+                Ok(0) => port.register(Registration::remove(connection))?,
                 Ok(length) => received += length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),

@@ -1,5 +1,5 @@
 //! What can go wrong, in two types that cannot be confused: [`Error`] is the call's,
-//! [`RegistrationError`] is one entry's.
+//! [`RegistrationError`] is one entry's. [`RegisterError`] is one of them, and says of which.
 
 use std::{fmt, io};
 
@@ -216,5 +216,57 @@ impl From<RegistrationError> for io::Error {
             RegistrationError::Os(number) => return io::Error::from_raw_os_error(number),
         };
         io::Error::new(kind, error)
+    }
+}
+
+/// Why [`CompletionPort::register`](crate::CompletionPort::register) has not registered: by the call's fault or
+/// by an entry's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterError {
+    /// The call failed, and nothing was applied.
+    Call(Error),
+    /// This entry was not applied. The others of its batch are not affected.
+    Entry(RegistrationError),
+}
+
+impl RegisterError {
+    /// The Win32 code of this error.
+    pub const fn code(self) -> u32 {
+        match self {
+            RegisterError::Call(error) => error.code(),
+            RegisterError::Entry(error) => error.code(),
+        }
+    }
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegisterError::Call(error) => error.fmt(f),
+            RegisterError::Entry(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
+impl From<Error> for RegisterError {
+    fn from(error: Error) -> Self {
+        RegisterError::Call(error)
+    }
+}
+
+impl From<RegistrationError> for RegisterError {
+    fn from(error: RegistrationError) -> Self {
+        RegisterError::Entry(error)
+    }
+}
+
+impl From<RegisterError> for io::Error {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Call(error) => error.into(),
+            RegisterError::Entry(error) => error.into(),
+        }
     }
 }

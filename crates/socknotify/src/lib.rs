@@ -29,7 +29,7 @@
 //! let (connection, _) = listener.accept()?;
 //!
 //! let port = CompletionPort::new()?;
-//! port.register(Registration::enable(&connection, 0, EventFilter::IN, ONE_AT_A_TIME))??;
+//! port.register(Registration::enable(&connection, 0, EventFilter::IN, ONE_AT_A_TIME))?;
 //!
 //! std::thread::scope(|scope| {
 //!     for _ in 0..2 {
@@ -43,7 +43,7 @@
 //!                 let mut buffer = [0; 512];
 //!                 let length = (&connection).read(&mut buffer)?;
 //!                 (&connection).write_all(&buffer[..length])?;
-//!                 port.register(Registration::enable(&connection, 0, EventFilter::IN, ONE_AT_A_TIME))??;
+//!                 port.register(Registration::enable(&connection, 0, EventFilter::IN, ONE_AT_A_TIME))?;
 //!             }
 //!         });
 //!     }
@@ -99,7 +99,7 @@ mod windows;
 
 pub use backend::{Backend, UnknownBackend};
 pub use entry::{Entry, Events, Origin};
-pub use error::{Error, RegistrationError};
+pub use error::{Error, RegisterError, RegistrationError};
 pub use port::{Builder, CompletionPort, Snapshot, WakePolicy, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};
 

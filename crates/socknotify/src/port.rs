@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::sys::AsSocket;
 use crate::system::{Choice, SystemPort};
-use crate::{Backend, Entry, Error, Registration, RegistrationError};
+use crate::{Backend, Entry, Error, RegisterError, Registration};
 
 /// An I/O completion port that reports the state of sockets.
 ///
@@ -38,7 +38,7 @@ use crate::{Backend, Entry, Error, Registration, RegistrationError};
 /// let mut theirs = TcpStream::connect(listener.local_addr()?)?;
 /// let (mut ours, _) = listener.accept()?;
 /// let port = CompletionPort::new()?;
-/// port.register(Registration::enable(&ours, 7, EventFilter::IN, Trigger::LEVEL))??;
+/// port.register(Registration::enable(&ours, 7, EventFilter::IN, Trigger::LEVEL))?;
 ///
 /// theirs.write_all(b"hello")?;
 ///
@@ -129,11 +129,10 @@ impl CompletionPort {
     /// Registers one socket and dequeues nothing: [`process`](Self::process) with a batch of one and
     /// no room.
     ///
-    /// The outer result is the call's, the inner one the entry's.
-    ///
     /// # Errors
     ///
-    /// [`Error::Closed`] and [`Error::OtherProcess`]; inside, whatever made the entry fail.
+    /// [`RegisterError::Entry`] with whatever made the entry fail; [`RegisterError::Call`] with
+    /// [`Error::Closed`] or [`Error::OtherProcess`].
     ///
     /// # Examples
     ///
@@ -143,23 +142,49 @@ impl CompletionPort {
     /// # fn main() -> std::io::Result<()> {
     /// let port = CompletionPort::new()?;
     /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// assert_eq!(port.register(Registration::remove(&socket))?, Err(RegistrationError::NotFound));
-    /// port.register(Registration::enable(&socket, 1, EventFilter::IN, Trigger::LEVEL))??;
+    /// let removed = port.register(Registration::remove(&socket));
+    /// assert_eq!(removed, Err(RegistrationError::NotFound.into()));
+    /// port.register(Registration::enable(&socket, 1, EventFilter::IN, Trigger::LEVEL))?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn register(
-        &self,
-        registration: Registration<'_>,
-    ) -> Result<Result<(), RegistrationError>, Error> {
-        let mut batch = [registration];
-        self.process(&mut batch, &mut [], Some(Duration::ZERO))?;
-        Ok(batch[0].result())
+    pub fn register(&self, registration: Registration<'_>) -> Result<(), RegisterError> {
+        self.register_all(&mut [registration])
+    }
+
+    /// Registers any number of sockets and dequeues nothing: [`process`](Self::process) without room.
+    ///
+    /// Entries apply in order, and one that fails does not stop the others.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::Entry`] with what made the first of those fail that did: each says so in its
+    /// [result](Registration::result). [`RegisterError::Call`] as [`register`](Self::register).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use socknotify::{CompletionPort, EventFilter, Registration, Trigger};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = CompletionPort::new()?;
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let datagrams = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// port.register_all(&mut [
+    ///     Registration::enable(&listener, 1, EventFilter::IN, Trigger::LEVEL),
+    ///     Registration::enable(&datagrams, 2, EventFilter::IN, Trigger::EDGE),
+    /// ])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_all(&self, batch: &mut [Registration<'_>]) -> Result<(), RegisterError> {
+        self.process(batch, &mut [], Some(Duration::ZERO))?;
+        let mut results = batch.iter().map(Registration::result);
+        results.find(Result::is_err).unwrap_or(Ok(()))?;
+        Ok(())
     }
 
     /// Extension: ends a registration at once, without a notification: see [`Registration::deregister`].
-    ///
-    /// The outer result is the call's, the inner one the entry's.
     ///
     /// # Errors
     ///
@@ -174,8 +199,8 @@ impl CompletionPort {
     ///
     /// let port = CompletionPort::new()?;
     /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// port.register(Registration::enable(&socket, 1, EventFilter::OUT, Trigger::LEVEL))??;
-    /// port.deregister(&socket)??;
+    /// port.register(Registration::enable(&socket, 1, EventFilter::OUT, Trigger::LEVEL))?;
+    /// port.deregister(&socket)?;
     /// let nothing = port.dequeue_one(Some(std::time::Duration::ZERO));
     /// assert_eq!(nothing, Err(socknotify::Error::TimedOut));
     /// # Ok(())
@@ -183,10 +208,7 @@ impl CompletionPort {
     /// # #[cfg(not(target_os = "linux"))]
     /// # fn main() {}
     /// ```
-    pub fn deregister<S: AsSocket + ?Sized>(
-        &self,
-        socket: &S,
-    ) -> Result<Result<(), RegistrationError>, Error> {
+    pub fn deregister<S: AsSocket + ?Sized>(&self, socket: &S) -> Result<(), RegisterError> {
         self.register(Registration::deregister(socket))
     }
 

@@ -268,7 +268,7 @@ impl<'socket> Registration<'socket> {
     /// # fn main() -> std::io::Result<()> {
     /// // One port watches another.
     /// let [outer, inner] = [CompletionPort::new()?, CompletionPort::new()?];
-    /// outer.register(Registration::descriptor(&inner, 7, EventFilter::IN, Trigger::LEVEL))??;
+    /// outer.register(Registration::descriptor(&inner, 7, EventFilter::IN, Trigger::LEVEL))?;
     /// inner.post(Entry::new(8, 0, 0))?;
     /// let entry = outer.dequeue_one(None)?;
     /// assert_eq!((entry.completion_key, entry.events()), (7, Events::IN));

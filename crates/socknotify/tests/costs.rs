@@ -56,7 +56,7 @@ fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> i
     expect_short_waits(&port);
     // Nor do registered sockets matter.
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
     expect_short_waits(&port);
     Ok(())
 }
@@ -65,7 +65,7 @@ fn e4_a_wait_below_a_millisecond_for_a_place_does_too(backend: Backend) -> io::R
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))??;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))?;
     for others in [0, 2] {
         port.post(Entry::default())?;
         port.dequeue_one(None)?;
@@ -102,7 +102,7 @@ fn enabling_beside(backend: Backend, count: usize) -> io::Result<Duration> {
             index + 2,
             EventFilter::OUT,
             LEVEL,
-        ))??;
+        ))?;
     }
     let mut entries = [Entry::default(); 64];
     let mut taken = 0;
@@ -115,10 +115,10 @@ fn enabling_beside(backend: Backend, count: usize) -> io::Result<Duration> {
         trigger = if trigger == EDGE { EDGE_ONCE } else { EDGE };
         let before = thread_time();
         let enable = Registration::enable(&pair.ours, 1, EventFilter::IN, trigger);
-        assert_eq!(port.register(enable), Ok(Ok(())));
+        assert_eq!(port.register(enable), Ok(()));
         let spent = thread_time() - before;
         let disable = Registration::disable(&pair.ours);
-        assert_eq!(port.register(disable), Ok(Ok(())));
+        assert_eq!(port.register(disable), Ok(()));
         spent
     }))
 }
@@ -191,7 +191,7 @@ fn a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Resu
             let (armed, others) = (duplicates(sockets)?, duplicates(sockets)?);
             theirs.send(b"x")?;
             for (key, socket) in armed.iter().enumerate() {
-                port.register(Registration::enable(socket, key, EventFilter::IN, ONCE))??;
+                port.register(Registration::enable(socket, key, EventFilter::IN, ONCE))?;
             }
             assert_eq!(drain_port(&port).len(), armed.len());
             if !is_ready {
@@ -199,7 +199,7 @@ fn a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Resu
             }
             for (index, socket) in others.iter().enumerate() {
                 let key = armed.len() + index;
-                port.register(Registration::enable(socket, key, EventFilter::IN, EDGE))??;
+                port.register(Registration::enable(socket, key, EventFilter::IN, EDGE))?;
             }
             let few = applying(&port, &armed, &others, FEW, other)?;
             let many = applying(&port, &armed, &others, MANY, other)?;

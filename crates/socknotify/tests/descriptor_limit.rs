@@ -104,7 +104,7 @@ fn a_batch_is_applied_although_no_descriptor_is_left() -> io::Result<()> {
                 scope.spawn(|| port.dequeue_one(Some(GLANCE)).is_ok());
             });
             for pair in &pairs {
-                port.register(Registration::remove(&pair.ours))??;
+                port.register(Registration::remove(&pair.ours))?;
             }
             let removed = drain_port(&port);
             let removed = removed
@@ -165,13 +165,13 @@ fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Resu
         for trigger in [LEVEL, ONCE] {
             let port = port(backend)?;
             let (pair, other) = (Kind::UnixStream.pair()?, Pair::unix()?);
-            port.register(Registration::enable(&other.ours, 2, EventFilter::IN, ONCE))??;
+            port.register(Registration::enable(&other.ours, 2, EventFilter::IN, ONCE))?;
             port.register(Registration::enable(
                 &pair.ours,
                 1,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             let duplicate = pair.ours.try_clone()?;
             let exhausted = Exhausted::new()?;
             drop(pair.ours);
@@ -217,12 +217,12 @@ fn g3_a_duplicate_gives_no_false_notification_whatever_the_limit_is_set_to() -> 
                     let port = port(backend)?;
                     let other = Pair::unix()?;
                     let enable = || Registration::enable(&other.ours, 0, EventFilter::IN, ONCE);
-                    port.register(enable())??;
+                    port.register(enable())?;
                     let (mut peers, mut alive) = (Vec::new(), Vec::new());
                     for key in 1..=10 {
                         let pair = Pair::unix()?;
                         let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
-                        port.register(entry)??;
+                        port.register(entry)?;
                         alive.push(pair.ours.try_clone()?);
                         if number_is_used_again {
                             // By a socket that is not ready.
@@ -243,7 +243,7 @@ fn g3_a_duplicate_gives_no_false_notification_whatever_the_limit_is_set_to() -> 
                         assert_eq!(other.theirs.send(b"x")?, 1);
                         expect(&port, &[(0, Events::IN)]);
                         other.drain()?;
-                        port.register(enable())??;
+                        port.register(enable())?;
                         expect_nothing(&port);
                     }
                     drop(lowered);
@@ -271,7 +271,7 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
                 key,
                 EventFilter::IN,
                 LEVEL,
-            ))??;
+            ))?;
             pair.send()?;
             thread::scope(|scope| {
                 scope.spawn(|| while port.dequeue_one(None).is_ok() {});

@@ -48,7 +48,7 @@ fn closed(
         .collect::<io::Result<Vec<_>>>()?;
     for (index, pair) in pairs.iter().enumerate() {
         let entry = Registration::enable(&pair.ours, index + 1, EventFilter::IN, trigger(index));
-        port.register(entry)??;
+        port.register(entry)?;
     }
     let kept = pairs
         .into_iter()
@@ -100,13 +100,13 @@ fn g3_hundreds_of_duplicates_leave_the_registered_sockets_alone(
     let port = port(backend)?;
     let good = Pair::unix()?;
     let enable = || Registration::enable(&good.ours, 0, EventFilter::IN, ONCE);
-    port.register(enable())??;
+    port.register(enable())?;
     let _kept = closed(&port, MANY, |index| EVERY[index % 4])?;
     for _ in 0..20 {
         good.send()?;
         expect(&port, &[(0, Events::IN)]);
         good.drain()?;
-        port.register(enable())??;
+        port.register(enable())?;
     }
     expect_rest(&port);
     // With some room as well.
@@ -171,7 +171,7 @@ fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
                 let port = port(backend)?;
                 let old = Pair::unix()?;
                 let enable = Registration::enable(&old.ours, 1, EventFilter::IN, old_trigger);
-                port.register(enable)??;
+                port.register(enable)?;
                 let duplicate = old.ours.try_clone()?;
                 let new = Pair::unix()?;
                 new.send()?;
@@ -180,7 +180,7 @@ fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
                     ..new
                 };
                 let enable = Registration::enable(&new.ours, key, EventFilter::IN, trigger);
-                port.register(enable)??;
+                port.register(enable)?;
                 expect_nothing(&port);
 
                 for _ in 0..50 {

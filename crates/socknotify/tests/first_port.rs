@@ -52,7 +52,7 @@ fn make_a_port(pair: &Pair) -> u8 {
     };
     let enable = Registration::enable(&pair.ours, 1, EventFilter::OUT, ONCE);
     match port.register(enable) {
-        Ok(Ok(())) => {}
+        Ok(()) => {}
         _ => return 2,
     }
     match port.dequeue_one(Some(Duration::ZERO)) {

@@ -23,7 +23,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use socket2::Socket;
 use socknotify::owned::{Event, Port};
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
+    RegistrationError,
 };
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
@@ -126,7 +127,7 @@ fn call_everything(port: &CompletionPort, pair: &Pair) -> u8 {
         Registration::disable(&pair.ours),
         Registration::remove(&pair.ours),
     ] {
-        if port.register(entry) != Err(REFUSED) {
+        if port.register(entry) != Err(REFUSED.into()) {
             return 5;
         }
     }
@@ -149,7 +150,7 @@ fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<
             1,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         // Whether the thread that forks holds a place or not.
         for holds_a_place in [false, true] {
             if holds_a_place {
@@ -188,10 +189,10 @@ fn a_child_is_told_so_while_other_threads_use_the_port(backend: Backend) -> io::
                 let mine = Pair::unix()?;
                 while !stop.load(Ordering::Relaxed) {
                     let enable = Registration::enable(&mine.ours, key, EventFilter::OUT, EDGE);
-                    port.register(enable)??;
+                    port.register(enable)?;
                     port.post(Entry::default())?;
                     let _ = port.dequeue_one(Some(Duration::from_micros(100)));
-                    port.register(Registration::disable(&mine.ours))??;
+                    port.register(Registration::disable(&mine.ours))?;
                 }
                 Ok(())
             });
@@ -264,7 +265,7 @@ fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
         let shared = port.as_ref().expect("it is the child that drops it");
         for (key, pair) in pairs.iter().enumerate() {
             let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
-            shared.register(entry)??;
+            shared.register(entry)?;
         }
         let child = Child::fork(|| {
             for pair in &pairs {
@@ -295,7 +296,7 @@ fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
             let port = port(backend)?;
             let pair = kind.pair()?;
             let ours = to_lonely_number(pair.ours)?;
-            port.register(Registration::enable(&ours, 1, EventFilter::ALL, trigger))??;
+            port.register(Registration::enable(&ours, 1, EventFilter::ALL, trigger))?;
             let _child = Child::idle()?;
             drop(ours);
             // Writable all the time, from now on readable, and at last at its end.
@@ -326,7 +327,7 @@ fn g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop(
             let Pair { ours, theirs } = Pair::unix()?;
             // Out of the reach of what other tests open.
             let ours = Socket::from(rustix::io::fcntl_dupfd_cloexec(&ours, 1500)?);
-            port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))??;
+            port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))?;
             pairs.push(Pair { ours, theirs });
         }
         let child = Child::idle()?;
@@ -351,13 +352,13 @@ fn serve_inherited(backend: Backend, pair: &Pair, ready: impl Fn()) -> u8 {
     for trigger in EVERY {
         let enable = Registration::enable(&pair.ours, 2, EventFilter::IN, trigger);
         match mine.register(enable) {
-            Ok(Ok(())) => {}
-            Ok(Err(RegistrationError::OtherPort)) => return 2,
+            Ok(()) => {}
+            Err(RegisterError::Entry(RegistrationError::OtherPort)) => return 2,
             _ => return 3,
         }
         // From here on it has a port in this process, as in any other.
         let enable = Registration::enable(&pair.ours, 3, EventFilter::IN, trigger);
-        if second.register(enable) != Ok(Err(RegistrationError::OtherPort)) {
+        if second.register(enable) != Err(RegistrationError::OtherPort.into()) {
             return 4;
         }
         ready();
@@ -369,7 +370,7 @@ fn serve_inherited(backend: Backend, pair: &Pair, ready: impl Fn()) -> u8 {
             return 6;
         }
         while mine.dequeue_one(Some(Duration::ZERO)).is_ok() {}
-        if mine.register(Registration::remove(&pair.ours)) != Ok(Ok(())) {
+        if mine.register(Registration::remove(&pair.ours)) != Ok(()) {
             return 7;
         }
         match mine.dequeue_one(Some(Duration::ZERO)) {
@@ -390,7 +391,7 @@ fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
                 let port = port(backend)?;
                 let pair = kind.pair()?;
                 let enable = || Registration::enable(&pair.ours, 1, EventFilter::IN, trigger);
-                port.register(enable())??;
+                port.register(enable())?;
                 if fires {
                     pair.send()?;
                     expect(&port, &[(1, Events::IN)]);
@@ -417,7 +418,7 @@ fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
                 while let Ok(entry) = port.dequeue_one(Some(Duration::ZERO)) {
                     assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
                 }
-                port.register(enable())??;
+                port.register(enable())?;
                 expect_nothing(&port);
                 pair.send()?;
                 expect(&port, &[(1, Events::IN)]);
@@ -438,7 +439,7 @@ fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::
                 let (port, pair) = (port(backend)?, Pair::unix()?);
                 while !stop.load(Ordering::Relaxed) {
                     let enable = Registration::enable(&pair.ours, key, EventFilter::IN, ONCE);
-                    port.register(enable)??;
+                    port.register(enable)?;
                     expect_removed(&port, &pair.ours, key)?;
                 }
                 Ok(())
@@ -449,7 +450,7 @@ fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::
                 let child = Child::fork_for(5, || {
                     let Ok(mine) = port(backend) else { return 1 };
                     let enable = Registration::enable(&inherited.ours, 1, EventFilter::OUT, ONCE);
-                    if mine.register(enable) != Ok(Ok(())) {
+                    if mine.register(enable) != Ok(()) {
                         return 2;
                     }
                     match mine.dequeue_one(Some(Duration::from_secs(2))) {
@@ -474,7 +475,7 @@ fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
         for key in [1, 2] {
             let port = port(backend)?;
             let old = Pair::unix()?;
-            port.register(Registration::enable(&old.ours, 1, EventFilter::IN, trigger))??;
+            port.register(Registration::enable(&old.ours, 1, EventFilter::IN, trigger))?;
             let _child = Child::idle()?;
             let new = Pair::unix()?;
             let new = Pair {
@@ -486,7 +487,7 @@ fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
                 key,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             (&old.theirs).write_all(b"for the child")?;
             expect_quiet(&port);
             for _ in 0..50 {
@@ -521,7 +522,7 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
                 key,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
         }
         let child = Child::idle()?;
         for (key, pair) in pairs.iter().enumerate() {
@@ -547,7 +548,7 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
         drop(child);
     }
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, LEVEL))??;
+    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, LEVEL))?;
     pair.send()?;
     expect(&port, &[(7, Events::IN)]);
     Ok(())
@@ -562,7 +563,7 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
         let polled = port.as_fd();
         let pair = Pair::unix()?;
         let ours = to_lonely_number(pair.ours)?;
-        port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))??;
+        port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))?;
         let _child = Child::idle()?;
         drop(ours);
         (&pair.theirs).write_all(b"x")?;
@@ -581,7 +582,7 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
             2,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert!(!is_ready(&polled, PollFlags::IN, Duration::ZERO));
         pair.send()?;
         wait_readiness(&polled, PollFlags::IN);

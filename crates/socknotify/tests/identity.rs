@@ -76,7 +76,7 @@ impl Fired {
             .collect::<io::Result<Vec<_>>>()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
         for (key, pair) in std::iter::once(&old).chain(&others).enumerate() {
-            port.register(Registration::enable(&pair.ours, key, filter, ONCE))??;
+            port.register(Registration::enable(&pair.ours, key, filter, ONCE))?;
             pair.send()?;
             expect(&port, &[(key, Events::IN)]);
         }
@@ -166,7 +166,7 @@ fn b3_a_new_socket_under_an_old_key_can_be_disabled(backend: Backend) -> io::Res
             if delivered {
                 assert_eq!(replaced.dequeue(), Some(Events::IN));
             }
-            let disabled = replaced.port.register(Registration::disable(&new))?;
+            let disabled = replaced.port.register(Registration::disable(&new));
             assert_eq!(disabled, Ok(()), "{batch:?}, delivered: {delivered}");
             drain_port(&replaced.port);
             theirs.write_all(b"x")?;
@@ -185,7 +185,7 @@ fn b4_a_new_socket_under_an_old_key_can_be_removed(backend: Backend) -> io::Resu
                 assert_eq!(replaced.dequeue(), Some(Events::IN));
             }
             let port = &replaced.port;
-            let removed = port.register(Registration::remove(&new))?;
+            let removed = port.register(Registration::remove(&new));
             assert_eq!(removed, Ok(()), "{batch:?}, delivered: {delivered}");
             let found = drain_port(port);
             let removals = found
@@ -211,7 +211,7 @@ fn a2_a_new_socket_under_an_old_key_belongs_to_its_port(backend: Backend) -> io:
             let elsewhere = port(backend)?;
             let enable = || Registration::enable(&new, 9, EventFilter::IN, ONCE);
             assert_eq!(
-                elsewhere.register(enable())?,
+                elsewhere.register(enable()),
                 as_told_by(&elsewhere, Err(RegistrationError::OtherPort)),
                 "{batch:?}, delivered: {delivered}"
             );
@@ -221,7 +221,7 @@ fn a2_a_new_socket_under_an_old_key_belongs_to_its_port(backend: Backend) -> io:
             }
             theirs.write_all(b"x")?;
             expect_removed(&replaced.port, &new, KEY)?;
-            elsewhere.register(enable())??;
+            elsewhere.register(enable())?;
             expect(&elsewhere, &[(9, Events::IN)]);
         }
     }
@@ -320,7 +320,7 @@ fn c6_a_new_socket_under_an_old_key_is_armed_again_like_any(backend: Backend) ->
         assert_eq!(replaced.enable(&new)?, Ok(()));
         assert_eq!(replaced.dequeue(), Some(Events::IN));
         support::drain(&new)?;
-        port.register(Registration::enable(&new, KEY, EventFilter::IN, ONCE))??;
+        port.register(Registration::enable(&new, KEY, EventFilter::IN, ONCE))?;
         expect_nothing(port);
         theirs.write_all(b"x")?;
         expect(port, &[IN]);
@@ -345,7 +345,7 @@ fn f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready(
             filter,
         } = Fired::new(backend, Kind::LOCAL, batch)?;
         let other = Pair::unix()?;
-        port.register(Registration::enable(&other.ours, OTHER.0, filter, ONCE))??;
+        port.register(Registration::enable(&other.ours, OTHER.0, filter, ONCE))?;
         other.send()?;
         let mut entries = vec![Entry::default(); others.len() + 2];
         let mut number = OwnedFd::from(old.ours);
@@ -384,12 +384,12 @@ fn g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number
             let port = port(backend)?;
             // Some other has been notified before.
             let other = Pair::unix()?;
-            port.register(Registration::enable(&other.ours, 1, EventFilter::OUT, ONCE))??;
+            port.register(Registration::enable(&other.ours, 1, EventFilter::OUT, ONCE))?;
             expect(&port, &[(1, Events::OUT)]);
 
             let old = kind.socket()?;
             let filter = EventFilter::IN | EventFilter::OUT;
-            port.register(Registration::enable(&old, KEY, filter, trigger))??;
+            port.register(Registration::enable(&old, KEY, filter, trigger))?;
             expect_quiet(&port);
             // Ready, and not registered.
             let new = Pair::unix()?;

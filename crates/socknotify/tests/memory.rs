@@ -85,7 +85,7 @@ fn a6_an_idle_registration_costs_a_small_fixed_record(backend: Backend) -> io::R
             key,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
     }
     // Every other number is the peer's. It has a part in what a table by numbers costs.
     let each = (bytes() - before) as usize / count;
@@ -104,7 +104,7 @@ fn a6_traffic_does_not_make_a_registration_cost_more(backend: Backend) -> io::Re
     let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
     let mut turn = || -> io::Result<()> {
         for (key, pair) in pairs.iter().enumerate() {
-            port.register(enable(key))??;
+            port.register(enable(key))?;
             (&pair.theirs).write_all(&[7; BYTES])?;
         }
         let mut left = pairs.len();
@@ -125,13 +125,13 @@ fn a6_traffic_does_not_make_a_registration_cost_more(backend: Backend) -> io::Re
     assert!(bytes() <= before, "{} bytes more", bytes() - before);
     // REMOVE gives everything back that is worth it, or keeps it for the next.
     for pair in &pairs {
-        port.register(Registration::remove(&pair.ours))??;
+        port.register(Registration::remove(&pair.ours))?;
     }
     drain_port(&port);
     for _ in 0..5 {
         for (key, pair) in pairs.iter().enumerate() {
-            port.register(enable(key))??;
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(enable(key))?;
+            port.register(Registration::remove(&pair.ours))?;
         }
         drain_port(&port);
     }
@@ -183,7 +183,7 @@ fn registering_again_and_dequeuing_allocates_nothing(backend: Backend) -> io::Re
 fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::OUT, LEVEL))??;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::OUT, LEVEL))?;
     let mut entries = [Entry::default(); 32];
     let mut turn = || -> io::Result<()> {
         port.post_all(&[Entry::new(2, 0, 0); 20])?;

@@ -81,9 +81,9 @@ fn g3_what_is_registered_stays_so_where_a_duplicate_cannot_be_dealt_with() -> io
         let once = Trigger::ONESHOT | Trigger::LEVEL;
         let level = Trigger::PERSISTENT | Trigger::LEVEL;
         let (ours, mut theirs) = UnixStream::pair()?;
-        port.register(Registration::enable(&ours, 1, EventFilter::IN, once))??;
+        port.register(Registration::enable(&ours, 1, EventFilter::IN, once))?;
         let (closed, mut peer) = UnixStream::pair()?;
-        port.register(Registration::enable(&closed, 2, EventFilter::IN, level))??;
+        port.register(Registration::enable(&closed, 2, EventFilter::IN, level))?;
         let _duplicate = closed.try_clone()?;
         drop(closed);
         peer.write_all(b"x")?;
@@ -123,9 +123,9 @@ fn g3_a_duplicate_gives_no_false_notification_where_there_is_no_memory_to_check(
             for number_is_used_again in [false, true] {
                 let port = CompletionPort::builder().backend(Backend::Epoll).build()?;
                 let (good, good_peer) = UnixStream::pair()?;
-                port.register(Registration::enable(&good, 0, EventFilter::IN, TRIGGERS[0]))??;
+                port.register(Registration::enable(&good, 0, EventFilter::IN, TRIGGERS[0]))?;
                 let (closed, peer) = UnixStream::pair()?;
-                port.register(Registration::enable(&closed, 1, EventFilter::IN, trigger))??;
+                port.register(Registration::enable(&closed, 1, EventFilter::IN, trigger))?;
                 let mut alive = vec![closed.try_clone()?];
                 if number_is_used_again {
                     // By a socket that is not ready.
@@ -157,7 +157,7 @@ fn g3_a_duplicate_gives_no_false_notification_where_there_is_no_memory_to_check(
             for _ in 0..3 {
                 let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
                 assert_eq!((entry.completion_key, entry.events()), (0, Events::IN));
-                port.register(Registration::enable(good, 0, EventFilter::IN, TRIGGERS[0]))??;
+                port.register(Registration::enable(good, 0, EventFilter::IN, TRIGGERS[0]))?;
             }
         }
         Ok(())

@@ -100,7 +100,7 @@ impl Server {
                 self.ended.fetch_add(1, Ordering::SeqCst);
             } else {
                 connection.key += self.slots.len();
-                self.port.register(self.enable(connection))??;
+                self.port.register(self.enable(connection))?;
             }
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl Server {
         }
         if connection.closing || rng.u32(..8) == 0 {
             self.port
-                .register(Registration::remove(&connection.socket))??;
+                .register(Registration::remove(&connection.socket))?;
             return Ok(());
         }
         match rng.u32(..8) {
@@ -139,9 +139,9 @@ impl Server {
             }
             1 => {
                 self.port.blocking(thread::yield_now);
-                self.port.register(self.enable(connection))??;
+                self.port.register(self.enable(connection))?;
             }
-            _ => self.port.register(self.enable(connection))??,
+            _ => self.port.register(self.enable(connection))?,
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ fn run_round(server: &Server, first_key: usize, seed: u64) -> io::Result<()> {
             sent,
             closing: false,
         });
-        server.port.register(server.enable(connection))??;
+        server.port.register(server.enable(connection))?;
     }
     thread::scope(|scope| {
         let senders: Vec<_> = peers
@@ -301,7 +301,7 @@ fn forget_the_closed(backend: Backend, sockets: usize) -> io::Result<()> {
         for (key, pair) in pairs.iter().enumerate() {
             for socket in [&pair.ours, &pair.theirs] {
                 let enable = Registration::enable(socket, key, EventFilter::IN, ONCE);
-                port.register(enable)??;
+                port.register(enable)?;
             }
         }
         assert_eq!(counted(port.snapshot().registrations), 2 * sockets);
@@ -310,8 +310,8 @@ fn forget_the_closed(backend: Backend, sockets: usize) -> io::Result<()> {
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
     for socket in pairs.iter().flat_map(|pair| [&pair.ours, &pair.theirs]) {
-        port.register(Registration::enable(socket, 0, EventFilter::IN, ONCE))??;
-        port.register(Registration::remove(socket))??;
+        port.register(Registration::enable(socket, 0, EventFilter::IN, ONCE))?;
+        port.register(Registration::remove(socket))?;
     }
     let found = drain_port(&port);
     let removed = found
@@ -324,7 +324,7 @@ fn forget_the_closed(backend: Backend, sockets: usize) -> io::Result<()> {
     assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
     // Nothing of all this has hurt the port.
     let last = &pairs[sockets / 2];
-    port.register(Registration::enable(&last.ours, 7, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&last.ours, 7, EventFilter::IN, ONCE))?;
     last.send()?;
     let entry = port.dequeue_one(Some(PATIENCE))?;
     assert_eq!((entry.completion_key, entry.events()), (7, Events::IN));

@@ -42,7 +42,7 @@ fn another_loop_is_told_of_sockets_and_packets() -> io::Result<()> {
         let (ours, mut theirs) = UnixStream::pair()?;
         for _ in 0..10 {
             let trigger = Trigger::ONESHOT | Trigger::LEVEL;
-            port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))??;
+            port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))?;
             theirs.write_all(b"x")?;
             assert!(is_told(&outer)?);
             assert_eq!(dequeue(&port), Ok(1));
@@ -77,7 +77,7 @@ fn another_loop_is_told_when_the_set_was_built_anew() -> io::Result<()> {
             1,
             EventFilter::IN,
             Trigger::LEVEL,
-        ))??;
+        ))?;
         drop(ours);
         theirs.write_all(b"x")?;
         for _ in 0..1000 {
@@ -90,7 +90,7 @@ fn another_loop_is_told_when_the_set_was_built_anew() -> io::Result<()> {
             2,
             EventFilter::IN,
             Trigger::LEVEL,
-        ))??;
+        ))?;
         // What it was told before.
         let mut events = Vec::<epoll::Event>::with_capacity(4);
         let spare = rustix::buffer::spare_capacity(&mut events);

@@ -65,10 +65,7 @@ impl Run {
         what: &str,
         registration: Registration<'_>,
     ) -> Result<(), Problem> {
-        self.port
-            .register(registration)
-            .context(what)?
-            .context(what)
+        self.port.register(registration).context(what)
     }
 
     pub(crate) fn post(&self, entry: Entry) -> Result<(), Problem> {

@@ -296,7 +296,7 @@ impl<T: Source, M> Port<T, M> {
         let watch = || -> io::Result<()> {
             home.port.system().adopt(socket, key)??;
             let registration = Registration::arm(socket, key, EventFilter::IN, false);
-            home.port.register(registration)??;
+            home.port.register(registration)?;
             Ok(())
         };
         if let Err(error) = watch() {

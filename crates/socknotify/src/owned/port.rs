@@ -14,7 +14,8 @@ use super::timers::Timers;
 use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
 use crate::sys::RawSocket;
 use crate::{
-    CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, Trigger,
+    CompletionPort, Entry, Error, EventFilter, RegisterError, Registration, RegistrationError,
+    Snapshot, Trigger,
 };
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
@@ -137,7 +138,7 @@ impl<T: Source, M> Port<T, M> {
             let at = shared.deadlines.ticks_until(deadline);
             shared.deadlines.set(&shared.home, key, at);
         }
-        if let Ok(Err(error)) = shared.home.port.register(registration) {
+        if let Err(RegisterError::Entry(error)) = shared.home.port.register(registration) {
             if let Some(node) = shared.take_back(key) {
                 shared.refuse(node, error);
             }
@@ -167,9 +168,13 @@ impl<T: Source, M> Port<T, M> {
             .insert(place)
             .ok_or(RegistrationError::LimitReached)?;
         enable.completion_key = home.slots.key(token);
-        either(home.port.register(enable))
-            .map(|()| Id(token))
-            .inspect_err(|_| drop(home.slots.remove(token)))
+        match home.port.register(enable) {
+            Ok(()) => Ok(Id(token)),
+            Err(error) => {
+                home.slots.remove(token);
+                Err(error.into())
+            }
+        }
     }
 
     /// Serve a shared socket no longer. When no thread can be notified of it any more, the port reports
@@ -193,7 +198,7 @@ impl<T: Source, M> Port<T, M> {
         let mut place = home.slots.get(id.0);
         match &mut place {
             Some(place) if !place.ends => {
-                either(home.port.register(remove))?;
+                home.port.register(remove)?;
                 place.ends = true;
                 Ok(())
             }
@@ -359,14 +364,6 @@ impl<M> From<SendError<M>> for io::Error {
     }
 }
 
-/// The call's result, and in it the entry's.
-type Outcome = Result<Result<(), RegistrationError>, Error>;
-
-/// One error for the call's and the entry's: here both have the same consequence.
-fn either(outcome: Outcome) -> io::Result<()> {
-    Ok(outcome??)
-}
-
 pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -453,7 +450,7 @@ impl<T, M> Shared<T, M> {
     fn adopt_by(
         &self,
         connection: T,
-        adopt: impl FnOnce(RawSocket, usize) -> Outcome,
+        adopt: impl FnOnce(RawSocket, usize) -> Result<Result<(), RegistrationError>, Error>,
     ) -> Result<Held<T>, AdoptError<T>>
     where
         T: Source,
@@ -465,8 +462,8 @@ impl<T, M> Shared<T, M> {
             home.count_off();
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
-        let adopted = adopt(socket, home.slots.key(token));
-        if let Err(error) = either(adopted) {
+        let adopted = adopt(socket, home.slots.key(token)).map_err(RegisterError::from);
+        if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
             home.slots.remove(token);
             home.count_off();
             return Err(AdoptError::new(connection, error));

@@ -136,6 +136,9 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Hand a connection back to the port. It is armed by the next [`process`](Self::process).
     ///
+    /// This does not fail. What the system refuses to watch is reported as [`Event::Refused`]; once the port is
+    /// closed, so is the connection.
+    ///
     /// # Panics
     ///
     /// If the connection belongs to another port. It is closed, and deregistered there; the others that

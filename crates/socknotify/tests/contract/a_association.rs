@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use socket2::Socket;
 use socknotify::{
-    Backend, CompletionPort, Entry, EventFilter, Events, Registration, RegistrationError, Trigger,
+    Backend, CompletionPort, Entry, EventFilter, Events, RegisterError, Registration,
+    RegistrationError, Trigger,
 };
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
@@ -101,15 +102,15 @@ fn assert_refused(other: &CompletionPort, socket: &Socket) -> io::Result<()> {
     for trigger in EVERY {
         for key in [KEY, OTHER_KEY] {
             let entry = Registration::enable(socket, key, EventFilter::ALL, trigger);
-            let result = other.register(entry)?;
+            let result = other.register(entry);
             assert_eq!(result, as_told_by(other, Err(RegistrationError::OtherPort)));
-            assert_eq!(result.map_err(RegistrationError::code), Err(87));
+            assert_eq!(result.map_err(RegisterError::code), Err(87));
         }
     }
     // It has nothing to disable or remove there either.
-    assert_eq!(other.register(Registration::disable(socket))?, Ok(()));
-    let found = other.register(Registration::remove(socket))?;
-    assert_eq!(found, Err(RegistrationError::NotFound));
+    assert_eq!(other.register(Registration::disable(socket)), Ok(()));
+    let found = other.register(Registration::remove(socket));
+    assert_eq!(found, Err(RegistrationError::NotFound.into()));
     assert_eq!(counted(other.snapshot().registrations), 0);
     expect_nothing(other);
     Ok(())
@@ -125,7 +126,7 @@ fn a2_a_second_port_is_refused_and_the_first_is_untouched(backend: Backend) -> i
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             assert_refused(&second, &pair.ours)?;
             assert_armed(&first, &pair)?;
         }
@@ -144,15 +145,15 @@ fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
         KEY,
         EventFilter::IN,
         LEVEL,
-    ))??;
-    first.register(Registration::disable(&disabled.ours))??;
+    ))?;
+    first.register(Registration::disable(&disabled.ours))?;
     assert_refused(&second, &disabled.ours)?;
     first.register(Registration::enable(
         &disabled.ours,
         KEY,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     assert_armed(&first, &disabled)?;
 
     let fired = Pair::unix()?;
@@ -161,7 +162,7 @@ fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
         KEY,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     assert_armed(&first, &fired)?;
     assert_refused(&second, &fired.ours)?;
     first.register(Registration::enable(
@@ -169,7 +170,7 @@ fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
         KEY,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     assert_armed(&first, &fired)
 }
 
@@ -181,8 +182,8 @@ fn a2_a_socket_is_free_again_when_its_removal_was_notified(backend: Backend) -> 
         KEY,
         EventFilter::IN,
         LEVEL,
-    ))??;
-    first.register(Registration::remove(&pair.ours))??;
+    ))?;
+    first.register(Registration::remove(&pair.ours))?;
     // Open in the contract: while the removal is under way, the socket is the first port's still.
     assert_refused(&second, &pair.ours)?;
     expect(&first, &[(KEY, Events::REMOVE)]);
@@ -192,7 +193,7 @@ fn a2_a_socket_is_free_again_when_its_removal_was_notified(backend: Backend) -> 
         KEY,
         EventFilter::IN,
         LEVEL,
-    ))??;
+    ))?;
     assert_armed(&second, &pair)?;
     assert_refused(&first, &pair.ours)
 }
@@ -206,14 +207,14 @@ fn a2_a_socket_is_free_again_when_its_port_is_closed(backend: Backend) -> io::Re
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         first.close();
         second.register(Registration::enable(
             &pair.ours,
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert_armed(&second, &pair)?;
     }
     Ok(())
@@ -228,8 +229,8 @@ fn a2_a_socket_is_free_again_when_its_port_is_dropped(backend: Backend) -> io::R
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
-        first.register(Registration::remove(&pair.ours))??;
+        ))?;
+        first.register(Registration::remove(&pair.ours))?;
         drop(first);
         let second = port(backend)?;
         second.register(Registration::enable(
@@ -237,7 +238,7 @@ fn a2_a_socket_is_free_again_when_its_port_is_dropped(backend: Backend) -> io::R
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert_armed(&second, &pair)?;
     }
     Ok(())
@@ -252,7 +253,7 @@ fn a2_a_new_socket_under_an_old_number_is_free(backend: Backend) -> io::Result<(
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         let number = take_number(old.ours, new.ours)?;
         let pair = Pair {
             ours: number,
@@ -263,13 +264,13 @@ fn a2_a_new_socket_under_an_old_number_is_free(backend: Backend) -> io::Result<(
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert_armed(&second, &pair)?;
         expect_nothing(&first);
         // Now it is the first port that is refused.
         let entry = Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
         let refused = as_told_by(&first, Err(RegistrationError::OtherPort));
-        assert_eq!(first.register(entry)?, refused);
+        assert_eq!(first.register(entry), refused);
         assert_armed_again(&second, &pair, trigger)?;
     }
     Ok(())
@@ -283,7 +284,7 @@ fn assert_armed_again(port: &CompletionPort, pair: &Pair, trigger: Trigger) -> i
         KEY,
         EventFilter::IN,
         trigger,
-    ))??;
+    ))?;
     assert_armed(port, pair)
 }
 
@@ -299,11 +300,11 @@ fn a3_enable_overwrites_the_filter(backend: Backend) -> io::Result<()> {
             (EventFilter::IN, Events::IN),
         ];
         for (filter, events) in filters {
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
             expect(&port, &[(KEY, events)]);
         }
         for filter in [EventFilter::NONE, EventFilter::HANGUP] {
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
             expect_nothing(&port);
         }
         assert_eq!(counted(port.snapshot().registrations), 1);
@@ -318,7 +319,7 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
     pair.send()?;
     let enable = |trigger| -> io::Result<()> {
         let entry = Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-        Ok(port.register(entry)??)
+        Ok(port.register(entry)?)
     };
     const IN: (usize, Events) = (KEY, Events::IN);
     for from in EVERY {
@@ -376,12 +377,12 @@ fn a3_enable_enables_what_is_disabled(backend: Backend) -> io::Result<()> {
             KEY,
             EventFilter::OUT,
             trigger,
-        ))??;
-        port.register(Registration::disable(&pair.ours))??;
+        ))?;
+        port.register(Registration::disable(&pair.ours))?;
         // One that was queued already may come.
         assert!(drain_port(&port).len() <= 1);
         assert_armed_again(&port, &pair, trigger)?;
-        port.register(Registration::disable(&pair.ours))??;
+        port.register(Registration::disable(&pair.ours))?;
     }
     Ok(())
 }
@@ -398,13 +399,13 @@ fn a3_enable_takes_back_what_is_not_wanted_any_more(backend: Backend) -> io::Res
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         pair.send()?;
         // A call in which the port may find out, and queue what it found.
         let packet = Entry::new(99, 0, 0);
         port.post(packet)?;
         for filter in [EventFilter::OUT, EventFilter::HANGUP, EventFilter::NONE] {
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
         }
         assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Ok(packet));
         expect_nothing(&port);
@@ -417,7 +418,7 @@ fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<
     for kind in Kind::all() {
         let pair = kind.pair()?;
         for _ in 0..10 {
-            port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))??;
+            port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
         }
         assert_eq!(counted(port.snapshot().registrations), 1, "{kind}");
         assert_armed(&port, &pair)?;
@@ -427,8 +428,8 @@ fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<
         expect_removed(&port, &pair.ours, KEY)?;
         expect_nothing(&port);
         assert_eq!(counted(port.snapshot().registrations), 0, "{kind}");
-        let again = port.register(Registration::remove(&pair.ours))?;
-        assert_eq!(again, Err(RegistrationError::NotFound), "{kind}");
+        let again = port.register(Registration::remove(&pair.ours));
+        assert_eq!(again, Err(RegistrationError::NotFound.into()), "{kind}");
     }
     Ok(())
 }
@@ -438,9 +439,9 @@ fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<
 fn assert_key_refused(port: &CompletionPort, socket: &Socket) -> io::Result<()> {
     for trigger in EVERY {
         for filter in [EventFilter::ALL, EventFilter::OUT, EventFilter::NONE] {
-            let result = port.register(Registration::enable(socket, OTHER_KEY, filter, trigger))?;
+            let result = port.register(Registration::enable(socket, OTHER_KEY, filter, trigger));
             assert_eq!(result, as_told_by(port, Err(RegistrationError::OtherKey)));
-            assert_eq!(result.map_err(RegistrationError::code), Err(87));
+            assert_eq!(result.map_err(RegisterError::code), Err(87));
         }
     }
     Ok(())
@@ -456,7 +457,7 @@ fn a4_another_key_is_refused_and_changes_nothing(backend: Backend) -> io::Result
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             assert_key_refused(&port, &pair.ours)?;
             // Neither the filter nor the trigger has changed.
             assert_armed(&port, &pair)?;
@@ -481,8 +482,8 @@ fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> 
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
-        port.register(Registration::disable(&pair.ours))??;
+        ))?;
+        port.register(Registration::disable(&pair.ours))?;
         assert_key_refused(&port, &pair.ours)?;
         // It stays disabled.
         pair.send()?;
@@ -493,7 +494,7 @@ fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> 
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert_armed(&port, &pair)?;
     }
     Ok(())
@@ -508,7 +509,7 @@ fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io:
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert_armed(&port, &pair)?;
         assert_key_refused(&port, &pair.ours)?;
         // It stays disarmed.
@@ -520,7 +521,7 @@ fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io:
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         assert_armed(&port, &pair)?;
     }
     Ok(())
@@ -533,7 +534,7 @@ fn a4_the_key_changes_by_way_of_remove(backend: Backend) -> io::Result<()> {
             let pair = kind.pair()?;
             for key in [KEY, OTHER_KEY, KEY] {
                 let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
-                port.register(entry)??;
+                port.register(entry)?;
                 pair.send()?;
                 expect(&port, &[(key, Events::IN)]);
                 pair.drain()?;
@@ -555,7 +556,7 @@ fn a4_any_value_can_be_a_key(backend: Backend) -> io::Result<()> {
         usize::MAX / 2 + 1,
     ] {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+        port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
         pair.send()?;
         expect(&port, &[(key, Events::IN)]);
         expect_removed(&port, &pair.ours, key)?;
@@ -575,15 +576,15 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
-            port.register(Registration::remove(&pair.ours))??;
+            ))?;
+            port.register(Registration::remove(&pair.ours))?;
             for again in EVERY {
                 for key in [KEY, OTHER_KEY] {
                     let entry = Registration::enable(&pair.ours, key, EventFilter::IN, again);
-                    let result = port.register(entry)?;
+                    let result = port.register(entry);
                     let refused = as_told_by(&port, Err(RegistrationError::RemovePending));
                     assert_eq!(result, refused, "{kind}");
-                    assert_eq!(result.map_err(RegistrationError::code), Err(87));
+                    assert_eq!(result.map_err(RegisterError::code), Err(87));
                 }
             }
             expect(&port, &[(KEY, Events::REMOVE)]);
@@ -593,7 +594,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             assert_armed(&port, &pair)?;
         }
     }
@@ -603,7 +604,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
 fn a5_enable_is_refused_in_the_batch_that_removes(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
     // Even though the REMOVE notification comes out of this very call.
     let mut batch = [
         Registration::remove(&pair.ours),
@@ -616,6 +617,6 @@ fn a5_enable_is_refused_in_the_batch_that_removes(backend: Backend) -> io::Resul
     assert_eq!(batch[1].result(), refused);
     assert_eq!(entries.len(), 1);
     assert_eq!(entries[0].events(), Events::REMOVE);
-    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
     assert_armed(&port, &pair)
 }

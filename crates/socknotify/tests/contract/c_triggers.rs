@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
-    Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
+    RegistrationError, Trigger,
 };
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
@@ -88,22 +88,30 @@ fn c1_only_sound_combinations_of_triggers_are_accepted(backend: Backend) -> io::
         KEY,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     for bits in 0..=u8::MAX {
         let trigger = Trigger::from_bits_retain(bits);
         let unknown = Pair::unix()?;
         let entry = Registration::enable(&unknown.ours, KEY, EventFilter::IN, trigger);
-        let result = port.register(entry)?;
+        let result = port.register(entry);
         if sound.contains(&bits) {
             assert_eq!(result, Ok(()), "{bits:#x}");
-            port.register(Registration::remove(&unknown.ours))??;
+            port.register(Registration::remove(&unknown.ours))?;
             expect(&port, &[(KEY, Events::REMOVE)]);
         } else {
-            assert_eq!(result, Err(RegistrationError::InvalidTrigger), "{bits:#x}");
-            assert_eq!(result.map_err(RegistrationError::code), Err(87));
+            assert_eq!(
+                result,
+                Err(RegistrationError::InvalidTrigger.into()),
+                "{bits:#x}"
+            );
+            assert_eq!(result.map_err(RegisterError::code), Err(87));
             let entry = Registration::enable(&known.ours, KEY, EventFilter::ALL, trigger);
-            let result = port.register(entry)?;
-            assert_eq!(result, Err(RegistrationError::InvalidTrigger), "{bits:#x}");
+            let result = port.register(entry);
+            assert_eq!(
+                result,
+                Err(RegistrationError::InvalidTrigger.into()),
+                "{bits:#x}"
+            );
         }
         assert_eq!(counted(port.snapshot().registrations), 1);
     }
@@ -125,7 +133,7 @@ fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<(
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         for _ in 0..3 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -149,18 +157,18 @@ fn c2_nothing_comes_while_disabled_and_nothing_is_stored_up(backend: Backend) ->
         for trigger in EVERY {
             let pair = kind.pair()?;
             let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-            port.register(enable())??;
-            port.register(Registration::disable(&pair.ours))??;
+            port.register(enable())?;
+            port.register(Registration::disable(&pair.ours))?;
             for _ in 0..3 {
                 pair.send()?;
                 expect_nothing(&port);
                 pair.drain()?;
             }
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
             pair.send()?;
             expect(&port, &[IN]);
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             wait_until("it is removed", || {
                 drain_port(&port)
                     .iter()
@@ -176,7 +184,7 @@ fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(backend: Backend) -> io::R
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-        port.register(enable())??;
+        port.register(enable())?;
         for _ in 0..3 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -186,7 +194,7 @@ fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(backend: Backend) -> io::R
                 expect_nothing(&port);
                 pair.drain()?;
             }
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
         }
     }
@@ -201,7 +209,7 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
         for trigger in EVERY {
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
             if end_shows_behind_data() {
                 for _ in 0..3 {
                     pair.send()?;
@@ -213,7 +221,7 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
             if trigger != LEVEL {
                 expect_nothing(&port);
             }
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             let last = drain_port(&port);
             assert!(last.len() <= 2, "{kind}: {last:?}");
         }
@@ -233,7 +241,7 @@ fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
     for trigger in EVERY {
         let pair = Pair::unix()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+        port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
         pair.send()?;
         let_it_queue(&port)?;
         if !end_shows_behind_data() {
@@ -247,7 +255,7 @@ fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
         if trigger != LEVEL {
             expect_nothing(&port);
         }
-        port.register(Registration::remove(&pair.ours))??;
+        port.register(Registration::remove(&pair.ours))?;
         let last = drain_port(&port);
         assert!(last.len() <= 2, "{last:?}");
     }
@@ -262,7 +270,7 @@ fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()
         let pair = kind.pair()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
         let enable = || Registration::enable(&pair.ours, KEY, filter, EDGE_ONCE);
-        port.register(enable())??;
+        port.register(enable())?;
         pair.send()?;
         let_it_queue(&port)?;
         if !end_shows_behind_data() {
@@ -273,7 +281,7 @@ fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()
 
         let mut seen = port.dequeue_one(Some(PATIENCE))?.events();
         expect_packets(&port, &[POSTED]);
-        port.register(enable())??;
+        port.register(enable())?;
         for (_, events) in drain_port(&port) {
             seen |= events;
         }
@@ -281,7 +289,7 @@ fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()
             seen.contains(Events::IN | Events::HANGUP),
             "{kind}: {seen:?}"
         );
-        port.register(Registration::remove(&pair.ours))??;
+        port.register(Registration::remove(&pair.ours))?;
         expect(&port, &[(KEY, Events::REMOVE)]);
     }
     Ok(())
@@ -304,12 +312,12 @@ fn c3_what_becomes_true_is_merged_behind_a_packet_that_is_void(backend: Backend)
                     void.iter().enumerate().try_for_each(|(index, pair)| {
                         let key = VOID + index;
                         let enable = Registration::enable(&pair.ours, key, filter, void_trigger);
-                        port.register(enable)?.map_err(io::Error::from)
+                        port.register(enable).map_err(io::Error::from)
                     })
                 };
                 enable_void(EventFilter::IN)?;
                 let filter = EventFilter::IN | EventFilter::HANGUP;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 for pair in void.iter().chain([&pair]) {
                     pair.send()?;
                 }
@@ -343,9 +351,9 @@ fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
                 (EventFilter::ALL, Events::IN | Events::OUT),
             ];
             for (filter, events) in conditions {
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 expect(&port, &[(KEY, events)]);
-                port.register(Registration::disable(&pair.ours))??;
+                port.register(Registration::disable(&pair.ours))?;
                 let rest = drain_port(&port);
                 assert!(
                     rest.is_empty() || trigger == LEVEL && rest.len() == 1,
@@ -366,7 +374,7 @@ fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io
             KEY,
             EventFilter::IN,
             LEVEL,
-        ))??;
+        ))?;
         expect_nothing(&port);
         for _ in 0..3 {
             pair.send()?;
@@ -393,7 +401,7 @@ fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
             key,
             EventFilter::IN,
             LEVEL,
-        ))??;
+        ))?;
         pair.send()?;
     }
     let mut counts = [0; SOCKETS];
@@ -421,7 +429,7 @@ fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io
             KEY,
             EventFilter::ALL,
             LEVEL,
-        ))??;
+        ))?;
         pair.send()?;
     }
     for _ in 0..20 {
@@ -473,7 +481,7 @@ fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()>
         KEY,
         EventFilter::ALL,
         LEVEL,
-    ))??;
+    ))?;
     let next = |events| {
         // The first may have been queued before the latest change.
         let _ = port.dequeue_one(Some(Duration::ZERO));
@@ -503,7 +511,7 @@ fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<(
             pair.send()?;
             let enable = || Registration::enable(&pair.ours, KEY, EventFilter::ALL, trigger);
             for _ in 0..5 {
-                port.register(enable())??;
+                port.register(enable())?;
                 expect_nothing(&port);
             }
             // Until it has fallen and risen.
@@ -514,7 +522,7 @@ fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<(
             assert_eq!(entry.completion_key, KEY);
             assert!(entry.events().contains(Events::IN));
             expect_nothing(&port);
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             expect(&port, &[(KEY, Events::REMOVE)]);
         }
     }
@@ -538,8 +546,8 @@ fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
                 .collect();
             for _ in 0..ROUNDS {
                 let filter = EventFilter::ALL;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
-                port.register(Registration::disable(&pair.ours))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.register(Registration::disable(&pair.ours))?;
             }
             drop(close);
             for thread in threads {
@@ -557,7 +565,7 @@ fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
         let pair = kind.pair()?;
-        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, EDGE))??;
+        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, EDGE))?;
         for _ in 0..10 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -576,20 +584,20 @@ fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
             let pair = kind.pair()?;
             let enable = || Registration::enable(&pair.ours, KEY, EventFilter::OUT, trigger);
             // Writable when it is enabled, and full when it is.
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
             for _ in 0..3 {
                 let mut sent = pair.fill()?;
                 // TCP may find room on the way, which is an edge.
                 while !drain_port(&port).is_empty() {
-                    port.register(enable())??;
+                    port.register(enable())?;
                     sent += pair.fill()?;
                 }
-                port.register(enable())??;
+                port.register(enable())?;
                 pair.make_room(sent)?;
                 expect(&port, &[(KEY, Events::OUT)]);
             }
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             wait_until("it is removed", || {
                 drain_port(&port)
                     .iter()
@@ -612,7 +620,7 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
             KEY,
             EventFilter::ALL,
             trigger,
-        ))??;
+        ))?;
         expect_nothing(&port);
         pair.make_room(sent)?;
         let entry = port.dequeue_one(Some(PATIENCE))?;
@@ -626,7 +634,7 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
             KEY,
             EventFilter::ALL,
             trigger,
-        ))??;
+        ))?;
         expect_nothing(&port);
         pair.send()?;
         let entry = port.dequeue_one(Some(PATIENCE))?;
@@ -638,7 +646,7 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
             KEY,
             EventFilter::ALL,
             trigger,
-        ))??;
+        ))?;
         expect_nothing(&port);
         if !end_shows_behind_data() {
             pair.drain()?;
@@ -659,17 +667,17 @@ fn c5_edge_gives_none_for_what_rose_while_disabled(backend: Backend) -> io::Resu
     for trigger in [EDGE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-        port.register(enable())??;
+        port.register(enable())?;
         for _ in 0..3 {
-            port.register(Registration::disable(&pair.ours))??;
+            port.register(Registration::disable(&pair.ours))?;
             pair.send()?;
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
             // Fallen and risen, all of it while disabled.
-            port.register(Registration::disable(&pair.ours))??;
+            port.register(Registration::disable(&pair.ours))?;
             pair.drain()?;
             pair.send()?;
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
             pair.drain()?;
             pair.send()?;
@@ -686,19 +694,19 @@ fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
     let enable = |trigger| Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
     for level in [LEVEL, ONCE] {
         for edge in [EDGE, EDGE_ONCE] {
-            port.register(enable(level))??;
+            port.register(enable(level))?;
             pair.send()?;
             expect(&port, &[IN]);
-            port.register(enable(edge))??;
+            port.register(enable(edge))?;
             // One may have been queued while it was level-triggered.
             assert!(drain_port(&port).len() <= usize::from(level == LEVEL));
-            port.register(enable(edge))??;
+            port.register(enable(edge))?;
             expect_nothing(&port);
             pair.drain()?;
             pair.send()?;
             expect(&port, &[IN]);
             expect_nothing(&port);
-            port.register(enable(level))??;
+            port.register(enable(level))?;
             expect(&port, &[IN]);
             pair.drain()?;
             assert!(drain_port(&port).len() <= 1);
@@ -716,12 +724,12 @@ fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -
             for queue_it in [true, false] {
                 let pair = kind.pair()?;
                 let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-                port.register(enable())??;
+                port.register(enable())?;
                 pair.send()?;
                 if queue_it {
                     let_it_queue(&port)?;
                 }
-                port.register(enable())??;
+                port.register(enable())?;
                 if queue_it {
                     expect_packets(&port, &[notification(KEY, Events::IN), POSTED]);
                 } else {
@@ -739,7 +747,7 @@ fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> 
     for kind in Kind::streams() {
         let pair = kind.pair()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.register(Registration::enable(&pair.ours, KEY, filter, EDGE))??;
+        port.register(Registration::enable(&pair.ours, KEY, filter, EDGE))?;
         pair.send()?;
         expect(&port, &[IN]);
         // IN goes on to hold.
@@ -785,13 +793,13 @@ fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<(
                     Ok(())
                 });
                 let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-                port.register(enable())??;
+                port.register(enable())?;
                 let mut sum = pair.drain()?;
                 while sum < BYTES {
                     received.store(sum, Ordering::SeqCst);
                     expect(&port, &[IN]);
                     if trigger == EDGE_ONCE {
-                        port.register(enable())??;
+                        port.register(enable())?;
                     }
                     sum += pair.drain()?;
                 }
@@ -821,14 +829,14 @@ fn enable_all_the_time(backend: Backend, filters: [EventFilter; 2]) -> io::Resul
     let pair = Pair::unix()?;
     let stop = AtomicBool::new(false);
     let enable = |filter| Registration::enable(&pair.ours, KEY, filter, EDGE);
-    port.register(enable(filters[0]))??;
+    port.register(enable(filters[0]))?;
     thread::scope(|scope| -> io::Result<()> {
         let busy = scope.spawn(|| -> io::Result<()> {
             for filter in filters.into_iter().cycle() {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                port.register(enable(filter))??;
+                port.register(enable(filter))?;
                 thread::yield_now();
             }
             Ok(())
@@ -875,7 +883,7 @@ fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result
             }
             let filter = EventFilter::IN | EventFilter::OUT;
             for round in 0..ROUNDS {
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 assert_eq!((&pair.theirs).write(b"x")?, 1);
                 loop {
                     match told.recv_timeout(PATIENCE) {
@@ -891,7 +899,7 @@ fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result
                     }
                 }
                 pair.drain()?;
-                port.register(Registration::disable(&pair.ours))??;
+                port.register(Registration::disable(&pair.ours))?;
             }
             Ok(())
         })?;
@@ -904,7 +912,7 @@ fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Re
     for kind in Kind::all() {
         let pair = kind.pair()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE);
-        port.register(enable())??;
+        port.register(enable())?;
         for _ in 0..5 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -912,18 +920,18 @@ fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Re
             expect_nothing(&port);
             pair.send()?;
             expect_nothing(&port);
-            port.register(enable())??;
+            port.register(enable())?;
             expect(&port, &[IN]);
             expect_nothing(&port);
             pair.drain()?;
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
         }
     }
     for kind in Kind::all() {
         let pair = kind.pair()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, EDGE_ONCE);
-        port.register(enable())??;
+        port.register(enable())?;
         for _ in 0..5 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -931,7 +939,7 @@ fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Re
             pair.send()?;
             expect_nothing(&port);
             pair.drain()?;
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
         }
     }
@@ -947,15 +955,15 @@ fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
             KEY,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         pair.send()?;
         expect(&port, &[IN]);
         assert_eq!(counted(port.snapshot().registrations), 1);
         let other = Registration::enable(&pair.ours, KEY + 1, EventFilter::IN, trigger);
         let refused = as_told_by(&port, Err(RegistrationError::OtherKey));
-        assert_eq!(port.register(other)?, refused);
-        port.register(Registration::disable(&pair.ours))??;
-        port.register(Registration::remove(&pair.ours))??;
+        assert_eq!(port.register(other), refused);
+        port.register(Registration::disable(&pair.ours))?;
+        port.register(Registration::remove(&pair.ours))?;
         expect(&port, &[(KEY, Events::REMOVE)]);
     }
     Ok(())
@@ -968,13 +976,13 @@ fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Resul
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
             let enable = || Registration::enable(&pair.ours, KEY, filter, trigger);
-            port.register(enable())??;
+            port.register(enable())?;
             pair.send()?;
             expect(&port, &[IN]);
             reset(pair.theirs)?;
             wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
             expect_quiet(&port);
-            port.register(enable())??;
+            port.register(enable())?;
             if trigger == ONCE {
                 let entry = port.dequeue_one(Some(PATIENCE))?;
                 assert!(entry.events().contains(Events::ERR | Events::HANGUP));
@@ -991,11 +999,11 @@ fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
     let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE);
-    port.register(enable())??;
+    port.register(enable())?;
     pair.send()?;
     let_it_queue(&port)?;
     // Enabled while its notification waits: that one is delivered, and disables.
-    port.register(enable())??;
+    port.register(enable())?;
     expect_packets(&port, &[notification(KEY, Events::IN), POSTED]);
     expect_nothing(&port);
     Ok(())
@@ -1007,14 +1015,14 @@ fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
         let pair = kind.pair()?;
         let both = EventFilter::IN | EventFilter::OUT;
         let enable = |filter| Registration::enable(&pair.ours, KEY, filter, ONCE);
-        port.register(enable(both))??;
+        port.register(enable(both))?;
         expect(&port, &[(KEY, Events::OUT)]);
         pair.send()?;
         expect_nothing(&port);
-        port.register(enable(both))??;
+        port.register(enable(both))?;
         expect(&port, &[(KEY, Events::IN | Events::OUT)]);
         expect_nothing(&port);
-        port.register(enable(EventFilter::IN))??;
+        port.register(enable(EventFilter::IN))?;
         expect(&port, &[IN]);
         expect_nothing(&port);
     }
@@ -1026,7 +1034,7 @@ fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
         KEY,
         EventFilter::ALL,
         ONCE,
-    ))??;
+    ))?;
     pair.send()?;
     expect(&port, &[IN]);
     pair.make_room(sent)?;
@@ -1062,7 +1070,7 @@ fn serve_exclusively(backend: Backend, places: usize, in_one_call: bool) -> io::
     };
     let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
     for key in 0..SOCKETS {
-        port.register(enable(key))??;
+        port.register(enable(key))?;
     }
 
     let serve = || -> Result<(), Error> {
@@ -1094,7 +1102,7 @@ fn serve_exclusively(backend: Backend, places: usize, in_one_call: bool) -> io::
                 if in_one_call {
                     batch.push(enable(key));
                 } else {
-                    assert_eq!(port.register(enable(key))?, Ok(()));
+                    assert_eq!(port.register(enable(key)), Ok(()));
                 }
             }
         }

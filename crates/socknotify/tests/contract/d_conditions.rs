@@ -66,13 +66,13 @@ fn told(events: Events, filter: EventFilter) -> Events {
 /// What a one-shot look at the conditions of a new socket gives, and no trace of it afterwards.
 #[track_caller]
 fn look(port: &CompletionPort, socket: &Socket, filter: EventFilter) -> io::Result<Events> {
-    port.register(Registration::enable(socket, KEY, filter, ONCE))??;
+    port.register(Registration::enable(socket, KEY, filter, ONCE))?;
     let found = drain_port(port);
     assert!(found.len() <= 1, "{found:?}");
     let events = found
         .iter()
         .fold(Events::empty(), |all, &(_, events)| all | events);
-    port.register(Registration::remove(socket))??;
+    port.register(Registration::remove(socket))?;
     expect(port, &[(KEY, Events::REMOVE)]);
     Ok(events)
 }
@@ -87,7 +87,7 @@ fn d1_data_is_in(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             expect_nothing(&port);
             pair.send()?;
             expect(&port, &[IN]);
@@ -109,7 +109,7 @@ fn d1_a_datagram_without_data_is_in(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::ALL,
                 trigger,
-            ))??;
+            ))?;
             drain_some(&port);
             assert_eq!(pair.theirs.send(&[])?, 0);
             wait_readiness(&pair.ours, PollFlags::IN);
@@ -118,7 +118,7 @@ fn d1_a_datagram_without_data_is_in(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::IN,
                 LEVEL,
-            ))??;
+            ))?;
             expect(&port, &[IN]);
             let mut byte = [std::mem::MaybeUninit::uninit()];
             assert_eq!(pair.ours.recv(&mut byte)?, 0);
@@ -146,14 +146,14 @@ fn d1_the_end_of_a_stream_is_in(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             drop(pair.theirs);
             expect(&port, &[IN]);
             if trigger == LEVEL {
                 // It never ends to hold.
                 expect(&port, &[IN, IN, IN]);
             }
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             assert!(drain_port(&port).len() <= 2);
         }
     }
@@ -166,7 +166,7 @@ fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
         for trigger in EVERY {
             let listener = kind.listener()?;
             let enable = || Registration::enable(&listener.socket, KEY, EventFilter::ALL, trigger);
-            port.register(enable())??;
+            port.register(enable())?;
             expect_nothing(&port);
             for _ in 0..3 {
                 let _client = listener.connect()?;
@@ -178,7 +178,7 @@ fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
                 let _connection = listener.accept()?;
                 // One may have been queued before.
                 assert!(drain_port(&port).len() <= usize::from(trigger == LEVEL));
-                port.register(enable())??;
+                port.register(enable())?;
                 expect_nothing(&port);
             }
             expect_removed(&port, &listener.socket, KEY)?;
@@ -227,10 +227,10 @@ fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
                 let listener = kind.listener()?;
                 let client = kind.socket()?;
                 begin_connect(&client, &listener.address)?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                port.register(Registration::enable(&client, KEY, filter, trigger))?;
                 expect(&port, &[OUT]);
                 assert!(client.take_error()?.is_none());
-                port.register(Registration::remove(&client))??;
+                port.register(Registration::remove(&client))?;
                 assert!(drain_port(&port).len() <= 2);
             }
         }
@@ -258,7 +258,7 @@ fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::
             };
             let key = waiting.len();
             let entry = Registration::enable(&client, key, EventFilter::ALL, trigger);
-            port.register(entry)??;
+            port.register(entry)?;
             waiting.push((listener, client, others, trigger));
         }
     }
@@ -275,7 +275,7 @@ fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::
         let entry = port.dequeue_one(Some(PATIENCE))?;
         assert_eq!(entry.events(), Events::OUT);
         missing.retain(|&key| key != entry.completion_key);
-        port.register(Registration::disable(&waiting[entry.completion_key].1))??;
+        port.register(Registration::disable(&waiting[entry.completion_key].1))?;
     }
     Ok(())
 }
@@ -290,7 +290,7 @@ fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::HANGUP,
                 trigger,
-            ))??;
+            ))?;
             pair.send()?;
             expect_nothing(&port);
             if !end_shows_behind_data() {
@@ -303,7 +303,7 @@ fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
             } else {
                 expect_nothing(&port);
             }
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             assert!(drain_port(&port).len() <= 2);
         }
     }
@@ -316,13 +316,13 @@ fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
         for trigger in EVERY {
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
             pair.theirs.shutdown(Shutdown::Write)?;
             expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
             // The other half lives.
             (&pair.ours).write_all(b"more")?;
             pair.make_room(4)?;
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             assert!(drain_port(&port).len() <= 2);
         }
     }
@@ -339,10 +339,10 @@ fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::HANGUP,
                 trigger,
-            ))??;
+            ))?;
             reset(pair.theirs)?;
             expect(&port, &[(KEY, Events::HANGUP | Events::ERR)]);
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             assert!(drain_port(&port).len() <= 2);
         }
     }
@@ -359,7 +359,7 @@ fn d3_datagram_sockets_never_have_hangup(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::HANGUP,
                 trigger,
-            ))??;
+            ))?;
             expect_nothing(&port);
             drop(pair.theirs);
             expect_nothing(&port);
@@ -371,12 +371,12 @@ fn d3_datagram_sockets_never_have_hangup(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::ALL,
                 LEVEL,
-            ))??;
+            ))?;
             for _ in 0..3 {
                 let events = port.dequeue_one(Some(PATIENCE))?.events();
                 assert!(!events.contains(Events::HANGUP), "{kind}: {events:?}");
             }
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
             assert!(drain_port(&port).len() <= 2);
         }
     }
@@ -400,7 +400,7 @@ fn d4_a_failed_connect_is_err_alone(backend: Backend) -> io::Result<()> {
             for trigger in [ONCE, LEVEL] {
                 let client = kind.socket()?;
                 begin_connect(&client, &address)?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                port.register(Registration::enable(&client, KEY, filter, trigger))?;
                 expect_failed_connect(&port, filter)?;
                 if trigger == LEVEL {
                     expect_failed_connect(&port, filter)?;
@@ -408,7 +408,7 @@ fn d4_a_failed_connect_is_err_alone(backend: Backend) -> io::Result<()> {
                     expect_nothing(&port);
                 }
                 assert!(client.take_error()?.is_some());
-                port.register(Registration::remove(&client))??;
+                port.register(Registration::remove(&client))?;
                 assert!(drain_port(&port).len() <= 2);
             }
         }
@@ -425,11 +425,11 @@ fn d4_a_failed_connect_is_err_to_those_who_registered_before_it(
         for filter in filters() {
             for trigger in EVERY {
                 let client = kind.socket()?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                port.register(Registration::enable(&client, KEY, filter, trigger))?;
                 expect_nothing(&port);
                 begin_connect(&client, &address)?;
                 expect_failed_connect(&port, filter)?;
-                port.register(Registration::remove(&client))??;
+                port.register(Registration::remove(&client))?;
                 assert!(drain_port(&port).len() <= 2);
             }
         }
@@ -443,15 +443,15 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
         for filter in filters() {
             for trigger in EVERY {
                 let pair = kind.pair()?;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 // A connection that is alive may be writable.
                 drain_some(&port);
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 drain_some(&port);
                 reset(pair.theirs)?;
                 wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
                 if trigger == ONCE {
-                    port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                    port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 }
                 let mut events = port.dequeue_one(Some(PATIENCE))?.events();
                 if trigger == LEVEL && !events.contains(Events::ERR) {
@@ -469,7 +469,7 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
                     "{filter:?}: {events:?}"
                 );
                 assert_eq!(events, told(events, filter));
-                port.register(Registration::remove(&pair.ours))??;
+                port.register(Registration::remove(&pair.ours))?;
                 assert!(drain_port(&port).len() <= 2);
             }
         }
@@ -486,7 +486,7 @@ fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
             KEY,
             EventFilter::NONE,
             LEVEL,
-        ))??;
+        ))?;
         reset(pair.theirs)?;
         expect(&port, &[(KEY, Events::ERR); 5]);
         if ERRORS_END {
@@ -507,7 +507,7 @@ fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
             for trigger in EVERY {
                 let pair = kind.pair()?;
                 let enable = || Registration::enable(&pair.ours, KEY, filter, trigger);
-                port.register(enable())??;
+                port.register(enable())?;
                 drop(pair.theirs);
                 expect_nothing(&port);
                 pair.ours.send(b"to nobody")?;
@@ -539,7 +539,7 @@ fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -
             KEY,
             EventFilter::NONE,
             trigger,
-        ))??;
+        ))?;
         (&pair.ours).write_all(b"never read")?;
         drop(pair.theirs);
         expect(&port, &[(KEY, Events::ERR)]);
@@ -557,9 +557,9 @@ fn d5_remove_comes_whatever_the_filter_is(backend: Backend) -> io::Result<()> {
             for trigger in EVERY {
                 let pair = kind.pair()?;
                 pair.send()?;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))??;
+                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
                 drain_some(&port);
-                port.register(Registration::remove(&pair.ours))??;
+                port.register(Registration::remove(&pair.ours))?;
                 let found = drain_port(&port);
                 let (last, before) = found.split_last().expect("a REMOVE notification");
                 assert!(last.1.contains(Events::REMOVE), "{found:?}");
@@ -595,14 +595,14 @@ fn d6_a_stream_that_was_never_connected_holds_no_condition(backend: Backend) -> 
         let mut all = Vec::new();
         for filter in filters() {
             for (_, socket) in never_connected()? {
-                port.register(Registration::enable(&socket, KEY, filter, trigger))??;
+                port.register(Registration::enable(&socket, KEY, filter, trigger))?;
                 all.push((filter, socket));
             }
         }
         // Nothing, at no cost, however often it is asked for.
         expect_quiet(&port);
         for (filter, socket) in &all {
-            port.register(Registration::enable(socket, KEY, *filter, trigger))??;
+            port.register(Registration::enable(socket, KEY, *filter, trigger))?;
             expect_nothing(&port);
         }
         expect_quiet(&port);
@@ -633,7 +633,7 @@ fn connect_after_registering(backend: Backend, wanted: fn(Kind) -> bool) -> io::
                     continue;
                 }
                 let listener = kind.listener()?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))??;
+                port.register(Registration::enable(&client, KEY, filter, trigger))?;
                 expect_nothing(&port);
                 begin_connect(&client, &listener.address)?;
                 expect(&port, &[OUT]);
@@ -642,7 +642,7 @@ fn connect_after_registering(backend: Backend, wanted: fn(Kind) -> bool) -> io::
                 } else {
                     expect_nothing(&port);
                 }
-                port.register(Registration::remove(&client))??;
+                port.register(Registration::remove(&client))?;
                 assert!(drain_port(&port).len() <= 2);
             }
         }
@@ -673,7 +673,7 @@ fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
                     KEY,
                     EventFilter::ALL,
                     trigger,
-                ))??;
+                ))?;
                 thread::sleep(GLANCE);
                 assert!(!waiting.is_finished(), "{kind}, {trigger:?}");
                 begin_connect(&client, &listener.address)?;
@@ -699,8 +699,8 @@ fn d6_a_connect_does_not_hide_what_is_enabled_meanwhile(backend: Backend) -> io:
         let pair = kind.pair()?;
         let enable = || Registration::enable(&pair.ours, OTHER, EventFilter::IN, ONCE);
         let listener = kind.listener()?;
-        port.register(Registration::enable(&client, KEY, EventFilter::OUT, ONCE))??;
-        port.register(enable())??;
+        port.register(Registration::enable(&client, KEY, EventFilter::OUT, ONCE))?;
+        port.register(enable())?;
         pair.send()?;
         expect(&port, &[(OTHER, Events::IN)]);
         pair.drain()?;
@@ -727,7 +727,7 @@ fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Re
                 KEY,
                 EventFilter::ALL,
                 trigger,
-            ))??;
+            ))?;
             socket.bind(&kind.any_address())?;
             let address = socket.local_addr()?;
             expect_nothing(&port);
@@ -736,7 +736,7 @@ fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Re
             let client = kind.socket()?;
             begin_connect(&client, &address)?;
             expect(&port, &[IN]);
-            port.register(Registration::remove(&socket))??;
+            port.register(Registration::remove(&socket))?;
             assert!(drain_port(&port).len() <= 2);
             forget_address(&address)?;
         }
@@ -751,7 +751,7 @@ fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io:
             let listener = kind.listener()?;
             let client = kind.socket()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.register(Registration::enable(&client, KEY, filter, trigger))??;
+            port.register(Registration::enable(&client, KEY, filter, trigger))?;
             expect_nothing(&port);
             begin_connect(&client, &listener.address)?;
             let server = listener.accept()?;
@@ -762,7 +762,7 @@ fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io:
             assert!(drain_port(&port).len() <= usize::from(trigger == LEVEL));
             drop(server);
             expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
-            port.register(Registration::remove(&client))??;
+            port.register(Registration::remove(&client))?;
             assert!(drain_port(&port).len() <= 2);
         }
     }
@@ -774,7 +774,7 @@ fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::R
     for kind in Kind::datagrams() {
         for trigger in EVERY {
             let socket = kind.socket()?;
-            port.register(Registration::enable(&socket, KEY, EventFilter::IN, trigger))??;
+            port.register(Registration::enable(&socket, KEY, EventFilter::IN, trigger))?;
             expect_nothing(&port);
             socket.bind(&kind.any_address())?;
             let address = socket.local_addr()?;
@@ -853,7 +853,7 @@ fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::NONE,
                 trigger,
-            ))??;
+            ))?;
             pair.send()?;
             // Both directions are over, and no error.
             pair.theirs.shutdown(Shutdown::Write)?;
@@ -869,7 +869,7 @@ fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::NONE,
                 trigger,
-            ))??;
+            ))?;
         }
         expect_quiet(&port);
     }

@@ -61,7 +61,7 @@ fn registered(port: &CompletionPort, count: usize) -> io::Result<Vec<Pair>> {
     (0..count)
         .map(|key| {
             let pair = Pair::unix()?;
-            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
             Ok(pair)
         })
         .collect()
@@ -101,7 +101,7 @@ fn e1_sockets_come_out_in_the_order_they_became_ready(backend: Backend) -> io::R
         assert_eq!(found, order);
         for (key, pair) in pairs.iter().enumerate() {
             pair.drain()?;
-            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
         }
     }
     Ok(())
@@ -119,7 +119,7 @@ fn e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in(
                 key,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
         }
         pairs[2].send()?;
         port.post(POSTED[0])?;
@@ -215,9 +215,9 @@ fn e1_a_removal_comes_in_its_turn(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = registered(&port, 2)?;
     port.post(POSTED[0])?;
-    port.register(Registration::remove(&pairs[1].ours))??;
+    port.register(Registration::remove(&pairs[1].ours))?;
     port.post(POSTED[1])?;
-    port.register(Registration::remove(&pairs[0].ours))??;
+    port.register(Registration::remove(&pairs[0].ours))?;
     port.post(POSTED[2])?;
     expect_packets(
         &port,
@@ -236,7 +236,7 @@ fn e1_a_removal_comes_after_what_was_ready_before_it(backend: Backend) -> io::Re
     let port = port(backend)?;
     let pairs = registered(&port, 2)?;
     pairs[0].send()?;
-    port.register(Registration::remove(&pairs[1].ours))??;
+    port.register(Registration::remove(&pairs[1].ours))?;
     expect(&port, &[(0, Events::IN), (1, Events::REMOVE)]);
     Ok(())
 }
@@ -284,10 +284,10 @@ fn e1_a_notification_that_was_void_takes_its_turn_anew(backend: Backend) -> io::
         let port = port(backend)?;
         let pairs = registered(&port, 2)?;
         let enable = |filter| Registration::enable(&pairs[0].ours, 0, filter, trigger);
-        port.register(enable(EventFilter::IN))??;
+        port.register(enable(EventFilter::IN))?;
         pairs[0].send()?;
         port.post(POSTED[0])?;
-        port.register(enable(EventFilter::HANGUP))??;
+        port.register(enable(EventFilter::HANGUP))?;
         pairs[1].send()?;
         port.post(POSTED[1])?;
         pairs[0].theirs.shutdown(std::net::Shutdown::Write)?;
@@ -312,7 +312,7 @@ fn e1_a_notification_keeps_its_turn_when_more_is_merged_into_it(
     let port = port(backend)?;
     let pairs = registered(&port, 2)?;
     let filter = EventFilter::IN | EventFilter::HANGUP;
-    port.register(Registration::enable(&pairs[0].ours, 0, filter, ONCE))??;
+    port.register(Registration::enable(&pairs[0].ours, 0, filter, ONCE))?;
     pairs[0].send()?;
     port.post(POSTED[0])?;
     pairs[1].send()?;
@@ -402,8 +402,8 @@ fn e2_a_call_never_succeeds_with_nothing(backend: Backend) -> io::Result<()> {
                 pair.send()?;
                 // It may be taken, or taken back, or disabled, before a thread gets to it.
                 pair.drain()?;
-                port.register(Registration::disable(&pair.ours))??;
-                port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+                port.register(Registration::disable(&pair.ours))?;
+                port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
                 if round % 3 == 0 {
                     port.post(POSTED[0])?;
                 }
@@ -455,7 +455,7 @@ fn e3_what_a_registration_makes_ready_comes_out_of_the_same_call(
                 let found = port.process(&mut batch, &mut entries, timeout)?;
                 assert_eq!(found, [notification(1, Events::IN)], "{kind}, {timeout:?}");
 
-                port.register(Registration::disable(&pair.ours))??;
+                port.register(Registration::disable(&pair.ours))?;
                 drain_port(&port);
                 let mut batch = [Registration::remove(&pair.ours)];
                 let found = port.process(&mut batch, &mut entries, timeout)?;
@@ -514,7 +514,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
         9,
         EventFilter::ALL,
         LEVEL,
-    ))??;
+    ))?;
     expect_no_early_end(&port);
     Ok(())
 }
@@ -623,7 +623,7 @@ fn e6_a_posted_packet_is_unchanged(backend: Backend) -> io::Result<()> {
         notification(7, Events::REMOVE),
     ];
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, ONCE))?;
     for entry in entries {
         port.post(entry)?;
         assert_eq!(port.dequeue_one(Some(Duration::ZERO))?, entry);
@@ -700,7 +700,7 @@ fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()>
             last,
             EventFilter::IN,
             trigger,
-        ))??;
+        ))?;
         let mut batch: Vec<_> = pairs
             .iter()
             .enumerate()
@@ -710,7 +710,7 @@ fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()>
         for pair in &pairs {
             pair.send()?;
         }
-        port.register(Registration::remove(&gone.ours))??;
+        port.register(Registration::remove(&gone.ours))?;
         port.post(Entry::new(last + 1, 0, 0))?;
 
         let mut wanted: Vec<_> = (0..last).map(|key| (key, Events::IN)).collect();
@@ -731,7 +731,7 @@ fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()>
             assert_eq!(found, wanted);
         }
         for pair in &pairs {
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
         }
         drain_port(&port);
     }
@@ -746,7 +746,7 @@ fn e7_overlapped_operations_come_out_of_the_same_calls(backend: Backend) -> io::
     let port = port(backend)?;
     let pair = Pair::unix()?;
     port.associate_socket(&pair.ours, 5)?;
-    port.register(Registration::enable(&pair.ours, 6, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&pair.ours, 6, EventFilter::IN, ONCE))?;
     let mut bytes = *b"seven";
     let buffer = WSABUF {
         len: bytes.len() as u32,

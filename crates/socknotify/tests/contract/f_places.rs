@@ -123,7 +123,7 @@ fn f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready(
             .map(|_| Pair::unix())
             .collect::<io::Result<Vec<_>>>()?;
         for (key, pair) in pairs.iter().enumerate() {
-            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))??;
+            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
         }
         run_eight_threads(&port, places, || pairs.iter().try_for_each(Pair::send))?;
     }
@@ -160,7 +160,7 @@ fn f2_a_thread_keeps_its_place_whatever_else_it_calls(backend: Backend) -> io::R
     port.post(PACKET)?;
     assert_place_taken(&port);
     let enable = || Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL);
-    port.register(enable())??;
+    port.register(enable())?;
     pair.send()?;
     assert_place_taken(&port);
     port.process(&mut [enable()], &mut [], Some(Duration::ZERO))?;
@@ -315,7 +315,7 @@ fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()
 fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))??;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
     port.post(PACKET)?;
     port.dequeue_one(None)?;
     thread::scope(|scope| -> io::Result<()> {
@@ -350,7 +350,7 @@ fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
     pair.send()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))??;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))?;
     port.dequeue_one(None)?;
     port.post(PACKET)?;
     thread::scope(|scope| {
@@ -378,7 +378,7 @@ fn f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken(
 ) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))??;
+    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))?;
     let gate = Gate::new();
     thread::scope(|scope| -> io::Result<()> {
         let close = CloseAtEnd(&port, &[&gate]);
@@ -640,8 +640,8 @@ fn f5_a_socket_is_left_to_a_thread_that_comes_back_soon(backend: Backend) -> io:
         let pair: &Pair = [&first, &second][key];
         Registration::enable(&pair.ours, key, EventFilter::IN, ONCE)
     };
-    port.register(enable(0))??;
-    port.register(enable(1))??;
+    port.register(enable(0))?;
+    port.register(enable(1))?;
     thread::scope(|scope| -> io::Result<()> {
         let _close = CloseAtEnd(&port, &[]);
         let mut entry = [Entry::default()];

@@ -65,7 +65,7 @@ fn f1_any_number_of_threads_dequeue_register_and_post_at_once(backend: Backend) 
             // Its REMOVE notification was dequeued, so it can be registered at once.
             if round < ROUNDS && free[me].swap(false, Ordering::SeqCst) {
                 let enable = Registration::enable(&pairs[me].ours, me, EventFilter::IN, ONCE);
-                assert_eq!(port.register(enable)?, Ok(()));
+                assert_eq!(port.register(enable), Ok(()));
                 (&pairs[me].theirs)
                     .write_all(b"x")
                     .expect("the peer can write");
@@ -85,7 +85,7 @@ fn f1_any_number_of_threads_dequeue_register_and_post_at_once(backend: Backend) 
                 assert_eq!((&pairs[key].ours).read(&mut [0; 2]).expect("a byte"), 1);
                 received.fetch_add(1, Ordering::SeqCst);
                 assert_eq!(
-                    port.register(Registration::remove(&pairs[key].ours))?,
+                    port.register(Registration::remove(&pairs[key].ours)),
                     Ok(())
                 );
             } else {
@@ -251,7 +251,7 @@ fn call_by_sockets(backend: Backend, settled: bool) -> io::Result<()> {
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
             for pair in &pairs {
-                port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))??;
+                port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
             }
             let mut next = pairs.iter();
             let send = || next.next().expect("enough").send();
@@ -289,7 +289,7 @@ fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::
         let port = port_with(backend, places)?;
         let pair = Pair::unix()?;
         // Edge-triggered, so that each byte calls for one thread once.
-        port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, EDGE))??;
+        port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, EDGE))?;
         let handled = AtomicUsize::new(0);
         thread::scope(|scope| -> io::Result<()> {
             let _close = CloseAtEnd(&port, &[]);
@@ -434,7 +434,7 @@ fn come_and_go(port: &CompletionPort, seed: u64) -> io::Result<()> {
                         port.post(PACKET)?;
                     } else {
                         let enable = Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE);
-                        port.register(enable)??;
+                        port.register(enable)?;
                         pair.send()?;
                         kept.push(pair);
                     }
@@ -516,7 +516,7 @@ fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
             for pair in &pairs {
-                port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))??;
+                port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
             }
             count_woken(&port, threads, |round| pairs[round].send())?;
         }
@@ -693,7 +693,7 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
                             .expect("the peer can write");
                     }
                     if trigger == ONCE && turn + 1 < TURNS {
-                        assert_eq!(port.register(enable(key))?, Ok(()));
+                        assert_eq!(port.register(enable(key)), Ok(()));
                     }
                 }
             };
@@ -701,7 +701,7 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
                 let close = CloseAtEnd(&port, &[]);
                 let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
                 for (key, pair) in pairs.iter().enumerate() {
-                    port.register(enable(key))??;
+                    port.register(enable(key))?;
                     (&pair.theirs).write_all(b"x")?;
                 }
                 wait_until("all turns are taken", || {
@@ -754,7 +754,7 @@ fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
         for (key, pair) in pairs.iter().enumerate() {
             pair.theirs.set_nonblocking(false)?;
             pair.theirs.set_read_timeout(Some(PATIENCE))?;
-            port.register(enable(key))??;
+            port.register(enable(key))?;
         }
         let servers: Vec<_> = (0..THREADS).map(|_| scope.spawn(serve)).collect();
         for round in 0..ROUNDS {
@@ -783,7 +783,7 @@ fn f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back(backend: Backend)
         let pairs = [Pair::unix()?, Pair::unix()?];
         for (key, pair) in pairs.iter().enumerate() {
             let enable = Registration::enable(&pair.ours, key, EventFilter::IN, ONCE);
-            port.register(enable)??;
+            port.register(enable)?;
         }
         thread::scope(|scope| -> io::Result<()> {
             let _close = CloseAtEnd(&port, &[]);
@@ -799,7 +799,7 @@ fn f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back(backend: Backend)
                         pair.drain().expect("it can be read");
                         let key = entry.completion_key;
                         let enable = Registration::enable(&pair.ours, key, EventFilter::IN, ONCE);
-                        port.register(enable).expect("open").expect("armed");
+                        port.register(enable).expect("armed");
                         tell.send(key).expect("someone listens");
                     }
                 });

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use socket2::Socket;
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
-    Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
+    RegistrationError, Trigger,
 };
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
@@ -102,7 +102,7 @@ fn bring_to(stage: Stage, port: &CompletionPort, pair: &Pair, trigger: Trigger) 
         KEY,
         EventFilter::IN,
         trigger,
-    ))??;
+    ))?;
     match stage {
         Stage::Armed => {}
         Stage::Ready => pair.send()?,
@@ -116,7 +116,7 @@ fn bring_to(stage: Stage, port: &CompletionPort, pair: &Pair, trigger: Trigger) 
             // Else the peer is told that it was not read.
             pair.drain()?;
         }
-        Stage::Disabled => port.register(Registration::disable(&pair.ours))??,
+        Stage::Disabled => port.register(Registration::disable(&pair.ours))?,
     }
     Ok(())
 }
@@ -184,7 +184,7 @@ fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io
                     KEY,
                     EventFilter::IN,
                     trigger,
-                ))??;
+                ))?;
                 drop(pair.ours);
                 expect_end(&pair.theirs);
                 Ok(())
@@ -200,7 +200,7 @@ fn g1_a_registered_listener_that_is_closed_takes_no_connection(backend: Backend)
         for trigger in EVERY {
             let listener = kind.listener()?;
             let enable = Registration::enable(&listener.socket, KEY, EventFilter::IN, trigger);
-            port.register(enable)??;
+            port.register(enable)?;
             let address = listener.address.clone();
             drop(listener);
             let client = Socket::new(address.domain(), socket2::Type::STREAM, None)?;
@@ -228,7 +228,7 @@ fn g1_no_remove_comes_for_a_socket_that_was_closed(backend: Backend) -> io::Resu
                     1,
                     EventFilter::IN,
                     trigger,
-                ))??;
+                ))?;
                 other.send()?;
                 expect(&port, &[(1, Events::IN)]);
                 other.drain()?;
@@ -253,13 +253,13 @@ fn g1_a_socket_closed_after_remove_was_accepted_still_has_its_remove(
                 let port = port(backend)?;
                 let pair = Pair::unix()?;
                 bring_to(stage, &port, &pair, trigger)?;
-                port.register(Registration::remove(&pair.ours))??;
+                port.register(Registration::remove(&pair.ours))?;
                 let other = Pair::unix()?;
                 let mut kept = None;
                 if number_is_used_again {
                     let new = take_number(pair.ours, other.ours)?;
                     let enable = Registration::enable(&new, OTHER_KEY, EventFilter::IN, ONCE);
-                    port.register(enable)??;
+                    port.register(enable)?;
                     kept = Some(new);
                 } else {
                     drop(pair.ours);
@@ -305,15 +305,15 @@ fn g2_a_new_socket_has_nothing_of_the_old_one(backend: Backend) -> io::Result<()
             expect_nothing(&port);
             new.drain()?;
             // nor a registration,
-            let result = port.register(Registration::remove(&new.ours))?;
+            let result = port.register(Registration::remove(&new.ours));
             assert_eq!(
                 result,
-                Err(RegistrationError::NotFound),
+                Err(RegistrationError::NotFound.into()),
                 "{stage:?}, {trigger:?}"
             );
             // nor a port.
             let enable = Registration::enable(&new.ours, OTHER_KEY, EventFilter::IN, trigger);
-            elsewhere.register(enable)??;
+            elsewhere.register(enable)?;
             new.send()?;
             expect(&elsewhere, &[(OTHER_KEY, Events::IN)]);
             expect_nothing(&port);
@@ -333,7 +333,7 @@ fn g2_a_new_socket_can_be_registered_with_any_key(backend: Backend) -> io::Resul
                     let new = in_place_of(old, Pair::unix()?)?;
                     let enable =
                         || Registration::enable(&new.ours, key, EventFilter::IN, new_trigger);
-                    port.register(enable())??;
+                    port.register(enable())?;
                     if stage == Stage::Queued {
                         expect(&port, &[(0, Events::empty())]);
                     }
@@ -344,7 +344,7 @@ fn g2_a_new_socket_can_be_registered_with_any_key(backend: Backend) -> io::Resul
                         expect(&port, &[(key, Events::IN)]);
                         new.drain()?;
                         drain_port(&port);
-                        port.register(enable())??;
+                        port.register(enable())?;
                         expect_nothing(&port);
                     }
                     expect_removed(&port, &new.ours, key)?;
@@ -365,7 +365,7 @@ fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend)
                 let old = Pair::unix()?;
                 bring_to(stage, &port, &old, trigger)?;
                 let new = in_place_of(old, Pair::unix()?)?;
-                port.register(Registration::enable(&new.ours, key, EventFilter::ALL, EDGE))??;
+                port.register(Registration::enable(&new.ours, key, EventFilter::ALL, EDGE))?;
                 let found = drain_port(&port);
                 let posted = (0, Events::empty());
                 let wanted =
@@ -389,7 +389,7 @@ fn g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one(
         let port = port(backend)?;
         let old = Pair::unix()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.register(Registration::enable(&old.ours, KEY, filter, trigger))??;
+        port.register(Registration::enable(&old.ours, KEY, filter, trigger))?;
         old.send()?;
         port.post(Entry::default())?;
         let new = in_place_of(old, Pair::unix()?)?;
@@ -409,11 +409,11 @@ fn g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one(
     for key in [KEY, OTHER_KEY] {
         let port = port(backend)?;
         let old = Pair::unix()?;
-        port.register(Registration::enable(&old.ours, KEY, EventFilter::IN, ONCE))??;
-        port.register(Registration::remove(&old.ours))??;
+        port.register(Registration::enable(&old.ours, KEY, EventFilter::IN, ONCE))?;
+        port.register(Registration::remove(&old.ours))?;
         let new = in_place_of(old, Pair::unix()?)?;
         new.send()?;
-        port.register(Registration::enable(&new.ours, key, EventFilter::IN, ONCE))??;
+        port.register(Registration::enable(&new.ours, key, EventFilter::IN, ONCE))?;
         expect(&port, &[(KEY, Events::REMOVE), (key, Events::IN)]);
         // The old one's last notification has not ended the new one.
         expect_removed(&port, &new.ours, key)?;
@@ -432,14 +432,14 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::HANGUP,
                 ONCE,
-            ))??;
+            ))?;
             let new = in_place_of(old, new_kind.pair()?)?;
             port.register(Registration::enable(
                 &new.ours,
                 KEY,
                 EventFilter::HANGUP,
                 ONCE,
-            ))??;
+            ))?;
             let _ = new.ours.shutdown(std::net::Shutdown::Both);
             drop(new.theirs);
             if new_kind.is_stream() {
@@ -472,7 +472,7 @@ fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) 
         }
         // Sometimes the key of the socket before.
         let key = round - rng.usize(..2);
-        port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))??;
+        port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))?;
         if !ready_before && rng.bool() {
             (&theirs).write_all(b"x")?;
         }
@@ -520,7 +520,7 @@ fn duplicated(
 ) -> io::Result<Duplicated> {
     let pair = kind.pair()?;
     let ours = to_lonely_number(pair.ours)?;
-    port.register(Registration::enable(&ours, KEY, filter, trigger))??;
+    port.register(Registration::enable(&ours, KEY, filter, trigger))?;
     let duplicate = ours.try_clone()?;
     Ok(Duplicated {
         duplicate,
@@ -571,7 +571,7 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             let duplicate = old.ours.try_clone()?;
             let new = Pair::unix()?;
             let new = Pair {
@@ -584,7 +584,7 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
                     key,
                     EventFilter::IN,
                     trigger,
-                ))??;
+                ))?;
             }
             (&old.theirs).write_all(b"for the duplicate")?;
             expect_quiet(&port);
@@ -616,7 +616,7 @@ fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend)
         OTHER_KEY,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     let mut kept = Vec::new();
     for round in 0..ROUNDS {
         let old = duplicated(&port, Kind::LOCAL, EVERY[round % 4], EventFilter::ALL)?;
@@ -627,7 +627,7 @@ fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend)
         expect(&port, &[(OTHER_KEY, Events::IN)]);
         good.drain()?;
         let enable = Registration::enable(&good.ours, OTHER_KEY, EventFilter::IN, ONCE);
-        port.register(enable)??;
+        port.register(enable)?;
     }
     expect_quiet(&port);
     Ok(())
@@ -654,24 +654,24 @@ fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     };
     let filter = EventFilter::IN | EventFilter::HANGUP;
     // Armed,
-    enable(0, filter, ONCE)??;
-    enable(1, filter, EDGE)??;
-    enable(2, filter, EDGE_ONCE)??;
-    enable(3, filter, LEVEL)??;
+    enable(0, filter, ONCE)?;
+    enable(1, filter, EDGE)?;
+    enable(2, filter, EDGE_ONCE)?;
+    enable(3, filter, LEVEL)?;
     // fired, with the condition still there,
     for (key, trigger) in [(4, ONCE), (5, EDGE), (6, EDGE_ONCE)] {
-        enable(key, filter, trigger)??;
+        enable(key, filter, trigger)?;
         pairs[key].send()?;
         expect(&port, &[(key, Events::IN)]);
     }
     // disabled, with a condition that holds,
-    enable(7, filter, LEVEL)??;
-    port.register(Registration::disable(&pairs[7].ours))??;
+    enable(7, filter, LEVEL)?;
+    port.register(Registration::disable(&pairs[7].ours))?;
     pairs[7].send()?;
     // with a condition that held at ENABLE and is no edge,
     pairs[8].send()?;
-    enable(8, EventFilter::ALL, EDGE)??;
-    enable(9, EventFilter::OUT, EDGE_ONCE)??;
+    enable(8, EventFilter::ALL, EDGE)?;
+    enable(9, EventFilter::OUT, EDGE_ONCE)?;
 
     let mut kept = Vec::new();
     for _ in 0..3 {
@@ -692,7 +692,7 @@ fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     for key in [4, 6, 7] {
         pairs[key].send()?;
         expect_nothing(&port);
-        enable(key, filter, ONCE)??;
+        enable(key, filter, ONCE)?;
         expect(&port, &[(key, Events::IN)]);
     }
     for key in [5, 8] {
@@ -718,9 +718,9 @@ fn g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_dupli
         let pair = Pair::unix()?;
         let enable =
             |filter, trigger| port.register(Registration::enable(&pair.ours, KEY, filter, trigger));
-        enable(EventFilter::OUT, LEVEL)??;
+        enable(EventFilter::OUT, LEVEL)?;
         port.post(Entry::default())?;
-        enable(EventFilter::IN, trigger)??;
+        enable(EventFilter::IN, trigger)?;
         // Posting looks at the sockets, and dequeues nothing.
         let _kept = have_it_deal_with_a_duplicate(&port)?;
         for _ in 0..100 {
@@ -754,7 +754,7 @@ fn g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_wit
         expect_quiet(&port);
         assert_eq!(counted_without_closed(&port), 0);
         let enable = Registration::enable(&new.ours, OTHER_KEY, EventFilter::IN, trigger);
-        elsewhere.register(enable)??;
+        elsewhere.register(enable)?;
         new.send()?;
         expect(&elsewhere, &[(OTHER_KEY, Events::IN)]);
         expect_nothing(&port);
@@ -770,7 +770,7 @@ fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
     for places in [1, 2, 16] {
         let port = port_with(backend, places)?;
         let pair = Pair::unix()?;
-        port.register(Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE))??;
+        port.register(Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE))?;
         let handled = AtomicUsize::new(0);
         thread::scope(|scope| -> io::Result<()> {
             let close = CloseAtEnd(&port, &[]);
@@ -787,8 +787,8 @@ fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
                     handled.fetch_add(1, Ordering::SeqCst);
                     let enable = Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE);
                     match port.register(enable) {
-                        Ok(result) => assert_eq!(result, Ok(())),
-                        Err(error) => return error,
+                        Err(RegisterError::Call(error)) => return error,
+                        result => assert_eq!(result, Ok(())),
                     }
                 }
             };
@@ -825,7 +825,7 @@ fn g3_closing_the_duplicate_changes_nothing(backend: Backend) -> io::Result<()> 
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             let after = pair.ours.try_clone()?;
             drop((before, after));
             expect_nothing(&port);
@@ -850,7 +850,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
                 KEY,
                 EventFilter::IN,
                 LEVEL,
-            ))??;
+            ))?;
             thread::scope(|scope| {
                 let (tell, told) = channel();
                 let threads: Vec<_> = (0..THREADS)
@@ -883,7 +883,7 @@ fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
         KEY,
         EventFilter::IN,
         LEVEL,
-    ))??;
+    ))?;
     port.post(Entry::default())?;
     pair.send()?;
     for _ in 0..2 {
@@ -910,7 +910,7 @@ fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
             Registration::disable(&pair.ours),
             Registration::remove(&pair.ours),
         ] {
-            assert_eq!(port.register(entry), Err(Error::Closed));
+            assert_eq!(port.register(entry), Err(Error::Closed.into()));
         }
         assert_eq!(port.blocking(|| 7), 7);
         let snapshot = port.snapshot();
@@ -935,7 +935,7 @@ fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Resul
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             thread::scope(|scope| -> io::Result<()> {
                 for _ in 0..4 {
                     scope.spawn(|| assert_eq!(first.dequeue_one(None), Err(Error::Closed)));
@@ -945,7 +945,7 @@ fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Resul
                 // While its threads are on their way out.
                 let second = port(backend)?;
                 let enable = Registration::enable(&pair.ours, OTHER_KEY, EventFilter::IN, trigger);
-                second.register(enable)??;
+                second.register(enable)?;
                 pair.send()?;
                 expect(&second, &[(OTHER_KEY, Events::IN)]);
                 pair.drain()?;
@@ -962,9 +962,9 @@ fn g4_the_end_of_a_closed_port_is_not_noticed_elsewhere(backend: Backend) -> io:
             let pair = kind.pair()?;
             let enable = |key| Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
             let (first, second) = (port(backend)?, port(backend)?);
-            first.register(enable(KEY))??;
+            first.register(enable(KEY))?;
             first.close();
-            second.register(enable(OTHER_KEY))??;
+            second.register(enable(OTHER_KEY))?;
             drop(first);
             pair.send()?;
             expect(&second, &[(OTHER_KEY, Events::IN)]);
@@ -983,7 +983,7 @@ fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
                 KEY,
                 EventFilter::IN,
                 trigger,
-            ))??;
+            ))?;
             pair.send()?;
             expect_or_not(&port, trigger);
             port.post(Entry::default())?;
@@ -998,7 +998,7 @@ fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
         KEY,
         EventFilter::IN,
         LEVEL,
-    ))??;
+    ))?;
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let port = Arc::clone(&port);
@@ -1015,7 +1015,7 @@ fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
         OTHER_KEY,
         EventFilter::IN,
         LEVEL,
-    ))??;
+    ))?;
     Ok(())
 }
 
@@ -1072,13 +1072,13 @@ fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
             let mut entries = [Entry::default(); 3];
             loop {
                 let enable = Registration::enable(&pairs[me].ours, me, EventFilter::OUT, LEVEL);
-                let _ = port.register(enable)?;
+                let _ = port.register(enable);
                 port.post(Entry::default())?;
                 match port.dequeue(&mut entries, Some(Duration::from_millis(1))) {
                     Ok(_) | Err(Error::TimedOut) => {}
                     Err(error) => return Err(error),
                 }
-                let _ = port.register(Registration::remove(&pairs[me].ours))?;
+                let _ = port.register(Registration::remove(&pairs[me].ours));
                 port.blocking(thread::yield_now);
                 started.fetch_add(1, Ordering::SeqCst);
             }
@@ -1098,7 +1098,7 @@ fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
                     key,
                     EventFilter::OUT,
                     ONCE,
-                ))??;
+                ))?;
             }
             for thread in threads {
                 assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
@@ -1158,7 +1158,7 @@ fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
             entry.operation = operation;
             entry.event_filter = filter;
             entry.trigger = trigger;
-            assert_eq!(port.register(entry)?, Ok(()));
+            assert_eq!(port.register(entry), Ok(()));
         }
     };
     thread::scope(|scope| -> io::Result<()> {
@@ -1177,7 +1177,7 @@ fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
                 entry.operation = socknotify::Operation::ENABLE;
                 entry.event_filter = EventFilter::IN;
                 entry.trigger = ONCE;
-                port.register(entry)??;
+                port.register(entry)?;
                 (&theirs).write_all(b"some bytes")?;
                 peers.push(theirs);
             }
@@ -1289,12 +1289,12 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
                     // The number is, most likely, one that was closed a moment ago.
                     let new = Pair::unix()?;
                     *key = keys.fetch_add(1, Ordering::SeqCst);
-                    port.register(Registration::enable(&new.ours, *key, filter, trigger))??;
+                    port.register(Registration::enable(&new.ours, *key, filter, trigger))?;
                     *pair = Some(new);
                 }
                 (Some(pair), 0 | 1) => {
                     let enable = Registration::enable(&pair.ours, *key, filter, trigger);
-                    port.register(enable)??;
+                    port.register(enable)?;
                 }
                 (Some(pair), 2 | 3) => {
                     // Unless it was shut down.
@@ -1302,11 +1302,11 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
                 }
                 (Some(pair), 4) => drop(drain(&pair.ours)),
                 (Some(pair), 5) => {
-                    port.register(Registration::disable(&pair.ours))??;
+                    port.register(Registration::disable(&pair.ours))?;
                 }
                 (Some(pair), 6) => {
                     accepted[*key].store(true, Ordering::SeqCst);
-                    port.register(Registration::remove(&pair.ours))??;
+                    port.register(Registration::remove(&pair.ours))?;
                     // The socket lives on, or goes before its last notification has come.
                     if cfg!(unix) && rng.bool() {
                         duplicates.push(pair.ours.try_clone()?);
@@ -1321,7 +1321,7 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
                 (Some(pair), 8) => {
                     let other = Registration::enable(&pair.ours, *key + 1, filter, trigger);
                     let refused = as_told_by(&port, Err(RegistrationError::OtherKey));
-                    assert_eq!(port.register(other)?, refused);
+                    assert_eq!(port.register(other), refused);
                 }
                 (Some(_), 9) => *pair = None,
                 (Some(pair), 10) => {
@@ -1351,7 +1351,7 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
         slot.duplicates.clear();
         if let Some(pair) = slot.pair.take() {
             accepted[slot.key].store(true, Ordering::SeqCst);
-            port.register(Registration::remove(&pair.ours))??;
+            port.register(Registration::remove(&pair.ours))?;
         }
     }
     let mut entries = [Entry::default(); 4];

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, Registration,
-    RegistrationError, Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, RegisterError,
+    Registration, RegistrationError, Trigger,
 };
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
@@ -74,8 +74,8 @@ fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Resul
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(enable(&pair, EventFilter::IN, trigger))??;
-        port.deregister(&pair.ours)??;
+        port.register(enable(&pair, EventFilter::IN, trigger))?;
+        port.deregister(&pair.ours)?;
         pair.send()?;
         expect_nothing(&port);
         assert_eq!(counted(port.snapshot().registrations), 0);
@@ -87,11 +87,11 @@ fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(enable(&pair, EventFilter::IN, trigger))??;
+        port.register(enable(&pair, EventFilter::IN, trigger))?;
         pair.send()?;
         // A posted packet brings what is ready into the queue before it.
         port.post(Entry::new(1, 2, 3))?;
-        port.deregister(&pair.ours)??;
+        port.deregister(&pair.ours)?;
         assert_eq!(port.dequeue_one(Some(PATIENCE))?, Entry::new(1, 2, 3));
         expect_nothing(&port);
     }
@@ -102,15 +102,15 @@ fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend)
     let port = port(backend)?;
     let pair = Pair::unix()?;
     pair.send()?;
-    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     expect(&port, &[(KEY, Events::IN)]);
-    port.deregister(&pair.ours)??;
+    port.deregister(&pair.ours)?;
     port.register(Registration::enable(
         &pair.ours,
         OTHER_KEY,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     expect(&port, &[(OTHER_KEY, Events::IN)]);
     expect_nothing(&port);
     Ok(())
@@ -119,9 +119,9 @@ fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend)
 fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
-    port.deregister(&pair.ours)??;
-    other.register(enable(&pair, EventFilter::IN, ONCE))??;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
+    port.deregister(&pair.ours)?;
+    other.register(enable(&pair, EventFilter::IN, ONCE))?;
     pair.send()?;
     expect(&other, &[(KEY, Events::IN)]);
     expect_nothing(&port);
@@ -131,22 +131,22 @@ fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Re
 fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    let not_found = Err(RegistrationError::NotFound);
-    assert_eq!(port.deregister(&pair.ours)?, not_found);
-    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
-    port.deregister(&pair.ours)??;
-    assert_eq!(port.deregister(&pair.ours)?, not_found);
+    let not_found = Err(RegistrationError::NotFound.into());
+    assert_eq!(port.deregister(&pair.ours), not_found);
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
+    port.deregister(&pair.ours)?;
+    assert_eq!(port.deregister(&pair.ours), not_found);
     Ok(())
 }
 
 fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
-    port.register(Registration::remove(&pair.ours))??;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
+    port.register(Registration::remove(&pair.ours))?;
     assert_eq!(
-        port.deregister(&pair.ours)?,
-        Err(RegistrationError::NotFound)
+        port.deregister(&pair.ours),
+        Err(RegistrationError::NotFound.into())
     );
     expect(&port, &[(KEY, Events::REMOVE)]);
     Ok(())
@@ -187,9 +187,9 @@ fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) ->
             for round in 0..rounds(2000) {
                 let pair = Pair::unix()?;
                 is_registered.store(true, Ordering::SeqCst);
-                port.register(enable(&pair, EventFilter::IN, EVERY[round % 4]))??;
+                port.register(enable(&pair, EventFilter::IN, EVERY[round % 4]))?;
                 pair.send()?;
-                port.deregister(&pair.ours)??;
+                port.deregister(&pair.ours)?;
                 assert_eq!(counted(port.snapshot().registrations), 0);
                 assert_eq!(port.snapshot().queued, 0, "nothing is due");
             }
@@ -205,7 +205,7 @@ fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     let filter = EventFilter::IN | EventFilter::OUT;
-    port.register(enable(&pair, filter, INITIAL))??;
+    port.register(enable(&pair, filter, INITIAL))?;
     expect(&port, &[(KEY, Events::IN | Events::OUT)]);
     expect_nothing(&port);
     Ok(())
@@ -214,7 +214,7 @@ fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
 fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     expect_nothing(&port);
     pair.send()?;
     expect(&port, &[(KEY, Events::IN)]);
@@ -227,15 +227,15 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
     let pair = Pair::unix()?;
     pair.send()?;
     for _ in 0..3 {
-        port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+        port.register(enable(&pair, EventFilter::IN, INITIAL))?;
         expect(&port, &[(KEY, Events::IN)]);
         expect_nothing(&port);
     }
     // Without it, what holds is none, as before.
-    port.register(Registration::disable(&pair.ours))??;
-    port.register(enable(&pair, EventFilter::IN, EDGE))??;
+    port.register(Registration::disable(&pair.ours))?;
+    port.register(enable(&pair, EventFilter::IN, EDGE))?;
     expect_nothing(&port);
-    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     expect(&port, &[(KEY, Events::IN)]);
     Ok(())
 }
@@ -243,7 +243,7 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
 fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     for _ in 0..5 {
         pair.send()?;
         expect(&port, &[(KEY, Events::IN)]);
@@ -259,8 +259,8 @@ fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
     for trigger in [LEVEL, ONCE, Trigger::empty()] {
         let entry = enable(&pair, EventFilter::IN, trigger | Trigger::INITIAL);
         assert_eq!(
-            port.register(entry)?,
-            Err(RegistrationError::InvalidTrigger)
+            port.register(entry),
+            Err(RegistrationError::InvalidTrigger.into())
         );
     }
     Ok(())
@@ -272,7 +272,7 @@ fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
     pair.send()?;
     let once = Trigger::ONESHOT | Trigger::EDGE | Trigger::INITIAL;
     for _ in 0..3 {
-        port.register(enable(&pair, EventFilter::IN, once))??;
+        port.register(enable(&pair, EventFilter::IN, once))?;
         expect(&port, &[(KEY, Events::IN)]);
         pair.send()?;
         expect_nothing(&port);
@@ -285,7 +285,7 @@ fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io:
     let bytes = rounds(20_000);
     let port = port_with(backend, 2)?;
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+    port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     thread::scope(|scope| -> io::Result<()> {
         let theirs = &pair.theirs;
         let writer = scope.spawn(move || -> io::Result<()> {
@@ -299,7 +299,7 @@ fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io:
         });
         let again = scope.spawn(|| -> io::Result<()> {
             for _ in 0..rounds(2000) {
-                port.register(enable(&pair, EventFilter::IN, INITIAL))??;
+                port.register(enable(&pair, EventFilter::IN, INITIAL))?;
             }
             Ok(())
         });
@@ -317,15 +317,15 @@ fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io:
 fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     for disabled in [false, true] {
         if disabled {
-            port.register(Registration::disable(&pair.ours))??;
+            port.register(Registration::disable(&pair.ours))?;
         }
         let again = Registration::add(&pair.ours, KEY, EventFilter::OUT, LEVEL);
-        let refused = port.register(again)?;
-        assert_eq!(refused, Err(RegistrationError::AlreadyRegistered));
-        assert_eq!(refused.map_err(RegistrationError::code), Err(183));
+        let refused = port.register(again);
+        assert_eq!(refused, Err(RegistrationError::AlreadyRegistered.into()));
+        assert_eq!(refused.map_err(RegisterError::code), Err(183));
         expect_nothing(&port);
     }
     Ok(())
@@ -335,7 +335,7 @@ fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(Registration::add(&pair.ours, KEY, EventFilter::IN, trigger))??;
+        port.register(Registration::add(&pair.ours, KEY, EventFilter::IN, trigger))?;
         pair.send()?;
         expect(&port, &[(KEY, Events::IN)]);
         // Its number is used again, for one that is new as well.
@@ -346,11 +346,17 @@ fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
 fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
-    other.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    other.register(enable(&pair, EventFilter::IN, LEVEL))?;
     let change = || Registration::change(&pair.ours, KEY, EventFilter::IN, LEVEL);
-    assert_eq!(port.register(change())?, Err(RegistrationError::NotFound));
-    other.deregister(&pair.ours)??;
-    assert_eq!(port.register(change())?, Err(RegistrationError::NotFound));
+    assert_eq!(
+        port.register(change()),
+        Err(RegistrationError::NotFound.into())
+    );
+    other.deregister(&pair.ours)?;
+    assert_eq!(
+        port.register(change()),
+        Err(RegistrationError::NotFound.into())
+    );
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
 }
@@ -358,13 +364,13 @@ fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result
 fn x3_changing_changes(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     let change = |key, filter| Registration::change(&pair.ours, key, filter, ONCE);
-    port.register(change(KEY, EventFilter::OUT))??;
+    port.register(change(KEY, EventFilter::OUT))?;
     expect(&port, &[(KEY, Events::OUT)]);
     expect_nothing(&port);
-    let refused = port.register(change(OTHER_KEY, EventFilter::OUT))?;
-    assert_eq!(refused, Err(RegistrationError::OtherKey));
+    let refused = port.register(change(OTHER_KEY, EventFilter::OUT));
+    assert_eq!(refused, Err(RegistrationError::OtherKey.into()));
     Ok(())
 }
 
@@ -374,14 +380,14 @@ fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
     pair.send()?;
     // It carries what the notification carries.
     let like_it = Entry::new(KEY, Events::IN.bits(), 0);
-    port.register(enable(&pair, EventFilter::IN, ONCE))??;
+    port.register(enable(&pair, EventFilter::IN, ONCE))?;
     let told = port.dequeue_one(Some(PATIENCE))?;
     port.post(like_it)?;
     let posted = port.dequeue_one(Some(PATIENCE))?;
     assert_eq!(told, posted);
     assert_eq!(told.origin(), Some(Origin::Notification));
     assert_eq!(posted.origin(), Some(Origin::Posted));
-    port.register(Registration::remove(&pair.ours))??;
+    port.register(Registration::remove(&pair.ours))?;
     let last = port.dequeue_one(Some(PATIENCE))?;
     assert_eq!(last.origin(), Some(Origin::Notification));
     // One that was dequeued and is posted again was posted.
@@ -457,7 +463,7 @@ mod descriptors {
         filter: EventFilter,
         trigger: Trigger,
     ) -> io::Result<()> {
-        port.register(Registration::descriptor(descriptor, KEY, filter, trigger))??;
+        port.register(Registration::descriptor(descriptor, KEY, filter, trigger))?;
         Ok(())
     }
 
@@ -534,7 +540,7 @@ fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
 fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
     let [outer, inner] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
-    inner.register(enable(&pair, EventFilter::IN, LEVEL))??;
+    inner.register(enable(&pair, EventFilter::IN, LEVEL))?;
     watch(&outer, &inner, EventFilter::IN, LEVEL)?;
     expect_nothing(&outer);
     pair.send()?;
@@ -559,9 +565,9 @@ fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Resu
     let directory = std::fs::File::open(std::env::temp_dir())?;
     for other in [file, directory] {
         let entry = Registration::descriptor(&other, KEY, EventFilter::IN, LEVEL);
-        let refused = port.register(entry)?;
-        assert_eq!(refused, Err(RegistrationError::NotWatchable));
-        assert_eq!(refused.map_err(RegistrationError::code), Err(50));
+        let refused = port.register(entry);
+        assert_eq!(refused, Err(RegistrationError::NotWatchable.into()));
+        assert_eq!(refused.map_err(RegisterError::code), Err(50));
     }
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
@@ -572,9 +578,9 @@ fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()
     let port = port(backend)?;
     let (reader, _writer) = pipe()?;
     let entry = || Registration::enable(&reader, KEY, EventFilter::IN, LEVEL);
-    let refused = Err(RegistrationError::NotASocket);
-    assert_eq!(port.register(entry())?, refused);
-    assert_eq!(port.register(Registration::remove(&reader))?, refused);
+    let refused = Err(RegistrationError::NotASocket.into());
+    assert_eq!(port.register(entry()), refused);
+    assert_eq!(port.register(Registration::remove(&reader)), refused);
     Ok(())
 }
 
@@ -588,17 +594,17 @@ fn x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket(
     watch(&port, &reader, EventFilter::IN, LEVEL)?;
     expect(&port, &[(KEY, Events::IN)]);
     let other_key = Registration::descriptor(&reader, OTHER_KEY, EventFilter::IN, LEVEL);
-    let refused = port.register(other_key)?;
-    assert_eq!(refused, Err(RegistrationError::OtherKey));
-    port.register(Registration::disable(&reader))??;
+    let refused = port.register(other_key);
+    assert_eq!(refused, Err(RegistrationError::OtherKey.into()));
+    port.register(Registration::disable(&reader))?;
     expect_nothing(&port);
     watch(&port, &reader, EventFilter::IN, ONCE)?;
     expect(&port, &[(KEY, Events::IN)]);
-    port.register(Registration::disable(&reader))??;
-    port.register(Registration::remove(&reader))??;
+    port.register(Registration::disable(&reader))?;
+    port.register(Registration::remove(&reader))?;
     expect(&port, &[(KEY, Events::REMOVE)]);
     watch(&port, &reader, EventFilter::IN, LEVEL)?;
-    port.deregister(&reader)??;
+    port.deregister(&reader)?;
     expect_nothing(&port);
     reader.read_exact(&mut [0])?;
     assert_eq!(counted(port.snapshot().registrations), 0);
@@ -620,18 +626,18 @@ fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
         drop(writer);
         expect_nothing(&port);
         let entry = Registration::descriptor(&number, OTHER_KEY, EventFilter::IN, trigger);
-        port.register(entry)??;
+        port.register(entry)?;
         other_writer.write_all(b"x")?;
         expect(&port, &[(OTHER_KEY, Events::IN)]);
-        port.deregister(&number)??;
+        port.deregister(&number)?;
         // The same number, and a socket.
         let pair = Pair::unix()?;
         watch(&port, &number, EventFilter::IN, trigger)?;
         rustix::io::dup2(&pair.ours, &mut number)?;
         let entry = Registration::enable(&number, OTHER_KEY, EventFilter::OUT, ONCE);
-        port.register(entry)??;
+        port.register(entry)?;
         expect(&port, &[(OTHER_KEY, Events::OUT)]);
-        port.deregister(&number)??;
+        port.deregister(&number)?;
     }
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
@@ -648,10 +654,13 @@ fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
         OTHER_KEY,
         EventFilter::IN,
         ONCE,
-    ))?;
-    assert_eq!(again, Err(RegistrationError::OtherKey));
+    ));
+    assert_eq!(again, Err(RegistrationError::OtherKey.into()));
     let entry = Registration::descriptor(&pair.ours, KEY, EventFilter::IN, ONCE);
-    assert_eq!(other.register(entry)?, Err(RegistrationError::OtherPort));
+    assert_eq!(
+        other.register(entry),
+        Err(RegistrationError::OtherPort.into())
+    );
     pair.send()?;
     expect(&port, &[(KEY, Events::IN)]);
     Ok(())
@@ -674,7 +683,7 @@ fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<
         rustix::io::write(&counter, &1_u64.to_ne_bytes())?;
         expect(&port, &[(KEY, Events::IN)]);
     }
-    port.deregister(&counter)??;
+    port.deregister(&counter)?;
 
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
     watch(&port, &timer, EventFilter::IN, ONCE)?;
@@ -687,7 +696,7 @@ fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<
     };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &soon)?;
     expect(&port, &[(KEY, Events::IN)]);
-    port.deregister(&timer)??;
+    port.deregister(&timer)?;
 
     let mut child = std::process::Command::new("true").spawn()?;
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;

@@ -1033,7 +1033,7 @@ impl World {
                 let ours = self.numbers[number]
                     .as_ref()
                     .ok_or("registered, and closed")?;
-                real.register(Registration::disable(ours))??;
+                real.register(Registration::disable(ours))?;
             }
         }
         loop {

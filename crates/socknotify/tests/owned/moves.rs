@@ -202,9 +202,9 @@ fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
         7,
         EventFilter::IN,
         ONCE,
-    ))??;
+    ))?;
     assert_eq!(other.dequeue_one(Some(PATIENCE))?.completion_key, 7);
-    other.register(Registration::remove(&connection.socket))??;
+    other.register(Registration::remove(&connection.socket))?;
     assert_eq!(other.dequeue_one(Some(PATIENCE))?.events(), Events::REMOVE);
     // And it may come back.
     port.arm(port.adopt(connection)?, EventFilter::IN);
@@ -234,7 +234,7 @@ fn a_connection_has_one_port(backend: Backend) -> io::Result<()> {
         1,
         EventFilter::IN,
         ONCE,
-    ))?;
+    ));
     let refused = as_told_by(&plain, Err(RegistrationError::OtherPort));
     assert_eq!(taken, refused);
     let connection = connection.into_inner();

@@ -368,7 +368,7 @@ fn packets_and_registrations_from_before_are_dropped(backend: Backend) -> io::Re
         }
     }
     let level = Trigger::PERSISTENT | Trigger::LEVEL;
-    plain.register(Registration::enable(&ours, 0, EventFilter::IN, level))??;
+    plain.register(Registration::enable(&ours, 0, EventFilter::IN, level))?;
     let port: TestPort = Port::from(plain);
     let mut worker = port.worker(128);
     let (connection, mut peer) = connect(&port)?;

@@ -42,17 +42,17 @@ impl PartialEq<usize> for Counted {
 }
 
 /// The result of an entry, as this port puts it: the kernel has one code for several reasons.
-pub(crate) fn as_told_by(
+pub(crate) fn as_told_by<E: From<RegistrationError>>(
     port: &CompletionPort,
     result: Result<(), RegistrationError>,
-) -> Result<(), RegistrationError> {
+) -> Result<(), E> {
     use RegistrationError::{OtherKey, OtherPort, RemovePending};
 
     result.map_err(|error| match error {
         OtherPort | OtherKey | RemovePending if port.backend().name() == "native" => {
-            RegistrationError::Os(error.code() as i32)
+            RegistrationError::Os(error.code() as i32).into()
         }
-        error => error,
+        error => error.into(),
     })
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn expect_no_early_end(port: &CompletionPort) {
 /// Removes a registration that has nothing to say any more, and sees it go.
 #[track_caller]
 pub(crate) fn expect_removed(port: &CompletionPort, socket: &Socket, key: usize) -> io::Result<()> {
-    port.register(Registration::remove(socket))??;
+    port.register(Registration::remove(socket))?;
     expect(port, &[(key, Events::REMOVE)]);
     Ok(())
 }
