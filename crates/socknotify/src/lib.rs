@@ -87,6 +87,7 @@ mod entry;
 mod error;
 #[cfg(windows)]
 mod native;
+mod operations;
 pub mod owned;
 mod pages;
 mod port;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::Port;
+use crate::operations::DEFAULT_THREADS;
 use crate::{Backend, CompletionPort, Error, WakePolicy};
 
 /// Options for a new [`Port`].
@@ -23,6 +24,7 @@ use crate::{Backend, CompletionPort, Error, WakePolicy};
 #[must_use]
 pub struct Builder<T, M = ()> {
     options: crate::Builder,
+    helper_threads: usize,
     makes: PhantomData<fn() -> Port<T, M>>,
 }
 
@@ -31,6 +33,7 @@ impl<T, M> Port<T, M> {
     pub fn builder() -> Builder<T, M> {
         Builder {
             options: CompletionPort::builder(),
+            helper_threads: DEFAULT_THREADS,
             makes: PhantomData,
         }
     }
@@ -62,13 +65,21 @@ impl<T, M> Builder<T, M> {
         self
     }
 
+    /// How many helper threads there are at the most, for work that [blocks](Port::run): 32 by default, and at least
+    /// one.
+    pub fn helper_threads(mut self, most: usize) -> Self {
+        self.helper_threads = most;
+        self
+    }
+
     /// Makes the port.
     ///
     /// # Errors
     ///
     /// As [`crate::Builder::build`].
     pub fn build(self) -> Result<Port<T, M>, Error> {
-        self.options.build().map(Port::from)
+        let port = self.options.build()?;
+        Ok(Port::assemble(port, self.helper_threads))
     }
 }
 

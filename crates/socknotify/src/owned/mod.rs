@@ -124,6 +124,7 @@ mod listen;
 mod packet;
 mod port;
 mod readiness;
+mod run;
 mod source;
 mod timers;
 mod wheel;

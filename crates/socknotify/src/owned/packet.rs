@@ -11,6 +11,8 @@ pub(super) const MESSAGE: u32 = 0;
 pub(super) const TIMER: u32 = 1;
 /// There is one such packet for each connection in the list of what was refused.
 pub(super) const REFUSED: u32 = 2;
+/// There is one such packet for each panic in the list of panics.
+pub(super) const PANICKED: u32 = 3;
 
 /// What the packet of a connection says in place of events.
 pub(super) const CANCELLED: u32 = 1 << 30;

@@ -9,9 +9,11 @@ use std::{fmt, io};
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place};
 use super::packet::{DRAINING, MESSAGE, REFUSED};
+use super::run::Panic;
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
+use crate::operations::{DEFAULT_THREADS, Helpers};
 use crate::sys::RawSocket;
 use crate::{
     CompletionPort, Entry, Error, EventFilter, RegisterError, Registration, RegistrationError,
@@ -41,6 +43,9 @@ pub(super) struct Shared<T, M> {
     pub(super) timers: Timers<M>,
     /// What could not be armed, and waits to be reported, with a packet in the queue for each.
     pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
+    pub(super) helpers: Helpers,
+    /// Panics in what helper threads ran, with a packet in the queue for each.
+    pub(super) panics: Mutex<VecDeque<Panic>>,
 }
 
 /// A connection that the system would not watch, and why.
@@ -291,6 +296,12 @@ impl<T, M> Port<T, M> {
 /// ```
 impl<T, M> From<CompletionPort> for Port<T, M> {
     fn from(port: CompletionPort) -> Self {
+        Self::assemble(port, DEFAULT_THREADS)
+    }
+}
+
+impl<T, M> Port<T, M> {
+    pub(super) fn assemble(port: CompletionPort, helper_threads: usize) -> Self {
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(Home::new(port)),
@@ -298,6 +309,8 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
                 refused: Mutex::default(),
+                helpers: Helpers::new(helper_threads),
+                panics: Mutex::default(),
             }),
         }
     }
@@ -500,6 +513,7 @@ impl<T, M> Shared<T, M> {
 
     fn close(&self) -> Vec<T> {
         let armed = self.home.close();
+        self.helpers.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
         self.timers.clear();
         self.drop_refused();

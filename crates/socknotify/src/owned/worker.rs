@@ -8,7 +8,9 @@ use std::{fmt, io};
 use super::connect;
 use super::home::{Fixture, Node};
 use super::listen::{Listener, Turn};
-use super::packet::{ACCEPTED, CANCELLED, DRAINING, HANDED_ON, MESSAGE, REFUSED, TIMED_OUT, TIMER};
+use super::packet::{
+    ACCEPTED, CANCELLED, DRAINING, HANDED_ON, MESSAGE, PANICKED, REFUSED, TIMED_OUT, TIMER,
+};
 use super::port::{Put, Shared};
 use super::{Held, Id, Interest, Source, lock};
 use crate::sys::RawSocket;
@@ -119,6 +121,8 @@ enum Pending<T> {
     Shared(usize, Events),
     /// The first message of the port's list, when the event is taken.
     Message,
+    /// The first panic of the port's list.
+    Panic,
 }
 
 impl<T: Source, M> Worker<T, M> {
@@ -281,6 +285,8 @@ impl<T: Source, M> Worker<T, M> {
                 }
             } else if key == home.slots.reserved_key(MESSAGE) {
                 self.pending.push(Pending::Message);
+            } else if key == home.slots.reserved_key(PANICKED) {
+                self.pending.push(Pending::Panic);
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
             } else if key == home.slots.reserved_key(REFUSED) {
@@ -367,6 +373,10 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// There may be none after all: a message is gone once the port is closed, and an event of a shared
     /// socket once another thread has taken its [last one](Event::Returned).
+    ///
+    /// # Panics
+    ///
+    /// If work that the port [ran](super::Port::run) has panicked, with that panic.
     pub fn take(&mut self) -> Option<Event<T, M>> {
         loop {
             let event = match self.pending.pop()? {
@@ -375,6 +385,10 @@ impl<T: Source, M> Worker<T, M> {
                 Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
                 Pending::Shared(key, events) => self.shared.shared_event(key, events),
                 Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
+                Pending::Panic => match lock(&self.shared.panics).pop_front() {
+                    Some(panic) => resume_unwind(panic),
+                    None => None,
+                },
             };
             if event.is_some() {
                 return event;
@@ -450,6 +464,9 @@ impl<T, M> Shared<T, M> {
                 }
                 Pending::NotAccepting(..) => {}
                 Pending::Message => packets.push(self.message_packet()),
+                Pending::Panic => {
+                    packets.push(Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0));
+                }
             }
         }
         // If the port is closed, there is nobody to take them.

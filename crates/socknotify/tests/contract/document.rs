@@ -16,7 +16,7 @@ fn is_test_name(word: &str) -> bool {
     let mut letters = clause.chars();
     letters
         .next()
-        .is_some_and(|first| ('a'..='g').contains(&first) || first == 'x')
+        .is_some_and(|first| ('a'..='g').contains(&first) || ['o', 'x'].contains(&first))
         && !letters.as_str().is_empty()
         && letters.all(|digit| digit.is_ascii_digit())
 }
@@ -41,8 +41,10 @@ fn tests_in(files: &[PathBuf]) -> io::Result<BTreeSet<String>> {
 #[test]
 fn names_every_test_and_no_other() -> io::Result<()> {
     let mut files = vec![package().join("src/engine/interleavings.rs")];
-    for file in fs::read_dir(package().join("tests/contract"))? {
-        files.push(file?.path());
+    for suite in ["tests/contract", "tests/operations"] {
+        for file in fs::read_dir(package().join(suite))? {
+            files.push(file?.path());
+        }
     }
     let tests = tests_in(&files)?;
     assert!(tests.len() > 100, "{tests:?}");

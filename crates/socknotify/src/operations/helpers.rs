@@ -1,0 +1,133 @@
+//! [`Helpers`]: threads for work that blocks.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::sys::Process;
+
+/// How many threads there are at the most, if nothing else is asked for. They sleep most of the time.
+pub(crate) const DEFAULT_THREADS: usize = 32;
+
+/// How long a thread waits for work before it ends.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Something for a helper thread to do.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// Threads that are started when there is work, and end when there has been none for a while.
+#[derive(Clone)]
+pub(crate) struct Helpers(Arc<Shared>);
+
+struct Shared {
+    most: usize,
+    process: Process,
+    state: Mutex<State>,
+    /// There is work, or there never will be.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Work>,
+    threads: usize,
+    /// Threads that wait, and have no work assigned.
+    idle: usize,
+    closed: bool,
+}
+
+impl Helpers {
+    /// At most so many threads, and at least one.
+    pub(crate) fn new(most: usize) -> Self {
+        Helpers(Arc::new(Shared {
+            most: most.max(1),
+            process: Process::this(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// Have a thread do what this makes, in its turn. Nothing is made if nothing can be done any more, in a forked
+    /// child, and if there is no thread and the system starts none.
+    pub(crate) fn submit(&self, make: impl FnOnce() -> Work) {
+        let shared = &self.0;
+        if !shared.process.is_this() {
+            return;
+        }
+        let mut state = shared.lock();
+        if state.closed {
+            return;
+        }
+        if state.queue.len() >= state.idle && state.threads < shared.most {
+            let this = Arc::clone(shared);
+            let name = "socknotify-helper".to_owned();
+            let started = thread::Builder::new()
+                .name(name)
+                .spawn(move || this.serve());
+            match started {
+                Ok(_) => state.threads += 1,
+                // Those that there are will come to it.
+                Err(_) if state.threads > 0 => {}
+                Err(_) => return,
+            }
+        }
+        state.queue.push_back(make());
+        drop(state);
+        shared.changed.notify_one();
+    }
+
+    /// How many threads there are.
+    pub(crate) fn threads(&self) -> usize {
+        match self.0.process.is_this() {
+            true => self.0.lock().threads,
+            false => 0,
+        }
+    }
+
+    /// Drop what was not begun, and take no more. What was begun goes on.
+    pub(crate) fn close(&self) {
+        if !self.0.process.is_this() {
+            return;
+        }
+        let mut state = self.0.lock();
+        state.closed = true;
+        let queue = std::mem::take(&mut state.queue);
+        drop(state);
+        self.0.changed.notify_all();
+        // What work does when it is dropped is its own business.
+        drop(queue);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a helper thread does.
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(work) = state.queue.pop_front() {
+                drop(state);
+                // What happens in it is for whoever gave it; a panic was reported when it began.
+                let _ = catch_unwind(AssertUnwindSafe(work));
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            let (woken, waited) = self
+                .changed
+                .wait_timeout_while(state, IDLE, |state| state.queue.is_empty() && !state.closed)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            if state.queue.is_empty() && (state.closed || waited.timed_out()) {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}

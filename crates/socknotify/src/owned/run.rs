@@ -1,0 +1,104 @@
+//! Work that blocks: it runs on helper threads, and its result is a message of the port.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+use super::packet::PANICKED;
+use super::port::Shared;
+use super::{Port, SendError, lock};
+use crate::Entry;
+
+/// What a panic carries.
+pub(super) type Panic = Box<dyn Any + Send>;
+
+impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
+    /// Run something that blocks on a helper thread. What it returns comes out of the port as a
+    /// [message](super::Event::Message), to whichever thread takes it.
+    ///
+    /// For what the system has no other way to wait for: a name to be resolved, a library's call. Work begins in the
+    /// order in which it was given. There are at most [so many](super::Builder::helper_threads) threads; they are
+    /// started when there is work, and end when there has been none for a second.
+    ///
+    /// If the work panics, [`Worker::take`](super::Worker::take) goes on with the panic in place of the result.
+    ///
+    /// Closing the port drops work that has not begun, and does not wait for what has. The result of that is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// The work comes back when the port is closed, in a forked child of the port's process, and when the
+    /// system starts no thread for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+    /// use socknotify::owned::{Event, Port};
+    ///
+    /// # fn main() -> io::Result<()> {
+    /// let port = Port::<TcpStream, io::Result<Vec<SocketAddr>>>::new()?;
+    /// port.run(|| Ok(("localhost", 80).to_socket_addrs()?.collect()))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Message(addresses)) = worker.take() else { panic!() };
+    /// assert!(addresses?.iter().all(|address| address.ip().is_loopback()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "spawn_blocking")]
+    #[doc(alias = "QueueUserWorkItem")]
+    pub fn run<F>(&self, work: F) -> Result<(), SendError<F>>
+    where
+        F: FnOnce() -> M + Send + 'static,
+    {
+        if self.shared.home.is_closed() {
+            return Err(SendError(work));
+        }
+        self.shared.run(work).map_err(SendError)
+    }
+}
+
+impl<T, M> Port<T, M> {
+    /// How many helper threads there are at this moment, for diagnosis.
+    pub fn helper_threads(&self) -> usize {
+        self.shared.helpers.threads()
+    }
+}
+
+impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
+    fn run<F>(self: &Arc<Self>, work: F) -> Result<(), F>
+    where
+        F: FnOnce() -> M + Send + 'static,
+    {
+        // The port may go while this runs.
+        let shared = Arc::downgrade(self);
+        let mut work = Some(work);
+        self.helpers.submit(|| {
+            let work = work.take();
+            Box::new(move || {
+                let outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
+                if let (Some(outcome), Some(shared)) = (outcome, Weak::upgrade(&shared)) {
+                    shared.finish_run(outcome);
+                }
+            })
+        });
+        work.map_or(Ok(()), Err)
+    }
+}
+
+impl<T, M> Shared<T, M> {
+    fn finish_run(&self, outcome: Result<M, Panic>) {
+        match outcome {
+            Ok(message) => self.send_all(vec![message]),
+            Err(panic) => {
+                lock(&self.panics).push_back(panic);
+                let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
+                // If the port is closed, nobody takes it.
+                let _ = self.home.port.post(packet);
+            }
+        }
+    }
+}
