@@ -6,21 +6,21 @@ use serde::Serialize;
 use socknotify::{Backend, CompletionPort};
 
 use crate::descriptors::{Limit, Limits};
+use crate::options::OutputOptions;
 use crate::output;
 use crate::system::{self, System};
 
 /// Tell what this system offers: backends, processors, descriptor limits
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object instead of a report for people
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 /// Prints the report. True if a completion port works here.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
     let diagnosis = Diagnosis::make();
-    if arguments.json {
+    if arguments.output.json {
         output::line(serde_json::to_string(&diagnosis)?)?;
     } else {
         output::line(&diagnosis)?;

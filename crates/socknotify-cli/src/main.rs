@@ -1,13 +1,16 @@
 //! `socknotify`: tries socket state notifications on this machine.
 #![forbid(unsafe_code)]
 
-mod backends;
 mod descriptors;
 mod doctor;
+mod endpoint;
 mod load;
+mod options;
 mod output;
 mod scenarios;
 mod serve;
+mod signals;
+mod stream;
 mod system;
 
 use std::process::ExitCode;

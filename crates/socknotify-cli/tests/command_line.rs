@@ -198,6 +198,74 @@ fn numbers_out_of_range_are_usage_errors() -> io::Result<()> {
 }
 
 #[test]
+fn times_are_the_same_numbers_everywhere() -> io::Result<()> {
+    for (command, option) in [("serve", "--idle-timeout"), ("load", "--seconds")] {
+        for value in [
+            "0", "0.0009", "-1", "1000001", "many", "10s", "inf", "NaN", "",
+        ] {
+            let output = socknotify(&[command, &format!("{option}={value}")])?;
+            assert_eq!(output.status.code(), Some(2), "{option} {value}");
+            let message = stderr(&output);
+            assert!(message.contains(option), "{message}");
+            let range = "a number of seconds from 0.001 to 1000000, such as 10 or 0.5";
+            assert!(message.contains(range), "{message}");
+        }
+        // These are numbers; what is wrong with the command line is something else.
+        for value in ["0.001", "0.5", "1", "1000000"] {
+            let output = socknotify(&[command, option, value, "--threads", "0"])?;
+            assert_eq!(output.status.code(), Some(2), "{option} {value}");
+            assert!(!stderr(&output).contains(option), "{}", stderr(&output));
+        }
+    }
+    Ok(())
+}
+
+/// What the help of a command says of an option.
+fn help(command: &str, option: &str) -> io::Result<String> {
+    let help = stdout(&socknotify(&[command, "-h"])?);
+    let line = help
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(option))
+        .unwrap_or_else(|| panic!("no {option}: {help}"));
+    let words: Vec<_> = line.split_whitespace().collect();
+    Ok(words.join(" "))
+}
+
+#[test]
+fn the_same_options_have_the_same_words_and_limits_everywhere() -> io::Result<()> {
+    for (option, commands) in [
+        ("--concurrency", &["scenarios", "serve", "load"] as &[_]),
+        ("--backend", &["scenarios", "serve", "load"]),
+        ("--json", &["scenarios", "load", "doctor"]),
+    ] {
+        let words = help(commands[0], option)?;
+        assert!(!words.is_empty());
+        for command in commands {
+            assert_eq!(help(command, option)?, words, "{command} {option}");
+        }
+    }
+    for option in ["--threads", "--concurrency"] {
+        for command in ["scenarios", "serve", "load"] {
+            for value in ["0", "10001", "-1", "many"] {
+                let output = socknotify(&[command, &format!("{option}={value}")])?;
+                assert_eq!(output.status.code(), Some(2), "{command} {option} {value}");
+            }
+            let output = socknotify(&[command, option, "10001"])?;
+            assert!(stderr(&output).contains("1..=10000"), "{}", stderr(&output));
+        }
+    }
+    for (command, option) in [("scenarios", "--clients"), ("load", "--connections")] {
+        let output = socknotify(&[command, option, "1000001"])?;
+        assert!(
+            stderr(&output).contains("1..=1000000"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn no_command_and_an_unknown_one_are_usage_errors() -> io::Result<()> {
     assert_eq!(socknotify(&[])?.status.code(), Some(2));
     assert_eq!(socknotify(&["scenery"])?.status.code(), Some(2));

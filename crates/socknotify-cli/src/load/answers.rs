@@ -28,15 +28,37 @@ pub(crate) enum Answers {
 
 /// What no server should answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WrongAnswer;
+pub(crate) enum WrongAnswer {
+    /// Other bytes than those that were sent.
+    NotAnEcho,
+    /// HTTP, where an echo was expected.
+    IsHttp,
+    /// The request itself, where HTTP was expected.
+    IsEcho,
+    NotHttp,
+    HeadTooLarge,
+    /// HTTP with this status.
+    Status(u16),
+    /// HTTP that does not say where the answer ends.
+    NoLength,
+    /// There was no request for it.
+    Unasked,
+}
 
 impl fmt::Display for WrongAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server's answer is wrong")
+        match self {
+            WrongAnswer::NotAnEcho => f.write_str("it is not what was sent"),
+            WrongAnswer::IsHttp => f.write_str("it is HTTP; try --mode http"),
+            WrongAnswer::IsEcho => f.write_str("it is the request itself; try --mode echo"),
+            WrongAnswer::NotHttp => f.write_str("it is not HTTP"),
+            WrongAnswer::HeadTooLarge => f.write_str("its HTTP headers are too large"),
+            WrongAnswer::Status(code) => write!(f, "it has HTTP status {code}"),
+            WrongAnswer::NoLength => f.write_str("it has no Content-Length"),
+            WrongAnswer::Unasked => f.write_str("there was no request for it"),
+        }
     }
 }
-
-impl std::error::Error for WrongAnswer {}
 
 impl Answers {
     pub(crate) fn new(mode: Mode) -> Self {
@@ -66,7 +88,7 @@ impl Answers {
                     joined.extend_from_slice(bytes);
                     rest = &joined;
                 }
-                let count = count_answers(&mut rest, body, is_in_body)?;
+                let count = count_answers(&mut rest, body, is_in_body, request)?;
                 if !rest.is_empty() {
                     *kept = rest.to_vec();
                 }
@@ -87,7 +109,10 @@ fn count_echoes(
         let expected = &request[*position..];
         let length = expected.len().min(bytes.len());
         if bytes[..length] != expected[..length] {
-            return Err(WrongAnswer);
+            return Err(match bytes.starts_with(b"HTTP/") {
+                true => WrongAnswer::IsHttp,
+                false => WrongAnswer::NotAnEcho,
+            });
         }
         bytes = &bytes[length..];
         *position += length;
@@ -103,6 +128,7 @@ fn count_answers(
     rest: &mut &[u8],
     body: &mut u64,
     is_in_body: &mut bool,
+    request: &[u8],
 ) -> Result<usize, WrongAnswer> {
     let mut count = 0;
     loop {
@@ -122,13 +148,23 @@ fn count_answers(
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut answer = httparse::Response::new(&mut headers);
         match answer.parse(rest) {
-            Ok(Status::Complete(length)) if answer.code == Some(200) => {
-                *body = body_length(answer.headers).ok_or(WrongAnswer)?;
+            Ok(Status::Complete(length)) => {
+                match answer.code {
+                    None | Some(200) => {}
+                    Some(code) => return Err(WrongAnswer::Status(code)),
+                }
+                *body = body_length(answer.headers).ok_or(WrongAnswer::NoLength)?;
                 *is_in_body = true;
                 *rest = &rest[length..];
             }
             Ok(Status::Partial) if rest.len() < HEAD_LIMIT => return Ok(count),
-            _ => return Err(WrongAnswer),
+            Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                return Err(WrongAnswer::HeadTooLarge);
+            }
+            Err(_) if rest.starts_with(&request[..rest.len().min(request.len())]) => {
+                return Err(WrongAnswer::IsEcho);
+            }
+            Err(_) => return Err(WrongAnswer::NotHttp),
         }
     }
 }
@@ -162,17 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn wrong_answers_are_told() {
-        for (mode, text) in [
-            (Mode::Echo, &b"abd"[..]),
-            (
-                Mode::Http,
-                b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-            ),
-            (Mode::Http, b"HTTP/1.1 200 OK\r\n\r\n"),
-            (Mode::Http, b"nonsense"),
-        ] {
-            assert_eq!(count(mode, text, 100), Err(WrongAnswer));
-        }
+    fn wrong_answers_are_told_apart() {
+        let http = |text: &[u8]| count(Mode::Http, text, 100);
+        let status = |line: &str| format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(count(Mode::Echo, b"abd", 100), Err(WrongAnswer::NotAnEcho));
+        let refusal = status("400 Bad Request");
+        let outcome = count(Mode::Echo, refusal.as_bytes(), 100);
+        assert_eq!(outcome, Err(WrongAnswer::IsHttp));
+        assert_eq!(http(refusal.as_bytes()), Err(WrongAnswer::Status(400)));
+        assert_eq!(http(b"HTTP/1.1 200 OK\r\n\r\n"), Err(WrongAnswer::NoLength));
+        assert_eq!(http(b"abcabc"), Err(WrongAnswer::IsEcho));
+        assert_eq!(http(b"nonsense"), Err(WrongAnswer::NotHttp));
+        let long = format!("HTTP/1.1 200 OK\r\nA: {}", "a".repeat(HEAD_LIMIT));
+        let outcome = count(Mode::Http, long.as_bytes(), HEAD_LIMIT / 3);
+        assert_eq!(outcome, Err(WrongAnswer::HeadTooLarge));
     }
 }

@@ -1,20 +1,22 @@
 //! A client: one connection and its requests.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io::{Read, Write};
 use std::time::Instant;
 
 use socknotify::owned::{BorrowedSocket, Interest, Source};
 
 use super::answers::{Answers, WrongAnswer};
 use super::drive::Plan;
+use super::fates::Fate;
 use super::score::Score;
+use crate::stream::{Stream, is_for_later};
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     answers: Answers,
+    is_answered: bool,
     /// Requests under way, those that were sent at once together: when, and how many.
     sent: VecDeque<(Instant, usize)>,
     /// What did not fit into the socket.
@@ -22,19 +24,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, plan: &Plan) -> Self {
-        // What is sent should not wait for an acknowledgement. It is sent in any case.
-        let _ = stream.set_nodelay(true);
+    pub(crate) fn new(stream: impl Into<Stream>, plan: &Plan) -> Self {
         Client {
-            stream,
+            stream: stream.into(),
             answers: Answers::new(plan.mode),
+            is_answered: false,
             sent: VecDeque::with_capacity(1),
             unsent: Vec::new(),
         }
     }
 
     /// Send so many requests.
-    pub(crate) fn send(&mut self, count: usize, plan: &Plan) -> io::Result<()> {
+    pub(crate) fn send(&mut self, count: usize, plan: &Plan) -> Result<(), Fate> {
         self.sent.push_back((Instant::now(), count));
         match (count, self.unsent.is_empty()) {
             // No copy for what is most usual.
@@ -53,29 +54,32 @@ impl Client {
         room: &mut [u8],
         score: &mut Score,
         plan: &Plan,
-    ) -> io::Result<()> {
+    ) -> Result<(), Fate> {
         if !self.unsent.is_empty() {
             let bytes = std::mem::take(&mut self.unsent);
             self.write(&bytes)?;
         }
         let length = match (&self.stream).read(room) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Err(Fate::Closed),
             Ok(length) => length,
             Err(error) if is_for_later(&error) => return Ok(()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(Fate::Broken(error)),
         };
         let now = Instant::now();
         let answers = self
             .answers
             .count(&room[..length], &plan.request)
-            .map_err(io::Error::other)?;
+            .map_err(Fate::Wrong)?;
+        if answers > 0 && !self.is_answered {
+            self.is_answered = true;
+            score.fates.answered += 1;
+        }
         let mut left = answers;
         while left > 0 {
-            // More answers than requests are wrong, too.
             let (sent, waiting) = self
                 .sent
                 .front_mut()
-                .ok_or_else(|| io::Error::other(WrongAnswer))?;
+                .ok_or(Fate::Wrong(WrongAnswer::Unasked))?;
             let count = left.min(*waiting);
             score.answered(count, now.duration_since(*sent));
             *waiting -= count;
@@ -97,22 +101,20 @@ impl Client {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Whether an answer has come.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Fate> {
         let sent = match (&self.stream).write(bytes) {
             Ok(sent) => sent,
             Err(error) if is_for_later(&error) => 0,
-            Err(error) => return Err(error),
+            Err(error) => return Err(Fate::Broken(error)),
         };
         self.unsent.extend_from_slice(&bytes[sent..]);
         Ok(())
     }
-}
-
-fn is_for_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }
 
 impl Source for Client {

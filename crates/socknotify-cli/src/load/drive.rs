@@ -6,11 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use socknotify::owned::{Event, Held, Port, Worker};
 
 use super::Mode;
 use super::client::Client;
+use super::fates::Fate;
 use super::score::Score;
+use crate::signals::Signals;
 
 /// How many events a thread takes at once.
 const ROOM: usize = 64;
@@ -18,7 +21,7 @@ const ROOM: usize = 64;
 /// The most that is received at once.
 const RECEIVE: usize = 64 * 1024;
 
-/// How often to look whether there is anybody left.
+/// How often to look whether there is anybody left, and whether a signal has come.
 const TICK: Duration = Duration::from_millis(50);
 
 /// What is to be done.
@@ -31,12 +34,22 @@ pub(crate) struct Plan {
     pub(crate) is_shown: bool,
 }
 
-/// Drives all clients until the time is over, or none is left. Tells how long that was.
+/// Why it was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum End {
+    InTime,
+    NoConnectionLeft,
+    Interrupted,
+}
+
+/// Drives all clients until the time is over, a signal comes, or none is left. Returns how long that was.
 pub(crate) fn drive(
     port: &Port<Client>,
     mut clients: Vec<Held<Client>>,
     plan: &Plan,
-) -> io::Result<(Score, Duration)> {
+    signals: &Signals,
+) -> io::Result<(Score, Duration, End)> {
     let left = AtomicUsize::new(clients.len());
     let share = clients.len().div_ceil(plan.threads);
     let start = Instant::now();
@@ -59,7 +72,7 @@ pub(crate) fn drive(
                 }
             }
         }
-        wait(start, plan, &left);
+        let end = wait(start, plan, &left, signals);
         let time = start.elapsed();
         drop(port.close());
         let mut total = Score::new();
@@ -69,12 +82,12 @@ pub(crate) fn drive(
                 .map_err(|_| io::Error::other("a thread panicked"))?;
             total.add(&score?);
         }
-        Ok((total, time))
+        Ok((total, time, end))
     })
 }
 
-/// Waits until the time is over, or nobody is left.
-fn wait(start: Instant, plan: &Plan, left: &AtomicUsize) {
+/// Waits until the time is over, a signal comes, or nobody is left.
+fn wait(start: Instant, plan: &Plan, left: &AtomicUsize, signals: &Signals) -> End {
     let bar = match plan.is_shown {
         false => ProgressBar::hidden(),
         true => ProgressBar::new(plan.time.as_millis() as u64).with_style(
@@ -83,16 +96,23 @@ fn wait(start: Instant, plan: &Plan, left: &AtomicUsize) {
                 .progress_chars("=> "),
         ),
     };
-    while left.load(Ordering::Relaxed) > 0 {
+    let end = loop {
         let time = start.elapsed();
         if time >= plan.time {
-            break;
+            break End::InTime;
+        }
+        if signals.have_come() {
+            break End::Interrupted;
+        }
+        if left.load(Ordering::Relaxed) == 0 {
+            break End::NoConnectionLeft;
         }
         bar.set_position(time.as_millis() as u64);
         bar.set_message(format!("{} s", time.as_secs()));
         thread::sleep(TICK.min(plan.time - time));
-    }
+    };
     bar.finish_and_clear();
+    end
 }
 
 /// A thread's part.
@@ -123,7 +143,9 @@ impl Driver<'_> {
                         let outcome = client.turn(&mut room, &mut self.score, self.plan);
                         self.go_on(client, outcome);
                     }
-                    Event::Refused(client, error) => self.go_on(client, Err(error.into())),
+                    Event::Refused(client, error) => {
+                        self.go_on(client, Err(Fate::Broken(error.into())))
+                    }
                     // There are no deadlines here, and nothing else.
                     _ => {}
                 }
@@ -131,14 +153,14 @@ impl Driver<'_> {
         }
     }
 
-    fn go_on(&mut self, client: Held<Client>, outcome: io::Result<()>) {
+    fn go_on(&mut self, client: Held<Client>, outcome: Result<(), Fate>) {
         match outcome {
             Ok(()) => {
                 let interest = client.interest();
                 self.worker.arm(client, interest);
             }
-            Err(_) => {
-                self.score.errors += 1;
+            Err(fate) => {
+                self.score.fates.count(&fate, client.is_answered());
                 self.left.fetch_sub(1, Ordering::Relaxed);
             }
         }

@@ -7,61 +7,69 @@ mod answers;
 mod client;
 mod connect;
 mod drive;
+mod fates;
 mod report;
 mod score;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use socknotify::owned::Port;
 
+use crate::endpoint::Endpoint;
+use crate::options::{self, OutputOptions, PortOptions};
+use crate::signals::Signals;
 use crate::{descriptors, output};
-use drive::Plan;
+use connect::Address;
+use drive::{End, Plan};
 use report::Report;
+use score::Score;
 
 /// Descriptors that are neither a connection nor open already.
 const SPARE_DESCRIPTORS: u64 = 16;
 
-/// Make requests of a server, and tell how many it answers and how long that takes
+/// Make requests of a server, and report how many it answers and how long that takes
 ///
 /// A latency is the time from the send of a request to its whole answer. What is under way when the time
-/// is over does not count. The exit code is 1 if a connection cannot be made, or nothing is answered.
+/// is over does not count. Ctrl-C ends it early, with a report on the time until then.
+///
+/// The exit code is 1 if a connection could not be made, was closed, or had a wrong answer or none, and if
+/// it was over before its time.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The server
+    /// The server: HOST:PORT, or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7007")]
-    connect: String,
+    connect: Endpoint,
 
     /// What the server does
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     mode: Mode,
 
     /// Connections, all of them at the same time
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = options::connections())]
     connections: u32,
 
     /// How long to make requests
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    seconds: u32,
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = options::seconds)]
+    seconds: Duration,
 
     /// Requests of each connection that are under way at once
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pipeline: u32,
 
-    /// Threads that make requests [default: the number of processors]
-    #[arg(long, value_name = "NUMBER")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    /// Threads that make requests [default: as many as may run at once]
+    #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    port: PortOptions,
+
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,53 +89,74 @@ impl Mode {
     }
 }
 
-/// Makes requests, and prints a report. True if anything was answered.
+/// Makes requests, and prints a report. True if every connection was served until the time was over.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
+    let signals = Signals::catch()?;
     let needed = u64::from(arguments.connections) + SPARE_DESCRIPTORS;
     descriptors::provide(descriptors::in_use() + needed)?;
-    let address = address(&arguments.connect)
-        .map_err(|error| format!("connect to {}: {error}", arguments.connect))?;
-    let threads = match arguments.threads {
-        Some(threads) => threads as usize,
-        None => socknotify::default_concurrency(),
-    };
+    let server = &arguments.connect;
+    let addresses = addresses(server).map_err(|error| format!("connect to {server}: {error}"))?;
+    let port = Port::from(arguments.port.build()?);
     let plan = Plan {
         mode: arguments.mode,
-        request: request(arguments.mode, &arguments.connect),
+        request: request(arguments.mode, server),
         pipeline: arguments.pipeline as usize,
-        threads,
-        time: Duration::from_secs(arguments.seconds.into()),
-        is_shown: !arguments.json && io::stderr().is_terminal(),
+        threads: arguments
+            .threads
+            .map_or(port.concurrency(), |threads| threads as usize),
+        time: arguments.seconds,
+        is_shown: !arguments.output.json && io::stderr().is_terminal(),
     };
-    let port = Port::from(socknotify::CompletionPort::with_concurrency(threads)?);
     let connections = arguments.connections as usize;
-    let clients = connect::all(&port, address, connections, &plan)
-        .map_err(|error| format!("connect to {address}: {error}"))?;
-    let (score, time) = drive::drive(&port, clients, &plan)?;
-    let report = Report::new(
-        arguments.mode.name(),
-        arguments.connections,
-        arguments.pipeline,
-        time,
-        &score,
-    );
-    if arguments.json {
+    let (mut clients, mut fates) = (Vec::new(), Default::default());
+    // A name may stand for several, of which the server listens at one.
+    for address in addresses {
+        (clients, fates) = connect::all(&port, &address, connections, &plan, &signals)?;
+        if !clients.is_empty() {
+            break;
+        }
+    }
+    let connected = clients.len() as u64;
+    let (mut score, time, end) = match connected {
+        0 if signals.have_come() => (Score::new(), Duration::ZERO, End::Interrupted),
+        0 => {
+            let reason = fates.unconnected.reason.unwrap_or_default();
+            return Err(format!("connect to {server}: {reason}").into());
+        }
+        _ => drive::drive(&port, clients, &plan, &signals)?,
+    };
+    score.fates.add(&fates);
+    let report = Report::new(arguments, connected, time, end, &score);
+    if arguments.output.json {
         output::line(serde_json::to_string(&report)?)?;
     } else {
         output::line(&report)?;
     }
-    Ok(score.requests > 0)
+    Ok(report.is_in_order())
 }
 
-fn address(name: &str) -> io::Result<SocketAddr> {
-    let mut addresses = name.to_socket_addrs()?;
-    addresses
-        .next()
-        .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+fn addresses(server: &Endpoint) -> io::Result<Vec<Address>> {
+    match server {
+        Endpoint::Host(name) => {
+            let addresses: Vec<_> = name.to_socket_addrs()?.map(Address::Internet).collect();
+            match addresses.is_empty() {
+                true => Err(io::ErrorKind::AddrNotAvailable.into()),
+                false => Ok(addresses),
+            }
+        }
+        #[cfg(unix)]
+        Endpoint::Unix(path) => Ok(vec![Address::Unix(path.clone())]),
+        #[cfg(not(unix))]
+        Endpoint::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// The bytes of one request.
-fn request(mode: Mode, host: &str) -> Vec<u8> {
+fn request(mode: Mode, server: &Endpoint) -> Vec<u8> {
+    let host = match server {
+        Endpoint::Host(name) => name,
+        Endpoint::Unix(_) => "localhost",
+    };
     match mode {
         Mode::Echo => (b'0'..=b'o').collect(),
         Mode::Http => format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),

@@ -5,18 +5,38 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Arguments;
+use super::drive::End;
+use super::fates::{Ended, Fates};
 use super::score::Score;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
+    ok: bool,
     mode: &'static str,
     connections: u32,
     pipeline: u32,
     seconds: f64,
+    end: End,
     requests: u64,
     requests_per_second: f64,
     errors: u64,
+    fates: Counts,
     latency_us: Latency,
+    problems: Vec<String>,
+}
+
+/// How many connections have had each fate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Counts {
+    /// Answered, and open at the end.
+    served: u64,
+    /// Open at the end, without any answer.
+    unanswered: u64,
+    unconnected: u64,
+    closed: u64,
+    broken: u64,
+    wrong: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -30,21 +50,32 @@ struct Latency {
 
 impl Report {
     pub(crate) fn new(
-        mode: &'static str,
-        connections: u32,
-        pipeline: u32,
+        arguments: &Arguments,
+        connected: u64,
         time: Duration,
+        end: End,
         score: &Score,
     ) -> Self {
         let seconds = time.as_secs_f64();
+        let fates = &score.fates;
+        let counts = Counts::new(connected, fates);
+        let problems = problems(arguments, &counts, time, end, fates);
+        let per_second = score.requests as f64 / seconds;
         Report {
-            mode,
-            connections,
-            pipeline,
+            ok: problems.is_empty(),
+            mode: arguments.mode.name(),
+            connections: arguments.connections,
+            pipeline: arguments.pipeline,
             seconds,
+            end,
             requests: score.requests,
-            requests_per_second: (score.requests as f64 / seconds).round(),
-            errors: score.errors,
+            requests_per_second: if time.is_zero() {
+                0.0
+            } else {
+                per_second.round()
+            },
+            errors: fates.errors(),
+            fates: counts,
             latency_us: Latency {
                 p50: score.percentile(50.0),
                 p90: score.percentile(90.0),
@@ -52,8 +83,82 @@ impl Report {
                 p999: score.percentile(99.9),
                 max: score.longest(),
             },
+            problems,
         }
     }
+
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.ok
+    }
+}
+
+impl Counts {
+    fn new(connected: u64, fates: &Fates) -> Self {
+        let Fates {
+            unconnected,
+            closed,
+            broken,
+            wrong,
+            ..
+        } = fates;
+        let ended = closed.count + broken.count + wrong.count;
+        Counts {
+            served: fates.served(),
+            unanswered: connected - ended - fates.served(),
+            unconnected: unconnected.count,
+            closed: closed.count,
+            broken: broken.count,
+            wrong: wrong.count,
+        }
+    }
+}
+
+/// What was not as it should be, in whole sentences.
+fn problems(
+    arguments: &Arguments,
+    counts: &Counts,
+    time: Duration,
+    end: End,
+    fates: &Fates,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let early = match end {
+        End::InTime => None,
+        End::NoConnectionLeft => Some("no connection was left"),
+        End::Interrupted => Some("it was interrupted"),
+    };
+    if let Some(reason) = early {
+        let (seconds, planned) = (time.as_secs_f64(), arguments.seconds.as_secs_f64());
+        problems.push(format!(
+            "it ended after {seconds:.3} of {planned} s: {reason}"
+        ));
+    }
+    for (ended, what) in [
+        (&fates.unconnected, "could not be made"),
+        (&fates.closed, "were closed by the server"),
+        (&fates.broken, "failed"),
+        (&fates.wrong, "got a wrong answer"),
+    ] {
+        let Ended { count, reason } = ended;
+        match reason {
+            _ if *count == 0 => {}
+            None => problems.push(format!("{} {what}", of(*count, arguments))),
+            Some(reason) => problems.push(format!("{} {what}: {reason}", of(*count, arguments))),
+        }
+    }
+    if counts.unanswered > 0 {
+        let connections = of(counts.unanswered, arguments);
+        let server = match (fates.answered, fates.errors()) {
+            (0, 0) => "; the server takes requests and sends nothing, as one that discards does",
+            _ => "",
+        };
+        problems.push(format!("{connections} got no answer{server}"));
+    }
+    problems
+}
+
+fn of(count: u64, arguments: &Arguments) -> String {
+    format!("{count} of {} connections", arguments.connections)
 }
 
 impl fmt::Display for Report {
@@ -70,13 +175,39 @@ impl fmt::Display for Report {
             "{}, {} connections, {} requests of each under way",
             self.mode, self.connections, self.pipeline
         )?;
+        writeln!(f, "  seconds          {:>12.3}", self.seconds)?;
         writeln!(f, "  requests         {:>12}", self.requests)?;
         writeln!(f, "  per second       {:>12}", self.requests_per_second)?;
-        writeln!(f, "  errors           {:>12}", self.errors)?;
-        writeln!(f, "  latency, 50 %    {p50:>12.1} us")?;
-        writeln!(f, "           90 %    {p90:>12.1} us")?;
-        writeln!(f, "           99 %    {p99:>12.1} us")?;
-        writeln!(f, "           99.9 %  {p999:>12.1} us")?;
-        write!(f, "           most    {max:>12.1} us")
+        if self.requests > 0 {
+            writeln!(f, "  latency, 50 %    {p50:>12.1} us")?;
+            writeln!(f, "           90 %    {p90:>12.1} us")?;
+            writeln!(f, "           99 %    {p99:>12.1} us")?;
+            writeln!(f, "           99.9 %  {p999:>12.1} us")?;
+            writeln!(f, "           most    {max:>12.1} us")?;
+        }
+        let Counts {
+            served,
+            unanswered,
+            unconnected,
+            closed,
+            broken,
+            wrong,
+        } = self.fates;
+        write!(f, "  connections served {served:>10}")?;
+        for (fate, count) in [
+            ("unanswered", unanswered),
+            ("not connected", unconnected),
+            ("closed", closed),
+            ("failed", broken),
+            ("answered wrongly", wrong),
+        ] {
+            if count > 0 {
+                write!(f, "\n    {fate:<16} {count:>10}")?;
+            }
+        }
+        for problem in &self.problems {
+            write!(f, "\n  - {problem}")?;
+        }
+        Ok(())
     }
 }

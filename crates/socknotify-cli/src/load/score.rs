@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::fates::Fates;
+
 /// Latencies are kept in nanoseconds, to three digits, up to an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// What a thread has measured, or all of them.
 pub(crate) struct Score {
     pub(crate) requests: u64,
-    pub(crate) errors: u64,
+    pub(crate) fates: Fates,
     pub(crate) latencies: Histogram<u64>,
 }
 
@@ -18,7 +20,7 @@ impl Score {
     pub(crate) fn new() -> Self {
         Score {
             requests: 0,
-            errors: 0,
+            fates: Fates::default(),
             latencies: Histogram::new_with_bounds(1, LONGEST, 3)
                 .expect("the bounds are in order, and so are the digits"),
         }
@@ -33,7 +35,7 @@ impl Score {
 
     pub(crate) fn add(&mut self, other: &Score) {
         self.requests += other.requests;
-        self.errors += other.errors;
+        self.fates.add(&other.fates);
         // They have the same bounds, and so it cannot fail.
         let _ = self.latencies.add(&other.latencies);
     }

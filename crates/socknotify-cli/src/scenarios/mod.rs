@@ -22,9 +22,9 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use socknotify::Backend;
 
-use crate::{backends, descriptors, output};
+use crate::options::{self, OutputOptions, PortOptions};
+use crate::{descriptors, output};
 use plan::Plan;
 use problem::Problem;
 use report::Report;
@@ -42,8 +42,7 @@ pub(crate) struct Arguments {
     scenario: Selection,
 
     /// Clients, each with a socket of its own; all of them are connected at the same time
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = options::connections())]
     clients: u32,
 
     /// Sends of 4 bytes that each client makes
@@ -52,22 +51,14 @@ pub(crate) struct Arguments {
     sends: u32,
 
     /// Server threads of multi-threaded-tcp; the other two have one
-    #[arg(long, value_name = "NUMBER", default_value_t = 16)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = options::threads())]
     threads: u32,
 
-    /// How many threads the port lets run at once [default: the number of processors]
-    #[arg(long, value_name = "NUMBER")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    concurrency: Option<u32>,
+    #[command(flatten)]
+    port: PortOptions,
 
-    /// What the port runs on [default: the best that works here]
-    #[arg(long, value_name = "NAME", value_parser = backends::names())]
-    backend: Option<Backend>,
-
-    /// Print one JSON object per scenario and nothing else
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -141,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         let (ending, time) =
             supervisor::supervise(&run, plan.scenario.program(), arguments.display());
         let report = Report::make(&run, time);
-        output::line(report.text(arguments.json)?)?;
+        output::line(report.text(arguments.output.json)?)?;
         all_in_order &= report.is_in_order();
         if ending == Ending::Abandoned {
             // Its threads are still about and would disturb the next one.
@@ -161,14 +152,13 @@ impl Arguments {
                 Scenario::MultiThreadedTcp => self.threads,
                 Scenario::PollReplacement | Scenario::EdgeTriggeredUdp => 1,
             },
-            concurrency: self.concurrency,
-            backend: self.backend,
+            port: self.port,
             open_descriptors,
         }
     }
 
     fn display(&self) -> Display {
-        if self.json || !io::stderr().is_terminal() {
+        if self.output.json || !io::stderr().is_terminal() {
             Display::Nothing
         } else {
             Display::ProgressBar

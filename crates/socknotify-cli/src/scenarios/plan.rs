@@ -1,8 +1,7 @@
 //! What a scenario is going to do, and so what must have happened at its end.
 
-use socknotify::{Backend, CompletionPort};
-
 use super::Scenario;
+use crate::options::PortOptions;
 
 /// The length of one send, as in the published programs.
 pub(crate) const SEND_LENGTH: usize = 4;
@@ -16,22 +15,12 @@ pub(crate) struct Plan {
     pub(crate) clients: u32,
     pub(crate) sends: u32,
     pub(crate) threads: u32,
-    pub(crate) concurrency: Option<u32>,
-    pub(crate) backend: Option<Backend>,
+    pub(crate) port: PortOptions,
     /// Those that were open before the first scenario.
     pub(crate) open_descriptors: u64,
 }
 
 impl Plan {
-    pub(crate) fn make_port(&self) -> Result<CompletionPort, socknotify::Error> {
-        let builder = CompletionPort::builder()
-            .concurrency(self.concurrency.map_or(0, |places| places as usize));
-        match self.backend {
-            Some(backend) => builder.backend(backend).build(),
-            None => builder.build(),
-        }
-    }
-
     /// The bytes that one client sends.
     pub(crate) fn bytes_per_client(&self) -> u64 {
         u64::from(self.sends) * SEND_LENGTH as u64
@@ -77,8 +66,7 @@ impl Plan {
             clients,
             sends: 10,
             threads: 1,
-            concurrency: Some(2),
-            backend: None,
+            port: PortOptions::with_concurrency(2),
             open_descriptors: 5,
         }
     }

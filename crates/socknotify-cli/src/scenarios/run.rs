@@ -23,7 +23,7 @@ impl Run {
     pub(crate) fn prepare(plan: Plan) -> Result<Self, Problem> {
         Ok(Run {
             plan,
-            port: plan.make_port().context("cannot make a completion port")?,
+            port: plan.port.build().context("cannot make a completion port")?,
             tally: Tally::default(),
             problems: Mutex::default(),
             given_up: AtomicBool::new(false),

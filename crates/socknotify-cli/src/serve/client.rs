@@ -1,7 +1,7 @@
 //! A client of the server, and its turn.
 
-use std::io::{self, Read};
-use std::net::{Shutdown, TcpStream};
+use std::io;
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{BorrowedSocket, Interest, Readiness, Source};
@@ -9,9 +9,10 @@ use socknotify::owned::{BorrowedSocket, Interest, Readiness, Source};
 use super::Mode;
 use super::desk::Desk;
 use super::http::{Conversation, Ending};
-use super::outgoing::{Outgoing, is_for_later};
+use super::outgoing::Outgoing;
 use super::server::Server;
 use super::tally::Reason;
+use crate::stream::{Stream, is_for_later};
 
 /// How long a client that was refused may go on sending. If the connection were closed while it
 /// sends, the answer could be lost on its way.
@@ -19,7 +20,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     protocol: Protocol,
     outgoing: Outgoing,
     phase: Phase,
@@ -74,13 +75,11 @@ enum Progress {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, mode: Mode) -> Self {
-        // An answer should not wait for the acknowledgement of the one before. It is answered in any case.
-        let _ = stream.set_nodelay(true);
+    pub(crate) fn new(stream: impl Into<Stream>, mode: Mode) -> Self {
         Client {
-            stream,
+            stream: stream.into(),
             protocol: match mode {
-                Mode::Echo => Protocol::Echo,
+                Mode::Echo | Mode::UdpEcho => Protocol::Echo,
                 Mode::Discard => Protocol::Discard,
                 Mode::Http => Protocol::Http(Conversation::default()),
             },
@@ -186,7 +185,7 @@ impl Client {
     }
 
     fn echo(&mut self, readiness: &mut Readiness, desk: &mut Desk) -> io::Result<Progress> {
-        match receive(readiness.io(&self.stream), &mut desk.input)? {
+        match received(self.stream.receive(readiness, &mut desk.input))? {
             Received::Bytes(length) => {
                 desk.counts.requests += 1;
                 self.outgoing.send(&self.stream, &desk.input[..length])?;
@@ -198,7 +197,7 @@ impl Client {
     }
 
     fn discard(&mut self, readiness: &mut Readiness, desk: &mut Desk) -> io::Result<Progress> {
-        match receive(readiness.io(&self.stream), &mut desk.input)? {
+        match received(self.stream.receive(readiness, &mut desk.input))? {
             Received::Bytes(_) => {
                 desk.counts.requests += u64::from(self.phase == Phase::Open);
                 Ok(Progress::GoOn)
@@ -219,7 +218,7 @@ impl Client {
         };
         let mut length = http.put_kept(&mut desk.input);
         if !http.has_more_in_hand() {
-            match receive(readiness.io(&self.stream), &mut desk.input[length..])? {
+            match received(self.stream.receive(readiness, &mut desk.input[length..]))? {
                 Received::Bytes(more) => length += more,
                 Received::Nothing => return Ok(Progress::GoOn),
                 Received::End => return Ok(Progress::Over),
@@ -269,9 +268,8 @@ enum Received {
     End,
 }
 
-/// What is received through the port's [`Readiness`] tells it whether anything is left.
-fn receive(mut stream: impl Read, room: &mut [u8]) -> io::Result<Received> {
-    match stream.read(room) {
+fn received(outcome: io::Result<usize>) -> io::Result<Received> {
+    match outcome {
         Ok(0) => Ok(Received::End),
         Ok(length) => Ok(Received::Bytes(length)),
         Err(error) if is_for_later(&error) => Ok(Received::Nothing),

@@ -2,8 +2,9 @@
 
 use super::tally::Counts;
 
-/// The most that is received in one turn. It has room for what was kept of a request and for more.
-const RECEIVE: usize = 32 * 1024;
+/// The most that is received in one turn. It has room for what was kept of a request and for more, and for
+/// the largest datagram.
+const RECEIVE: usize = 64 * 1024;
 
 /// Memory of a thread. There is one for each thread and none for each connection.
 #[derive(Debug)]

@@ -1,15 +1,16 @@
-//! `socknotify serve`: a TCP server on one port and many threads.
+//! `socknotify serve`: a server on one port and many threads.
 //!
 //! Whatever a thread holds is its own: a [`client`] comes out of the port with a notification, gets
 //! one bounded turn, and goes back with a deadline. All threads run the same loop
 //! ([`server`]); the main thread shows figures and waits for the signal to end ([`watch`]).
 
 mod client;
+mod datagrams;
 mod desk;
 mod http;
+mod listen;
 mod outgoing;
 mod server;
-mod signals;
 mod tally;
 mod watch;
 
@@ -19,43 +20,37 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use socknotify::Backend;
 
-use crate::{backends, descriptors, output};
+use crate::endpoint::Endpoint;
+use crate::options::{self, PortOptions};
+use crate::signals::Signals;
+use crate::{descriptors, output};
 use server::Server;
-use signals::Signals;
 
-/// Serve TCP clients on one port and many threads: echo, discard or HTTP
+/// Serve clients on one port and many threads: echo, discard or HTTP on streams, echo of datagrams
 ///
 /// Prints `listening on ADDRESS`, and a summary at the end. Ctrl-C drains: nothing is accepted any
 /// more, what has begun is finished, and then the program ends. A second Ctrl-C ends it at once.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to listen; port 0 stands for any that is free
+    /// Where to listen: HOST:PORT, where port 0 stands for any that is free, or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7007")]
-    listen: String,
+    listen: Endpoint,
 
     /// What to do with what clients send
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     mode: Mode,
 
-    /// Threads that serve [default: two for each place of the port]
-    #[arg(long, value_name = "NUMBER")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Threads that serve [default: two for each one that may run]
+    #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 
-    /// How many threads the port lets run at once [default: the number of processors]
-    #[arg(long, value_name = "NUMBER")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    concurrency: Option<u32>,
+    #[command(flatten)]
+    port: PortOptions,
 
-    /// What the port runs on [default: the best that works here]
-    #[arg(long, value_name = "NAME", value_parser = backends::names())]
-    backend: Option<Backend>,
-
-    /// Seconds after which a client that sends nothing is closed; an HTTP request has to be there in
-    /// full, and what is sent to a client has to be taken, within the same time
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// How long a client may send nothing before it is closed; an HTTP request has to be there in full,
+    /// and what is sent to a client has to be taken, within the same time
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
 }
 
@@ -67,15 +62,8 @@ pub(crate) enum Mode {
     Discard,
     /// HTTP/1.1 with one small answer for everything, and figures at /stats
     Http,
-}
-
-/// A positive number of seconds, such as 0.5.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if time >= Duration::from_millis(1) => Ok(time),
-        _ => Err("a time from 0.001 s on is needed".to_owned()),
-    }
+    /// Send each UDP datagram back to where it has come from
+    UdpEcho,
 }
 
 /// Serves until a signal ends it. True if nothing went wrong.
@@ -83,13 +71,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
     // Before anybody is told that it listens: whoever is may send a signal.
     let signals = Signals::catch()?;
-    let places = arguments.concurrency.unwrap_or(0) as usize;
-    let mut builder = socknotify::CompletionPort::builder().concurrency(places);
-    if let Some(backend) = arguments.backend {
-        builder = builder.backend(backend);
-    }
-    let server = Server::new(builder.build()?, arguments.mode, arguments.idle_timeout);
-    let address = server
+    let server = Server::new(
+        arguments.port.build()?,
+        arguments.mode,
+        arguments.idle_timeout,
+    );
+    let bound = server
         .listen(&arguments.listen)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
     let processors = socknotify::default_concurrency().max(server.places());
@@ -108,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
                 }
             }
         }
-        if let Err(error) = output::line(format_args!("listening on {address}")) {
+        if let Err(error) = output::line(format_args!("listening on {bound}")) {
             server.close();
             return Err(error);
         }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::stream::is_for_later;
+
 /// Bytes that did not fit into the socket. Empty, it has no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
@@ -43,14 +45,6 @@ fn send_some(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
         Err(error) if is_for_later(&error) => Ok(0),
         outcome => outcome,
     }
-}
-
-/// Whether the same can be tried again in the next turn.
-pub(crate) fn is_for_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }
 
 #[cfg(test)]

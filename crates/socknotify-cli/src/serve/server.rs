@@ -1,18 +1,23 @@
 //! The server: one port, and the loop that each of its threads runs.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::OnceLock;
+use std::net::UdpSocket;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, Type};
-use socknotify::owned::{Event, Held, Listening, Port, Worker};
-use socknotify::{CompletionPort, Error, Snapshot};
+use socknotify::owned::{
+    BorrowedSocket, Event, Held, Listen, Listening, Port, SharedTrigger, Source, Worker,
+};
+use socknotify::{CompletionPort, Error, EventFilter, Snapshot};
 
 use super::Mode;
 use super::client::{Client, Next};
+use super::datagrams;
 use super::desk::Desk;
+use super::listen::{Bound, Listener};
 use super::tally::{Counts, Figures, Reason, Tally};
+use crate::endpoint::Endpoint;
+use crate::stream::Stream;
 
 /// How many events a thread takes at once. What it has taken waits for it, even if others are free.
 const ROOM: usize = 16;
@@ -20,11 +25,25 @@ const ROOM: usize = 16;
 /// How many connections a thread accepts before it serves others again.
 const ACCEPT: usize = 64;
 
-/// How many connections may wait to be accepted, if the system allows it.
-const BACKLOG: i32 = 4096;
+/// What the port owns.
+#[derive(Debug)]
+enum Peer {
+    Client(Client),
+    /// A socket for the datagrams of all clients.
+    Datagrams(UdpSocket),
+}
+
+impl Source for Peer {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        match self {
+            Peer::Client(client) => client.socket(),
+            Peer::Datagrams(socket) => socket.socket(),
+        }
+    }
+}
 
 pub(crate) struct Server {
-    port: Port<Client>,
+    port: Port<Peer>,
     mode: Mode,
     pub(crate) idle_timeout: Duration,
     tally: Tally,
@@ -43,23 +62,34 @@ impl Server {
         }
     }
 
-    /// Listens at the first address of that name that can be had.
-    pub(crate) fn listen(&self, name: &str) -> io::Result<SocketAddr> {
-        let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
-        for address in name.to_socket_addrs()? {
-            outcome = bind(address);
-            if outcome.is_ok() {
-                break;
+    /// Listens there, for what the mode is about.
+    pub(crate) fn listen(&self, endpoint: &Endpoint) -> io::Result<Bound> {
+        let (listener, bound) = Bound::bind(endpoint, self.mode == Mode::UdpEcho)?;
+        match listener {
+            Listener::Tcp(listener) => self.accept_from(listener)?,
+            #[cfg(unix)]
+            Listener::Unix(listener) => self.accept_from(listener)?,
+            Listener::Datagrams(socket) => {
+                let socket = Arc::new(Peer::Datagrams(socket));
+                let (filter, trigger) = (EventFilter::IN, SharedTrigger::Level);
+                self.port.share(socket, filter, trigger)?;
             }
         }
-        let listener = outcome?;
-        let address = listener.local_addr()?;
+        Ok(bound)
+    }
+
+    fn accept_from<L: Listen<Stream: Into<Stream>>>(&self, listener: L) -> io::Result<()> {
         let mode = self.mode;
         let listening = Listening::reporting().batch(ACCEPT);
         self.port.listen(listener, listening, move |stream, _| {
-            Client::new(stream, mode)
+            Peer::Client(Client::new(stream, mode))
         })?;
-        Ok(address)
+        Ok(())
+    }
+
+    /// Whether it has clients that connect.
+    pub(crate) fn has_connections(&self) -> bool {
+        self.mode != Mode::UdpEcho
     }
 
     pub(crate) fn places(&self) -> usize {
@@ -118,55 +148,52 @@ impl Server {
         }
     }
 
-    fn see_to(&self, event: Event<Client>, worker: &mut Worker<Client>, desk: &mut Desk) {
-        let (mut held, is_over) = match event {
-            Event::Ready(held, _) => (held, false),
-            Event::TimedOut(held) => (held, true),
+    fn see_to(&self, event: Event<Peer>, worker: &mut Worker<Peer>, desk: &mut Desk) {
+        let (mut held, turn) = match event {
+            Event::Ready(held, _) => (held, Turn::Serve),
+            Event::TimedOut(held) => (held, Turn::End),
             // The end has begun. A request that has come by now is still answered.
-            Event::Draining(held) => (held, false),
-            Event::Accepted(mut held) => {
-                desk.counts.accepted += 1;
-                let next = held.wait(self);
-                return go_on(held, next, worker, desk);
-            }
+            Event::Draining(held) => (held, Turn::Serve),
+            Event::Accepted(held) => (held, Turn::Begin),
             Event::Refused(held, _) => {
                 return go_on(held, Next::Shed(Reason::Refused), worker, desk);
             }
-            // Nothing is shared or cancelled, and there are no messages. A listener that rests goes on by itself.
+            Event::Shared(peer, _) => {
+                if let Peer::Datagrams(socket) = &*peer {
+                    datagrams::echo(socket, desk);
+                }
+                return;
+            }
+            // Nothing is cancelled, and there are no messages. A listener that rests goes on by itself.
             _ => return,
         };
-        let next = match is_over {
-            false => {
-                let (client, readiness) = held.split();
-                client.turn(readiness, self, desk)
+        let (Peer::Client(client), readiness) = held.split() else {
+            return;
+        };
+        let next = match turn {
+            Turn::Begin => {
+                desk.counts.accepted += 1;
+                client.wait(self)
             }
-            true => held.overdue(),
+            Turn::Serve => client.turn(readiness, self, desk),
+            Turn::End => client.overdue(),
         };
         go_on(held, next, worker, desk);
     }
 }
 
-fn go_on(held: Held<Client>, next: Next, worker: &mut Worker<Client>, desk: &mut Desk) {
+/// What a thread has a client for.
+enum Turn {
+    Begin,
+    Serve,
+    End,
+}
+
+fn go_on(held: Held<Peer>, next: Next, worker: &mut Worker<Peer>, desk: &mut Desk) {
     match next {
         Next::Wait(interest) => worker.arm(held, interest),
         // What is dropped is closed.
         Next::Shed(reason) => desk.counts.shed.count(reason),
         Next::Close => {}
     }
-}
-
-/// As the standard library does, but with room for more connections.
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    // On Windows it would let another program listen at the same address.
-    if cfg!(unix) {
-        socket.set_reuse_address(true)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }

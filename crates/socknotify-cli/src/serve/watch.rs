@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::server::Server;
-use super::signals::Signals;
 use super::tally::Counts;
+use crate::signals::Signals;
 
 /// How often to look whether a signal has come.
 const TICK: Duration = Duration::from_millis(25);
@@ -30,11 +30,11 @@ pub(crate) fn until_the_end(
     let mut line = LiveLine::new(is_shown, threads.len());
     while !threads.iter().any(ScopedJoinHandle::is_finished) {
         thread::sleep(TICK);
-        line.show(server);
         if server.cut_off().is_none() && signals.have_come() {
             // When that is over, the threads end.
             server.drain(GRACE);
         }
+        line.show(server);
     }
     line.bar.finish_and_clear();
     server.close();
@@ -54,6 +54,11 @@ struct LiveLine {
     threads: usize,
     since: Instant,
     before: Counts,
+    /// How many threads ran, each time since then.
+    running: usize,
+    samples: usize,
+    /// One watched them, by the wake policy.
+    is_watched: bool,
 }
 
 impl LiveLine {
@@ -61,7 +66,8 @@ impl LiveLine {
         let bar = match is_shown {
             false => ProgressBar::hidden(),
             true => ProgressBar::new_spinner().with_style(
-                ProgressStyle::with_template("{msg}")
+                // As much of the line as fits.
+                ProgressStyle::with_template("{wide_msg}")
                     .unwrap_or_else(|_| ProgressStyle::default_spinner()),
             ),
         };
@@ -70,12 +76,30 @@ impl LiveLine {
             threads,
             since: Instant::now(),
             before: Counts::default(),
+            running: 0,
+            samples: 0,
+            is_watched: false,
         }
     }
 
     fn show(&mut self, server: &Server) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        if let Some(cut_off) = server.cut_off() {
+            let left = cut_off.saturating_duration_since(Instant::now());
+            let line = draining(server.figures().open, left);
+            if self.bar.message() != line {
+                self.bar.set_message(line);
+            }
+            return;
+        }
+        let state = server.snapshot();
+        self.running += state.running.unwrap_or(0);
+        self.samples += 1;
+        self.is_watched |= state.is_watched;
         let time = self.since.elapsed();
-        if self.bar.is_hidden() || time < LINE {
+        if time < LINE {
             return;
         }
         let figures = server.figures();
@@ -83,18 +107,36 @@ impl LiveLine {
         let requests = now.requests - self.before.requests;
         let notifications = now.notifications - self.before.notifications;
         let dequeues = now.dequeues - self.before.dequeues;
-        let state = server.snapshot();
-        // With a bounded wake policy.
-        let watches = if state.is_watched { ", 1 watches" } else { "" };
+        let open = match server.has_connections() {
+            true => connections(figures.open) + ", ",
+            false => String::new(),
+        };
+        let watches = if self.is_watched { ", 1 watches" } else { "" };
         self.bar.set_message(format!(
-            "{} connections, {:.0} requests/s, {:.1} notifications per dequeue, {} of {} threads run{watches}",
-            figures.open,
+            "{open}{:.0} requests/s, {:.1} of {} threads run{watches}, {:.1} notifications per dequeue",
             requests as f64 / time.as_secs_f64(),
-            notifications as f64 / dequeues.max(1) as f64,
-            state.running.unwrap_or(0),
+            self.running as f64 / self.samples as f64,
             self.threads,
+            notifications as f64 / dequeues.max(1) as f64,
         ));
         self.since = Instant::now();
         self.before = now;
+        (self.running, self.samples, self.is_watched) = (0, 0, false);
+    }
+}
+
+/// The line while the server drains.
+fn draining(open: usize, left: Duration) -> String {
+    format!(
+        "draining: {} left, at most {} s; Ctrl-C ends it at once",
+        connections(open),
+        left.as_secs_f64().ceil(),
+    )
+}
+
+fn connections(count: usize) -> String {
+    match count {
+        1 => "1 connection".to_owned(),
+        count => format!("{count} connections"),
     }
 }

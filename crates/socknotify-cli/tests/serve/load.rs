@@ -1,17 +1,19 @@
 //! The load generator.
 
-use std::io;
-use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::program::{PROGRAM, Server};
+use crate::clients::stats;
+use crate::program::{PROGRAM, Server, eventually};
 
 fn load(address: &str, mode: &str, arguments: &[&str]) -> io::Result<Output> {
     Command::new(PROGRAM)
         .args(["load", "--connect", address, "--mode", mode])
-        .args(["--seconds", "1"])
+        .args(["--seconds", "0.5"])
         .args(arguments)
         .output()
 }
@@ -35,7 +37,10 @@ fn requests_are_made_and_answered_in_both_modes() -> io::Result<()> {
         assert_eq!(report["connections"], connections);
         assert_eq!(report["pipeline"], pipeline);
         assert_eq!(report["errors"], 0, "{report}");
-        assert!(report["seconds"].as_f64() >= Some(1.0), "{report}");
+        assert_eq!(report["fates"]["served"], connections, "{report}");
+        assert_eq!(report["end"], "in_time");
+        assert_eq!(report["problems"], json!([]));
+        assert!(report["seconds"].as_f64() >= Some(0.5), "{report}");
         assert!(report["requests"].as_u64() > Some(0), "{report}");
         assert!(
             report["requests_per_second"].as_f64() > Some(0.0),
@@ -49,13 +54,155 @@ fn requests_are_made_and_answered_in_both_modes() -> io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_server_that_answers_something_else_is_an_error() -> io::Result<()> {
-    let server = Server::start("http", &[])?;
-    let output = load(&server.address.to_string(), "echo", &["--json"])?;
+/// The report of a load that was not in order.
+fn failed(output: &Output) -> io::Result<Value> {
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(output.status.code(), Some(1), "{report}");
-    assert_eq!(report["errors"], 100, "{report}");
+    assert_eq!(report["ok"], false, "{report}");
+    Ok(report)
+}
+
+#[track_caller]
+fn assert_tells(report: &Value, words: &str) {
+    let problems = report["problems"].as_array().into_iter().flatten();
+    let mut problems = problems.filter_map(Value::as_str);
+    assert!(problems.any(|it| it.contains(words)), "{words}: {report}");
+}
+
+#[test]
+fn a_server_that_answers_something_else_is_an_error_that_says_what() -> io::Result<()> {
+    for (serves, asks, words) in [
+        ("http", "echo", "it is HTTP; try --mode http"),
+        ("echo", "http", "it is the request itself; try --mode echo"),
+    ] {
+        let server = Server::start(serves, &[])?;
+        let output = load(&server.address.to_string(), asks, &["--json"])?;
+        let report = failed(&output)?;
+        assert_eq!(report["errors"], 100, "{report}");
+        assert_eq!(report["fates"]["wrong"], 100, "{report}");
+        assert_tells(&report, words);
+        server.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_that_never_answers_is_an_error_that_says_why() -> io::Result<()> {
+    let server = Server::start("discard", &[])?;
+    for mode in ["http", "echo"] {
+        let output = load(&server.address.to_string(), mode, &["--json"])?;
+        let report = failed(&output)?;
+        assert_eq!(report["fates"]["unanswered"], 100, "{report}");
+        assert_eq!(report["fates"]["served"], 0, "{report}");
+        assert_tells(&report, "sends nothing, as one that discards does");
+        let output = load(&server.address.to_string(), mode, &[])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("unanswered              100"), "{text}");
+    }
+    server.stop()?;
+    Ok(())
+}
+
+/// A server of a few connections, each of which it serves in its own way.
+fn serve_each(
+    listener: TcpListener,
+    ways: Vec<fn(&mut TcpStream) -> io::Result<()>>,
+) -> JoinHandle<io::Result<()>> {
+    thread::spawn(move || {
+        let mut threads = Vec::new();
+        for way in ways {
+            let (mut stream, _) = listener.accept()?;
+            threads.push(thread::spawn(move || way(&mut stream)));
+        }
+        for thread in threads {
+            thread.join().expect("no panic")?;
+        }
+        Ok(())
+    })
+}
+
+fn echo(stream: &mut TcpStream) -> io::Result<()> {
+    io::copy(&mut stream.try_clone()?, stream).map(drop)
+}
+
+fn echo_once(stream: &mut TcpStream) -> io::Result<()> {
+    let mut request = [0; 64];
+    stream.read_exact(&mut request)?;
+    stream.write_all(&request)
+}
+
+fn swallow(stream: &mut TcpStream) -> io::Result<()> {
+    io::copy(stream, &mut io::sink()).map(drop)
+}
+
+/// There is something to receive, so that the close is a reset.
+fn reset(stream: &mut TcpStream) -> io::Result<()> {
+    stream.peek(&mut [0]).map(drop)
+}
+
+#[test]
+fn the_fate_of_each_connection_is_told() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![echo, echo_once, swallow, reset]);
+    let output = load(&address, "echo", &["--json", "--connections", "4"])?;
+    let report = failed(&output)?;
+    // The one that was answered once may be closed or reset: the next request was on its way.
+    let fates = &report["fates"];
+    assert_eq!(fates["served"], 1, "{report}");
+    assert_eq!(fates["unanswered"], 1, "{report}");
+    let ended = ["closed", "broken"].map(|fate| fates[fate].as_u64().unwrap_or(0));
+    assert_eq!(ended.iter().sum::<u64>(), 2, "{report}");
+    assert_eq!(report["errors"], 2, "{report}");
+    assert_eq!(report["end"], "in_time", "{report}");
+    assert_tells(&report, "1 of 4 connections got no answer");
+    // When the load has ended, so have its connections, in whatever way.
+    let _ = server.join().expect("no panic");
+    Ok(())
+}
+
+/// A load that would last, once the server has answered something.
+fn long_load(server: &Server) -> io::Result<Child> {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["load", "--connect", &server.address.to_string()])
+        .args(["--mode", "http", "--seconds", "600", "--connections", "10"])
+        .arg("--json")
+        .stdout(Stdio::piped());
+    let load = crate::system::spawn(command)?;
+    eventually("requests are made", || {
+        let requests = stats(server.address)?["requests"].as_u64();
+        Ok(requests > Some(100))
+    })?;
+    Ok(load)
+}
+
+#[test]
+fn when_the_server_goes_it_ends_early_and_says_so() -> io::Result<()> {
+    let mut server = Server::start("http", &[])?;
+    let load = long_load(&server)?;
+    server.process.kill()?;
+    let report = failed(&load.wait_with_output()?)?;
+    assert_eq!(report["end"], "no_connection_left", "{report}");
+    assert_eq!(report["errors"], 10, "{report}");
+    assert!(report["requests"].as_u64() > Some(0), "{report}");
+    assert!(report["seconds"].as_f64() < Some(600.0), "{report}");
+    assert_tells(&report, "of 600 s: no connection was left");
+    Ok(())
+}
+
+#[test]
+fn when_it_is_interrupted_it_reports_what_it_has_measured() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let load = long_load(&server)?;
+    crate::system::interrupt(&load)?;
+    let report = failed(&load.wait_with_output()?)?;
+    assert_eq!(report["end"], "interrupted", "{report}");
+    assert_eq!(report["errors"], 0, "{report}");
+    assert_eq!(report["fates"]["served"], 10, "{report}");
+    assert!(report["requests"].as_u64() > Some(0), "{report}");
+    assert!(report["latency_us"]["p50"].as_f64() > Some(0.0), "{report}");
+    assert_tells(&report, "of 600 s: it was interrupted");
     server.stop()?;
     Ok(())
 }

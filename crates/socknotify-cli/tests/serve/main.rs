@@ -4,6 +4,7 @@
 #[cfg(target_os = "linux")]
 mod abuse;
 mod clients;
+mod datagrams;
 mod drain;
 mod http;
 mod load;
@@ -12,4 +13,8 @@ mod streams;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod timeouts;
+#[cfg(unix)]
+mod unix_sockets;

@@ -1,7 +1,7 @@
 //! The server as a process of its own.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,27 +17,43 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Server {
     pub(crate) process: Child,
     stdout: BufReader<ChildStdout>,
+    /// The address that it listens at, if that has a port.
     pub(crate) address: SocketAddr,
 }
+
+/// The address of a server at a Unix socket.
+const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Server {
     pub(crate) fn start(mode: &str, arguments: &[&str]) -> io::Result<Self> {
         Self::spawn(Command::new(PROGRAM), mode, arguments)
     }
 
-    pub(crate) fn spawn(mut command: Command, mode: &str, arguments: &[&str]) -> io::Result<Self> {
+    pub(crate) fn spawn(command: Command, mode: &str, arguments: &[&str]) -> io::Result<Self> {
+        Self::spawn_at("127.0.0.1:0", command, mode, arguments)
+    }
+
+    pub(crate) fn spawn_at(
+        endpoint: &str,
+        mut command: Command,
+        mode: &str,
+        arguments: &[&str],
+    ) -> io::Result<Self> {
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--mode", mode])
+            .args(["serve", "--listen", endpoint, "--mode", mode])
             .args(arguments)
             .stdout(Stdio::piped());
         let mut process = system::spawn(command)?;
         let mut stdout = BufReader::new(process.stdout.take().expect("it is a pipe"));
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        let address = line
-            .strip_prefix("listening on ")
-            .and_then(|address| address.trim_end().parse().ok())
-            .unwrap_or_else(|| panic!("no address: {line}"));
+        let name = line.strip_prefix("listening on ").map(str::trim_end);
+        let address = match name {
+            Some(name) if name == endpoint => NO_ADDRESS,
+            _ => name
+                .and_then(|name| name.parse().ok())
+                .unwrap_or_else(|| panic!("no address: {line}")),
+        };
         Ok(Server {
             process,
             stdout,

@@ -1,4 +1,4 @@
-//! The signals that end the program.
+//! The signals that end the program in good order.
 
 use std::io;
 use std::sync::Arc;

@@ -1,0 +1,127 @@
+//! The live line, on a terminal.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::clients::{GET, HttpClient};
+use crate::program::{PROGRAM, Server, eventually};
+
+/// A server whose messages go to a terminal.
+struct OnTerminal {
+    server: Server,
+    shown: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
+}
+
+/// The two ends of a terminal of this width.
+fn terminal(columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags)?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    let name = ptsname(&ours, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let theirs = open(name, flags, Mode::empty())?;
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&ours, size)?;
+    Ok((ours, theirs))
+}
+
+impl OnTerminal {
+    fn start(columns: u16) -> io::Result<Self> {
+        let (ours, theirs) = terminal(columns)?;
+        let mut command = Command::new(PROGRAM);
+        command.env("TERM", "xterm").stderr(theirs);
+        let server = Server::spawn(command, "http", &[])?;
+        let shown = Arc::new(Mutex::new(String::new()));
+        let text = Arc::clone(&shown);
+        let reader = thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            let mut ours = File::from(ours);
+            // The last one at the other end is gone: that is an error here.
+            while let Ok(length @ 1..) = ours.read(&mut buffer) {
+                let more = String::from_utf8_lossy(&buffer[..length]);
+                text.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push_str(&more);
+            }
+        });
+        Ok(OnTerminal {
+            server,
+            shown,
+            reader,
+        })
+    }
+
+    /// All that was shown so far.
+    fn text(&self) -> String {
+        self.shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn shows(&self, words: &str) -> io::Result<()> {
+        eventually(words, || Ok(self.text().contains(words)))
+    }
+
+    /// Stops the server. All that was shown.
+    fn stop(self) -> io::Result<String> {
+        self.server.stop()?;
+        self.reader.join().expect("no panic");
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(shown.clone())
+    }
+}
+
+#[test]
+fn the_live_line_tells_that_it_drains_and_what_a_second_interrupt_does() -> io::Result<()> {
+    let server = OnTerminal::start(100)?;
+    let mut idle = HttpClient::connect(server.server.address)?;
+    idle.request(GET)?;
+    let mut busy = HttpClient::connect(server.server.address)?;
+    busy.request(&format!("{GET}GET / HTTP/1.1\r\n"))?;
+    server.shows("2 connections, ")?;
+    // An average of all that was seen since the line before.
+    server.shows(".0 of ")?;
+    server.server.interrupt()?;
+    server.shows("draining: 1 connection left, at most ")?;
+    server.shows("; Ctrl-C ends it at once")?;
+    // From there on there is nothing else.
+    let text = server.text();
+    let (_, draining) = text.split_once("draining").expect("it is shown");
+    assert!(!draining.contains("requests/s"), "{text:?}");
+    busy.request("Host: a\r\n\r\n")?;
+    let (status, _) = server.server.ended()?;
+    assert_eq!(status.code(), Some(0));
+    Ok(())
+}
+
+#[test]
+fn the_live_line_leaves_nothing_behind_on_a_narrow_terminal() -> io::Result<()> {
+    const COLUMNS: usize = 30;
+    let server = OnTerminal::start(COLUMNS as u16)?;
+    server.shows("0 connections, ")?;
+    let text = server.stop()?;
+    // Each line begins where the one before did, and goes no further than the terminal does.
+    assert!(!text.contains('\n'), "{text:?}");
+    assert!(!text.contains("\x1b[1A"), "{text:?}");
+    for line in text.split('\r').map(|line| line.replace("\x1b[2K", "")) {
+        assert!(line.chars().count() <= COLUMNS, "{line:?}");
+        assert!(!line.contains('\x1b'), "{line:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Servers at the path of a Unix socket.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::program::{PATIENCE, PROGRAM, Server};
+
+/// A path in a directory of its own, which is removed in the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> io::Result<Self> {
+        let directory = format!("socknotify-{}-{name}", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
+        std::fs::create_dir(&directory)?;
+        Ok(Place(directory))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+
+    fn endpoint(&self) -> String {
+        format!("unix:{}", self.path().display())
+    }
+
+    fn server(&self, mode: &str) -> io::Result<Server> {
+        Server::spawn_at(&self.endpoint(), Command::new(PROGRAM), mode, &[])
+    }
+
+    /// A server that is not to start there.
+    fn second(&self, mode: &str) -> io::Result<Output> {
+        let endpoint = self.endpoint();
+        let output = Command::new(PROGRAM)
+            .args(["serve", "--mode", mode, "--listen", &endpoint])
+            .stdin(Stdio::null())
+            .output()?;
+        assert_eq!(output.status.code(), Some(1));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(&endpoint), "{message}");
+        Ok(output)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A test that fails has said why already.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn assert_echoes(place: &Place) -> io::Result<()> {
+    let mut stream = UnixStream::connect(place.path())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"hello")?;
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer)?;
+    assert_eq!(&answer, b"hello");
+    Ok(())
+}
+
+#[test]
+fn clients_are_served_and_the_file_goes_with_the_server() -> io::Result<()> {
+    let place = Place::new("served")?;
+    let server = place.server("echo")?;
+    assert_echoes(&place)?;
+    place.second("echo")?;
+    assert_echoes(&place)?;
+    server.stop()?;
+    assert!(!place.path().exists());
+    Ok(())
+}
+
+#[test]
+fn a_file_that_was_left_behind_is_replaced_and_no_other() -> io::Result<()> {
+    let place = Place::new("left")?;
+    drop(UnixListener::bind(place.path())?);
+    assert!(place.path().exists());
+    let server = place.server("echo")?;
+    assert_echoes(&place)?;
+    server.stop()?;
+    std::fs::write(place.path(), "precious")?;
+    place.second("echo")?;
+    assert_eq!(std::fs::read(place.path())?, b"precious");
+    Ok(())
+}
+
+#[test]
+fn there_are_no_datagrams_at_a_path() -> io::Result<()> {
+    let place = Place::new("datagrams")?;
+    place.second("udp-echo")?;
+    assert!(!place.path().exists());
+    Ok(())
+}
+
+#[test]
+fn the_load_generator_connects_to_a_path() -> io::Result<()> {
+    let place = Place::new("load")?;
+    for mode in ["http", "echo"] {
+        let server = place.server(mode)?;
+        let output = Command::new(PROGRAM)
+            .args(["load", "--connect", &place.endpoint(), "--mode", mode])
+            .args(["--seconds", "0.5", "--connections", "300", "--json"])
+            .output()?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(output.status.code(), Some(0), "{report}");
+        assert_eq!(report["fates"]["served"], 300, "{report}");
+        server.stop()?;
+    }
+    Ok(())
+}
