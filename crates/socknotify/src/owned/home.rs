@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::Readiness;
 use super::listen::Listener;
 use super::lock;
+use super::mail::Roused;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
 use crate::CompletionPort;
 use crate::slots::{Slots, Token};
@@ -44,6 +45,7 @@ pub(super) struct Home<T> {
     /// What was here when the port closed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     left: Mutex<Vec<Box<Node<T>>>>,
+    pub(super) roused: Roused,
 }
 
 /// What the port knows of a connection, a listener or a shared socket. A connection that is not here is held
@@ -152,6 +154,7 @@ impl<T> Home<T> {
             is_full: AtomicBool::new(false),
             listeners: Mutex::default(),
             left: Mutex::default(),
+            roused: Roused::default(),
         }
     }
 
@@ -321,6 +324,7 @@ impl<T> Home<T> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
+        self.roused.notify();
         let mut fixtures = Vec::new();
         for mut place in self.slots.iter() {
             let place = std::mem::take(&mut *place);

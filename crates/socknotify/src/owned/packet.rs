@@ -13,6 +13,8 @@ pub(super) const TIMER: u32 = 1;
 pub(super) const REFUSED: u32 = 2;
 /// There is one such packet for each panic in the list of panics.
 pub(super) const PANICKED: u32 = 3;
+/// A worker that waits has messages of its own.
+pub(super) const MAIL: u32 = 4;
 
 /// What the packet of a connection says in place of events.
 pub(super) const CANCELLED: u32 = 1 << 30;

@@ -8,6 +8,7 @@ use std::{fmt, io};
 
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place};
+use super::mail::Mailboxes;
 use super::packet::{DRAINING, MESSAGE, REFUSED};
 use super::run::Panic;
 use super::source::{Source, raw};
@@ -39,6 +40,7 @@ pub(super) struct Shared<T, M> {
     pub(super) home: Arc<Home<T>>,
     /// For each of these there is a packet in the queue, or in the hand of a thread that dequeues it.
     pub(super) messages: Mutex<VecDeque<M>>,
+    pub(super) mailboxes: Mailboxes<M>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
     /// What could not be armed, and waits to be reported, with a packet in the queue for each.
@@ -306,6 +308,7 @@ impl<T, M> Port<T, M> {
             shared: Arc::new(Shared {
                 home: Arc::new(Home::new(port)),
                 messages: Mutex::default(),
+                mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
                 refused: Mutex::default(),
@@ -515,13 +518,14 @@ impl<T, M> Shared<T, M> {
         let armed = self.home.close();
         self.helpers.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
+        let mail = self.mailboxes.clear(&self.home.roused);
         self.timers.clear();
         self.drop_refused();
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // Its messages may refer to the port: no lock is held here.
-        drop(messages);
+        drop((messages, mail));
         connections
     }
 }

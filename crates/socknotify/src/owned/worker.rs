@@ -1,5 +1,6 @@
 //! [`Worker`]: a thread's part of a port; [`Event`]: what it takes from there.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,8 +9,9 @@ use std::{fmt, io};
 use super::connect;
 use super::home::{Fixture, Node};
 use super::listen::{Listener, Turn};
+use super::mail::{Mailbox, WorkerId};
 use super::packet::{
-    ACCEPTED, CANCELLED, DRAINING, HANDED_ON, MESSAGE, PANICKED, REFUSED, TIMED_OUT, TIMER,
+    ACCEPTED, CANCELLED, DRAINING, HANDED_ON, MAIL, MESSAGE, PANICKED, REFUSED, TIMED_OUT, TIMER,
 };
 use super::port::{Put, Shared};
 use super::{Held, Id, Interest, Source, lock};
@@ -49,7 +51,7 @@ pub enum Event<T, M = ()> {
     Shared(Arc<T>, Events),
     /// A socket that is [shared no longer](super::Port::unshare). No thread is notified of it after this.
     Returned(Arc<T>),
-    /// A [message](super::Port::send).
+    /// A [message](super::Port::send), to whichever thread takes it, or [to this one](super::Port::send_to).
     Message(M),
 }
 
@@ -61,7 +63,8 @@ const MAX_POLLS: usize = 64;
 ///
 /// Made by [`Port::worker`](super::Port::worker) and used by one thread at a time. When it is dropped,
 /// be it in a panic, what was handed to [`arm`](Self::arm) is armed, events that were not taken go
-/// to other threads, and so does this thread's place; connections that the system refused to watch are closed.
+/// to other threads, and so does this thread's place; connections that the system refused to watch are closed, and
+/// messages to this worker alone are dropped.
 ///
 /// # Examples
 ///
@@ -97,6 +100,11 @@ const MAX_POLLS: usize = 64;
 /// ```
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
+    mailbox: Arc<Mailbox<M>>,
+    /// What came for this worker alone, and was not taken.
+    mail: VecDeque<M>,
+    /// A packet has come that is to wake a worker which has messages, perhaps another one.
+    is_mail_due: bool,
     /// What was handed back is in its slot, and armed by the next call.
     registrations: Vec<Registration<'static>>,
     /// The keys of those with a deadline, and when that is, in ticks.
@@ -128,6 +136,9 @@ enum Pending<T> {
 impl<T: Source, M> Worker<T, M> {
     pub(super) fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
+            mailbox: shared.mailboxes.open(),
+            mail: VecDeque::new(),
+            is_mail_due: false,
             shared,
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
@@ -189,14 +200,14 @@ impl<T: Source, M> Worker<T, M> {
         loop {
             let mut outcome = Ok(());
             // What may be refused is armed before the wait, which would go on.
-            if self.is_any_new || !self.pending.is_empty() {
+            if self.is_any_new || self.count() > 0 {
                 outcome = self.submit();
             }
-            if self.pending.is_empty() && outcome.is_ok() {
-                outcome = self.submit_and_wait(timeout);
+            if self.count() == 0 && outcome.is_ok() {
+                outcome = self.wait(timeout, deadline);
             }
-            if !self.pending.is_empty() {
-                return Ok(self.pending.len());
+            if self.count() > 0 {
+                return Ok(self.count());
             }
             match outcome {
                 Err(Error::TimedOut) => return Ok(0),
@@ -212,6 +223,55 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
+        }
+    }
+
+    /// How many events there are to take.
+    fn count(&self) -> usize {
+        self.pending.len() + self.mail.len()
+    }
+
+    /// Arm what was handed back, and take what is there, or comes in time; or what came for this worker alone.
+    fn wait(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) -> Result<(), Error> {
+        if !self.mailbox.begin_wait() {
+            self.fetch_mail();
+            return self.submit();
+        }
+        let outcome = self.submit_and_wait(timeout);
+        self.end_wait();
+        if std::mem::take(&mut self.is_mail_due) {
+            self.pass_mail_on(timeout, deadline);
+        }
+        outcome
+    }
+
+    #[inline]
+    fn end_wait(&mut self) {
+        if !self.mailbox.end_wait() {
+            self.fetch_mail();
+        }
+    }
+
+    #[cold]
+    fn fetch_mail(&mut self) {
+        let mail = self.mailbox.fetch(&self.shared.home.roused);
+        self.mail.extend(mail);
+    }
+
+    /// If another worker is to be woken, post the packet for it again, and let that one come first.
+    #[cold]
+    fn pass_mail_on(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) {
+        let home = &self.shared.home;
+        if !home.roused.is_any() {
+            return;
+        }
+        let waits = self.count() == 0 && timeout != Some(Duration::ZERO);
+        if waits {
+            self.release();
+        }
+        let is_posted = home.port.post(self.shared.mail_packet()).is_ok();
+        if waits && is_posted {
+            home.roused.wait(|| home.is_closed(), deadline);
         }
     }
 
@@ -289,6 +349,8 @@ impl<T: Source, M> Worker<T, M> {
                 self.pending.push(Pending::Panic);
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
+            } else if key == home.slots.reserved_key(MAIL) {
+                self.is_mail_due = true;
             } else if key == home.slots.reserved_key(REFUSED) {
                 let refused = lock(&self.shared.refused).pop_front();
                 let refused = refused.map(|(node, error)| Pending::Refused(node, error));
@@ -359,8 +421,14 @@ impl<T: Source, M> Worker<T, M> {
             let rest = self.listeners.drain(..);
             let rest = rest.map(|(key, says)| Entry::new(key, says, HANDED_ON));
             let _ = shared.home.port.post_all(&rest.collect::<Vec<_>>());
+            self.end_wait();
             resume_unwind(panic);
         }
+    }
+
+    /// The name of this worker: for [`Port::send_to`](super::Port::send_to).
+    pub fn id(&self) -> WorkerId {
+        self.mailbox.id()
     }
 
     /// Give this thread's place back, as [`CompletionPort::release`](crate::CompletionPort::release) does: before it
@@ -378,6 +446,9 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// If work that the port [ran](super::Port::run) has panicked, with that panic.
     pub fn take(&mut self) -> Option<Event<T, M>> {
+        if let Some(message) = self.mail.pop_front() {
+            return Some(Event::Message(message));
+        }
         loop {
             let event = match self.pending.pop()? {
                 Pending::Connection(node, says) => Some(connection_event(node, says)),
@@ -480,6 +551,7 @@ impl<T: Source, M> Drop for Worker<T, M> {
         let _ = self.submit();
         self.release();
         // What is dropped here may panic; so it is the last thing.
+        let _mail = self.shared.close_mailbox(&self.mailbox);
         let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }
 }

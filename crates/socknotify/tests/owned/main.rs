@@ -11,6 +11,7 @@ mod drain;
 mod drained;
 mod ends;
 mod listen;
+mod mail;
 mod model;
 mod moves;
 mod others;
