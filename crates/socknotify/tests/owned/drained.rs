@@ -75,6 +75,16 @@ fn arrived(socket: &impl AsSocket) {
     wait_readiness(socket, PollFlags::IN);
 }
 
+/// A port with one thread's worker and a connection that was [served].
+fn start(
+    backend: Backend,
+) -> io::Result<(StreamPort, Worker<TcpStream>, Held<TcpStream>, TcpStream)> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let (connection, theirs) = served(&port, &mut worker)?;
+    Ok((port, worker, connection, theirs))
+}
+
 /// A connection that has been armed and notified once, so that from here on it stays armed where it can.
 fn served(
     port: &StreamPort,
@@ -83,13 +93,30 @@ fn served(
     let (connection, mut theirs) = connect(port)?;
     worker.arm(connection, Interest::IN);
     theirs.write_all(b"first")?;
-    let (mut connection, _) = next(worker);
-    assert_eq!(read(&mut connection, 64)?, b"first");
+    let connection = expect_bytes(worker, b"first")?;
     worker.arm(connection, Interest::IN);
     theirs.write_all(b"second")?;
-    let (mut connection, _) = next(worker);
-    assert_eq!(read(&mut connection, 64)?, b"second");
+    let connection = expect_bytes(worker, b"second")?;
     Ok((connection, theirs))
+}
+
+/// The connection that is notified has exactly these bytes to receive: none at the end.
+#[track_caller]
+fn expect_bytes(worker: &mut Worker<TcpStream>, bytes: &[u8]) -> io::Result<Held<TcpStream>> {
+    let (mut connection, _) = next(worker);
+    assert_eq!(read(&mut connection, 64)?, bytes);
+    Ok(connection)
+}
+
+/// The same, after it was armed.
+#[track_caller]
+fn expect_more(
+    worker: &mut Worker<TcpStream>,
+    connection: Held<TcpStream>,
+    bytes: &[u8],
+) -> io::Result<Held<TcpStream>> {
+    worker.arm(connection, Interest::IN);
+    expect_bytes(worker, bytes)
 }
 
 fn read(connection: &mut Held<TcpStream>, room: usize) -> io::Result<Vec<u8>> {
@@ -100,9 +127,7 @@ fn read(connection: &mut Held<TcpStream>, room: usize) -> io::Result<Vec<u8>> {
 }
 
 fn d2_what_comes_after_a_connection_was_drained_is_notified(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     for way in 0..30 {
         match way % 3 {
             // Less than there was room for.
@@ -139,14 +164,10 @@ fn d2_what_comes_after_a_connection_was_drained_is_notified(backend: Backend) ->
 fn d2_what_comes_while_a_drained_connection_is_held_is_notified(
     backend: Backend,
 ) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, connection, mut theirs) = start(backend)?;
     theirs.write_all(b"third")?;
     arrived(&*connection);
-    worker.arm(connection, Interest::IN);
-    let (mut connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"third");
+    drop(expect_more(&mut worker, connection, b"third")?);
     Ok(())
 }
 
@@ -180,9 +201,7 @@ fn d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notifie
 }
 
 fn d2_what_was_left_behind_is_notified(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, connection, mut theirs) = start(backend)?;
     theirs.write_all(b"a long request")?;
     worker.arm(connection, Interest::IN);
     let (mut connection, _) = next(&mut worker);
@@ -194,9 +213,7 @@ fn d2_what_was_left_behind_is_notified(backend: Backend) -> io::Result<()> {
     worker.arm(connection, Interest::IN);
     let (connection, _) = next(&mut worker);
     assert_eq!((&*connection).read(&mut [0; 1])?, 1);
-    worker.arm(connection, Interest::IN);
-    let (mut connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"request");
+    let connection = expect_more(&mut worker, connection, b"request")?;
     worker.arm(connection, Interest::IN);
     nothing(&mut worker);
     Ok(())
@@ -237,50 +254,34 @@ fn d2_the_end_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
         };
         wait_for_the_end(&connection);
         assert_eq!(read(&mut connection, 64)?, b"last");
-        worker.arm(connection, Interest::IN);
-        let (mut connection, _) = next(&mut worker);
-        assert_eq!(read(&mut connection, 64)?, b"");
+        drop(expect_more(&mut worker, connection, b"")?);
     }
     Ok(())
 }
 
 fn d2_the_end_that_comes_after_the_data_is_notified(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     theirs.write_all(b"last")?;
-    worker.arm(connection, Interest::IN);
-    (connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"last");
+    connection = expect_more(&mut worker, connection, b"last")?;
     drop(theirs);
     wait_readiness(&*connection, PollFlags::RDHUP);
-    worker.arm(connection, Interest::IN);
-    (connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"");
+    drop(expect_more(&mut worker, connection, b"")?);
     Ok(())
 }
 
 fn d2_the_end_is_notified_again(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (mut connection, theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, mut connection, theirs) = start(backend)?;
     drop(theirs);
     for _ in 0..5 {
-        worker.arm(connection, Interest::IN);
-        (connection, _) = next(&mut worker);
-        assert_eq!(read(&mut connection, 64)?, b"");
+        connection = expect_more(&mut worker, connection, b"")?;
     }
     Ok(())
 }
 
 fn d2_a_reset_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     theirs.write_all(b"last")?;
-    worker.arm(connection, Interest::IN);
-    (connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"last");
+    connection = expect_more(&mut worker, connection, b"last")?;
     SockRef::from(&theirs).set_linger(Some(Duration::ZERO))?;
     drop(theirs);
     wait_readiness(&*connection, PollFlags::HUP);
@@ -297,18 +298,14 @@ fn d2_a_reset_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
 
 /// A receive ends before urgent data, though more is behind it.
 fn d2_what_is_behind_urgent_data_is_notified(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (mut connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     theirs.write_all(b"before")?;
     SockRef::from(&theirs).send_out_of_band(b"!")?;
     theirs.write_all(b"behind")?;
     // What is sent on this machine has come when the call that sends it returns.
     arrived(&*connection);
     for expected in [&b"before"[..], b"behind"] {
-        worker.arm(connection, Interest::IN);
-        (connection, _) = next(&mut worker);
-        assert_eq!(read(&mut connection, 64)?, expected);
+        connection = expect_more(&mut worker, connection, expected)?;
     }
     worker.arm(connection, Interest::IN);
     nothing(&mut worker);
@@ -374,9 +371,7 @@ fn d2_a_connection_is_accepted_after_there_was_none(backend: Backend) -> io::Res
 }
 
 fn d2_a_cancelled_connection_that_was_drained_is_notified(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (connection, mut theirs) = served(&port, &mut worker)?;
+    let (port, mut worker, connection, mut theirs) = start(backend)?;
     let id = connection.id();
     theirs.write_all(b"third")?;
     arrived(&*connection);
@@ -387,9 +382,7 @@ fn d2_a_cancelled_connection_that_was_drained_is_notified(backend: Backend) -> i
     let Some(Event::Cancelled(connection)) = worker.take() else {
         panic!("it was cancelled");
     };
-    worker.arm(connection, Interest::IN);
-    let (mut connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"third");
+    drop(expect_more(&mut worker, connection, b"third")?);
     Ok(())
 }
 
@@ -424,9 +417,7 @@ fn d2_a_drained_connection_gives_no_notification_for_nothing(backend: Backend) -
 }
 
 fn d2_a_read_of_another_socket_says_nothing(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend, 1)?;
-    let mut worker = port.worker(4);
-    let (connection, mut theirs) = served(&port, &mut worker)?;
+    let (_port, mut worker, connection, mut theirs) = start(backend)?;
     let (other, _its_peer) = pair()?;
     theirs.write_all(b"third")?;
     arrived(&*connection);
@@ -438,9 +429,7 @@ fn d2_a_read_of_another_socket_says_nothing(backend: Backend) -> io::Result<()> 
         .read(&mut [0; 8])
         .expect_err("nothing is there");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    worker.arm(connection, Interest::IN);
-    let (mut connection, _) = next(&mut worker);
-    assert_eq!(read(&mut connection, 64)?, b"third");
+    drop(expect_more(&mut worker, connection, b"third")?);
     Ok(())
 }
 
