@@ -4,6 +4,7 @@
 mod descriptors;
 mod doctor;
 mod endpoint;
+mod generate;
 mod load;
 mod options;
 mod output;
@@ -15,7 +16,7 @@ mod system;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Try socket state notifications on this machine.
 ///
@@ -38,6 +39,8 @@ enum Command {
     Load(load::Arguments),
     /// Tell what this system offers: backends, processors, descriptor limits
     Doctor(doctor::Arguments),
+    /// Write manual pages and shell completions into a directory
+    Generate(generate::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments, Arguments::command()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

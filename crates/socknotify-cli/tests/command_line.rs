@@ -1,6 +1,7 @@
 //! The program as a person or a script meets it: its options, its output and its exit codes.
 
 use std::io;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -375,5 +376,45 @@ fn the_doctor_speaks_to_people_too() -> io::Result<()> {
             stdout(&output)
         );
     }
+    Ok(())
+}
+
+#[test]
+fn manual_pages_and_completions_are_generated_for_every_command() -> io::Result<()> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    let output = socknotify(&["generate", &directory.to_string_lossy()])?;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let read = |name: &str| std::fs::read_to_string(directory.join(name));
+    let bash = read("socknotify.bash")?;
+    for (command, option) in [
+        ("scenarios", "sends"),
+        ("serve", "idle-timeout"),
+        ("load", "pipeline"),
+        ("doctor", "json"),
+    ] {
+        let page = read(&format!("socknotify-{command}.1"))?;
+        // A hyphen is a minus sign there.
+        let option = option.replace('-', "\\-");
+        assert!(page.contains(&option), "{command}: {page}");
+        assert!(bash.contains(command), "{bash}");
+    }
+    assert!(read("socknotify.1")?.contains(".TH socknotify 1"));
+    for shell in ["_socknotify", "socknotify.fish", "_socknotify.ps1"] {
+        assert!(read(shell)?.contains("idle-timeout"), "{shell}");
+    }
+    Ok(())
+}
+
+#[test]
+fn generated_files_need_a_directory() -> io::Result<()> {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-directory");
+    std::fs::write(&file, "")?;
+    let output = socknotify(&["generate", &file.to_string_lossy()])?;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no-directory"),
+        "{}",
+        stderr(&output)
+    );
     Ok(())
 }

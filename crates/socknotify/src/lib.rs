@@ -106,10 +106,10 @@ pub use registration::{EventFilter, Operation, Registration, Trigger};
 
 /// The program in the README compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 /// The programs in the guide compile and run.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/GUIDE.md")]
+#[doc = include_str!("../GUIDE.md")]
 struct Guide;
