@@ -1,5 +1,10 @@
 //! What the engine needs of a system: [`Backend`], and the values that pass between the two.
 
+#![cfg_attr(
+    not(all(target_os = "linux", not(kqueue_stand_in))),
+    allow(dead_code, reason = "no backend has to do with all of it")
+)]
+
 use std::time::Duration;
 
 use super::interest::{ArmError, Interest, is_between};
@@ -132,6 +137,18 @@ impl Reports {
     }
 }
 
+/// What a backend makes of [`Mode::Kept`](super::Mode::Kept).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each backend is one of these")]
+pub(crate) enum Kept {
+    /// Nothing: sockets that the port owns are armed each time.
+    Never,
+    /// It is armed until it is reported.
+    UntilReported,
+    /// It stays armed, and whatever begins to hold is reported.
+    ForGood,
+}
+
 /// A bit of the identity of what is no socket. Sockets do not have it.
 pub(crate) const DESCRIPTOR: u64 = 1 << 39;
 
@@ -150,8 +167,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Whether [`wait`](Self::wait) arms a batch first, in the same system call.
     const ARMS_ON_WAIT: bool = false;
 
-    /// Whether sockets that the port owns may be [kept](super::Mode::Kept) armed.
-    const KEEPS: bool = true;
+    /// How long what is armed as [`Mode::Kept`](super::Mode::Kept) stays armed.
+    const KEPT: Kept;
 
     /// Whether what [`poll_now`](Self::poll_now) finds is reported by the next [`wait`](Self::wait).
     const REPORTS_POLLED: bool = false;
@@ -219,12 +236,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// Leave no trace in the sockets that are watched: another port may have them next.
     fn close(&self) {}
-
-    /// Whether what is armed as [`Mode::Kept`] stays armed after a report, so that whatever begins to hold is
-    /// reported. If not, it has to be armed again.
-    fn keeps_armed(&self) -> bool {
-        true
-    }
 
     /// Whether reports and wake-ups go to the newest waiting thread. If not, to the oldest.
     fn wakes_newest(&self) -> bool {

@@ -62,8 +62,8 @@ struct Call<'call, 'socket, B: Backend> {
     deadline: Deadline,
     /// It has asked the backend without waiting, and there was nothing.
     has_looked: bool,
-    /// It has watched, and nobody took anything in the meantime.
-    was_idle: bool,
+    /// How often in a row it has watched while nobody took anything.
+    idle: u32,
 }
 
 impl<B: Backend> Call<'_, '_, B> {
@@ -94,7 +94,7 @@ impl<B: Backend> Engine<B> {
             arrival: core.scheduler.arrive(),
             deadline: Deadline::after(timeout),
             has_looked: false,
-            was_idle: false,
+            idle: 0,
         };
         // Waiting once, if only for no time, fetches what the system knows.
         let mut has_waited = false;
@@ -133,56 +133,41 @@ impl<B: Backend> Engine<B> {
         call: &mut Call<'_, '_, B>,
         has_waited: &mut bool,
     ) -> Guard<'a, B> {
-        let mut aside = false;
-        let mut polls = false;
+        let mut is_aside = false;
         loop {
-            let way = match () {
-                () if aside => Way::Park,
-                () if polls && core.scheduler.may_poll() => Way::Poll,
-                () => core.scheduler.way(),
+            let way = match is_aside {
+                true => Way::Park,
+                false => core.scheduler.way(call.idle),
             };
             // A thread that is awake takes what there is before it sleeps.
-            let looks = way != Way::Poll && !call.has_looked && core.scheduler.has_place();
-            let is_polling = way == Way::Poll || looks && !aside;
+            let looks = !is_aside && !call.has_looked && core.scheduler.has_place();
+            let is_polling = way == Way::Poll || looks;
             let was_ahead;
             if is_polling {
-                (core, was_ahead) = self.poll(core, call, has_waited, looks);
-                call.has_looked = looks;
+                call.has_looked = way != Way::Poll;
+                (core, was_ahead) = self.poll(core, call, has_waited);
             } else if !call.scratch.rearms.is_empty() {
                 return self.rearm(core, &mut call.scratch, call.registrations);
             } else {
                 *has_waited = true;
                 call.has_looked = false;
-                if let Way::Watch(time) = way {
-                    let is_idle;
-                    (core, is_idle) = self.watch(core, call, time);
-                    if is_idle {
-                        // There may be something all the same; if not, the next to come wakes this thread.
-                        polls = std::mem::replace(&mut call.was_idle, true);
-                        continue;
-                    }
-                } else {
-                    core = self.park(core, call);
+                core = match way {
+                    Way::Watch(time) => self.watch(core, call, time),
+                    _ => self.park(core, call),
+                };
+                if call.idle > 0 {
+                    // There may be something all the same; if not, the next to come wakes this thread.
+                    continue;
                 }
-                call.was_idle = false;
                 was_ahead = core.scheduler.is_newer_polling(call.arrival);
             }
             let packets = core.queue.len();
             let precedence = core.scheduler.precedence(call.arrival, was_ahead, packets);
-            match precedence {
-                Precedence::Own => {}
-                Precedence::Newer(wake) => {
-                    self.wake(wake);
-                    if !call.deadline.has_passed() {
-                        continue;
-                    }
-                }
-                Precedence::NewerPolling(wake) => {
-                    self.wake(wake);
-                    if !call.deadline.has_passed() {
-                        aside = true;
-                        continue;
-                    }
+            is_aside |= matches!(precedence, Precedence::NewerPolling(_));
+            if let Precedence::Newer(wake) | Precedence::NewerPolling(wake) = precedence {
+                self.wake(wake);
+                if !call.deadline.has_passed() {
+                    continue;
                 }
             }
             if !is_polling {
@@ -218,14 +203,13 @@ impl<B: Backend> Engine<B> {
         count
     }
 
-    /// Wait in the backend, or only look, after what this call arms was handed over, and turn what is reported
-    /// into notifications. Says also whether newer threads are still there.
+    /// Wait in the backend, or only look ([`Call::has_looked`]), after what this call arms was handed over, and
+    /// turn what is reported into notifications. Says also whether newer threads are still there.
     fn poll<'a>(
         &'a self,
         mut core: Guard<'a, B>,
         call: &mut Call<'_, '_, B>,
         has_waited: &mut bool,
-        looks: bool,
     ) -> (Guard<'a, B>, bool) {
         let Call {
             scratch, arrival, ..
@@ -245,7 +229,7 @@ impl<B: Backend> Engine<B> {
         let wait = Wait {
             room: call.room.min(BATCH),
             timeout: match handed_over {
-                HandedOver::Armed if looks => Some(Duration::ZERO),
+                HandedOver::Armed if call.has_looked => Some(Duration::ZERO),
                 HandedOver::Armed => call.deadline.remaining(),
                 // What is ready already goes behind what was reported before that.
                 _ => Some(Duration::ZERO),
@@ -289,7 +273,7 @@ impl<B: Backend> Engine<B> {
                 // There may be more behind it.
                 *has_waited &= scratch.reports.reports.len() < wait.room;
                 if is_stray {
-                    core.policy.on_spurious_wakeup();
+                    core.rearm_policy.on_spurious_wakeup();
                 }
             }
         }
@@ -298,8 +282,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Wait until released, or until the time is over.
-    fn park<'a>(&'a self, mut core: Guard<'a, B>, call: &Call<'_, '_, B>) -> Guard<'a, B> {
+    fn park<'a>(&'a self, mut core: Guard<'a, B>, call: &mut Call<'_, '_, B>) -> Guard<'a, B> {
         self.backend.flush(&self.wanted);
+        call.idle = 0;
         let parker = core.scheduler.park(call.arrival);
         while !call.is_due(&core) {
             core = match call.deadline.remaining() {
@@ -315,13 +300,13 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The same, but no longer than others come back for more each time that this time is over. If they don't, the
-    /// threads that run are idle, or busy for long, which it says.
+    /// threads that run are [idle](Call::idle), or busy for long.
     fn watch<'a>(
         &'a self,
         mut core: Guard<'a, B>,
         call: &mut Call<'_, '_, B>,
         time: Duration,
-    ) -> (Guard<'a, B>, bool) {
+    ) -> Guard<'a, B> {
         self.backend.flush(&self.wanted);
         let parker = core.scheduler.park(call.arrival);
         core.scheduler.set_watched(true);
@@ -335,12 +320,13 @@ impl<B: Backend> Engine<B> {
             is_idle = core.scheduler.taken() == taken;
         }
         is_idle &= !call.is_due(&core);
+        call.idle = if is_idle { call.idle + 1 } else { 0 };
         core.scheduler.set_watched(false);
         core.scheduler.unpark(call.arrival, parker);
         if is_idle && B::WAITERS > 1 {
             // The system wakes it before others that poll already, so it counts as the last to have come.
             call.arrival = core.scheduler.arrive();
         }
-        (core, is_idle)
+        core
     }
 }

@@ -59,6 +59,10 @@ impl Interest {
     }
 
     /// Its parts but for the socket and the filter, in the upper 38 bits.
+    #[cfg_attr(
+        not(all(target_os = "linux", not(kqueue_stand_in))),
+        allow(dead_code, reason = "not every backend has to know")
+    )]
     pub(crate) fn word(&self) -> u64 {
         self.word
     }

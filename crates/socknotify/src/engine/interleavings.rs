@@ -14,7 +14,7 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
 use super::{
-    ArmError, Backend, Engine, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report,
+    ArmError, Backend, Engine, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm, Report,
     Reports, Validity, Wait, Wanted,
 };
 use crate::{
@@ -111,6 +111,8 @@ impl Model {
 
 impl Backend for Model {
     type Memory = ();
+
+    const KEPT: Kept = Kept::ForGood;
 
     /// With kqueue there may be one.
     const WAITERS: usize = if cfg!(kqueue_stand_in) { 1 } else { usize::MAX };

@@ -14,11 +14,6 @@
 //! One lock guards table, queue and scheduler. It is not held while a thread waits, nor while a batch is
 //! armed again.
 
-#![cfg_attr(
-    not(all(target_os = "linux", not(kqueue_stand_in))),
-    allow(dead_code, reason = "not every backend has to do with all of it")
-)]
-
 mod backend;
 mod dequeue;
 mod interest;
@@ -41,7 +36,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::backend::{
-    Backend, DESCRIPTOR, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
+    Backend, DESCRIPTOR, Kept, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
 };
 pub(crate) use self::interest::{ArmError, Interest, Mode};
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
@@ -69,7 +64,7 @@ pub(crate) struct Engine<B: Backend> {
     /// Under which sockets belong to this port.
     owner: Owner,
     places: usize,
-    policy: WakePolicy,
+    wake_policy: WakePolicy,
     wanted: Wanted,
     core: Mutex<Core<B>>,
 }
@@ -82,7 +77,7 @@ struct Core<B: Backend> {
     /// Counts the times that a registration was enabled.
     generation: u32,
     /// How sockets that the port owns are armed.
-    policy: RearmPolicy,
+    rearm_policy: RearmPolicy,
     /// How often in a row calls went with what they had armed, and did not ask the backend for more.
     unasked: u8,
     /// Memory that no call uses.
@@ -140,7 +135,7 @@ impl<B: Backend> Core<B> {
 type Guard<'a, B> = MutexGuard<'a, Core<B>>;
 
 impl<B: Backend> Engine<B> {
-    pub(crate) fn new(backend: B, places: usize, policy: WakePolicy) -> Self {
+    pub(crate) fn new(backend: B, places: usize, wake_policy: WakePolicy) -> Self {
         static PORTS: AtomicU32 = AtomicU32::new(1);
         let id = PORTS.fetch_add(1, Ordering::Relaxed);
         Engine {
@@ -149,14 +144,14 @@ impl<B: Backend> Engine<B> {
             process: Process::this(),
             owner: Owner::new(id),
             places,
-            policy,
+            wake_policy,
             wanted: Wanted::new(),
             core: Mutex::new(Core {
                 table: Table::new(),
                 queue: Queue::default(),
-                scheduler: Scheduler::new(places, B::WAITERS, policy),
+                scheduler: Scheduler::new(places, B::WAITERS, wake_policy),
                 generation: 0,
-                policy: RearmPolicy::default(),
+                rearm_policy: RearmPolicy::default(),
                 unasked: 0,
                 scratch: Vec::new(),
                 alarm: Entry::default(),
@@ -284,7 +279,7 @@ impl<B: Backend> Engine<B> {
     }
 
     pub(crate) fn wake_policy(&self) -> WakePolicy {
-        self.policy
+        self.wake_policy
     }
 
     /// In a forked child there is nothing of it.

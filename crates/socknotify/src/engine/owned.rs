@@ -88,10 +88,7 @@ impl<B: Backend> Engine<B> {
             }
         }
         self.forget(core, socket);
-        self.owner.claim(socket, || match is_descriptor {
-            true => self.backend.identify_any(socket),
-            false => self.backend.identify(socket),
-        })?;
+        self.claim(socket, is_descriptor)?;
         core.table.insert(socket, key).is_owned = true;
         Ok(())
     }

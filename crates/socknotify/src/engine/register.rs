@@ -1,6 +1,6 @@
 //! Registrations: from the caller's entries to the table.
 
-use super::backend::{Backend, Outcome, Rearm};
+use super::backend::{Backend, Kept, Outcome, Rearm};
 use super::interest::{ArmError, GENERATIONS, Interest, Mode, REVISIONS, is_between};
 use super::owned::RearmPolicy;
 use super::queue::Queue;
@@ -33,7 +33,7 @@ fn enable(slot: &mut Slot, queue: &mut Queue, entry: &Registration<'_>) {
 /// How a registration is to be armed.
 #[inline]
 fn mode<B: Backend>(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
-    if slot.is_owned && B::KEEPS {
+    if slot.is_owned && B::KEPT != Kept::Never {
         policy.mode()
     } else if slot.trigger.contains(Trigger::EDGE) {
         Mode::Edge
@@ -111,7 +111,7 @@ impl<B: Backend> Engine<B> {
             table,
             queue,
             generation,
-            policy,
+            rearm_policy,
             ..
         } = core;
         let slot = table.live(socket)?;
@@ -125,7 +125,7 @@ impl<B: Backend> Engine<B> {
         *generation = next(*generation);
         slot.generation = *generation;
         enable(slot, queue, entry);
-        let mode = mode::<B>(slot, policy);
+        let mode = mode::<B>(slot, rearm_policy);
         let is_armed =
             mode == Mode::Kept && armed == Mode::Kept && slot.armed_filter == slot.filter;
         if !is_armed {
@@ -133,8 +133,7 @@ impl<B: Backend> Engine<B> {
         }
         let has_risen = std::mem::take(&mut slot.has_risen);
         let is_certain = entry.is_drained && !has_risen && !slot.is_exceptional;
-        if is_armed && is_certain && self.backend.keeps_armed() {
-            // Whatever begins to hold is reported.
+        if is_armed && is_certain && B::KEPT == Kept::ForGood {
             return Some(Again::Armed);
         }
         Some(Again::Rearm(Rearm {
@@ -271,15 +270,20 @@ impl<B: Backend> Engine<B> {
         if entry.only == Only::Known {
             return Err(RegistrationError::NotFound);
         }
-        self.owner.claim(socket, || match entry.is_descriptor {
-            true => self.backend.identify_any(socket),
-            false => self.backend.identify(socket),
-        })?;
+        self.claim(socket, entry.is_descriptor)?;
         core.table.insert(socket, entry.completion_key);
         let interest = self.want(core, socket, entry);
         self.arm(core, &interest, true).map_err(|error| {
             self.forget(core, socket);
             error.into()
+        })
+    }
+
+    /// Have the socket, or any other descriptor that can be watched, belong to this port.
+    pub(super) fn claim(&self, socket: u32, is_descriptor: bool) -> Result<(), RegistrationError> {
+        self.owner.claim(socket, || match is_descriptor {
+            true => self.backend.identify_any(socket),
+            false => self.backend.identify(socket),
         })
     }
 
@@ -344,14 +348,14 @@ impl<B: Backend> Engine<B> {
             table,
             queue,
             generation,
-            policy,
+            rearm_policy,
             ..
         } = core;
         *generation = next(*generation);
         let slot = table.entry(socket);
         slot.generation = *generation;
         enable(slot, queue, entry);
-        let interest = slot.arm(socket, mode::<B>(slot, policy));
+        let interest = slot.arm(socket, mode::<B>(slot, rearm_policy));
         self.wanted.set(&interest);
         interest
     }

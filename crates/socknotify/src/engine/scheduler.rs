@@ -4,11 +4,13 @@
 //! while a place is free *polls*: it waits in the backend, where the system wakes it when a socket
 //! becomes ready.
 //! One that comes while all places are taken is *parked*; and so is one that the backend wakes when
-//! all places are taken, and one that finds nothing while as many poll as [may](Backend::WAITERS). Two rules keep every packet moving:
+//! all places are taken, and one that finds nothing while as many poll as [may](Backend::WAITERS). Two
+//! rules keep every packet moving:
 //!
 //! 1. While packets wait and a place is free, a waiting thread is on its way to them.
-//! 2. While a thread is parked and a place is free, the backend is listened to: by as many threads as places are
-//!    free, or [may](Backend::WAITERS) ([`WakePolicy::Eager`]); or by one, which polls or watches ([`WakePolicy::Bounded`]).
+//! 2. While a thread is parked and a place is free, the backend is listened to: by as many threads as
+//!    places are free, or [may](Backend::WAITERS) ([`WakePolicy::Eager`]); or by one, which polls or
+//!    watches ([`WakePolicy::Bounded`]).
 //!
 //! With the second policy one thread *watches* while others run. It sleeps for a short time, over and over, as long
 //! as others come back for more in that time. If nobody has, it asks the backend itself; and if that has nothing and
@@ -156,8 +158,8 @@ impl Scheduler {
         !self.polling.is_empty()
     }
 
-    /// How a thread is to wait that has come now.
-    pub(super) fn way(&self) -> Way {
+    /// How a thread is to wait that has watched so many times in a row while nobody took anything.
+    pub(super) fn way(&self, idle: u32) -> Way {
         if !self.may_poll() {
             return Way::Park;
         }
@@ -165,6 +167,7 @@ impl Scheduler {
             WakePolicy::Eager => Way::Poll,
             WakePolicy::Bounded(_) if self.running == 0 || !self.is_quick() => Way::Poll,
             WakePolicy::Bounded(_) if self.is_listened_to() => Way::Park,
+            WakePolicy::Bounded(_) if idle > 1 => Way::Poll,
             WakePolicy::Bounded(time) => Way::Watch(time),
         }
     }

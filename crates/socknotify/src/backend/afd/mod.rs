@@ -34,7 +34,7 @@ use self::device::{Poll, PolledSocket};
 use self::poll_now::PollNow;
 use self::state::{ALARM, POLL, Record, State, WAKE};
 use crate::engine::{
-    ArmError, Backend, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report, Reports,
+    ArmError, Backend, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm, Report, Reports,
     Validity, Wait, Wanted,
 };
 use crate::windows::alarm::Alarm;
@@ -180,6 +180,8 @@ impl Afd {
 
 impl Backend for Afd {
     type Memory = Memory;
+
+    const KEPT: Kept = Kept::UntilReported;
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         // What is no socket has no kind.
@@ -361,10 +363,6 @@ impl Backend for Afd {
     fn close(&self) {
         // There are edges of a socket for one port at a time.
         self.state().drop_all();
-    }
-
-    fn keeps_armed(&self) -> bool {
-        false
     }
 
     fn wakes_newest(&self) -> bool {

@@ -34,8 +34,8 @@ use self::sys::{Data, Errno, Event};
 use self::timer::Timer;
 use self::unwanted::Silent;
 use crate::engine::{
-    ArmError, Backend, DESCRIPTOR, Interest, Mode, Readiness, Rearm, Report, Reports, Validity,
-    Wait, Wanted,
+    ArmError, Backend, DESCRIPTOR, Interest, Kept, Mode, Readiness, Rearm, Report, Reports,
+    Validity, Wait, Wanted,
 };
 use crate::{Error, Events, RegistrationError};
 
@@ -226,6 +226,8 @@ impl AsFd for Epoll {
 
 impl Backend for Epoll {
     type Memory = Memory;
+
+    const KEPT: Kept = Kept::ForGood;
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         let identity = sys::identity(socket).map_err(refusal)?;

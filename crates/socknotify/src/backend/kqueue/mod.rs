@@ -40,8 +40,8 @@ use self::sys::{Errno, Event, Filter, Poll, Queue, Token, flags};
 use self::timer::{Time, Timer};
 use self::waker::Waker;
 use crate::engine::{
-    ArmError, Backend, DESCRIPTOR, Followed, Interest, Mode, Outcome, Readiness, Rearm, Report,
-    Reports, Validity, Wait, Wanted,
+    ArmError, Backend, DESCRIPTOR, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm,
+    Report, Reports, Validity, Wait, Wanted,
 };
 use crate::{Error, RegistrationError};
 
@@ -248,7 +248,7 @@ impl Backend for Kqueue {
 
     const WAITERS: usize = 1;
     const ARMS_ON_WAIT: bool = true;
-    const KEEPS: bool = false;
+    const KEPT: Kept = Kept::Never;
     const REPORTS_POLLED: bool = true;
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
