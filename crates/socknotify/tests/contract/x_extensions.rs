@@ -45,6 +45,8 @@ for_every_backend_with_places! {
     #[cfg(unix)]
     x5_the_end_of_a_pipe_is_in_and_hangup,
     #[cfg(unix)]
+    x5_the_writer_of_a_pipe_is_told_of_its_readers_end,
+    #[cfg(unix)]
     x5_a_full_pipe_is_out_when_it_has_room,
     #[cfg(unix)]
     x5_a_port_is_watched_by_another,
@@ -514,13 +516,27 @@ fn x5_the_end_of_a_pipe_is_in_and_hangup(backend: Backend) -> io::Result<()> {
             assert_eq!(reader.read(&mut [0])?, 0);
         }
     }
-    // And its writer is told of the reader's end.
+    Ok(())
+}
+
+#[cfg(unix)]
+fn x5_the_writer_of_a_pipe_is_told_of_its_readers_end(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let (reader, writer) = pipe()?;
+        watch(&port, &writer, EventFilter::NONE, trigger)?;
+        expect_nothing(&port);
+        drop(reader);
+        expect(&port, &[(KEY, Events::ERR)]);
+    }
+    // And if it is there already.
     let port = port(backend)?;
     let (reader, writer) = pipe()?;
-    watch(&port, &writer, EventFilter::NONE, ONCE)?;
-    expect_nothing(&port);
     drop(reader);
-    expect(&port, &[(KEY, Events::ERR)]);
+    watch(&port, &writer, EventFilter::NONE, LEVEL)?;
+    for _ in 0..3 {
+        expect(&port, &[(KEY, Events::ERR)]);
+    }
     Ok(())
 }
 

@@ -37,6 +37,7 @@ use crate::engine::{
     ArmError, Backend, DESCRIPTOR, Interest, Kept, Mode, Readiness, Rearm, Report, Reports,
     Validity, Wait, Wanted,
 };
+use crate::sys::calls::{call_error, refusal};
 use crate::{Error, Events, RegistrationError};
 
 /// An `epoll` set and the means to wake its waiters.
@@ -367,25 +368,6 @@ impl Backend for Epoll {
             }
             Some(delay) => self.timer.set_alarm(delay).map_err(call_error),
         }
-    }
-}
-
-fn call_error(error: Errno) -> Error {
-    match error {
-        libc::EMFILE | libc::ENFILE => Error::TooManyOpenFiles,
-        libc::ENOMEM => Error::OutOfMemory,
-        libc::ENOSYS => Error::BackendUnavailable,
-        other => Error::Os(other),
-    }
-}
-
-fn refusal(error: Errno) -> RegistrationError {
-    match error {
-        libc::EBADF => RegistrationError::NotOpen,
-        libc::ENOTSOCK => RegistrationError::NotASocket,
-        libc::ENOMEM | libc::ENOBUFS => RegistrationError::OutOfMemory,
-        libc::ENOSPC => RegistrationError::LimitReached,
-        other => RegistrationError::Os(other),
     }
 }
 

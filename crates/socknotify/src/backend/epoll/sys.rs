@@ -5,19 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::engine::{GENERATIONS, Interest, Mode, word};
-
-/// An error number of the system.
-pub(super) type Errno = i32;
-
-fn errno() -> Errno {
-    // SAFETY: the address is the calling thread's own, and always good.
-    unsafe { *libc::__errno_location() }
-}
-
-/// What the outcome of a call stands for: negative for an error.
-fn outcome(value: i32) -> Result<i32, Errno> {
-    if value < 0 { Err(errno()) } else { Ok(value) }
-}
+pub(super) use crate::sys::calls::{Errno, poll_now};
+use crate::sys::calls::{errno, option, outcome};
 
 /// A descriptor, of a call that returns a new one.
 fn new_descriptor(value: i32) -> Result<OwnedFd, Errno> {
@@ -189,25 +178,6 @@ unsafe fn wait_exactly(
     let milliseconds = timeout.as_nanos().div_ceil(1_000_000) as i32;
     // SAFETY: the caller's promise.
     unsafe { libc::epoll_wait(set, memory, room, milliseconds) }
-}
-
-/// `poll` — Sees what holds now. It fails if a signal comes, there are more than the limit of open files,
-/// or no memory is left.
-pub(super) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
-    let count = sockets.len() as libc::nfds_t;
-    // SAFETY: so many are there for the call.
-    outcome(unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) }).map(drop)
-}
-
-fn option<T: Default>(socket: u32, name: i32) -> Result<T, Errno> {
-    let mut value = T::default();
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: so much memory is there for the call; any bits are a value of an integer.
-    let done = unsafe {
-        let value = (&raw mut value).cast();
-        libc::getsockopt(socket as i32, libc::SOL_SOCKET, name, value, &mut length)
-    };
-    outcome(done).map(|_| value)
 }
 
 /// `SO_COOKIE` — What no other socket has.

@@ -5,12 +5,12 @@
 //! all that holds. So where an event shows one of two wanted conditions, and the other one did not come with
 //! it, `poll` is asked about that.
 
-use super::sys::{self, Poll};
+use super::sys;
 use crate::Events;
 use crate::engine::{Mode, Report, Wanted};
 
 /// Add to reports what holds besides.
-pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<Poll>, reports: &mut [Report]) {
+pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<libc::pollfd>, reports: &mut [Report]) {
     polls.clear();
     for (index, report) in reports.iter().enumerate() {
         // The two events of one socket are beside each other.
@@ -25,7 +25,7 @@ pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<Poll>, reports: &mut [Re
         };
         // After an error, `poll` calls a socket ready for everything.
         if !missing.is_empty() && !report.events.contains(Events::ERR) {
-            polls.push(Poll::new(report.socket, missing));
+            polls.push(question(report.socket, missing));
         }
     }
     if polls.is_empty() || sys::poll_now(polls).is_err() {
@@ -33,8 +33,33 @@ pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<Poll>, reports: &mut [Re
     }
     let mut polls = polls.iter().peekable();
     for report in reports {
-        if let Some(poll) = polls.next_if(|poll| poll.socket() == report.socket) {
-            report.events |= poll.found();
+        if let Some(poll) = polls.next_if(|poll| poll.fd as u32 == report.socket) {
+            report.events |= found(poll.revents);
         }
     }
+}
+
+fn question(socket: u32, wanted: Events) -> libc::pollfd {
+    let mut events = 0;
+    if wanted.contains(Events::IN) {
+        events |= libc::POLLIN;
+    }
+    if wanted.contains(Events::OUT) {
+        events |= libc::POLLOUT;
+    }
+    libc::pollfd {
+        fd: socket as i32,
+        events,
+        revents: 0,
+    }
+}
+
+/// Which conditions `poll` has found.
+fn found(revents: i16) -> Events {
+    let mut events = Events::empty();
+    if revents & (libc::POLLNVAL | libc::POLLERR) == 0 {
+        events.set(Events::IN, revents & libc::POLLIN != 0);
+        events.set(Events::OUT, revents & libc::POLLOUT != 0);
+    }
+    events
 }

@@ -12,46 +12,70 @@
 
 use std::ops::Deref;
 
-use super::identity;
-use super::sys::{self, Event, Filter, Token, flags};
+use super::identity::{self, Kind};
+use super::sys::{self, Access, Event, Filter, Token, flags};
 use crate::engine::Interest;
 use crate::{EventFilter, Events};
 
 /// What to change so that a socket is watched once for these conditions. Errors show in `EVFILT_READ`
-/// whatever the filter.
+/// whatever the filter; for what can only be written, in `EVFILT_WRITE`.
 ///
 /// If both filters are to be there from now on (`is_new`), the one that is not wanted is disabled. If not, it is
 /// left as it is: it reports once at most, and that is known to be stale.
 pub(super) fn changes(interest: &Interest, is_new: bool) -> Changes {
-    let filter = interest.filter();
-    let token = Token(interest.generation());
-    let add = if is_new {
-        flags::ADD | flags::DISPATCH
-    } else {
-        0
-    };
-    let read = Event::new(interest.socket, Filter::Read, add | flags::ENABLE, token);
-    let read = match filter.contains(EventFilter::IN) {
-        true => read,
-        false => read.ends_only(),
-    };
-    let wants_room = filter.contains(EventFilter::OUT);
-    let enable = if wants_room {
-        flags::ENABLE
-    } else {
-        flags::DISABLE
-    };
-    let write = Event::new(interest.socket, Filter::Write, add | enable, token);
-    Changes {
-        events: [read, write],
-        count: 1 + usize::from(is_new || wants_room),
-    }
+    let socket = interest.socket;
+    let kind = identity::kind(socket);
+    Changes::new(|filter| {
+        let condition = match filter {
+            Filter::Read => EventFilter::IN,
+            _ => EventFilter::OUT,
+        };
+        let is_wanted = interest.filter().contains(condition);
+        let shows_errors = filter == Filter::Read || kind == Kind::Writer;
+        if !kind.has(filter) || !(is_new || is_wanted || shows_errors) {
+            return None;
+        }
+        let enable = match is_wanted || shows_errors {
+            true => flags::ENABLE,
+            false => flags::DISABLE,
+        };
+        let change = change(interest, filter, is_new, enable);
+        Some(match shows_errors && !is_wanted {
+            true => change.ends_only(),
+            false => change,
+        })
+    })
 }
 
-/// One change or two.
+fn change(interest: &Interest, filter: Filter, is_new: bool, flag: u32) -> Event {
+    let add = match is_new {
+        true => flags::ADD | flags::DISPATCH,
+        false => 0,
+    };
+    let token = Token(interest.generation());
+    Event::new(interest.socket, filter, add | flag, token)
+}
+
+/// At most one for each filter.
+#[derive(Clone, Copy)]
 pub(super) struct Changes {
     events: [Event; 2],
     count: usize,
+}
+
+impl Changes {
+    fn new(change: impl Fn(Filter) -> Option<Event>) -> Self {
+        let none = Event::new(0, Filter::Read, 0, Token(0));
+        let mut changes = Changes {
+            events: [none; 2],
+            count: 0,
+        };
+        for event in [Filter::Read, Filter::Write].into_iter().filter_map(change) {
+            changes.events[changes.count] = event;
+            changes.count += 1;
+        }
+        changes
+    }
 }
 
 impl Deref for Changes {
@@ -62,48 +86,58 @@ impl Deref for Changes {
     }
 }
 
-/// What to change so that both filters are there, and neither reports.
-pub(super) fn silenced(interest: &Interest, is_new: bool) -> [Event; 2] {
-    let token = Token(interest.generation());
-    let add = if is_new {
-        flags::ADD | flags::DISPATCH
-    } else {
-        0
-    };
-    let disable = add | flags::DISABLE;
-    [Filter::Read, Filter::Write].map(|filter| Event::new(interest.socket, filter, disable, token))
+/// What to change so that all filters are there, and none reports.
+pub(super) fn silenced(interest: &Interest, is_new: bool) -> Changes {
+    let kind = identity::kind(interest.socket);
+    Changes::new(|filter| {
+        let change = change(interest, filter, is_new, flags::DISABLE);
+        kind.has(filter).then_some(change)
+    })
 }
 
-/// What to change so that both filters are gone.
-pub(super) fn deletions(socket: u32) -> [Event; 2] {
-    [Filter::Read, Filter::Write].map(|it| Event::new(socket, it, flags::DELETE, Token(0)))
+/// What to change so that all filters are gone.
+pub(super) fn deletions(socket: u32) -> Changes {
+    let kind = identity::kind(socket);
+    Changes::new(|filter| {
+        let change = Event::new(socket, filter, flags::DELETE, Token(0));
+        kind.has(filter).then_some(change)
+    })
 }
 
 /// Whether a change only adds to what is reported. Then it may come late, after another thread has armed the
 /// socket in another way: what that one waits for is reported all the same, under this one's generation, and
 /// is armed again.
 pub(super) fn only_adds(interest: &Interest) -> bool {
-    interest.filter().contains(EventFilter::IN)
+    let condition = match identity::kind(interest.socket) {
+        Kind::Writer => EventFilter::OUT,
+        _ => EventFilter::IN,
+    };
+    interest.filter().contains(condition)
 }
 
 /// Which conditions hold by an event.
 pub(super) fn of_event(event: &Event) -> Events {
     let socket = event.ident();
+    let kind = identity::kind(socket);
     let is_error = event.is_error();
     let mut events = Events::empty();
     match event.filter() {
         // The reader of a pipe is gone.
-        Filter::Write if event.is_end() && sys::is_stream(socket).is_err() => events = Events::ERR,
+        _ if event.is_end() && !kind.is_socket() && is_of_writing(event) => events = Events::ERR,
         _ if event.is_failed_connect() => events = Events::ERR,
-        Filter::Write if is_error => events = Events::ERR | hangup(socket),
+        Filter::Write if is_error => events = Events::ERR | hangup(kind),
         Filter::Write => events = Events::OUT,
         Filter::Read if event.is_end() => {
-            events = Events::IN | hangup(socket);
+            events = Events::IN | hangup(kind);
             events.set(Events::ERR, is_error);
         }
         Filter::Read => {
             // With data there is an error to be asked about on datagram sockets only.
-            let may_have_error = event.amount() <= 0 || !identity::is_stream(socket);
+            let may_have_error = match kind {
+                Kind::Datagram => true,
+                Kind::Stream => event.amount() <= 0,
+                Kind::Reader | Kind::Writer | Kind::Other => false,
+            };
             let has_error = may_have_error && sys::has_error(socket);
             events.set(Events::ERR, has_error);
             // An error alone is nothing to receive.
@@ -114,10 +148,15 @@ pub(super) fn of_event(event: &Event) -> Events {
     events
 }
 
+/// Whether an end is one of writing. If a kernel has refused `EVFILT_WRITE`, it shows in `EVFILT_READ`.
+fn is_of_writing(event: &Event) -> bool {
+    event.filter() == Filter::Write || sys::access(event.ident()) == Access::Write
+}
+
 /// What an end is: a datagram socket has no connection that could be hung up.
-fn hangup(socket: u32) -> Events {
-    match identity::is_stream(socket) {
-        true => Events::HANGUP,
-        false => Events::empty(),
+fn hangup(kind: Kind) -> Events {
+    match kind {
+        Kind::Datagram => Events::empty(),
+        _ => Events::HANGUP,
     }
 }

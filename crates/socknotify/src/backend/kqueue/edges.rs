@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::conditions;
+use super::identity::{self, Kind};
 use super::sys::{Errno, Event, Filter, Queue, Token, flags};
 use crate::EventFilter;
 use crate::engine::{Interest, Report, Validity, is_newer};
@@ -51,6 +52,12 @@ struct Initial {
     filter: Option<Filter>,
 }
 
+impl Initial {
+    fn is_of(self, socket: u32, filter: Filter) -> bool {
+        self.socket == socket && self.filter.is_none_or(|it| it == filter)
+    }
+}
+
 /// How many events are taken at once.
 const BATCH: usize = 64;
 
@@ -86,7 +93,7 @@ impl Edges {
     pub(super) fn arm(&self, interest: &Interest) -> Result<(), Errno> {
         let socket = interest.socket;
         let generation = interest.generation();
-        let wants_room = interest.filter().contains(EventFilter::OUT);
+        let wants_room = wants_room(interest);
         let mut entries = self.lock();
         // What has begun to hold until now, of whatever socket.
         self.collect(&mut entries, None);
@@ -97,12 +104,7 @@ impl Edges {
             Some(entry) if entry.watches_room == wants_room => Ok(()),
             Some(_) if wants_room => {
                 let filter = Some(Filter::Write);
-                self.add(
-                    &mut entries,
-                    interest,
-                    &[Filter::Write],
-                    Initial { socket, filter },
-                )
+                self.add(&mut entries, interest, Initial { socket, filter })
             }
             Some(_) => {
                 let delete = flags::DELETE;
@@ -111,12 +113,8 @@ impl Edges {
             }
             None => {
                 self.remove(&mut entries, socket);
-                let filters: &[Filter] = match wants_room {
-                    true => &[Filter::Read, Filter::Write],
-                    false => &[Filter::Read],
-                };
                 let filter = None;
-                self.add(&mut entries, interest, filters, Initial { socket, filter })
+                self.add(&mut entries, interest, Initial { socket, filter })
             }
         };
         match done {
@@ -138,10 +136,10 @@ impl Edges {
         &self,
         entries: &mut Entries,
         interest: &Interest,
-        filters: &[Filter],
         initial: Initial,
     ) -> Result<(), Errno> {
-        for &filter in filters {
+        let added = filters(interest.socket, wants_room(interest));
+        for filter in added.filter(|&it| initial.is_of(interest.socket, it)) {
             self.queue.change(&[clear(interest, filter)])?;
         }
         self.collect(entries, Some(initial));
@@ -157,12 +155,12 @@ impl Edges {
     pub(super) fn renew(&self, interest: &Interest) -> Result<(), Errno> {
         let mut entries = self.lock();
         self.remove(&mut entries, interest.socket);
-        for filter in [Filter::Read, Filter::Write] {
+        for filter in filters(interest.socket, true) {
             self.queue.change(&[clear(interest, filter)])?;
         }
         let entry = Entry {
             generation: interest.generation(),
-            watches_room: true,
+            watches_room: identity::kind(interest.socket).has(Filter::Write),
             is_quiet: false,
         };
         self.insert(&mut entries, interest.socket, entry);
@@ -179,9 +177,9 @@ impl Edges {
             return;
         }
         self.remove(&mut entries, socket);
-        let change = clear(interest, Filter::Read).ends_only();
+        let mut changes = filters(socket, false).map(|it| clear(interest, it).ends_only());
         // If it is closed, there is nothing to wait for.
-        if self.queue.change(&[change]).is_ok() {
+        if changes.all(|change| self.queue.change(&[change]).is_ok()) {
             let entry = Entry {
                 generation,
                 watches_room: false,
@@ -220,7 +218,7 @@ impl Edges {
 
     fn remove(&self, entries: &mut Entries, socket: u32) {
         if entries.sockets.remove(&socket).is_some() {
-            for deletion in conditions::deletions(socket) {
+            for &deletion in conditions::deletions(socket).iter() {
                 // If it was closed, or never there, it is gone.
                 let _ = self.queue.change(&[deletion]);
             }
@@ -245,11 +243,7 @@ impl Edges {
             }
             for event in &*events {
                 let socket = event.ident();
-                let is_initial = initial.is_some_and(|initial| {
-                    initial.socket == socket
-                        && initial.filter.is_none_or(|filter| filter == event.filter())
-                });
-                if is_initial {
+                if initial.is_some_and(|it| it.is_of(socket, event.filter())) {
                     continue;
                 }
                 let Token(generation) = event.token();
@@ -282,4 +276,22 @@ impl Edges {
 fn clear(interest: &Interest, filter: Filter) -> Event {
     let token = Token(interest.generation());
     Event::new(interest.socket, filter, flags::ADD | flags::CLEAR, token)
+}
+
+/// Whether room is watched for. What can only be written has no other filter.
+fn wants_room(interest: &Interest) -> bool {
+    match identity::kind(interest.socket) {
+        Kind::Writer => true,
+        kind => kind.has(Filter::Write) && interest.filter().contains(EventFilter::OUT),
+    }
+}
+
+/// The filters of a socket, that of room where it is wanted or is the only one.
+fn filters(socket: u32, wants_room: bool) -> impl Iterator<Item = Filter> {
+    let kind = identity::kind(socket);
+    let is_watched = move |filter: &Filter| match filter {
+        Filter::Write => kind.has(Filter::Write) && (wants_room || kind == Kind::Writer),
+        filter => kind.has(*filter),
+    };
+    [Filter::Read, Filter::Write].into_iter().filter(is_watched)
 }

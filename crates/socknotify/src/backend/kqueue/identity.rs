@@ -10,22 +10,55 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::sys::{Errno, Event, Filter, Queue, Token, flags};
+use super::sys::{self, Access, Errno, Event, Filter, Queue, Token, flags};
 use crate::pages::SharedPages;
 use crate::sys::Process;
 
 struct Identities {
     process: Process,
     queue: Queue,
-    /// By number, what was identified last: see [`entry`]. 0 for nothing.
+    /// By number, what was identified last: its identity, and in the lowest bits its [`Kind`]. 0 for nothing.
     sockets: SharedPages<AtomicU64>,
     /// The latest identity.
     latest: Mutex<u64>,
 }
 
-/// An identity, and in the lowest bit whether the socket has connections.
-fn entry(identity: u64, is_stream: bool) -> u64 {
-    identity << 1 | u64::from(is_stream)
+/// What kind of descriptor a number stands for, which decides on its filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A socket that has no connections, or nothing.
+    Datagram,
+    /// A socket that has connections.
+    Stream,
+    /// No socket: it has `EVFILT_READ` alone, as the end of a pipe that is read.
+    Reader,
+    /// No socket: it has `EVFILT_WRITE` alone.
+    Writer,
+    /// No socket: it has both.
+    Other,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [
+        Kind::Datagram,
+        Kind::Stream,
+        Kind::Reader,
+        Kind::Writer,
+        Kind::Other,
+    ];
+    const BITS: u32 = 3;
+
+    pub(super) fn is_socket(self) -> bool {
+        matches!(self, Kind::Datagram | Kind::Stream)
+    }
+
+    pub(super) fn has(self, filter: Filter) -> bool {
+        match filter {
+            Filter::Read => self != Kind::Writer,
+            Filter::Write => self != Kind::Reader,
+            Filter::User | Filter::Timer => false,
+        }
+    }
 }
 
 /// Null until the first port is made, in a process and in each forked child.
@@ -64,8 +97,9 @@ pub(super) fn prepare() -> Result<(), Errno> {
     identities().map(drop)
 }
 
-/// What sets the socket that has this number now apart from every other that has or had it.
-pub(super) fn identify(socket: u32, is_stream: bool) -> Result<u64, Errno> {
+/// What sets the socket that has this number now apart from every other that has or had it. `kind`: `None` if it
+/// is no socket.
+pub(super) fn identify(socket: u32, kind: Option<Kind>) -> Result<u64, Errno> {
     let identities = identities()?;
     let change = |what| {
         let change = Event::new(socket, Filter::Read, what, Token(0));
@@ -79,13 +113,31 @@ pub(super) fn identify(socket: u32, is_stream: bool) -> Result<u64, Errno> {
     match change(flags::DISABLE) {
         Err(libc::ENOENT) => {
             change(flags::ADD | flags::DISABLE)?;
+            let kind = kind.unwrap_or_else(|| kind_of_descriptor(&identities.queue, socket));
             *latest += 1;
-            let entry = entry(*latest, is_stream);
+            let entry = *latest << Kind::BITS | kind as u64;
             sockets.entry(socket).store(entry, Ordering::Release);
             Ok(*latest)
         }
         Err(error) => Err(error),
-        Ok(()) => Ok(sockets.entry(socket).load(Ordering::Acquire) >> 1),
+        Ok(()) => Ok(sockets.entry(socket).load(Ordering::Acquire) >> Kind::BITS),
+    }
+}
+
+/// A kernel may refuse `EVFILT_WRITE`: for a kqueue, or for a pipe that nobody reads any more, whose
+/// `EVFILT_READ` has the end.
+fn kind_of_descriptor(queue: &Queue, number: u32) -> Kind {
+    let change = |what| queue.change(&[Event::new(number, Filter::Write, what, Token(0))]);
+    let access = sys::access(number);
+    let has_write = access != Access::Read && change(flags::ADD | flags::DISABLE).is_ok();
+    if has_write {
+        // If it was closed just now, it is gone.
+        let _ = change(flags::DELETE);
+    }
+    match access {
+        _ if !has_write => Kind::Reader,
+        Access::Write => Kind::Writer,
+        _ => Kind::Other,
     }
 }
 
@@ -95,8 +147,9 @@ pub(super) fn is_same(socket: u32) -> bool {
     identities().is_ok_and(|it| it.queue.change(&[change]).is_ok())
 }
 
-/// Whether the socket that was identified last under this number has connections.
-pub(super) fn is_stream(socket: u32) -> bool {
+/// What was identified last under this number.
+pub(super) fn kind(socket: u32) -> Kind {
     let entry = identities().ok().and_then(|it| it.sockets.get(socket));
-    entry.is_some_and(|entry| entry.load(Ordering::Acquire) & 1 != 0)
+    let entry = entry.map_or(0, |entry| entry.load(Ordering::Acquire));
+    Kind::ALL[(entry & ((1 << Kind::BITS) - 1)) as usize]
 }

@@ -5,8 +5,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::identity::{self, Kind};
 use super::sys::{self, Errno};
-use super::{Kqueue, conditions, identity, systems};
+use super::{Kqueue, conditions, systems};
 use crate::engine::{ArmError, Interest, Mode, Wanted};
 
 /// Sockets that may begin to listen.
@@ -69,7 +70,7 @@ impl Kqueue {
 
 /// Whether a stream neither listens nor is connected. What is closed is nothing.
 fn is_unconnected(socket: u32) -> bool {
-    identity::is_stream(socket)
+    identity::kind(socket) == Kind::Stream
         && sys::is_connected(socket) == Ok(false)
         && sys::listens(socket) == Ok(false)
 }

@@ -35,14 +35,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::edges::Edges;
+use self::identity::Kind;
 use self::listen::Unconnected;
-use self::sys::{Errno, Event, Filter, Poll, Queue, Token, flags};
+use self::sys::{Errno, Event, Filter, Queue, Token, flags};
 use self::timer::{Time, Timer};
 use self::waker::Waker;
 use crate::engine::{
     ArmError, Backend, DESCRIPTOR, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm,
     Report, Reports, Validity, Wait, Wanted,
 };
+use crate::sys::calls::{call_error, refusal};
 use crate::{Error, RegistrationError};
 
 /// A kqueue, a second one for edges, and the means to wake who waits.
@@ -73,7 +75,7 @@ pub(crate) struct Memory {
     changes: Vec<Event>,
     events: Vec<Event>,
     due: Vec<u32>,
-    polls: Vec<Poll>,
+    polls: Vec<libc::pollfd>,
 }
 
 /// How often in a row one call reads on after what was of no interest.
@@ -252,8 +254,11 @@ impl Backend for Kqueue {
     const REPORTS_POLLED: bool = true;
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
-        let is_stream = sys::is_stream(socket).map_err(refusal)?;
-        identity::identify(socket, is_stream).map_err(refusal)
+        let kind = match sys::is_stream(socket).map_err(refusal)? {
+            true => Kind::Stream,
+            false => Kind::Datagram,
+        };
+        identity::identify(socket, Some(kind)).map_err(refusal)
     }
 
     fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
@@ -265,7 +270,7 @@ impl Backend for Kqueue {
         if sys::is_file(socket) {
             return Err(RegistrationError::NotWatchable);
         }
-        match identity::identify(socket, true) {
+        match identity::identify(socket, None) {
             Ok(identity) => Ok(DESCRIPTOR | identity),
             Err(libc::EBADF) => Err(RegistrationError::NotOpen),
             Err(_) => Err(RegistrationError::NotWatchable),
@@ -452,24 +457,6 @@ impl Backend for Kqueue {
             }
             Some(delay) => self.timer.set_alarm(&self.queue, delay).map_err(call_error),
         }
-    }
-}
-
-fn call_error(error: Errno) -> Error {
-    match error {
-        libc::EMFILE | libc::ENFILE => Error::TooManyOpenFiles,
-        libc::ENOMEM => Error::OutOfMemory,
-        libc::ENOSYS => Error::BackendUnavailable,
-        other => Error::Os(other),
-    }
-}
-
-fn refusal(error: Errno) -> RegistrationError {
-    match error {
-        libc::EBADF => RegistrationError::NotOpen,
-        libc::ENOTSOCK => RegistrationError::NotASocket,
-        libc::ENOMEM | libc::ENOBUFS => RegistrationError::OutOfMemory,
-        other => RegistrationError::Os(other),
     }
 }
 

@@ -10,23 +10,9 @@ use libc as kernel;
 
 #[cfg(kqueue_stand_in)]
 use super::stand_in as kernel;
-use crate::Events;
 use crate::sys::Process;
-
-/// What the kernel calls an error.
-pub(super) type Errno = i32;
-
-fn errno() -> Errno {
-    let error = std::io::Error::last_os_error();
-    error.raw_os_error().unwrap_or(libc::EINVAL)
-}
-
-fn outcome(result: i32) -> Result<i32, Errno> {
-    match result {
-        -1 => Err(errno()),
-        result => Ok(result),
-    }
-}
+pub(super) use crate::sys::calls::{Errno, poll_now};
+use crate::sys::calls::{errno, option, outcome};
 
 /// What a change does. The systems have it in integers of several widths.
 pub(super) mod flags {
@@ -279,21 +265,28 @@ impl Drop for Queue {
     }
 }
 
-fn option(socket: u32, name: i32) -> Result<i32, Errno> {
-    let mut value = 0;
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: so much memory is there for the call; any bits are a value of an integer.
-    let done = unsafe {
-        let value = (&raw mut value).cast();
-        libc::getsockopt(socket as i32, libc::SOL_SOCKET, name, value, &mut length)
-    };
-    outcome(done).map(|_| value)
-}
-
 /// `SO_TYPE` — Whether a socket has connections. An error if it is no socket.
 pub(super) fn is_stream(socket: u32) -> Result<bool, Errno> {
-    let kind = option(socket, libc::SO_TYPE)?;
+    let kind = option::<i32>(socket, libc::SO_TYPE)?;
     Ok(matches!(kind, libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+}
+
+/// What a descriptor was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+    Both,
+}
+
+/// `fcntl` — `F_GETFL`.
+pub(super) fn access(number: u32) -> Access {
+    // SAFETY: the call takes no memory.
+    match unsafe { libc::fcntl(number as i32, libc::F_GETFL) } & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::Read,
+        libc::O_WRONLY => Access::Write,
+        _ => Access::Both,
+    }
 }
 
 /// `fstat` — Whether this is a regular file or a directory.
@@ -309,7 +302,7 @@ pub(super) fn is_file(number: u32) -> bool {
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.
 pub(super) fn listens(socket: u32) -> Result<bool, Errno> {
-    option(socket, libc::SO_ACCEPTCONN).map(|value| value != 0)
+    option::<i32>(socket, libc::SO_ACCEPTCONN).map(|value| value != 0)
 }
 
 /// `getpeername` — Whether a socket is connected.
@@ -333,49 +326,6 @@ pub(super) fn has_error(socket: u32) -> bool {
     // SAFETY: there is a byte for the call.
     let done = unsafe { kernel::recv(socket as i32, (&raw mut byte).cast(), 1, flags) };
     done == -1 && !matches!(errno(), libc::EAGAIN | libc::EINTR | libc::ENOTCONN)
-}
-
-/// What `poll` is asked about a socket.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub(super) struct Poll(libc::pollfd);
-
-impl Poll {
-    pub(super) fn new(socket: u32, wanted: Events) -> Self {
-        let mut events = 0;
-        if wanted.contains(Events::IN) {
-            events |= libc::POLLIN;
-        }
-        if wanted.contains(Events::OUT) {
-            events |= libc::POLLOUT;
-        }
-        Poll(libc::pollfd {
-            fd: socket as i32,
-            events,
-            revents: 0,
-        })
-    }
-
-    pub(super) fn socket(&self) -> u32 {
-        self.0.fd as u32
-    }
-
-    /// Which of these conditions hold.
-    pub(super) fn found(&self) -> Events {
-        let mut events = Events::empty();
-        if self.0.revents & (libc::POLLNVAL | libc::POLLERR) == 0 {
-            events.set(Events::IN, self.0.revents & libc::POLLIN != 0);
-            events.set(Events::OUT, self.0.revents & libc::POLLOUT != 0);
-        }
-        events
-    }
-}
-
-/// `poll` — Sees what holds now.
-pub(super) fn poll_now(polls: &mut [Poll]) -> Result<(), Errno> {
-    // SAFETY: there are so many, each of which is what the call takes.
-    let done = unsafe { libc::poll(polls.as_mut_ptr().cast(), polls.len() as libc::nfds_t, 0) };
-    outcome(done).map(drop)
 }
 
 /// `pipe` — Its two ends, which do not block.

@@ -158,15 +158,16 @@ fn a_pipe_wakes_as_well() {
 
 #[test]
 fn a_number_is_told_from_the_next_socket_that_has_it() {
+    const STREAM: Option<identity::Kind> = Some(identity::Kind::Stream);
     let (first, _peer) = UnixStream::pair().expect("a pair");
     use std::os::fd::AsRawFd;
     let number = first.as_raw_fd() as u32;
-    let before = identity::identify(number, true).expect("an identity");
-    assert_eq!(identity::identify(number, true), Ok(before));
+    let before = identity::identify(number, STREAM).expect("an identity");
+    assert_eq!(identity::identify(number, STREAM), Ok(before));
     let (second, _other) = UnixStream::pair().expect("a pair");
     // SAFETY: the number is open, and stays this socket's.
     unsafe { libc::dup2(second.as_raw_fd(), first.as_raw_fd()) };
-    let after = identity::identify(number, true).expect("an identity");
+    let after = identity::identify(number, STREAM).expect("an identity");
     assert_ne!(before, after);
-    assert!(identity::is_stream(number));
+    assert_eq!(Some(identity::kind(number)), STREAM);
 }

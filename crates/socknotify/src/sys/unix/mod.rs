@@ -1,5 +1,6 @@
 //! Sockets are file descriptors, whose numbers are small and dense by themselves.
 
+pub(crate) mod calls;
 mod process;
 
 use std::os::fd::AsRawFd;

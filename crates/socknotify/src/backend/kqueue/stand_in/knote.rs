@@ -162,7 +162,7 @@ impl Knote {
         let is_low = self.fflags & NOTE_LOWAT != 0;
         let threshold = if is_low { self.data } else { 1 };
         match self.kind {
-            Kind::Other if found & libc::POLLHUP != 0 => Some(State {
+            Kind::Other if found & (libc::POLLHUP | libc::POLLERR) != 0 => Some(State {
                 data: length,
                 is_end: true,
                 fflags: 0,
@@ -259,6 +259,11 @@ fn was_never_connected(socket: i32) -> bool {
 pub(super) fn error(socket: i32) -> Option<i32> {
     let has_error = polled(socket) & libc::POLLERR != 0;
     has_error.then_some(libc::ECONNREFUSED)
+}
+
+/// Whether this is the end of a pipe whose other end is closed.
+pub(super) fn is_broken_pipe(number: i32) -> bool {
+    kind(number) == Kind::Other && polled(number) & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
 fn polled(number: i32) -> i16 {

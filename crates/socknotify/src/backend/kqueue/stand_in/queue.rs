@@ -1,15 +1,16 @@
 //! One queue: filters, and those that are ready, in the order in which they became so.
 //!
-//! Linux wakes a queue through two `epoll` sets, one for each filter of a number, with `EPOLLET`: then each
-//! filter of the number is looked at. The sets are in a third one, whose number is the queue's; so the queue can
-//! be watched itself. An `eventfd` in it is readable while filters are queued, and a `timerfd` has the next time.
+//! Linux wakes a queue through two `epoll` sets, one for each filter of a number, with `EPOLLET`: then the
+//! filter of the number is looked at. The set for reading has the queue's number, so that the queue can be
+//! watched itself, and has the other one in it: Linux allows no deeper nesting, where a queue is in a queue. An
+//! `eventfd` in it is readable while filters are queued, and a `timerfd` has the next time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::knote::Knote;
+use super::knote::{self, Knote};
 use super::{
     EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE, EV_ERROR, EV_ONESHOT,
     EV_RECEIPT, EVFILT_READ, EVFILT_TIMER, EVFILT_USER, EVFILT_WRITE, kevent, note_descriptor,
@@ -40,7 +41,6 @@ impl Drop for Own {
 
 pub(super) struct Queue {
     number: i32,
-    reads: Own,
     writes: Own,
     bell: Own,
     timer: Own,
@@ -111,6 +111,17 @@ fn identity(number: i32) -> Result<u64, i32> {
     Ok(inode)
 }
 
+/// Whether a number has this filter: a queue has none, nor the end of a pipe whose other end is closed.
+fn may_write(number: i32) -> Result<(), i32> {
+    if super::queue(number).is_some() {
+        return Err(libc::EINVAL);
+    }
+    match knote::is_broken_pipe(number) {
+        true => Err(libc::EBADF),
+        false => Ok(()),
+    }
+}
+
 fn add(set: i32, number: i32, flags: i32, data: u64) -> Result<(), i32> {
     let mut event = libc::epoll_event {
         events: flags as u32,
@@ -133,20 +144,19 @@ fn add(set: i32, number: i32, flags: i32, data: u64) -> Result<(), i32> {
 impl Queue {
     pub(super) fn new() -> Result<Self, i32> {
         // SAFETY: the calls take no memory.
-        let (number, [reads, writes], bell, timer) = unsafe {
+        let (number, writes, bell, timer) = unsafe {
             let set = || Own::new(libc::epoll_create1(libc::EPOLL_CLOEXEC));
             let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
             let bell = Own::new(libc::eventfd(0, flags))?;
             let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
             let timer = Own::new(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags))?;
-            (set()?, [set()?, set()?], bell, timer)
+            (set()?, set()?, bell, timer)
         };
-        for part in [&reads, &writes, &bell, &timer] {
+        for part in [&writes, &bell, &timer] {
             add(number.0, part.0, libc::EPOLLIN, 0)?;
         }
         let queue = Queue {
             number: number.0,
-            reads,
             writes,
             bell,
             timer,
@@ -167,6 +177,13 @@ impl Queue {
         self.is_closed.store(true, Ordering::Release);
         self.ring(true);
         drop(Own(self.number));
+    }
+
+    fn set(&self, filter: i16) -> i32 {
+        match filter {
+            EVFILT_READ => self.number,
+            _ => self.writes.0,
+        }
     }
 
     fn ring(&self, is_on: bool) {
@@ -241,28 +258,20 @@ impl Queue {
         }
     }
 
-    /// Wait until something may be ready.
+    /// Wait until something may be ready. It is not taken: whoever has the lock does that.
     fn sleep(&self, timeout: Option<Duration>) -> Result<(), i32> {
         let time = timeout.map(|time| libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        let no_mask = std::ptr::null::<libc::c_void>();
-        // SAFETY: there is room for one event, and the time is there for the call.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.number,
-                &raw mut event,
-                1,
-                time,
-                no_mask,
-                0,
-            )
+        let mut poll = libc::pollfd {
+            fd: self.number,
+            events: libc::POLLIN,
+            revents: 0,
         };
-        match done {
+        // SAFETY: the structures are there for the call.
+        match unsafe { libc::ppoll(&mut poll, 1, time, std::ptr::null()) } {
             -1 if errno() == libc::EINTR => Err(libc::EINTR),
             _ => Ok(()),
         }
@@ -286,11 +295,12 @@ impl Queue {
 
     /// Queue what has become ready.
     fn collect(&self, state: &mut State) {
-        for (set, filter) in [(&self.reads, EVFILT_READ), (&self.writes, EVFILT_WRITE)] {
+        for filter in [EVFILT_READ, EVFILT_WRITE] {
+            let set = self.set(filter);
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
             loop {
                 // SAFETY: there is room for so many events.
-                let count = unsafe { libc::epoll_wait(set.0, events.as_mut_ptr(), 64, 0) };
+                let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, 0) };
                 for event in &events[..usize::try_from(count).unwrap_or(0)] {
                     let key = (event.u64 as u32 as usize, filter);
                     if state.watches.get(&key) == Some(&((event.u64 >> 32) as u32)) {
@@ -345,14 +355,10 @@ impl Queue {
                 return Err(libc::ENOENT);
             }
             if Knote::is_of_descriptor(change.filter) {
-                let set = if change.filter == EVFILT_READ {
-                    &self.reads
-                } else {
-                    &self.writes
-                };
+                let set = self.set(change.filter);
                 let none = std::ptr::null_mut();
                 // SAFETY: no event is needed to delete one.
-                unsafe { libc::epoll_ctl(set.0, libc::EPOLL_CTL_DEL, change.ident as i32, none) };
+                unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, change.ident as i32, none) };
             }
             state.remove(key);
             return Ok(());
@@ -369,6 +375,9 @@ impl Queue {
             }
             None if change.flags & EV_ADD == 0 => return Err(libc::ENOENT),
             None => {
+                if change.filter == EVFILT_WRITE {
+                    may_write(change.ident as i32)?;
+                }
                 let mut knote = Knote::new(change, identity);
                 knote.is_disabled = change.flags & (EV_ENABLE | EV_DISABLE) == EV_DISABLE;
                 if knote.due.is_some() {
@@ -388,16 +397,16 @@ impl Queue {
     /// Have Linux say when the filter is to be looked at.
     fn watch(&self, state: &mut State, key: Key) {
         let (number, filter) = key;
-        let (set, flags) = match filter {
-            EVFILT_READ => (&self.reads, libc::EPOLLIN | libc::EPOLLRDHUP),
-            EVFILT_WRITE => (&self.writes, libc::EPOLLOUT),
+        let flags = match filter {
+            EVFILT_READ => libc::EPOLLIN | libc::EPOLLRDHUP,
+            EVFILT_WRITE => libc::EPOLLOUT,
             _ => return,
         };
         state.latest_watch += 1;
         state.watches.insert(key, state.latest_watch);
         let data = u64::from(state.latest_watch) << 32 | number as u64;
         // A file is ready at all times.
-        let _ = add(set.0, number as i32, flags | libc::EPOLLET, data);
+        let _ = add(self.set(filter), number as i32, flags | libc::EPOLLET, data);
     }
 }
 

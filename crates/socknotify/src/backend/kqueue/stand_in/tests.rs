@@ -8,6 +8,7 @@ use std::ptr::{null, null_mut};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::sys;
 use super::*;
 
 /// A queue that closes itself.
@@ -337,6 +338,22 @@ fn a_file_has_filters_too_and_what_is_not_open_has_none() {
     assert_eq!(apply(&queue, &[closed]), Err(libc::EBADF));
     let unknown = change(&file, -99, EV_ADD, 1);
     assert_eq!(apply(&queue, &[unknown]), Err(libc::EINVAL));
+}
+
+#[test]
+fn a_queue_and_a_broken_pipe_are_not_watched_for_room() {
+    let [outer, inner] = [new(), new()];
+    let write = |number| of_number(number, EVFILT_WRITE, EV_ADD, 1);
+    assert_eq!(apply(&outer, &[write(inner.0 as usize)]), Err(libc::EINVAL));
+    let (reader, writer) = sys::pipe().expect("a pipe");
+    let writer_number = writer.as_raw_fd() as usize;
+    apply(&outer, &[write(writer_number)]).expect("added");
+    drop(reader);
+    assert!(state(&outer).0);
+    assert_eq!(apply(&inner, &[write(writer_number)]), Err(libc::EBADF));
+    // The end is one of reading too.
+    apply(&inner, &[change(&writer, EVFILT_READ, EV_ADD, 1)]).expect("added");
+    assert!(state(&inner).0);
 }
 
 #[test]

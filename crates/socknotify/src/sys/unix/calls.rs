@@ -1,0 +1,59 @@
+//! System calls that are the same everywhere, and what their errors are called here.
+
+#![allow(unsafe_code, reason = "sockets are known here by number only")]
+
+use crate::{Error, RegistrationError};
+
+/// An error number of the system.
+pub(crate) type Errno = i32;
+
+pub(crate) fn errno() -> Errno {
+    let error = std::io::Error::last_os_error();
+    error.raw_os_error().unwrap_or(libc::EINVAL)
+}
+
+/// What the outcome of a call stands for: negative for an error.
+pub(crate) fn outcome(value: i32) -> Result<i32, Errno> {
+    if value < 0 { Err(errno()) } else { Ok(value) }
+}
+
+/// What a call fails with.
+pub(crate) fn call_error(error: Errno) -> Error {
+    match error {
+        libc::EMFILE | libc::ENFILE => Error::TooManyOpenFiles,
+        libc::ENOMEM => Error::OutOfMemory,
+        libc::ENOSYS => Error::BackendUnavailable,
+        other => Error::Os(other),
+    }
+}
+
+/// What an entry fails with.
+pub(crate) fn refusal(error: Errno) -> RegistrationError {
+    match error {
+        libc::EBADF => RegistrationError::NotOpen,
+        libc::ENOTSOCK => RegistrationError::NotASocket,
+        libc::ENOMEM | libc::ENOBUFS => RegistrationError::OutOfMemory,
+        libc::ENOSPC => RegistrationError::LimitReached,
+        other => RegistrationError::Os(other),
+    }
+}
+
+/// `getsockopt` — An integer of the level of sockets.
+pub(crate) fn option<T: Default>(socket: u32, name: i32) -> Result<T, Errno> {
+    let mut value = T::default();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: so much memory is there for the call; any bits are a value of an integer.
+    let done = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(socket as i32, libc::SOL_SOCKET, name, value, &mut length)
+    };
+    outcome(done).map(|_| value)
+}
+
+/// `poll` — Sees what holds now. It fails if a signal comes, there are more than the limit of open files,
+/// or no memory is left.
+pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
+    let count = sockets.len() as libc::nfds_t;
+    // SAFETY: so many are there for the call.
+    outcome(unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) }).map(drop)
+}
