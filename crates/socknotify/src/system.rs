@@ -20,7 +20,35 @@ pub(crate) type SystemPort = Arc<Engine<Epoll>>;
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
 pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 #[cfg(windows)]
-pub(crate) use crate::windows::SystemPort;
+pub(crate) use crate::windows::{Ahead, SystemPort};
+
+/// Connections that the system accepts ahead: here it does not.
+#[cfg(unix)]
+pub(crate) enum Ahead {}
+
+#[cfg(unix)]
+impl Ahead {
+    pub(crate) fn new(
+        _port: &SystemPort,
+        _listener: crate::sys::BorrowedSocket<'_>,
+        _key: usize,
+        _depth: usize,
+    ) -> std::io::Result<Self> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn post(&self) -> std::io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn ended(&self, _overlapped: usize) {
+        match *self {}
+    }
+
+    pub(crate) fn take(&self) -> std::io::Result<crate::sys::OwnedSocket> {
+        match *self {}
+    }
+}
 
 impl Backend {
     /// Try whether the backend works here, now.

@@ -2,17 +2,22 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::home::{Home, Place};
-use super::packet::DRAINING;
+use super::packet::{DRAINING, RESUMED};
 use super::source::raw;
 use super::{Id, Interest, Port, Source};
-use crate::{Error, EventFilter, Registration, RegistrationError};
+use crate::sys::OwnedSocket;
+use crate::system::{Ahead, SystemPort};
+use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
 
 /// How long a listener rests when the system has nothing left to accept with.
 const REST: Duration = Duration::from_millis(50);
+
+/// How many connections the system accepts ahead at most.
+const AHEAD: usize = 16;
 
 /// What a port can [listen](Port::listen) with.
 pub trait Listen: Source + Send + Sync + 'static {
@@ -35,11 +40,27 @@ pub trait Listen: Source + Send + Sync + 'static {
     ///
     /// What the system says.
     fn prepare(&self) -> io::Result<()>;
+
+    /// Makes what [`accept_next`](Self::accept_next) returns of a socket that the system has accepted already.
+    ///
+    /// With this, the system accepts connections before a thread asks for them, where it can: on Windows, by
+    /// `AcceptEx`. Without it the listener is watched, and each is accepted by `accept_next`.
+    const ACCEPTED: Option<Accepted<Self::Stream, Self::Address>> = None;
 }
+
+/// What makes a connection and its address of a socket that was accepted: see [`Listen::ACCEPTED`].
+pub type Accepted<Stream, Address> = fn(OwnedSocket) -> io::Result<(Stream, Address)>;
 
 impl Listen for TcpListener {
     type Stream = TcpStream;
     type Address = SocketAddr;
+
+    const ACCEPTED: Option<Accepted<TcpStream, SocketAddr>> = Some(|socket| {
+        let stream = TcpStream::from(socket);
+        stream.set_nonblocking(true)?;
+        let address = stream.peer_addr()?;
+        Ok((stream, address))
+    });
 
     fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, address) = self.accept()?;
@@ -135,9 +156,17 @@ impl From<Interest> for Listening {
 /// A listener and what becomes of its connections, whatever types these are of.
 trait Accept<T>: Send + Sync {
     fn accept(&self) -> io::Result<T>;
+
+    /// Have the system accept ahead, if it can: this many, which end in the port under this key.
+    fn begin(&self, port: &SystemPort, key: usize, depth: usize);
+
+    /// What the system has accepted ahead, if it does.
+    fn ahead(&self) -> Option<&Ahead>;
 }
 
 struct With<L, F> {
+    // In this order they go: accepts end before their listener does.
+    ahead: OnceLock<Ahead>,
     listener: L,
     make: F,
 }
@@ -147,8 +176,24 @@ where
     F: Fn(L::Stream, L::Address) -> T + Send + Sync,
 {
     fn accept(&self) -> io::Result<T> {
-        let (stream, address) = self.listener.accept_next()?;
+        let (stream, address) = match (L::ACCEPTED, self.ahead.get()) {
+            (Some(accepted), Some(ahead)) => accepted(ahead.take()?)?,
+            _ => self.listener.accept_next()?,
+        };
         Ok((self.make)(stream, address))
+    }
+
+    fn begin(&self, port: &SystemPort, key: usize, depth: usize) {
+        if L::ACCEPTED.is_some() {
+            // Where that is not possible, the listener is watched.
+            if let Ok(ahead) = Ahead::new(port, self.listener.socket(), key, depth) {
+                let _ = self.ahead.set(ahead);
+            }
+        }
+    }
+
+    fn ahead(&self) -> Option<&Ahead> {
+        self.ahead.get()
     }
 }
 
@@ -170,14 +215,12 @@ pub(super) struct Turn {
     pub(super) error: Option<io::Error>,
 }
 
-impl Default for Turn {
-    fn default() -> Self {
-        Turn {
-            filter: EventFilter::IN,
-            until: None,
-            is_drained: false,
-            error: None,
-        }
+impl Turn {
+    /// Rest for a while, because of this.
+    fn rest(&mut self, error: io::Error) {
+        self.filter = EventFilter::NONE;
+        self.until = Instant::now().checked_add(REST);
+        self.error = Some(error);
     }
 }
 
@@ -187,10 +230,51 @@ impl<T> Listener<T> {
         self.listening.interest
     }
 
+    /// What to watch it for. Accepts that the system makes ahead have packets of their own.
+    fn filter(&self) -> EventFilter {
+        match self.accepts.ahead() {
+            Some(_) => EventFilter::NONE,
+            None => EventFilter::IN,
+        }
+    }
+
+    /// Have the system accept ahead, if it can. What ends has packets under this key.
+    fn begin(&self, port: &SystemPort, key: usize) {
+        let Listening { batch, limit, .. } = self.listening;
+        let depth = batch.min(limit).clamp(1, AHEAD);
+        self.accepts.begin(port, key, depth);
+    }
+
+    /// This is the packet of an accept that the system has made ahead.
+    pub(super) fn has_ended(&self, entry: &Entry) {
+        if let Some(ahead) = self.accepts.ahead() {
+            ahead.ended(entry.overlapped);
+        }
+    }
+
+    /// A turn in which nothing is accepted.
+    pub(super) fn idle(&self) -> Turn {
+        Turn {
+            filter: self.filter(),
+            until: None,
+            is_drained: false,
+            error: None,
+        }
+    }
+
+    /// At the end of a turn, have the system accept ahead again. If that fails, the listener rests.
+    pub(super) fn replenish(&self, turn: &mut Turn) {
+        if let (Some(ahead), None) = (self.accepts.ahead(), &turn.error) {
+            if let Err(error) = ahead.post() {
+                turn.rest(error);
+            }
+        }
+    }
+
     /// Accept what waits, up to a number. A connection is handed over with its place among those that there
     /// may be.
     pub(super) fn accept(&self, home: &Home<T>, mut each: impl FnMut(T)) -> Turn {
-        let mut turn = Turn::default();
+        let mut turn = self.idle();
         for _ in 0..self.listening.batch {
             let Some(room) = home.reserve(self.listening.limit) else {
                 // It is woken when a connection ends.
@@ -213,9 +297,7 @@ impl<T> Listener<T> {
                         break;
                     }
                     _ => {
-                        turn.filter = EventFilter::NONE;
-                        turn.until = Instant::now().checked_add(REST);
-                        turn.error = Some(error);
+                        turn.rest(error);
                         break;
                     }
                 },
@@ -230,8 +312,10 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// `make` makes of each what the port owns. Then it is armed, or reported as
     /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener and what it accepts are
-    /// set to non-blocking mode. One thread at a time accepts a batch; all that it has accepted is armed in one
-    /// step, together with the listener.
+    /// set to non-blocking mode. What a thread has accepted it arms in one step, together with the listener.
+    ///
+    /// Where the listener is watched, one thread at a time accepts a batch. On Windows the system accepts as many
+    /// ahead as make a batch, 16 at most, by `AcceptEx` ([`Listen::ACCEPTED`]).
     ///
     /// When the process or the system is out of descriptors or memory, the listener rests for 50 ms, and says so
     /// with [`Event::NotAccepting`](super::Event::NotAccepting); connections wait in the system's queue.
@@ -282,20 +366,24 @@ impl<T: Source, M> Port<T, M> {
         if home.is_draining() {
             return Err(Error::Closed.into());
         }
-        let place = Place::of_listener(
-            socket,
-            Arc::new(Listener {
-                listening: listening.into(),
-                accepts: Box::new(With { listener, make }),
+        let listener = Arc::new(Listener {
+            listening: listening.into(),
+            accepts: Box::new(With {
+                ahead: OnceLock::new(),
+                listener,
+                make,
             }),
-        );
+        });
+        let place = Place::of_listener(socket, Arc::clone(&listener));
         let token = home.slots.insert(place);
         let token = token.ok_or(RegistrationError::LimitReached)?;
         let key = home.slots.key(token);
         home.add_listener(token);
         let watch = || -> io::Result<()> {
-            home.port.system().adopt(socket, key)??;
-            let registration = Registration::arm(socket, key, EventFilter::IN, false);
+            let system = home.port.system();
+            system.adopt(socket, key)??;
+            listener.begin(system, key);
+            let registration = Registration::arm(socket, key, listener.filter(), false);
             home.port.register(registration)?;
             Ok(())
         };
@@ -303,9 +391,14 @@ impl<T: Source, M> Port<T, M> {
             home.close_listener(key);
             return Err(error);
         }
+        let mut turn = listener.idle();
+        listener.replenish(&mut turn);
         if home.is_draining() {
             // That may not have found it.
             home.interrupt_named(token, DRAINING);
+        } else if turn.error.is_some() {
+            // The first thread that comes tries again, and says so.
+            home.interrupt_named(token, RESUMED);
         }
         Ok(Id(token))
     }

@@ -3,6 +3,8 @@
 //! A packet of a connection or of a shared socket has the [key](crate::slots::Slots::key) of its slot.
 //! What is not of this port, or is stale, has a key that finds nothing.
 
+use crate::Entry;
+
 /// Numbers of [reserved keys](crate::slots::Slots::reserved_key).
 ///
 /// There is one such packet for each message in the list of messages.
@@ -24,6 +26,14 @@ pub(super) const ACCEPTED: u32 = 1 << 27;
 /// A listener need not rest any more.
 pub(super) const RESUMED: u32 = 1 << 28;
 
-/// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In all others
-/// it is 0.
+/// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In others it is 0,
+/// or the address of an operation that [has completed](is_completion).
 pub(super) const HANDED_ON: usize = 1;
+
+/// The overlapped value of such a packet that was dequeued before.
+pub(super) const COMPLETED: usize = 2;
+
+/// Whether a packet is that of an operation, and not of a registration.
+pub(super) fn is_completion(entry: &Entry) -> bool {
+    entry.overlapped > HANDED_ON
+}

@@ -2,7 +2,7 @@
 
 use crate::sys::{self, AsSocket, RawSocket};
 
-pub use crate::sys::BorrowedSocket;
+pub use crate::sys::{BorrowedSocket, OwnedSocket};
 
 /// Something with a socket in it: what a [`Port`](super::Port) owns.
 ///

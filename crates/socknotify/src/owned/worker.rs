@@ -8,10 +8,11 @@ use std::{fmt, io};
 
 use super::connect;
 use super::home::{Fixture, Node};
-use super::listen::{Listener, Turn};
+use super::listen::Listener;
 use super::mail::{Mailbox, WorkerId};
 use super::packet::{
-    ACCEPTED, CANCELLED, DRAINING, HANDED_ON, MAIL, MESSAGE, PANICKED, REFUSED, TIMED_OUT, TIMER,
+    ACCEPTED, CANCELLED, COMPLETED, DRAINING, HANDED_ON, MAIL, MESSAGE, PANICKED, REFUSED,
+    TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Put, Shared};
 use super::{Held, Id, Interest, Source, lock};
@@ -115,8 +116,8 @@ pub struct Worker<T: Source, M = ()> {
     entries: Box<[Entry]>,
     /// What was dequeued and not taken, in reverse order.
     pending: Vec<Pending<T>>,
-    /// The keys of listeners that have come out, with what their packets say.
-    listeners: Vec<(usize, u32)>,
+    /// The packets of listeners that have come out.
+    listeners: Vec<Entry>,
 }
 
 /// An event that was not taken.
@@ -340,7 +341,7 @@ impl<T: Source, M> Worker<T, M> {
                     Some(Fixture::Shared(_)) => {
                         self.pending.push(Pending::Shared(key, entry.events()));
                     }
-                    Some(Fixture::Listener(_)) => self.listeners.push((key, entry.transferred)),
+                    Some(Fixture::Listener(_)) => self.listeners.push(*entry),
                     None => {}
                 }
             } else if key == home.slots.reserved_key(MESSAGE) {
@@ -371,12 +372,25 @@ impl<T: Source, M> Worker<T, M> {
     /// Accept from the listeners that have come out, and arm all at once.
     #[cold]
     fn accept(&mut self) {
-        while let Some((key, says)) = self.listeners.pop() {
+        // The first turn of a listener takes all of its connections, in their order.
+        let home = &self.shared.home;
+        for entry in self.listeners.iter().rev().filter(|it| is_completion(it)) {
+            if let Some((_, _, listener)) = home.listener(entry.completion_key) {
+                listener.has_ended(entry);
+            }
+        }
+        while let Some(entry) = self.listeners.pop() {
             let home = &self.shared.home;
-            if says == CANCELLED || says == DRAINING || home.is_draining() {
+            let key = entry.completion_key;
+            let is_over = home.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
+            if is_over && is_completion(&entry) {
+                // It is closed by who is told to.
+                continue;
+            }
+            if is_over {
                 home.close_listener(key);
             } else if let Some((id, socket, listener)) = home.listener(key) {
-                self.accept_from(key, id, socket, &listener);
+                self.accept_from(&entry, id, socket, &listener);
             }
         }
         if !self.pending.is_empty() {
@@ -385,7 +399,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    fn accept_from(&mut self, key: usize, id: Id, socket: RawSocket, listener: &Listener<T>) {
+    fn accept_from(&mut self, entry: &Entry, id: Id, socket: RawSocket, listener: &Listener<T>) {
         let shared = Arc::clone(&self.shared);
         let mut accepted = Vec::new();
         let accept = || {
@@ -402,24 +416,34 @@ impl<T: Source, M> Worker<T, M> {
         };
         let outcome = catch_unwind(AssertUnwindSafe(accept));
         self.pending.extend(accepted.into_iter().rev());
-        let (turn, panic) = match outcome {
+        let (mut turn, panic) = match outcome {
             Ok(turn) => (turn, None),
-            Err(panic) => (Turn::default(), Some(panic)),
+            Err(panic) => (listener.idle(), Some(panic)),
         };
+        listener.replenish(&mut turn);
         // What keeps it from accepting is said once for as long as it lasts.
         if let Some(error) = turn.error {
             self.pending.push(Pending::NotAccepting(id, error));
         }
+        let key = entry.completion_key;
         if let Some(until) = turn.until {
             let at = shared.deadlines.ticks_until(until);
             self.deadlines.push((key, at));
         }
-        let arm = Registration::arm(socket, key, turn.filter, turn.is_drained);
-        self.registrations.push(arm);
+        // A completion leaves the listener armed.
+        if !is_completion(entry) {
+            let arm = Registration::arm(socket, key, turn.filter, turn.is_drained);
+            self.registrations.push(arm);
+        }
         if let Some(panic) = panic {
             // Nobody knows whether this worker is used any more.
             let rest = self.listeners.drain(..);
-            let rest = rest.map(|(key, says)| Entry::new(key, says, HANDED_ON));
+            let rest = rest.map(|entry| {
+                // That an operation has completed is noted, and its memory may be another's.
+                let is_completion = is_completion(&entry);
+                let overlapped = if is_completion { COMPLETED } else { HANDED_ON };
+                Entry::new(entry.completion_key, entry.transferred, overlapped)
+            });
             let _ = shared.home.port.post_all(&rest.collect::<Vec<_>>());
             self.end_wait();
             resume_unwind(panic);

@@ -11,10 +11,10 @@ mod windows;
 
 pub(crate) use self::owners::Owner;
 #[cfg(unix)]
-pub use unix::BorrowedSocket;
-#[cfg(unix)]
 pub(crate) use unix::*;
-#[cfg(windows)]
-pub use windows::BorrowedSocket;
+#[cfg(unix)]
+pub use unix::{BorrowedSocket, OwnedSocket};
 #[cfg(windows)]
 pub(crate) use windows::*;
+#[cfg(windows)]
+pub use windows::{BorrowedSocket, OwnedSocket};

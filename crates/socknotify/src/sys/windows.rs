@@ -2,8 +2,8 @@
 
 use std::os::windows::io::AsRawSocket;
 
-pub use std::os::windows::io::BorrowedSocket;
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
+pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
 use crate::RegistrationError;
 

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
+mod accept;
 pub(crate) mod alarm;
 mod associate;
 pub(crate) mod calls;
@@ -9,4 +10,5 @@ pub(crate) mod codes;
 pub(crate) mod port;
 mod system;
 
+pub(crate) use accept::Ahead;
 pub(crate) use system::SystemPort;

@@ -28,6 +28,8 @@ for_every_backend! {
     a_panic_at_one_listener_does_not_concern_the_others,
     peers_that_vanish_before_they_are_served_are_no_trouble,
     a_worker_that_goes_hands_on_what_was_accepted,
+    listening_outlives_the_thread_that_has_begun_it,
+    connections_beyond_a_bound_wait_in_their_order,
     a_listener_that_belongs_to_another_port_is_refused,
     #[cfg(unix)]
     unix_sockets_are_accepted,
@@ -395,6 +397,42 @@ fn a_worker_that_goes_hands_on_what_was_accepted(backend: Backend) -> io::Result
     drop(first);
     let ours = accepted(&mut port.worker(4));
     assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    Ok(())
+}
+
+fn listening_outlives_the_thread_that_has_begun_it(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let begin = || {
+        port.listen(listener, Interest::OUT, |stream, _| stream)?;
+        let _theirs = client(address)?;
+        drop(ready(&mut port.worker(4)));
+        io::Result::Ok(())
+    };
+    thread::scope(|scope| scope.spawn(begin).join().expect("no panic"))?;
+    let mut worker = port.worker(4);
+    for _ in 0..20 {
+        let theirs = client(address)?;
+        let ours = ready(&mut worker);
+        assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    }
+    Ok(())
+}
+
+fn connections_beyond_a_bound_wait_in_their_order(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let listening = Listening::reporting().at_most(2);
+    port.listen(listener, listening, |stream, _| stream)?;
+    let clients: Vec<_> = (0..40)
+        .map(|_| client(address))
+        .collect::<io::Result<_>>()?;
+    let mut worker = port.worker(4);
+    for client in &clients {
+        let ours = accepted(&mut worker);
+        assert_eq!(ours.peer_addr()?, client.local_addr()?);
+        assert!(port.connections() <= 2);
+    }
     Ok(())
 }
 

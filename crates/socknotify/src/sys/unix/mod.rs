@@ -5,8 +5,8 @@ mod process;
 
 use std::os::fd::AsRawFd;
 
-pub use std::os::fd::BorrowedFd as BorrowedSocket;
 pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};
+pub use std::os::fd::{BorrowedFd as BorrowedSocket, OwnedFd as OwnedSocket};
 
 pub(crate) use self::process::Process;
 use crate::RegistrationError;
