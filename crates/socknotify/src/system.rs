@@ -79,7 +79,7 @@ impl Backend {
             #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
             Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy)),
             #[cfg(windows)]
-            Backend::Native => SystemPort::Native(Native::new(concurrency)?),
+            Backend::Native => SystemPort::Native(Arc::new(Native::new(concurrency)?)),
             #[cfg(windows)]
             Backend::Afd => {
                 SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency, policy)))

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use socket2::Socket;
-use socknotify::owned::{Event, Port};
+use socknotify::owned::{Event, FileOperation, Port};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
     RegistrationError,
@@ -47,6 +47,7 @@ for_every_backend! {
     g3_registrations_go_on_while_a_child_has_inherited_all_sockets,
     g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of,
     g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open,
+    o8_a_child_begins_nothing_and_its_parents_operations_complete,
 }
 
 /// A child process. It is killed and waited for at the latest when this goes.
@@ -629,6 +630,43 @@ fn g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open(backend: Backend)
             }
         }
         assert_eq!(uninterrupted(|| (&theirs).read(&mut [0]))?, 0);
+    }
+    Ok(())
+}
+
+fn o8_a_child_begins_nothing_and_its_parents_operations_complete(
+    backend: Backend,
+) -> io::Result<()> {
+    const COUNT: u64 = 200;
+    let port = Port::<Socket, u64>::builder().backend(backend).build()?;
+    let mut worker = port.worker(8);
+    let file = port.adopt_file(tempfile::tempfile()?)?;
+    for round in 0..10 {
+        let mut ids = Vec::new();
+        for number in 0..COUNT {
+            let block = vec![round; 64];
+            ids.push(port.begin(FileOperation::write_at(&file, block, number * 64))?);
+        }
+        let mut mine = Some(FileOperation::read_at(&file, vec![0; 4], 0));
+        let child = Child::fork(|| {
+            let mine = mine.take().expect("it is the child that begins it");
+            if port.begin(mine).is_ok() || port.run(|| 1).is_ok() {
+                return 1;
+            }
+            if ids.iter().any(|&id| port.cancel_operation(id)) {
+                return 2;
+            }
+            port.close();
+            0
+        })?;
+        assert_eq!(child.status(), Some(0));
+        for _ in 0..COUNT {
+            while worker.process(Some(PATIENCE))? == 0 {}
+            match worker.take() {
+                Some(Event::Completed(done)) => assert_eq!(done.result?, 64),
+                other => panic!("{other:?}"),
+            }
+        }
     }
     Ok(())
 }

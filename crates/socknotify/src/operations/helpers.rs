@@ -15,7 +15,16 @@ pub(crate) const DEFAULT_THREADS: usize = 32;
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Something for a helper thread to do.
-pub(crate) type Work = Box<dyn FnOnce() + Send>;
+enum Job {
+    Run(Box<dyn FnOnce() + Send>),
+    /// An operation, by its key.
+    Perform(Arc<dyn Perform>, usize),
+}
+
+/// Knows what is to be done by a key.
+pub(crate) trait Perform: Send + Sync {
+    fn perform(&self, key: usize);
+}
 
 /// Threads that are started when there is work, and end when there has been none for a while.
 #[derive(Clone)]
@@ -31,7 +40,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Work>,
+    queue: VecDeque<Job>,
     threads: usize,
     /// Threads that wait, and have no work assigned.
     idle: usize,
@@ -51,14 +60,23 @@ impl Helpers {
 
     /// Have a thread do what this makes, in its turn. Nothing is made if nothing can be done any more, in a forked
     /// child, and if there is no thread and the system starts none.
-    pub(crate) fn submit(&self, make: impl FnOnce() -> Work) {
+    pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) {
+        self.submit(|| Job::Run(make()));
+    }
+
+    /// Have a thread perform an operation, in its turn. False if none will.
+    pub(crate) fn perform(&self, of: Arc<dyn Perform>, key: usize) -> bool {
+        self.submit(|| Job::Perform(of, key))
+    }
+
+    fn submit(&self, make: impl FnOnce() -> Job) -> bool {
         let shared = &self.0;
         if !shared.process.is_this() {
-            return;
+            return false;
         }
         let mut state = shared.lock();
         if state.closed {
-            return;
+            return false;
         }
         if state.queue.len() >= state.idle && state.threads < shared.most {
             let this = Arc::clone(shared);
@@ -70,12 +88,13 @@ impl Helpers {
                 Ok(_) => state.threads += 1,
                 // Those that there are will come to it.
                 Err(_) if state.threads > 0 => {}
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
         state.queue.push_back(make());
         drop(state);
         shared.changed.notify_one();
+        true
     }
 
     /// How many threads there are.
@@ -110,10 +129,13 @@ impl Shared {
     fn serve(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(work) = state.queue.pop_front() {
+            if let Some(job) = state.queue.pop_front() {
                 drop(state);
-                // What happens in it is for whoever gave it; a panic was reported when it began.
-                let _ = catch_unwind(AssertUnwindSafe(work));
+                // What panics here is what a result does when it is dropped.
+                let _ = catch_unwind(AssertUnwindSafe(|| match job {
+                    Job::Run(work) => work(),
+                    Job::Perform(of, key) => of.perform(key),
+                }));
                 state = self.lock();
                 continue;
             }

@@ -12,6 +12,9 @@
 //! There is no unsafe code for the caller, no lock around a connection, no use after free, and no
 //! REMOVE to wait for.
 //!
+//! What has no readiness completes on the port: operations on files ([`Port::begin`]), which own their buffers while
+//! they are under way, and work that blocks ([`Port::run`]).
+//!
 //! One call, [`Worker::process`], arms all that this thread has handed back and waits for the next
 //! events, as [`CompletionPort::process`](crate::CompletionPort::process) does.
 //!
@@ -117,6 +120,7 @@ mod builder;
 mod connect;
 mod deadlines;
 mod drain;
+mod files;
 mod held;
 mod home;
 mod interest;
@@ -133,6 +137,7 @@ mod wheel;
 mod wheel_tests;
 mod worker;
 
+pub use crate::operations::{Buffer, FileCompletion, FileOperation, OperationId, PortFile};
 pub use builder::Builder;
 pub use connect::Connect;
 pub use held::{AdoptError, Held};

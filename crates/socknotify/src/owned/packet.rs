@@ -17,6 +17,8 @@ pub(super) const REFUSED: u32 = 2;
 pub(super) const PANICKED: u32 = 3;
 /// A worker that waits has messages of its own.
 pub(super) const MAIL: u32 = 4;
+/// An operation on a file is done: the overlapped value says which.
+pub(super) const OPERATION: u32 = 5;
 
 /// What the packet of a connection says in place of events.
 pub(super) const CANCELLED: u32 = 1 << 30;
@@ -26,8 +28,8 @@ pub(super) const ACCEPTED: u32 = 1 << 27;
 /// A listener need not rest any more.
 pub(super) const RESUMED: u32 = 1 << 28;
 
-/// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In others it is 0,
-/// or the address of an operation that [has completed](is_completion).
+/// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In others it is 0, the
+/// key of an operation on a file, or the address of an operation that [has completed](is_completion).
 pub(super) const HANDED_ON: usize = 1;
 
 /// The overlapped value of such a packet that was dequeued before.

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
+use super::files::Files;
 use super::home::{Home, Node, Place};
 use super::mail::Mailboxes;
-use super::packet::{DRAINING, MESSAGE, REFUSED};
+use super::packet::{DRAINING, MESSAGE, OPERATION, REFUSED};
 use super::run::Panic;
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
-use crate::operations::{DEFAULT_THREADS, Helpers};
+use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
 use crate::{
     CompletionPort, Entry, Error, EventFilter, RegisterError, Registration, RegistrationError,
@@ -45,6 +46,7 @@ pub(super) struct Shared<T, M> {
     pub(super) timers: Timers<M>,
     /// What could not be armed, and waits to be reported, with a packet in the queue for each.
     pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
+    pub(super) files: Files,
     pub(super) helpers: Helpers,
     /// Panics in what helper threads ran, with a packet in the queue for each.
     pub(super) panics: Mutex<VecDeque<Panic>>,
@@ -246,6 +248,9 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// Threads that wait are released with [`Error::Closed`]. A connection that a thread holds stays
     /// that thread's, and so does one that its worker has dequeued. Messages that nobody took are dropped.
+    ///
+    /// This waits for operations on files that the system has begun with: when it returns, nothing is written any more,
+    /// to a file or to a buffer. The others are not begun.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
@@ -304,15 +309,20 @@ impl<T, M> From<CompletionPort> for Port<T, M> {
 
 impl<T, M> Port<T, M> {
     pub(super) fn assemble(port: CompletionPort, helper_threads: usize) -> Self {
+        let system = port.system().clone();
+        let home = Home::new(port);
+        let helpers = Helpers::new(helper_threads);
+        let key = home.slots.reserved_key(OPERATION);
         Port {
             shared: Arc::new(Shared {
-                home: Arc::new(Home::new(port)),
+                home: Arc::new(home),
+                files: Arc::new(Operations::new(system, key, helpers.clone())),
                 messages: Mutex::default(),
                 mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
                 refused: Mutex::default(),
-                helpers: Helpers::new(helper_threads),
+                helpers,
                 panics: Mutex::default(),
             }),
         }
@@ -517,6 +527,7 @@ impl<T, M> Shared<T, M> {
     fn close(&self) -> Vec<T> {
         let armed = self.home.close();
         self.helpers.close();
+        self.files.close();
         let messages = std::mem::take(&mut *lock(&self.messages));
         let mail = self.mailboxes.clear(&self.home.roused);
         self.timers.clear();

@@ -76,7 +76,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
         // The port may go while this runs.
         let shared = Arc::downgrade(self);
         let mut work = Some(work);
-        self.helpers.submit(|| {
+        self.helpers.run(|| {
             let work = work.take();
             Box::new(move || {
                 let outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));

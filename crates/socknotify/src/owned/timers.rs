@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::OperationId;
 use super::lock;
 use super::port::{Port, SendError, Shared};
 
@@ -32,10 +33,12 @@ struct Timer<M> {
 }
 
 /// What is to be done when the time has come.
-enum Action<M> {
+pub(super) enum Action<M> {
     Send(M),
     SendEvery(Arc<dyn Fn() -> M + Send + Sync>, Duration, Instant),
     EndDrain,
+    /// Cancel an operation on a file.
+    Expire(OperationId),
 }
 
 impl<M> Timers<M> {
@@ -95,7 +98,7 @@ impl<M> Table<M> {
 
 impl<T, M> Shared<T, M> {
     /// Set a timer. The action comes back if the port is closed.
-    fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
+    pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
         let at = self.deadlines.ticks_until(time);
         let mut table = lock(&self.timers.0);
         if self.home.is_closed() {
@@ -105,6 +108,16 @@ impl<T, M> Shared<T, M> {
         // Still with the table locked, so that nobody cancels it before it is set.
         self.deadlines.set_timer(&self.home, id.index, at);
         Ok(id)
+    }
+
+    pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
+        let mut table = lock(&self.timers.0);
+        let action = table.remove(timer);
+        if action.is_some() {
+            self.deadlines.unset_timer(timer.index);
+        }
+        drop(table);
+        action.is_some()
     }
 
     /// When this time has passed, what still drains is cut off.
@@ -117,6 +130,7 @@ impl<T, M> Shared<T, M> {
         let now = self.deadlines.now();
         let mut messages = Vec::new();
         let mut repeated = Vec::new();
+        let mut expired = Vec::new();
         let mut is_over = false;
         let mut table = lock(&self.timers.0);
         for &index in due {
@@ -129,6 +143,7 @@ impl<T, M> Shared<T, M> {
             match timer.action.take() {
                 None => continue,
                 Some(Action::EndDrain) => is_over = true,
+                Some(Action::Expire(id)) => expired.push(id),
                 Some(Action::Send(message)) => messages.push(message),
                 Some(Action::SendEvery(make, period, last)) => {
                     repeated.push(Arc::clone(&make));
@@ -149,6 +164,7 @@ impl<T, M> Shared<T, M> {
             table.vacant.push(index);
         }
         drop(table);
+        expired.into_iter().for_each(|id| self.expire(id));
         messages.extend(repeated.into_iter().map(|make| make()));
         self.send_all(messages);
         if is_over {
@@ -223,12 +239,6 @@ impl<T, M> Port<T, M> {
     ///
     /// False if it was cancelled before, or has sent its only message: that may be on its way.
     pub fn cancel_timer(&self, timer: TimerId) -> bool {
-        let mut table = lock(&self.shared.timers.0);
-        let action = table.remove(timer);
-        if action.is_some() {
-            self.shared.deadlines.unset_timer(timer.index);
-        }
-        drop(table);
-        action.is_some()
+        self.shared.cancel_timer(timer)
     }
 }

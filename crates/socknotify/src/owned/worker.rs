@@ -11,11 +11,11 @@ use super::home::{Fixture, Node};
 use super::listen::Listener;
 use super::mail::{Mailbox, WorkerId};
 use super::packet::{
-    ACCEPTED, CANCELLED, COMPLETED, DRAINING, HANDED_ON, MAIL, MESSAGE, PANICKED, REFUSED,
-    TIMED_OUT, TIMER, is_completion,
+    ACCEPTED, CANCELLED, COMPLETED, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION, PANICKED,
+    REFUSED, TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Put, Shared};
-use super::{Held, Id, Interest, Source, lock};
+use super::{FileCompletion, Held, Id, Interest, Source, lock};
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
@@ -54,6 +54,8 @@ pub enum Event<T, M = ()> {
     Returned(Arc<T>),
     /// A [message](super::Port::send), to whichever thread takes it, or [to this one](super::Port::send_to).
     Message(M),
+    /// An [operation](super::Port::begin) on a file is done.
+    Completed(FileCompletion),
 }
 
 /// How often a call whose time is over polls again because it has dequeued nothing but stale packets.
@@ -100,7 +102,7 @@ const MAX_POLLS: usize = 64;
 /// # }
 /// ```
 pub struct Worker<T: Source, M = ()> {
-    shared: Arc<Shared<T, M>>,
+    pub(super) shared: Arc<Shared<T, M>>,
     mailbox: Arc<Mailbox<M>>,
     /// What came for this worker alone, and was not taken.
     mail: VecDeque<M>,
@@ -132,6 +134,8 @@ enum Pending<T> {
     Message,
     /// The first panic of the port's list.
     Panic,
+    /// An operation on a file, by its key.
+    Operation(usize),
 }
 
 impl<T: Source, M> Worker<T, M> {
@@ -348,6 +352,8 @@ impl<T: Source, M> Worker<T, M> {
                 self.pending.push(Pending::Message);
             } else if key == home.slots.reserved_key(PANICKED) {
                 self.pending.push(Pending::Panic);
+            } else if key == home.slots.reserved_key(OPERATION) {
+                self.pending.push(Pending::Operation(entry.overlapped));
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
             } else if key == home.slots.reserved_key(MAIL) {
@@ -484,6 +490,7 @@ impl<T: Source, M> Worker<T, M> {
                     Some(panic) => resume_unwind(panic),
                     None => None,
                 },
+                Pending::Operation(key) => self.shared.completed(key),
             };
             if event.is_some() {
                 return event;
@@ -562,6 +569,7 @@ impl<T, M> Shared<T, M> {
                 Pending::Panic => {
                     packets.push(Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0));
                 }
+                Pending::Operation(key) => packets.push(self.files.packet(key)),
             }
         }
         // If the port is closed, there is nobody to take them.

@@ -12,9 +12,10 @@ use crate::sys::RawSocket;
 use crate::{Entry, Error, Registration, RegistrationError, Snapshot, WakePolicy};
 
 /// A port on either backend.
+#[derive(Clone)]
 pub(crate) enum SystemPort {
     Engine(Arc<Engine<Afd>>),
-    Native(Native),
+    Native(Arc<Native>),
 }
 
 /// Hands a call on to the port that it is.

@@ -4,14 +4,18 @@
 #[macro_use]
 mod support;
 
+mod files;
+mod model;
 mod run;
+mod stress;
 
+use std::fs::File;
 use std::io;
 use std::net::TcpStream;
 use std::time::Duration;
 
 use socknotify::Backend;
-use socknotify::owned::{Builder, Event, Port, Worker};
+use socknotify::owned::{Builder, Event, FileCompletion, FileOperation, Port, PortFile, Worker};
 
 use support::PATIENCE;
 
@@ -51,4 +55,72 @@ fn message(worker: &mut TestWorker) -> u64 {
 fn nothing(worker: &mut TestWorker) {
     let outcome = worker.process(Some(Duration::ZERO));
     assert_eq!(outcome, Ok(0), "{:?}", worker.take());
+}
+
+/// A port for each way in which operations on files are done here.
+fn every_port(backend: Backend) -> io::Result<Vec<TestPort>> {
+    Ok(vec![owning_port(backend)?])
+}
+
+/// A file with nothing in it, for reading and writing, that goes when it is closed.
+fn empty_file(port: &TestPort) -> io::Result<PortFile> {
+    port.adopt_file(tempfile::tempfile()?)
+}
+
+/// The same, with this in it.
+fn file_of(port: &TestPort, content: &[u8]) -> io::Result<PortFile> {
+    let mut file = tempfile::tempfile()?;
+    io::Write::write_all(&mut file, content)?;
+    port.adopt_file(file)
+}
+
+/// All that is in a file.
+fn content(file: &File) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Seek};
+    let mut file = file;
+    let mut content = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+#[track_caller]
+fn completed(worker: &mut TestWorker) -> FileCompletion {
+    match next(worker) {
+        Event::Completed(completion) => completion,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Does one operation, and nothing else.
+#[track_caller]
+fn perform(
+    port: &TestPort,
+    worker: &mut TestWorker,
+    operation: FileOperation,
+) -> io::Result<FileCompletion> {
+    let id = port.begin(operation)?;
+    let completion = completed(worker);
+    assert_eq!(completion.id, id);
+    Ok(completion)
+}
+
+/// The same port, whose operations are done by helper threads.
+fn threads(builder: Builder<TcpStream, u64>) -> Builder<TcpStream, u64> {
+    builder
+}
+
+/// What is open and no file.
+fn not_files() -> io::Result<Vec<File>> {
+    #[cfg(unix)]
+    {
+        let (reader, writer) = rustix::pipe::pipe()?;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        let terminal = rustix::pty::openpt(rustix::pty::OpenptFlags::NOCTTY);
+        let others = [reader, writer, socket.into()];
+        let others = others.into_iter().chain(terminal.ok());
+        Ok(others.map(File::from).collect())
+    }
+    #[cfg(windows)]
+    Ok(vec![File::open("NUL")?])
 }

@@ -1,0 +1,114 @@
+//! Files on Windows.
+
+#![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
+
+use std::fs::File;
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::ptr::null;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_HANDLE_EOF, ERROR_INVALID_FUNCTION, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING,
+    ERROR_OPERATION_ABORTED, HANDLE,
+};
+use windows_sys::Win32::Storage::FileSystem::{FILE_TYPE_DISK, GetFileType, ReadFile, WriteFile};
+use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED};
+use windows_sys::Win32::System::Threading::CreateEventW;
+
+/// Whether this is a file, of which an operation ends by itself.
+pub(super) fn check(file: &File) -> io::Result<()> {
+    // SAFETY: the handle is open.
+    match unsafe { GetFileType(file.as_raw_handle()) } {
+        FILE_TYPE_DISK => Ok(()),
+        _ => Err(failure(ERROR_INVALID_FUNCTION)),
+    }
+}
+
+/// What an operation that was cancelled completes with.
+pub(super) fn cancelled() -> io::Error {
+    failure(ERROR_OPERATION_ABORTED)
+}
+
+fn failure(code: u32) -> io::Error {
+    io::Error::from_raw_os_error(code as i32)
+}
+
+/// `ReadFile`
+pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let handle = file.as_raw_handle();
+    wait(handle, offset, |count, overlapped| {
+        // SAFETY: the memory is there until the operation is over, for which `wait` waits.
+        unsafe {
+            ReadFile(
+                handle,
+                bytes.as_mut_ptr(),
+                length(bytes.len()),
+                count,
+                overlapped,
+            )
+        }
+    })
+}
+
+/// `WriteFile`
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    let handle = file.as_raw_handle();
+    wait(handle, offset, |count, overlapped| {
+        // SAFETY: as above.
+        unsafe {
+            WriteFile(
+                handle,
+                bytes.as_ptr(),
+                length(bytes.len()),
+                count,
+                overlapped,
+            )
+        }
+    })
+}
+
+/// How much is transferred at once, at the most.
+fn length(bytes: usize) -> u32 {
+    bytes.min(1 << 30) as u32
+}
+
+/// Begin an operation, and wait until it is over, whether the handle is for overlapped operations or not.
+fn wait(
+    handle: HANDLE,
+    offset: u64,
+    begin: impl FnOnce(*mut u32, *mut OVERLAPPED) -> i32,
+) -> io::Result<usize> {
+    // What is negative has a meaning of its own.
+    if offset > i64::MAX as u64 {
+        return Err(failure(ERROR_INVALID_PARAMETER));
+    }
+    // SAFETY: it is a new event, without a name.
+    let event = unsafe { CreateEventW(null(), 1, 0, null()) };
+    if event.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: nobody else has it.
+    let _event = unsafe { OwnedHandle::from_raw_handle(event) };
+    // SAFETY: any bits are a value of the structure.
+    let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
+    overlapped.Anonymous.Anonymous.Offset = offset as u32;
+    overlapped.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
+    // The lowest bit says that it does not complete on a port.
+    overlapped.hEvent = event.map_addr(|address| address | 1);
+    let mut count = 0;
+    let mut outcome = match begin(&mut count, &mut overlapped) {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    };
+    if matches!(&outcome, Err(error) if error.raw_os_error() == Some(ERROR_IO_PENDING as i32)) {
+        // SAFETY: both are there for the call, which ends when the operation is over.
+        outcome = match unsafe { GetOverlappedResult(handle, &overlapped, &mut count, 1) } {
+            0 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        };
+    }
+    match outcome {
+        Err(error) if error.raw_os_error() == Some(ERROR_HANDLE_EOF as i32) => Ok(0),
+        outcome => outcome.map(|()| count as usize),
+    }
+}

@@ -1,0 +1,580 @@
+//! Operations on files.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use socknotify::owned::{Event, FileOperation, PortFile};
+use socknotify::{Backend, Error};
+
+use super::support::{Gate, PATIENCE};
+use super::{
+    TestPort, builder, completed, content, empty_file, every_port, file_of, next, nothing, perform,
+};
+
+for_every_backend! {
+    o3_an_operation_completes_once_with_its_file_and_buffer,
+    o3_what_was_written_is_read,
+    o3_any_number_is_under_way,
+    o3_a_worker_begins_operations_with_its_next_call,
+    o3_a_worker_that_goes_begins_what_it_was_given,
+    o3_a_completion_that_was_not_taken_goes_to_another_thread,
+    o3_a_buffer_of_another_owner_comes_back,
+    o3_a_thread_that_ends_leaves_its_operations_under_way,
+    o3_files_and_messages_come_out_of_the_same_calls,
+    o3_completions_are_not_kept_back_by_messages,
+    o4_a_read_at_the_end_is_short_and_then_empty,
+    o4_a_part_of_the_buffer_is_used,
+    o4_what_the_system_refuses_is_the_result,
+    o5_what_is_cancelled_before_it_begins_is_not_done,
+    o5_a_deadline_cancels,
+    o5_a_deadline_that_is_met_changes_nothing,
+    o5_whether_cancelled_in_time_or_not_it_completes_once,
+    o5_what_is_done_cannot_be_cancelled,
+    o6_what_is_no_file_is_refused,
+    o7_closing_waits_for_what_is_under_way,
+    o7_closing_while_threads_begin_operations,
+    o7_a_closed_port_begins_nothing,
+    o7_a_file_is_free_when_its_operations_are_done,
+}
+
+fn o3_an_operation_completes_once_with_its_file_and_buffer(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let mut buffer = vec![b'.'; 4];
+        buffer.reserve_exact(100);
+        let address = buffer.as_ptr();
+        let id = port.begin(FileOperation::read_at(&file, buffer, 3))?;
+        assert_eq!(port.operations(), 1);
+        let done = completed(&mut worker);
+        assert_eq!((done.id, done.result?, done.is_cancelled), (id, 4, false));
+        let buffer = done.buffer.into_vec();
+        assert_eq!(
+            (buffer.as_slice(), buffer.as_ptr()),
+            (&b"3456"[..], address)
+        );
+        assert_eq!(done.file.metadata()?.len(), 10);
+        nothing(&mut worker);
+        assert_eq!(port.operations(), 0);
+    }
+    Ok(())
+}
+
+fn o3_what_was_written_is_read(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = empty_file(&port)?;
+        let write = FileOperation::write_at(&file, b"hello".to_vec(), 3);
+        assert_eq!(perform(&port, &mut worker, write)?.result?, 5);
+        for sync in [
+            FileOperation::sync_all(&file),
+            FileOperation::sync_data(&file),
+        ] {
+            let done = perform(&port, &mut worker, sync)?;
+            assert_eq!((done.result?, done.buffer.len()), (0, 0));
+        }
+        let read = FileOperation::read_at(&file, vec![b'.'; 8], 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert_eq!((done.result?, &*done.buffer), (8, &b"\0\0\0hello"[..]));
+        assert_eq!(content(&file)?, b"\0\0\0hello");
+    }
+    Ok(())
+}
+
+/// What is at an offset of a file made by `numbered`.
+fn number_at(offset: u64) -> [u8; 8] {
+    (offset / 8).to_le_bytes()
+}
+
+fn numbered(port: &TestPort, numbers: u64) -> io::Result<PortFile> {
+    let content: Vec<u8> = (0..numbers).flat_map(u64::to_le_bytes).collect();
+    file_of(port, &content)
+}
+
+fn o3_any_number_is_under_way(backend: Backend) -> io::Result<()> {
+    const COUNT: u64 = 10_000;
+    for port in every_port(backend)? {
+        let mut worker = port.worker(64);
+        let file = numbered(&port, COUNT)?;
+        let mut expected = BTreeMap::new();
+        for offset in (0..COUNT).map(|number| number * 8) {
+            let read = FileOperation::read_at(&file, vec![0; 8], offset);
+            assert!(
+                expected
+                    .insert(port.begin(read)?, number_at(offset))
+                    .is_none()
+            );
+        }
+        while !expected.is_empty() {
+            let done = completed(&mut worker);
+            assert_eq!(done.result?, 8);
+            assert_eq!(
+                expected.remove(&done.id).as_ref().map(|it| &it[..]),
+                Some(&*done.buffer)
+            );
+        }
+        nothing(&mut worker);
+    }
+    Ok(())
+}
+
+fn o3_a_worker_begins_operations_with_its_next_call(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(64);
+        let file = numbered(&port, 1000)?;
+        for offset in (0..1000).map(|number| number * 8) {
+            worker.begin(FileOperation::read_at(&file, vec![0; 8], offset))?;
+        }
+        for _ in 0..1000 {
+            assert_eq!(completed(&mut worker).result?, 8);
+        }
+        nothing(&mut worker);
+    }
+    Ok(())
+}
+
+fn o3_a_worker_that_goes_begins_what_it_was_given(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let file = file_of(&port, b"0123456789")?;
+        let mut worker = port.worker(1);
+        worker.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+        drop(worker);
+        assert_eq!(completed(&mut port.worker(1)).result?, 4);
+    }
+    Ok(())
+}
+
+fn o3_a_completion_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let file = file_of(&port, b"0123456789")?;
+        let mut worker = port.worker(1);
+        let id = worker.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+        assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+        drop(worker);
+        let mut worker = port.worker(1);
+        let done = completed(&mut worker);
+        assert_eq!((done.id, &*done.buffer), (id, &b"0123"[..]));
+        nothing(&mut worker);
+    }
+    Ok(())
+}
+
+/// An owner of bytes that says when it is gone.
+struct Witness {
+    bytes: [u8; 64],
+    alive: Arc<AtomicUsize>,
+}
+
+impl Witness {
+    fn new(alive: &Arc<AtomicUsize>) -> Box<Self> {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Box::new(Witness {
+            bytes: [b'w'; 64],
+            alive: Arc::clone(alive),
+        })
+    }
+}
+
+impl AsRef<[u8]> for Witness {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Witness {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn buffer(alive: &Arc<AtomicUsize>) -> socknotify::owned::Buffer {
+    socknotify::owned::Buffer::from_owner(Witness::new(alive))
+}
+
+fn o3_a_buffer_of_another_owner_comes_back(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let alive = Arc::default();
+        let file = file_of(&port, b"0123456789")?;
+        let read = FileOperation::read_at(&file, buffer(&alive), 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert_eq!(done.result?, 10);
+        let done = done
+            .buffer
+            .into_owner::<[u8; 4]>()
+            .expect_err("it is another type");
+        let witness = done.into_owner::<Witness>().expect("this is its type");
+        assert_eq!(&witness.bytes[..12], b"0123456789ww");
+        assert_eq!(alive.load(Ordering::SeqCst), 1);
+        drop(witness);
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+    }
+    Ok(())
+}
+
+/// Whatever the system does with operations of a thread that is gone.
+fn o3_a_thread_that_ends_leaves_its_operations_under_way(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let file = empty_file(&port)?;
+        thread::scope(|scope| {
+            let begin = scope.spawn(|| -> io::Result<()> {
+                for number in 0..200 {
+                    let block = vec![b'x'; 4096];
+                    port.begin(FileOperation::write_at(&file, block, number * 4096))?;
+                    port.begin(FileOperation::sync_data(&file))?;
+                }
+                Ok(())
+            });
+            begin.join().expect("no panic")
+        })?;
+        let mut worker = port.worker(16);
+        for _ in 0..400 {
+            let done = completed(&mut worker);
+            assert_eq!(done.result?, done.buffer.len());
+        }
+        assert_eq!(content(&file)?, vec![b'x'; 200 * 4096]);
+    }
+    Ok(())
+}
+
+fn o3_files_and_messages_come_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        port.send(1).expect("the port is open");
+        port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+        port.run(|| 2)?;
+        let (mut messages, mut reads) = (0, 0);
+        for _ in 0..3 {
+            match next(&mut worker) {
+                Event::Message(number) => messages += number,
+                Event::Completed(done) => reads += done.result?,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((messages, reads), (3, 4));
+    }
+    Ok(())
+}
+
+/// A thread that sends itself a message each time never finds the queue empty.
+fn o3_completions_are_not_kept_back_by_messages(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(1);
+        let file = file_of(&port, b"0123456789")?;
+        port.send(0).expect("the port is open");
+        port.send(0).expect("the port is open");
+        port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            match next(&mut worker) {
+                Event::Message(number) => port.send(number + 1).expect("the port is open"),
+                Event::Completed(done) => break assert_eq!(done.result?, 4),
+                other => panic!("{other:?}"),
+            }
+            assert!(std::time::Instant::now() < end, "it is kept back");
+        }
+    }
+    Ok(())
+}
+
+fn o4_a_read_at_the_end_is_short_and_then_empty(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        for (offset, expected) in [(0, "01234567"), (7, "789"), (10, ""), (1 << 40, "")] {
+            let read = FileOperation::read_at(&file, vec![b'.'; 8], offset);
+            let done = perform(&port, &mut worker, read)?;
+            let count = done.result?;
+            assert_eq!(&done.buffer[..count], expected.as_bytes());
+            assert!(done.buffer[count..].iter().all(|&byte| byte == b'.'));
+        }
+        let read = FileOperation::read_at(&file, Vec::new(), 0);
+        assert_eq!(perform(&port, &mut worker, read)?.result?, 0);
+    }
+    Ok(())
+}
+
+fn o4_a_part_of_the_buffer_is_used(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let read = FileOperation::read_at(&file, vec![b'.'; 8], 4).range(2..5);
+        let done = perform(&port, &mut worker, read)?;
+        assert_eq!((done.result?, &*done.buffer), (3, &b"..456..."[..]));
+        let write = FileOperation::write_at(&file, done.buffer, 0).range(1..4);
+        assert_eq!(perform(&port, &mut worker, write)?.result?, 3);
+        assert_eq!(content(&file)?, b".453456789");
+        #[allow(clippy::reversed_empty_ranges, reason = "that is the question")]
+        for range in [5..9, 9..9, 3..2] {
+            let write = FileOperation::write_at(&file, vec![0; 8], 0).range(range);
+            let done = perform(&port, &mut worker, write)?;
+            let error = done.result.expect_err("there is no such part");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(done.buffer.len(), 8);
+        }
+        assert_eq!(content(&file)?, b".453456789");
+    }
+    Ok(())
+}
+
+fn o4_what_the_system_refuses_is_the_result(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let path = tempfile::NamedTempFile::new()?;
+        let read_only = port.adopt_file(File::open(&path)?)?;
+        let write = FileOperation::write_at(&read_only, b"x".to_vec(), 0);
+        let done = perform(&port, &mut worker, write)?;
+        assert!(done.result.is_err() && !done.is_cancelled);
+        assert_eq!(&*done.buffer, b"x");
+        let write_only = port.adopt_file(OpenOptions::new().write(true).open(&path)?)?;
+        let read = FileOperation::read_at(&write_only, vec![0; 4], 0);
+        assert!(perform(&port, &mut worker, read)?.result.is_err());
+        // No file is so long, and this is not the position of the file either.
+        let file = file_of(&port, b"0123456789")?;
+        for offset in [u64::MAX, u64::MAX - 1, 1 << 63] {
+            let read = FileOperation::read_at(&file, vec![0; 4], offset);
+            let done = perform(&port, &mut worker, read)?;
+            assert!(done.result.is_err(), "{offset}: {:?}", done.result);
+        }
+    }
+    Ok(())
+}
+
+/// A port whose only helper thread is busy until the gate opens.
+fn busy(backend: Backend) -> io::Result<(TestPort, Arc<Gate>)> {
+    let port = super::threads(builder(backend)).helper_threads(1).build()?;
+    let gate = Arc::new(Gate::new());
+    let theirs = Arc::clone(&gate);
+    port.run(move || {
+        theirs.pass();
+        0
+    })?;
+    Ok((port, gate))
+}
+
+fn o5_what_is_cancelled_before_it_begins_is_not_done(backend: Backend) -> io::Result<()> {
+    let (port, gate) = busy(backend)?;
+    let mut worker = port.worker(16);
+    let file = empty_file(&port)?;
+    let ids: Vec<_> = (0..100)
+        .map(|offset| port.begin(FileOperation::write_at(&file, b"x".to_vec(), offset)))
+        .collect::<Result<_, _>>()?;
+    nothing(&mut worker);
+    for &id in &ids {
+        assert!(port.cancel_operation(id));
+        assert!(!port.cancel_operation(id), "it is done");
+        let done = completed(&mut worker);
+        assert!(done.result.is_err() && done.is_cancelled);
+        assert_eq!((done.id, &*done.buffer), (id, &b"x"[..]));
+    }
+    gate.open_for_all();
+    assert!(matches!(next(&mut worker), Event::Message(0)));
+    nothing(&mut worker);
+    assert_eq!(content(&file)?, b"");
+    Ok(())
+}
+
+fn o5_a_deadline_cancels(backend: Backend) -> io::Result<()> {
+    let (port, gate) = busy(backend)?;
+    let mut worker = port.worker(16);
+    let file = empty_file(&port)?;
+    let write = FileOperation::write_at(&file, b"x".to_vec(), 0).within(Duration::from_millis(5));
+    let begin = std::time::Instant::now();
+    let done = perform(&port, &mut worker, write)?;
+    assert!(begin.elapsed() >= Duration::from_millis(5));
+    let error = done.result.expect_err("nobody did it");
+    assert_eq!(
+        (error.kind(), done.is_cancelled),
+        (io::ErrorKind::TimedOut, true)
+    );
+    gate.open_for_all();
+    assert!(matches!(next(&mut worker), Event::Message(0)));
+    nothing(&mut worker);
+    assert_eq!(content(&file)?, b"");
+    Ok(())
+}
+
+fn o5_a_deadline_that_is_met_changes_nothing(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        for _ in 0..1000 {
+            let read = FileOperation::read_at(&file, vec![0; 4], 0);
+            let done = perform(&port, &mut worker, read.within(PATIENCE))?;
+            assert_eq!((done.result?, done.is_cancelled), (4, false));
+        }
+        nothing(&mut worker);
+    }
+    Ok(())
+}
+
+fn o5_whether_cancelled_in_time_or_not_it_completes_once(backend: Backend) -> io::Result<()> {
+    const COUNT: usize = 3000;
+    for port in every_port(backend)? {
+        let file = numbered(&port, 1000)?;
+        let (ids, cancelled) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            let port = &port;
+            scope.spawn(move || {
+                for id in cancelled {
+                    port.cancel_operation(id);
+                }
+            });
+            let mut worker = port.worker(16);
+            let mut open = BTreeMap::new();
+            for number in 0..COUNT {
+                let offset = number as u64 % 1000 * 8;
+                let read = FileOperation::read_at(&file, vec![0; 8], offset);
+                let read = match number % 3 {
+                    0 => read.within(Duration::ZERO),
+                    _ => read,
+                };
+                let id = port.begin(read)?;
+                open.insert(id, offset);
+                if number % 3 > 0 {
+                    ids.send(id).expect("it waits for more");
+                }
+                while open.len() >= 32 || (number == COUNT - 1 && !open.is_empty()) {
+                    let done = completed(&mut worker);
+                    let offset = open.remove(&done.id).expect("it completes once");
+                    match done.result {
+                        Ok(count) => {
+                            assert_eq!((count, &*done.buffer), (8, &number_at(offset)[..]));
+                            assert!(!done.is_cancelled);
+                        }
+                        Err(error) => assert!(done.is_cancelled, "{error}"),
+                    }
+                }
+            }
+            drop(ids);
+            nothing(&mut worker);
+            assert_eq!(port.operations(), 0);
+            io::Result::Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn o5_what_is_done_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let read = FileOperation::read_at(&file, vec![0; 4], 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert!(!port.cancel_operation(done.id));
+        // Nor is the next one, which may be in its place.
+        let next = port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+        assert!(!port.cancel_operation(done.id));
+        assert_ne!(next, done.id);
+        assert_eq!(completed(&mut worker).result?, 4);
+    }
+    Ok(())
+}
+
+fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        for other in super::not_files()? {
+            assert!(port.adopt_file(other).is_err());
+        }
+    }
+    Ok(())
+}
+
+fn o7_closing_waits_for_what_is_under_way(backend: Backend) -> io::Result<()> {
+    const COUNT: u64 = 5000;
+    for port in every_port(backend)? {
+        let alive = Arc::default();
+        let file = empty_file(&port)?;
+        for number in 0..COUNT {
+            port.begin(FileOperation::write_at(&file, buffer(&alive), number * 64))?;
+            if number % 100 == 0 {
+                port.begin(FileOperation::sync_all(&file))?;
+            }
+            port.begin(FileOperation::read_at(&file, buffer(&alive), number * 64))?;
+        }
+        port.close();
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+        assert_eq!(port.operations(), 0);
+        // What was written is whole, and nobody else has the file.
+        let file = file.into_file().expect("no operation has it");
+        let content = content(&file)?;
+        assert!(content.iter().all(|&byte| byte == b'w' || byte == 0));
+        assert_eq!(content.len() % 64, 0);
+    }
+    Ok(())
+}
+
+fn o7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()> {
+    for round in 0..10 {
+        for port in every_port(backend)? {
+            let alive = Arc::default();
+            let file = numbered(&port, 1000)?;
+            thread::scope(|scope| {
+                for _ in 0..3 {
+                    let mut worker = port.worker(16);
+                    let (file, alive) = (&file, &alive);
+                    scope.spawn(move || {
+                        let begin = |worker: &mut super::TestWorker| {
+                            worker
+                                .begin(FileOperation::read_at(file, buffer(alive), 0))
+                                .is_ok()
+                        };
+                        for _ in 0..16 {
+                            begin(&mut worker);
+                        }
+                        while worker.process(None).is_ok() {
+                            while worker.take().is_some() {
+                                begin(&mut worker);
+                            }
+                        }
+                    });
+                }
+                thread::sleep(Duration::from_micros(200 * round));
+                port.close();
+            });
+            assert_eq!(alive.load(Ordering::SeqCst), 0);
+            assert_eq!(port.operations(), 0);
+        }
+    }
+    Ok(())
+}
+
+fn o7_a_closed_port_begins_nothing(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(1);
+        let file = file_of(&port, b"0123456789")?;
+        port.close();
+        let refused = port.begin(FileOperation::write_at(&file, b"x".to_vec(), 0));
+        let refused = refused.expect_err("it is closed").0;
+        assert_eq!(&*refused.into_buffer(), b"x");
+        assert!(worker.begin(FileOperation::sync_all(&file)).is_err());
+        assert_eq!(worker.process(None), Err(Error::Closed));
+        assert_eq!(content(&file)?, b"0123456789");
+    }
+    Ok(())
+}
+
+fn o7_a_file_is_free_when_its_operations_are_done(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(1);
+        let file = file_of(&port, b"0123456789")?;
+        port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+        let file = file.into_file().expect_err("it is under way");
+        let done = completed(&mut worker);
+        drop(done);
+        assert_eq!(file.into_file().expect("it is done").metadata()?.len(), 10);
+    }
+    Ok(())
+}
