@@ -6,6 +6,11 @@
 //! It is for Linux: what it compares with is raw `epoll` and `io_uring`, and it counts with `strace`.
 #![cfg(target_os = "linux")]
 
+/// The servers that are compared compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/COMPARE.md")]
+struct Compare;
+
 mod allocator;
 mod case;
 mod cases;

@@ -1,19 +1,70 @@
-//! Socket state notifications on a completion port, with one contract on every system.
+//! Connections in a completion port: many threads share them, one has each, and the compiler knows which.
+//!
+//! # Start here: a port that owns its connections
+//!
+//! [`owned::Port`] has the connections. To arm one moves it in; its notification moves it out, to exactly one
+//! thread. What a thread holds is its own, without a lock; what it drops is closed. As many threads run
+//! as there are processors.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//! use socknotify::owned::{Event, Interest, Port};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let port = Port::<TcpStream>::new()?;
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let address = listener.local_addr()?;
+//! port.listen(listener, Interest::IN, |client, _| client)?;
+//!
+//! std::thread::scope(|scope| {
+//!     for _ in 0..4 {
+//!         scope.spawn(|| {
+//!             let mut worker = port.worker(64);
+//!             while worker.process(None).is_ok() { // until the port is closed
+//!                 while let Some(event) = worker.take() {
+//!                     let Event::Ready(mut client, _) = event else { continue };
+//!                     let mut buffer = [0; 512];
+//!                     if let Ok(length @ 1..) = client.read(&mut buffer) {
+//!                         if client.write_all(&buffer[..length]).is_ok() {
+//!                             worker.arm(client, Interest::IN);
+//!                         }
+//!                     }
+//!                     // What is not armed again is closed here.
+//!                 }
+//!             }
+//!         });
+//!     }
+//!     let mut peer = TcpStream::connect(address)?;
+//!     peer.write_all(b"ping")?;
+//!     let mut answer = [0; 4];
+//!     peer.read_exact(&mut answer)?;
+//!     assert_eq!(&answer, b"ping");
+//!     port.close();
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! The [`guide`] leads from there to a server with deadlines, backpressure, timers, outgoing connections and an
+//! orderly end.
+//!
+//! # Beneath it: the port of the published interface
 //!
 //! Windows has an interface in which one call registers a batch of sockets with an I/O completion
-//! port and dequeues what is ready: `ProcessSocketNotifications`. This crate brings its contract to
-//! systems that have nothing of the kind: Linux, over `epoll`; macOS and the BSDs, over
-//! `kqueue`; and older Windows and Wine, over polls of the socket driver. Where Windows has it, a port is the kernel's own.
+//! port and dequeues what is ready: `ProcessSocketNotifications`. [`CompletionPort`] brings its contract to
+//! systems that have nothing of the kind: Linux, over `epoll`; macOS and the BSDs, over `kqueue`; older Windows
+//! and Wine, over polls of the socket driver. Where Windows has it, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
 //! - Many threads share one port, which lets no more of them run than its concurrency value allows
-//!   and releases waiting ones last in, first out ([`CompletionPort`]).
-//! - Packets of your own come out of the same queue ([`CompletionPort::post`]).
+//!   and releases waiting ones last in, first out.
+//! - Packets of your own are dequeued from the same queue ([`CompletionPort::post`]).
 //! - A last notification, REMOVE, says when what the completion key stands for may go
 //!   ([`Events::REMOVE`]).
 //! - There is no buffer for each socket.
 //!
-//! # A server with two threads
+//! It is for runtimes, for ports of programs that were written for Windows, and for what needs keys of its own.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -89,6 +140,8 @@ mod error;
 mod native;
 mod operations;
 pub mod owned;
+#[doc = include_str!("../GUIDE.md")]
+pub mod guide {}
 mod pages;
 mod port;
 mod registration;
@@ -108,8 +161,3 @@ pub use registration::{EventFilter, Operation, Registration, Trigger};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// The programs in the guide compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../GUIDE.md")]
-struct Guide;
