@@ -129,6 +129,7 @@ typedef OVERLAPPED sn_overlapped;
 typedef OVERLAPPED_ENTRY sn_entry;
 
 #define SN_INFINITE INFINITE
+#define SN_UNLIMITED 0xFFFFFFFF
 #define SN_SUCCESS ERROR_SUCCESS
 #define SN_TOO_MANY_OPEN_FILES ERROR_TOO_MANY_OPEN_FILES
 #define SN_INVALID_HANDLE ERROR_INVALID_HANDLE
@@ -239,6 +240,11 @@ static inline uint32_t sn_blocking(sn_port port, void (*work)(void *context), vo
     return SN_SUCCESS;
 }
 
+/* The system sees a thread block, and gives its place to another. */
+static inline uint32_t sn_release(sn_port port) {
+    return port == NULL || port == INVALID_HANDLE_VALUE ? SN_INVALID_HANDLE : SN_SUCCESS;
+}
+
 static inline uint32_t sn_version(void) {
     return SN_VERSION;
 }
@@ -334,6 +340,16 @@ typedef struct sn_entry {
 /* The time-out, in milliseconds, that never comes. */
 #define SN_INFINITE 0xFFFFFFFF
 
+/* The concurrency value that is no limit. */
+#define SN_UNLIMITED 0xFFFFFFFF
+
+/* What Windows does not have. */
+#define SN_REGISTER_EVENT_PRIORITY 0x4000    /* urgent data can be received: on Linux */
+#define SN_REGISTER_EVENT_FULL_HANGUP 0x8000 /* neither side will send any more: on Linux */
+#define SN_EVENT_PRIORITY SN_REGISTER_EVENT_PRIORITY
+#define SN_EVENT_FULL_HANGUP SN_REGISTER_EVENT_FULL_HANGUP
+#define SN_TRIGGER_INITIAL 0x10 /* with EDGE: notify what holds at ENABLE, too, as EPOLLET does */
+
 /* Error codes, with the values that they have on Windows. */
 #define SN_SUCCESS 0
 #define SN_TOO_MANY_OPEN_FILES 4    /* no descriptor is left for a new port */
@@ -381,7 +397,7 @@ typedef struct sn_port_state {
 
 /*
  * Make a port, of which at most `concurrency` threads run with packets in hand; 0 stands for the
- * number of processors. When it fails, *port becomes null.
+ * number of processors, SN_UNLIMITED for a place for every thread. When it fails, *port becomes null.
  */
 uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
 
@@ -448,6 +464,19 @@ uint32_t sn_post(sn_port port,
  * to be told. `work` must return to its caller: no longjmp, no exception, no end of the thread.
  */
 uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
+
+/*
+ * Give back the place of this thread, if it has one: for a thread that is done with its packets, and does
+ * not dequeue again soon. Without it the place stays taken until the thread dequeues, or ends.
+ */
+uint32_t sn_release(sn_port port);
+
+/*
+ * End a registration at once. When this returns, no thread will dequeue a notification of it: one that was
+ * queued is withdrawn, and no REMOVE comes. A thread that has dequeued one before may still be working on
+ * it. The socket can be registered again at once, with any key. SN_NOT_FOUND if it is not registered.
+ */
+uint32_t sn_deregister(sn_port port, sn_socket socket);
 
 /*
  * The reason of one entry of the latest sn_process call of this thread: SN_REASON_*. `index` is its place in

@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-use socknotify::{CompletionPort, Entry, Error};
+use socknotify::{CompletionPort, Entry, Error, Operation, RegisterError};
 
 use self::caller::{CallerArray, OverlappedEntry, PortState, SockNotifyRegistration};
 use self::code::Code;
@@ -38,6 +38,9 @@ static PORTS: Table<CompletionPort> = Table::new();
 
 /// More packets than this are not dequeued at once, whatever the caller's room.
 const MOST_ENTRIES: usize = 1 << 16;
+
+/// A place for every thread: `SN_UNLIMITED`.
+const UNLIMITED: u32 = u32::MAX;
 
 /// The time-out that never comes: `INFINITE`.
 const INFINITE: u32 = u32::MAX;
@@ -101,7 +104,11 @@ pub unsafe extern "C" fn sn_create_port_on(
 }
 
 fn make(concurrency: u32, backend: Option<&CStr>) -> Result<CompletionPort, Code> {
-    let mut builder = CompletionPort::builder().concurrency(concurrency as usize);
+    let mut builder = CompletionPort::builder();
+    builder = match concurrency {
+        UNLIMITED => builder.unlimited(),
+        places => builder.concurrency(places as usize),
+    };
     if let Some(name) = backend {
         let name = name.to_str().map_err(|_| code::NOT_SUPPORTED)?;
         builder = builder.backend(name.parse().map_err(|_| code::NOT_SUPPORTED)?);
@@ -239,6 +246,29 @@ pub unsafe extern "C" fn sn_blocking(
         // SAFETY: the caller vouches for it.
         self::port(port)?.blocking(|| unsafe { work(context) });
         Ok(())
+    })
+}
+
+/// Give the place of this thread back.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_release(port: *mut c_void) -> u32 {
+    entry_point(|| {
+        self::port(port)?.release();
+        Ok(())
+    })
+}
+
+/// End a registration at once, without a notification.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_deregister(port: *mut c_void, socket: usize) -> u32 {
+    entry_point(|| {
+        let entry = SockNotifyRegistration {
+            socket,
+            operation: Operation::REMOVE.bits(),
+            ..SockNotifyRegistration::default()
+        };
+        let outcome = self::port(port)?.register(entry.to_registration().silent());
+        outcome.map_err(RegisterError::code)
     })
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn of(error: RegistrationError) -> Code {
         RegistrationError::OtherKey => OTHER_KEY,
         RegistrationError::RemovePending => REMOVE_PENDING,
         RegistrationError::NotFound => NOT_FOUND,
-        RegistrationError::NotASocket => NOT_A_SOCKET,
+        RegistrationError::NotASocket | RegistrationError::NotOpen => NOT_A_SOCKET,
         RegistrationError::LimitReached => LIMIT_REACHED,
         RegistrationError::OutOfMemory => OUT_OF_MEMORY,
         _ => OTHER,

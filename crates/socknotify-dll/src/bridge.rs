@@ -285,6 +285,13 @@ impl Bridge {
         let key = entry.completionKey.addr();
         let filter = EventFilter::from_bits_retain(entry.eventFilter);
         let trigger = Trigger::from_bits_retain(entry.triggerFlags);
+        // What the library has beyond that is none of the function's.
+        if !EventFilter::ALL.contains(filter) {
+            return Err(RegistrationError::InvalidFilter);
+        }
+        if !Trigger::ALL.contains(trigger) {
+            return Err(RegistrationError::InvalidTrigger);
+        }
         let is_persistent_level =
             [Trigger::LEVEL, Trigger::LEVEL | Trigger::PERSISTENT].contains(&trigger);
         let mut known = state.ids.get(&socket).copied();

@@ -74,6 +74,8 @@ int main(void) {
     }
     require(sn_blocking(port, NULL, NULL) == SN_INVALID_PARAMETER, "no work");
     require(sn_blocking(NULL, never, NULL) == SN_INVALID_HANDLE, "no port");
+    require(sn_release(NULL) == SN_INVALID_HANDLE, "no port to give a place back to");
+    require(sn_release(port) == SN_SUCCESS, "sn_release");
     require(sn_blocking(port, once, &calls) == SN_SUCCESS && calls == 1, "sn_blocking");
 
     require(sn_dequeue_one(port, &transferred, &key, &overlapped, 0) == SN_SUCCESS, "the packet");

@@ -17,6 +17,12 @@ bitflags! {
         /// The stream was disconnected by its peer, or aborted.
         #[doc(alias = "SOCK_NOTIFY_EVENT_HANGUP")]
         const HANGUP = 0x04;
+        /// Extension: urgent data can be received, if [that](crate::EventFilter::PRIORITY) was asked for.
+        #[doc(alias = "EPOLLPRI")]
+        const PRIORITY = 0x4000;
+        /// Extension: neither side will send any more, if [that](crate::EventFilter::FULL_HANGUP) was asked for.
+        #[doc(alias = "EPOLLHUP")]
+        const FULL_HANGUP = 0x8000;
         /// The socket is in an error state; the next receive, or `SO_ERROR`, says in which.
         #[doc(alias = "SOCK_NOTIFY_EVENT_ERR")]
         const ERR = 0x40;
@@ -29,9 +35,13 @@ bitflags! {
 }
 
 impl Events {
-    /// Every event there is.
+    /// Every event of the published interface.
     #[doc(alias = "SOCK_NOTIFY_EVENTS_ALL")]
-    pub const ALL: Self = Self::all();
+    pub const ALL: Self = Self::IN
+        .union(Self::OUT)
+        .union(Self::HANGUP)
+        .union(Self::ERR)
+        .union(Self::REMOVE);
 }
 
 /// One packet out of a completion port: `OVERLAPPED_ENTRY`.

@@ -102,7 +102,8 @@ impl From<Error> for io::Error {
 pub enum RegistrationError {
     /// Two operations at once, or an unknown one: `ERROR_INVALID_PARAMETER`.
     InvalidOperation,
-    /// A bit in the filter that is no event to register for: `ERROR_INVALID_PARAMETER`.
+    /// A bit in the filter that is no event to register for, or none that this system can tell:
+    /// `ERROR_INVALID_PARAMETER`.
     InvalidFilter,
     /// Not exactly one of LEVEL and EDGE, ONESHOT with PERSISTENT, or an unknown bit:
     /// `ERROR_INVALID_PARAMETER`.
@@ -162,7 +163,7 @@ impl fmt::Display for RegistrationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             RegistrationError::InvalidOperation => "an entry asks for exactly one known operation",
-            RegistrationError::InvalidFilter => "the event filter has an unknown bit",
+            RegistrationError::InvalidFilter => "the event filter has a bit that is unknown here",
             RegistrationError::InvalidTrigger => {
                 "the trigger needs exactly one of LEVEL and EDGE, and not both ONESHOT and PERSISTENT"
             }

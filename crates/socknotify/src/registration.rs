@@ -11,8 +11,8 @@ bitflags! {
     /// The conditions a registration wants to hear of: `SOCK_NOTIFY_REGISTER_EVENT_*`.
     ///
     /// [`Events::ERR`] and [`Events::REMOVE`] need not be
-    /// asked for: they come whatever the filter is. A bit outside [`ALL`](Self::ALL) makes the
-    /// entry fail.
+    /// asked for: they come whatever the filter is. A bit that is unknown, or a condition that this system
+    /// cannot tell, makes the entry fail.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[doc(alias = "eventFilter")]
     pub struct EventFilter: u16 {
@@ -25,6 +25,17 @@ bitflags! {
         /// A stream was disconnected by its peer, or aborted. Datagram sockets never have it.
         #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_HANGUP")]
         const HANGUP = 0x04;
+        /// Extension: urgent data can be received from a stream, or whatever else the system calls exceptional.
+        /// On Linux, and on Windows over AFD.
+        #[doc(alias = "EPOLLPRI")]
+        #[doc(alias = "POLLPRI")]
+        const PRIORITY = 0x4000;
+        /// Extension: neither side will send any more, because both have said so or the connection was reset. While
+        /// it holds, [`HANGUP`](Self::HANGUP) does, which may mean no more than that the peer has ended its half.
+        /// On Linux.
+        #[doc(alias = "EPOLLHUP")]
+        #[doc(alias = "POLLHUP")]
+        const FULL_HANGUP = 0x8000;
         // Any bit can be carried, so that a wrong one reaches the check and gets a clear error.
         const _ = !0;
     }
@@ -34,7 +45,7 @@ impl EventFilter {
     /// No condition: only errors and the removal are notified.
     #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_NONE")]
     pub const NONE: Self = Self::empty();
-    /// Every condition that can be asked for.
+    /// Every condition of the published interface.
     #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENTS_ALL")]
     pub const ALL: Self = Self::IN.union(Self::OUT).union(Self::HANGUP);
 }
@@ -361,6 +372,15 @@ impl<'socket> Registration<'socket> {
         }
     }
 
+    /// Have REMOVE take effect at once, as in [`deregister`](Self::deregister). For interfaces above this one.
+    #[doc(hidden)]
+    pub fn silent(self) -> Self {
+        Registration {
+            is_silent: true,
+            ..self
+        }
+    }
+
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
     #[inline]
     pub(crate) fn arm(
@@ -431,7 +451,9 @@ impl<'socket> Registration<'socket> {
     }
 
     /// Check what can be checked without looking at the socket.
-    pub(crate) fn check(&self) -> Result<(), RegistrationError> {
+    ///
+    /// `conditions` are those that the system can tell.
+    pub(crate) fn check(&self, conditions: EventFilter) -> Result<(), RegistrationError> {
         let known = Operation::ENABLE
             .union(Operation::DISABLE)
             .union(Operation::REMOVE);
@@ -440,7 +462,7 @@ impl<'socket> Registration<'socket> {
             return Err(RegistrationError::InvalidOperation);
         }
         if self.operation == Operation::ENABLE {
-            if !EventFilter::ALL.contains(self.event_filter) {
+            if !conditions.contains(self.event_filter) {
                 return Err(RegistrationError::InvalidFilter);
             }
             if !self.trigger.is_valid() {

@@ -198,7 +198,7 @@ static void give_each_entry_its_own_result(void) {
     batch[4].socket = (SOCKET)pipes[0];
     batch[5].operation = SOCK_NOTIFY_OP_ENABLE | SOCK_NOTIFY_OP_REMOVE;
     batch[6].operation = 0x80;
-    batch[7].eventFilter = 0x8000;
+    batch[7].eventFilter = 0x2000;
     batch[8].triggerFlags = 0;
     batch[9].triggerFlags = 0xFF;
     batch[10].operation = SOCK_NOTIFY_OP_REMOVE;

@@ -100,6 +100,63 @@ static void a_port_can_be_watched(sn_port port) {
     CHECK_EQ(state.registrations, 0);
 }
 
+static void a_registration_ends_at_once(sn_port port) {
+    sn_entry packet;
+    uint32_t received;
+    for (uintptr_t key = 1; key < 4; key += 1) {
+        sn_registration ready = entry(pair[1], SOCK_NOTIFY_OP_ENABLE, key);
+        ready.eventFilter = SOCK_NOTIFY_REGISTER_EVENT_OUT;
+        CHECK_EQ(sn_process(port, 1, &ready, 0, 0, NULL, NULL), SN_SUCCESS);
+        CHECK_EQ(ready.registrationResult, SN_SUCCESS);
+        CHECK_EQ(sn_deregister(port, (sn_socket)pair[1]), SN_SUCCESS);
+        CHECK_EQ(sn_dequeue(port, &packet, 1, &received, 0), SN_TIMEOUT);
+        CHECK_EQ(sn_deregister(port, (sn_socket)pair[1]), SN_NOT_FOUND);
+    }
+    CHECK_EQ(sn_deregister(port, (sn_socket)-1), SN_NOT_A_SOCKET);
+    CHECK_EQ(sn_deregister(NULL, (sn_socket)pair[1]), SN_INVALID_HANDLE);
+}
+
+static void an_edge_may_begin_with_what_holds(sn_port port) {
+    sn_entry packet;
+    uint32_t received;
+    const uint8_t edge = SOCK_NOTIFY_TRIGGER_EDGE;
+    const uint8_t triggers[] = {edge, (uint8_t)(edge | SN_TRIGGER_INITIAL)};
+    for (size_t index = 0; index < 2; index += 1) {
+        sn_registration ready = entry(pair[1], SOCK_NOTIFY_OP_ENABLE, 7);
+        ready.eventFilter = SOCK_NOTIFY_REGISTER_EVENT_OUT;
+        ready.triggerFlags = triggers[index];
+        CHECK_EQ(sn_process(port, 1, &ready, 0, 0, NULL, NULL), SN_SUCCESS);
+        CHECK_EQ(sn_dequeue(port, &packet, 1, &received, 0), index == 0 ? SN_TIMEOUT : SN_SUCCESS);
+        CHECK_EQ(sn_deregister(port, (sn_socket)pair[1]), SN_SUCCESS);
+    }
+}
+
+static void a_place_is_given_back(void) {
+    sn_port one;
+    sn_entry packet;
+    uint32_t received;
+    sn_port_state state;
+    CHECK_EQ(sn_create_port(1, &one), SN_SUCCESS);
+    CHECK_EQ(sn_post(one, 0, 1, NULL), SN_SUCCESS);
+    CHECK_EQ(sn_dequeue(one, &packet, 1, &received, 0), SN_SUCCESS);
+    for (uint32_t running = 2; running > 0; running -= 1) {
+        CHECK_EQ(sn_query_port(one, &state), SN_SUCCESS);
+        CHECK_EQ(state.running, running - 1);
+        CHECK_EQ(sn_release(one), SN_SUCCESS);
+    }
+    CHECK_EQ(sn_close_port(one), SN_SUCCESS);
+    CHECK_EQ(sn_release(one), SN_INVALID_HANDLE);
+}
+
+static void places_may_be_without_limit(void) {
+    sn_port port;
+    sn_port_state state;
+    CHECK_EQ(sn_create_port(SN_UNLIMITED, &port), SN_SUCCESS);
+    CHECK_EQ(sn_query_port(port, &state), SN_SUCCESS);
+    CHECK_EQ(state.concurrency, SN_UNLIMITED);
+    CHECK_EQ(sn_close_port(port), SN_SUCCESS);
+}
+
 static void wrong_arguments(sn_port port) {
     sn_port made = port;
     int descriptor;
@@ -146,6 +203,10 @@ int main(void) {
     check_text(sn_backend(named), sn_backend(port));
     reasons(port, other);
     a_port_can_be_watched(port);
+    a_registration_ends_at_once(other);
+    an_edge_may_begin_with_what_holds(other);
+    a_place_is_given_back();
+    places_may_be_without_limit();
     wrong_arguments(port);
     a_time_out_is_the_last_error(port);
     CHECK_EQ(sn_close_port(named), SN_SUCCESS);

@@ -137,9 +137,27 @@ static void who_blocks_lends_its_place(void) {
     CHECK_EQ(CloseHandle(port), TRUE);
 }
 
+/* The same, and it goes on to do something else. */
+static void who_gives_its_place_back_lets_another_go(void) {
+    struct waiter other;
+    HANDLE port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, 1);
+    CHECK_EQ(PostQueuedCompletionStatus(port, 0, 1, NULL), TRUE);
+    DWORD transferred;
+    ULONG_PTR key;
+    OVERLAPPED *overlapped;
+    CHECK_EQ(GetQueuedCompletionStatus(port, &transferred, &key, &overlapped, INFINITE), TRUE);
+    CHECK_EQ(PostQueuedCompletionStatus(port, 0, 2, NULL), TRUE);
+    start(&other, port);
+    CHECK_EQ(sn_release(port), SN_SUCCESS);
+    await_other(&other);
+    CHECK_EQ(other.key, 2);
+    CHECK_EQ(CloseHandle(port), TRUE);
+}
+
 int main(void) {
     closing_releases_those_who_wait();
     a_port_is_closed_once_while_others_use_it();
     who_blocks_lends_its_place();
+    who_gives_its_place_back_lets_another_go();
     return EXIT_SUCCESS;
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::interest::{ArmError, Interest, is_between};
 use super::wanted::Wanted;
-use crate::{Entry, Error, Events, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// An interest that is handed over again, and what became of it.
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +169,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// How long what is armed as [`Mode::Kept`](super::Mode::Kept) stays armed.
     const KEPT: Kept;
+
+    /// The conditions that the system can tell.
+    const CONDITIONS: EventFilter = EventFilter::ALL;
 
     /// Whether what [`poll_now`](Self::poll_now) finds is reported by the next [`wait`](Self::wait).
     const REPORTS_POLLED: bool = false;

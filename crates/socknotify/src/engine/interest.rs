@@ -76,7 +76,7 @@ impl Interest {
     /// The conditions. Errors are watched for in any case.
     #[inline]
     pub(crate) fn filter(&self) -> EventFilter {
-        EventFilter::from_bits_retain((self.word >> word::FILTER) as u16 & 7)
+        EventFilter::from_bits_retain((self.word >> word::FILTER) as u16)
     }
 
     #[inline]

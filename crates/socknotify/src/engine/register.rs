@@ -76,7 +76,7 @@ impl<B: Backend> Engine<B> {
                 }
                 continue;
             }
-            entry.result = entry.check();
+            entry.result = entry.check(B::CONDITIONS);
             if entry.result.is_err() || entry.operation == Operation::NONE {
                 continue;
             }

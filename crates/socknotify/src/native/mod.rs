@@ -130,7 +130,7 @@ impl Native {
         for (index, registration) in registrations.iter_mut().enumerate() {
             registration.result = match registration.is_extension() {
                 true => Err(RegistrationError::InvalidOperation),
-                false => registration.check(),
+                false => registration.check(EventFilter::ALL),
             };
             let is_enable = registration.operation == Operation::ENABLE;
             if is_enable && registration.trigger.contains(Trigger::INITIAL) {

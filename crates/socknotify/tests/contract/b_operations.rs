@@ -452,7 +452,8 @@ fn b6_an_unknown_filter_bit_is_refused(backend: Backend) -> io::Result<()> {
         EventFilter::IN,
         ONCE,
     ))?;
-    let bad = (3..16)
+    // The two above are extensions, which some systems have.
+    let bad = (3..14)
         .map(|bit| 1_u16 << bit)
         .flat_map(|bit| [bit, bit | 0x07])
         .chain([0xff, 0xffff]);

@@ -40,6 +40,19 @@ for_every_backend_with_places! {
     x6_a_place_that_was_given_back_is_free,
     x6_giving_back_what_is_not_held_changes_nothing,
     x6_without_a_limit_every_thread_has_a_place,
+    x7_a_condition_that_the_system_cannot_tell_is_refused,
+    #[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
+    x7_urgent_data_is_priority,
+    #[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
+    x7_urgent_data_is_nothing_else,
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+    x8_what_both_sides_have_ended_is_a_full_hangup,
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+    x8_a_reset_is_a_full_hangup,
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+    x8_the_end_of_a_pipe_is_a_full_hangup,
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+    x8_it_is_nothing_else,
     #[cfg(unix)]
     x5_pipes_are_watched,
     #[cfg(unix)]
@@ -451,6 +464,184 @@ fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<(
     assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
     Ok(())
 }
+
+/// What is told on some systems.
+const SOME: [EventFilter; 2] = [EventFilter::PRIORITY, EventFilter::FULL_HANGUP];
+
+fn x7_a_condition_that_the_system_cannot_tell_is_refused(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for condition in SOME {
+        let is_told = match backend.name() {
+            "epoll" => true,
+            "afd" => condition == EventFilter::PRIORITY,
+            _ => false,
+        };
+        for trigger in EVERY {
+            let pair = Pair::unix()?;
+            let outcome = port.register(enable(&pair, EventFilter::IN | condition, trigger));
+            match is_told {
+                true => outcome?,
+                false => assert_eq!(outcome, Err(RegistrationError::InvalidFilter.into())),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
+mod urgent {
+    use super::*;
+    use crate::support::{Kind, PollFlags, drain_port, wait_readiness};
+
+    /// The other end of a TCP connection sends a byte out of band.
+    pub(super) fn x7_urgent_data_is_priority(backend: Backend) -> io::Result<()> {
+        for kind in Kind::tcp() {
+            for trigger in EVERY {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                let filter = EventFilter::IN | EventFilter::PRIORITY;
+                port.register(enable(&pair, filter, trigger))?;
+                expect_nothing(&port);
+                pair.theirs.send_out_of_band(b"!")?;
+                expect(&port, &[(KEY, Events::PRIORITY)]);
+                if trigger == LEVEL {
+                    expect(&port, &[(KEY, Events::PRIORITY)]);
+                }
+                pair.ours
+                    .recv_out_of_band(&mut [std::mem::MaybeUninit::uninit()])?;
+                drain_port(&port);
+                // And what is sent as ever is what it was.
+                port.register(enable(&pair, filter, trigger))?;
+                pair.send()?;
+                expect(&port, &[(KEY, Events::IN)]);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn x7_urgent_data_is_nothing_else(backend: Backend) -> io::Result<()> {
+        for kind in Kind::tcp() {
+            for trigger in EVERY {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                port.register(enable(&pair, EventFilter::IN, trigger))?;
+                pair.theirs.send_out_of_band(b"!")?;
+                wait_readiness(&pair.ours, PollFlags::PRI);
+                expect_nothing(&port);
+                pair.send()?;
+                expect(&port, &[(KEY, Events::IN)]);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
+use urgent::*;
+
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+mod full_hangup {
+    use std::net::Shutdown;
+
+    use super::*;
+    use crate::support::{Kind, PollFlags, begin_connect, refusing, reset, wait_readiness};
+
+    const BOTH: EventFilter = EventFilter::HANGUP.union(EventFilter::FULL_HANGUP);
+    const FULL: Events = Events::HANGUP.union(Events::FULL_HANGUP);
+
+    pub(super) fn x8_what_both_sides_have_ended_is_a_full_hangup(
+        backend: Backend,
+    ) -> io::Result<()> {
+        for kind in Kind::streams() {
+            for ours_is_last in [true, false] {
+                for trigger in EVERY {
+                    let port = port(backend)?;
+                    let pair = kind.pair()?;
+                    let sides = match ours_is_last {
+                        true => [&pair.theirs, &pair.ours],
+                        false => [&pair.ours, &pair.theirs],
+                    };
+                    port.register(enable(&pair, BOTH, trigger))?;
+                    expect_nothing(&port);
+                    sides[0].shutdown(Shutdown::Write)?;
+                    match ours_is_last {
+                        true => expect(&port, &[(KEY, Events::HANGUP)]),
+                        false => expect_nothing(&port),
+                    }
+                    port.register(enable(&pair, BOTH, trigger))?;
+                    sides[1].shutdown(Shutdown::Write)?;
+                    wait_readiness(&pair.ours, PollFlags::HUP);
+                    expect(&port, &[(KEY, FULL)]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asked for alone, it waits for the second end.
+    pub(super) fn x8_it_is_nothing_else(backend: Backend) -> io::Result<()> {
+        for kind in Kind::streams() {
+            for trigger in EVERY {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                port.register(enable(&pair, EventFilter::FULL_HANGUP, trigger))?;
+                pair.theirs.shutdown(Shutdown::Write)?;
+                wait_readiness(&pair.ours, PollFlags::IN);
+                expect_nothing(&port);
+                pair.ours.shutdown(Shutdown::Write)?;
+                expect(&port, &[(KEY, Events::FULL_HANGUP)]);
+                // Nor is it shown where it was not asked for.
+                port.register(enable(&pair, EventFilter::HANGUP, ONCE))?;
+                expect(&port, &[(KEY, Events::HANGUP)]);
+            }
+        }
+        for kind in Kind::datagrams() {
+            let port = port(backend)?;
+            let pair = kind.pair()?;
+            port.register(enable(&pair, EventFilter::FULL_HANGUP, LEVEL))?;
+            pair.send()?;
+            expect_nothing(&port);
+        }
+        Ok(())
+    }
+
+    pub(super) fn x8_a_reset_is_a_full_hangup(backend: Backend) -> io::Result<()> {
+        for kind in Kind::tcp() {
+            for trigger in EVERY {
+                let port = port(backend)?;
+                let pair = kind.pair()?;
+                port.register(enable(&pair, EventFilter::FULL_HANGUP, trigger))?;
+                let (_ours, theirs) = pair.into_ends();
+                reset(theirs)?;
+                expect(&port, &[(KEY, Events::FULL_HANGUP | Events::ERR)]);
+            }
+            // One that could not connect is ERR alone, as without it.
+            let port = port(backend)?;
+            let (_kept, address) = refusing(kind)?;
+            let socket = kind.socket()?;
+            let entry = Registration::enable(&socket, KEY, EventFilter::FULL_HANGUP, ONCE);
+            port.register(entry)?;
+            begin_connect(&socket, &address)?;
+            expect(&port, &[(KEY, Events::ERR)]);
+        }
+        Ok(())
+    }
+
+    pub(super) fn x8_the_end_of_a_pipe_is_a_full_hangup(backend: Backend) -> io::Result<()> {
+        for trigger in EVERY {
+            let port = port(backend)?;
+            let (reader, writer) = pipe()?;
+            watch(&port, &reader, EventFilter::FULL_HANGUP, trigger)?;
+            expect_nothing(&port);
+            drop(writer);
+            expect(&port, &[(KEY, Events::FULL_HANGUP)]);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+use full_hangup::*;
 
 #[cfg(unix)]
 mod descriptors {

@@ -26,6 +26,7 @@ bitflags::bitflags! {
         const IN = libc::POLLIN;
         const OUT = libc::POLLOUT;
         const ERR = libc::POLLERR;
+        const PRI = libc::POLLPRI;
         const HUP = libc::POLLHUP;
         const RDHUP = libc::POLLHUP;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use socket2::{SockAddr, Socket};
 use windows_sys::Win32::Foundation::FILETIME;
 use windows_sys::Win32::Networking::WinSock::{
-    POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM, WSAEWOULDBLOCK, WSAPOLLFD, WSAPoll,
+    POLLERR, POLLHUP, POLLRDBAND, POLLRDNORM, POLLWRNORM, WSAEWOULDBLOCK, WSAPOLLFD, WSAPoll,
 };
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::{
@@ -26,6 +26,7 @@ bitflags::bitflags! {
         const IN = POLLRDNORM;
         const OUT = POLLWRNORM;
         const ERR = POLLERR;
+        const PRI = POLLRDBAND;
         const HUP = POLLHUP;
         const RDHUP = POLLHUP;
     }

@@ -24,10 +24,13 @@ pub(super) fn polled(interest: &Interest) -> u32 {
     let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
     let wanted = interest.filter().wanted();
     if wanted.contains(Events::IN) {
-        events |= device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT | device::DISCONNECT;
+        events |= device::RECEIVE | device::ACCEPT | device::DISCONNECT;
     }
     if wanted.contains(Events::OUT) {
         events |= device::SEND;
+    }
+    if wanted.contains(Events::PRIORITY) {
+        events |= device::RECEIVE_EXPEDITED;
     }
     if wanted.contains(Events::HANGUP) {
         events |= device::DISCONNECT;
@@ -46,12 +49,9 @@ pub(super) fn conditions(found: u32, kind: Kind) -> Events {
     let mut events = Events::empty();
     events.set(
         Events::IN,
-        is(device::RECEIVE
-            | device::RECEIVE_EXPEDITED
-            | device::ACCEPT
-            | device::DISCONNECT
-            | device::ABORT),
+        is(device::RECEIVE | device::ACCEPT | device::DISCONNECT | device::ABORT),
     );
+    events.set(Events::PRIORITY, is(device::RECEIVE_EXPEDITED));
     // Sending to what was reset does not block either, and is of no use.
     events.set(Events::OUT, is(device::SEND) && !reset);
     events.set(Events::ERR, reset);

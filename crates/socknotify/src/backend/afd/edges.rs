@@ -135,7 +135,8 @@ impl Edges {
         let seen = found.lNetworkEvents as u32;
         let connected = seen & FD_CONNECT != 0 && found.iErrorCode[FD_CONNECT_BIT as usize] == 0;
         let mut events = Events::empty();
-        events.set(Events::IN, seen & (FD_READ | FD_OOB | FD_ACCEPT) != 0);
+        events.set(Events::IN, seen & (FD_READ | FD_ACCEPT) != 0);
+        events.set(Events::PRIORITY, seen & FD_OOB != 0);
         events.set(Events::OUT, seen & FD_WRITE != 0 || connected);
         events
     }

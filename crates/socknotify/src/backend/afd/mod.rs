@@ -40,7 +40,7 @@ use crate::engine::{
 use crate::windows::alarm::Alarm;
 use crate::windows::codes;
 use crate::windows::port::{self, KernelPort};
-use crate::{Error, Events, RegistrationError, sys};
+use crate::{Error, EventFilter, Events, RegistrationError, sys};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
@@ -182,6 +182,7 @@ impl Backend for Afd {
     type Memory = Memory;
 
     const KEPT: Kept = Kept::UntilReported;
+    const CONDITIONS: EventFilter = EventFilter::ALL.union(EventFilter::PRIORITY);
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         // What is no socket has no kind.

@@ -11,9 +11,6 @@ const HUP: u32 = libc::EPOLLHUP as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 
-/// What the engine is told of urgent data, before which a receive ends.
-const URGENT: Events = Events::from_bits_retain(1 << 16);
-
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
 #[inline]
 pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
@@ -30,6 +27,9 @@ pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
     }
     if filter.contains(EventFilter::OUT) {
         flags |= OUT;
+    }
+    if filter.contains(EventFilter::PRIORITY) {
+        flags |= PRI;
     }
     flags
 }
@@ -66,12 +66,13 @@ pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
     }
     let mut events = plain(flags);
     events.set(Events::ERR, flags & ERR != 0);
-    events.set(URGENT, flags & PRI != 0);
+    events.set(Events::PRIORITY, flags & PRI != 0);
     if kind == Kind::Other && flags & HUP != 0 {
         // To read does not block, but says that this is the end.
-        events |= Events::HANGUP | Events::IN;
+        events |= Events::HANGUP | Events::FULL_HANGUP | Events::IN;
     } else if kind == Kind::Stream {
         events |= Events::HANGUP;
+        events.set(Events::FULL_HANGUP, flags & HUP != 0);
         if flags & (HUP | ERR) == HUP | ERR {
             // The kernel calls a connection that was reset writable, and a connect that failed hung up too.
             events.remove(Events::OUT);
@@ -92,6 +93,9 @@ fn asked(filter: EventFilter) -> i16 {
     }
     if filter.contains(EventFilter::OUT) {
         asked |= libc::POLLOUT;
+    }
+    if filter.contains(EventFilter::PRIORITY) {
+        asked |= libc::POLLPRI;
     }
     asked
 }
@@ -144,6 +148,7 @@ mod tests {
             (libc::POLLRDHUP, libc::EPOLLRDHUP),
             (libc::POLLHUP, libc::EPOLLHUP),
             (libc::POLLERR, libc::EPOLLERR),
+            (libc::POLLPRI, libc::EPOLLPRI),
         ] {
             assert_eq!(found(poll), epoll as u32);
         }

@@ -38,7 +38,7 @@ use crate::engine::{
     Validity, Wait, Wanted,
 };
 use crate::sys::calls::{call_error, refusal};
-use crate::{Error, Events, RegistrationError};
+use crate::{Error, EventFilter, Events, RegistrationError};
 
 /// An `epoll` set and the means to wake its waiters.
 ///
@@ -229,6 +229,9 @@ impl Backend for Epoll {
     type Memory = Memory;
 
     const KEPT: Kept = Kept::ForGood;
+    const CONDITIONS: EventFilter = EventFilter::ALL
+        .union(EventFilter::PRIORITY)
+        .union(EventFilter::FULL_HANGUP);
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         let identity = sys::identity(socket).map_err(refusal)?;
