@@ -23,9 +23,9 @@ pub(crate) enum Listener {
 
 /// The name of a socket. When it is dropped, a Unix socket's file is removed.
 #[derive(Debug)]
-pub(crate) enum Bound {
-    Address(SocketAddr),
-    Path(PathBuf),
+pub(crate) struct Bound {
+    name: String,
+    file: Option<PathBuf>,
 }
 
 impl Bound {
@@ -35,12 +35,12 @@ impl Bound {
             Endpoint::Host(name) if is_datagrams => {
                 let socket = UdpSocket::bind(name)?;
                 socket.set_nonblocking(true)?;
-                let bound = Bound::Address(socket.local_addr()?);
+                let bound = Bound::at(socket.local_addr()?);
                 Ok((Listener::Datagrams(socket), bound))
             }
             Endpoint::Host(name) => {
                 let listener = bind_tcp(name)?;
-                let bound = Bound::Address(listener.local_addr()?);
+                let bound = Bound::at(listener.local_addr()?);
                 Ok((Listener::Tcp(listener), bound))
             }
             #[cfg(unix)]
@@ -52,7 +52,11 @@ impl Bound {
                     }
                     outcome => outcome?,
                 };
-                Ok((Listener::Unix(listener), Bound::Path(path.clone())))
+                let bound = Bound {
+                    name: endpoint.to_string(),
+                    file: Some(path.clone()),
+                };
+                Ok((Listener::Unix(listener), bound))
             }
             Endpoint::Unix(_) => {
                 let reason = "no Unix socket can be had for this mode on this system";
@@ -60,11 +64,18 @@ impl Bound {
             }
         }
     }
+
+    fn at(address: SocketAddr) -> Self {
+        Bound {
+            name: address.to_string(),
+            file: None,
+        }
+    }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if let Bound::Path(path) = self {
+        if let Some(path) = &self.file {
             // Somebody may have done so already.
             let _ = std::fs::remove_file(path);
         }
@@ -73,10 +84,7 @@ impl Drop for Bound {
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Bound::Address(address) => address.fmt(f),
-            Bound::Path(path) => Endpoint::Unix(path.clone()).fmt(f),
-        }
+        f.write_str(&self.name)
     }
 }
 
