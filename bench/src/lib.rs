@@ -17,6 +17,7 @@ mod cases;
 mod client;
 mod count;
 mod descriptors;
+mod environment;
 mod figure;
 mod goals;
 mod implementation;
@@ -37,6 +38,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use self::case::{Effort, Order, Parameter, Setting};
+use self::environment::Environment;
 use self::implementation::Implementation;
 use self::run::Plan;
 
@@ -176,7 +178,9 @@ fn measure(arguments: Arguments) -> io::Result<()> {
     let json = arguments.json;
     let report = arguments.report.clone();
     let chosen = cases::named(&arguments.cases)?;
+    let quick = arguments.quick;
     let mut plan = plan(arguments);
+    let environment = Environment::now(quick, plan.effort.rounds);
     if let (false, Some(tool)) = (plan.only_time, count::missing_tool()) {
         let text = format!("counting needs {tool}, which is not installed");
         if plan.only_count {
@@ -205,7 +209,7 @@ fn measure(arguments: Arguments) -> io::Result<()> {
         }
     }
     if let Some(directory) = report {
-        report::write(&directory, &chosen, &rows)?;
+        report::write(&directory, &environment, &chosen, &rows)?;
     }
     failure
 }

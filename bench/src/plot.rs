@@ -1,4 +1,5 @@
-//! Plots of one figure: lines over a parameter, or bars where there is one value only.
+//! Plots of one figure: lines over a parameter, or bars where there is one value only. A thin line at each
+//! median goes from quartile to quartile.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,11 +16,22 @@ const SIZE: (u32, u32) = (960, 420);
 /// Of the names at the right.
 const LEGEND: u32 = 230;
 const FONT: &str = "sans-serif";
+/// How wide the line from quartile to quartile is.
+const SPREAD: u32 = 2;
 
-/// What one implementation found: a value for some of the horizontal places.
+/// What one implementation found.
 pub(crate) struct Series {
     pub(crate) implementation: Implementation,
-    pub(crate) points: Vec<(usize, f64)>,
+    pub(crate) points: Vec<Point>,
+}
+
+/// A median at one of the horizontal places.
+#[derive(Clone, Copy)]
+pub(crate) struct Point {
+    pub(crate) place: usize,
+    pub(crate) value: f64,
+    /// The quartiles, or twice the median.
+    pub(crate) range: [f64; 2],
 }
 
 /// Draw all series over the values of a parameter.
@@ -59,17 +71,20 @@ pub(crate) fn lines(
     } in series
     {
         let style = color(*implementation).stroke_width(width(*implementation));
-        let points = points
-            .iter()
-            .map(|&(place, value)| (SegmentValue::CenterOf(place), value));
-        chart.draw_series(LineSeries::new(points.clone(), style))?;
-        chart.draw_series(points.map(|point| Circle::new(point, 4, style.filled())))?;
+        let at = |place: usize, value: f64| (SegmentValue::CenterOf(place), value.max(0.0));
+        let medians = points.iter().map(|it| at(it.place, it.value));
+        chart.draw_series(LineSeries::new(medians.clone(), style))?;
+        chart.draw_series(medians.map(|point| Circle::new(point, 4, style.filled())))?;
+        chart.draw_series(points.iter().map(|it| {
+            let ends = it.range.map(|value| at(it.place, value));
+            PathElement::new(ends, color(*implementation).stroke_width(SPREAD))
+        }))?;
     }
 
     // The names, in the order in which the lines end.
     let mut names: Vec<_> = series
         .iter()
-        .filter_map(|it| Some((it.points.last()?.1, it.implementation)))
+        .filter_map(|it| Some((it.points.last()?.value, it.implementation)))
         .collect();
     names.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     for (line, (_, implementation)) in (0..).zip(names) {
@@ -118,7 +133,7 @@ pub(crate) fn bars(path: &Path, figure: Figure, series: &[Series]) -> Result<(),
         .axis_desc_style((FONT, 16))
         .draw()?;
     for (index, it) in series.iter().enumerate() {
-        let Some(&(_, value)) = it.points.first() else {
+        let Some(&Point { value, range, .. }) = it.points.first() else {
             continue;
         };
         let corners = [
@@ -128,7 +143,12 @@ pub(crate) fn bars(path: &Path, figure: Figure, series: &[Series]) -> Result<(),
         let mut bar = Rectangle::new(corners, color(it.implementation).filled());
         bar.set_margin(5, 5, 0, 0);
         chart.draw_series([bar])?;
-        let at = (value.max(0.0), SegmentValue::CenterOf(place(index)));
+        let ends = range.map(|value| (value.max(0.0), SegmentValue::CenterOf(place(index))));
+        chart.draw_series([PathElement::new(ends, BLACK.stroke_width(SPREAD))])?;
+        let at = (
+            value.max(range[1]).max(0.0),
+            SegmentValue::CenterOf(place(index)),
+        );
         let style = text(Pos::new(HPos::Left, VPos::Center));
         let label = EmptyElement::at(at) + Text::new(grouped(value), (8, 0), style);
         chart.draw_series([label])?;
@@ -143,8 +163,10 @@ fn text(position: Pos) -> TextStyle<'static> {
 
 /// The end of the axis of values.
 fn top(series: &[Series]) -> f64 {
-    let values = series.iter().flat_map(|it| it.points.iter());
-    let most = values.map(|&(_, value)| value).fold(0.0, f64::max);
+    let points = series.iter().flat_map(|it| it.points.iter());
+    let most = points
+        .map(|it| it.value.max(it.range[1]))
+        .fold(0.0, f64::max);
     if most > 0.0 { most * 1.05 } else { 1.0 }
 }
 

@@ -5,39 +5,62 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::case::{Case, Setting};
+use crate::case::{Case, Parameter, Setting};
+use crate::environment::Environment;
 use crate::figure::Figure;
 use crate::goals::{self, GOALS};
-use crate::plot::{self, Series};
+use crate::plot::{self, Point, Series};
 use crate::row::{self, Row};
 
 const STYLE: &str = "\
 body { font: 16px/1.5 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h2 { margin-top: 3rem; border-top: 1px solid #ccc; padding-top: 1rem }
 h3 { font-size: 1rem; margin-bottom: 0 }
-img { max-width: 100% }
-table { border-collapse: collapse; font-size: 0.9rem; margin: 1rem 0 }
-th, td { padding: 0.15rem 0.7rem; text-align: right; border-bottom: 1px solid #eee }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem }
+dd { margin: 0; overflow-wrap: anywhere }
+/* What is wider than the window is moved by itself. */
+.wide { overflow-x: auto; margin: 1rem 0 }
+.wide img { min-width: 44rem; width: 100%; display: block }
+table { border-collapse: collapse; font-size: 0.9rem }
+th, td { padding: 0.15rem 0.7rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap }
 th:first-child, td:first-child, .words td, .words th { text-align: left }
+.words td { white-space: normal; vertical-align: top; min-width: 7rem }
 tr.ours { font-weight: bold }
+.met { color: #17692b } .missed { color: #a3191f } .not { color: #666 }
 ";
 
-/// Write `index.html` with its plots, `goals.md` and `rows.json`.
-pub(crate) fn write(directory: &Path, cases: &[&Case], rows: &[Row]) -> io::Result<()> {
+/// Write `index.html` with its plots, `goals.md`, `rows.json` and `run.json`.
+pub(crate) fn write(
+    directory: &Path,
+    environment: &Environment,
+    cases: &[&Case],
+    rows: &[Row],
+) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     fs::write(directory.join("goals.md"), goals::markdown(rows))?;
     let lines: String = rows.iter().map(|row| format!("{}\n", row.json())).collect();
     fs::write(directory.join("rows.json"), lines)?;
+    fs::write(
+        directory.join("run.json"),
+        format!("{}\n", environment.json()),
+    )?;
 
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>socknotify: measurements</title>\n<style>\n{STYLE}</style>\n\
-         <h1>socknotify: measurements</h1>\n<p>{}. Medians of the rounds; quartiles are those of the figure that the ratio is of. \
-         Ratios are to the first row. \
+         <h1>socknotify: measurements</h1>\n{}\
+         <p>Medians of the rounds; quartiles, also the thin lines in the plots, are those of the figure that the \
+         ratio is of. Ratios are to the first row. One with ≈ says nothing: its quartiles and those of the first \
+         row overlap, so the spread between rounds is larger than the difference. \
          Ratios within one run are what counts: absolute figures are the machine's.</p>\n",
-        machine()
+        run(environment)
     );
-    page += &goals_table(rows);
+    let links = cases
+        .iter()
+        .map(|case| format!("<a href=\"#{0}\">{0}</a>", case.name));
+    page += &format!("<p>{}</p>\n", links.collect::<Vec<_>>().join(" · "));
+    page += &goals_table(cases, rows);
     for case in cases {
         let rows: Vec<_> = rows.iter().filter(|row| row.case == case.name).collect();
         page += &section(directory, case, &rows)?;
@@ -45,31 +68,36 @@ pub(crate) fn write(directory: &Path, cases: &[&Case], rows: &[Row]) -> io::Resu
     fs::write(directory.join("index.html"), page)
 }
 
-/// "2 processors, Linux 6.18".
-fn machine() -> String {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let system = rustix::system::uname();
-    let (name, release) = (system.sysname(), system.release());
-    let release = release.to_string_lossy();
-    let release = release.split('-').next().unwrap_or_default();
-    format!(
-        "{processors} processors, {} {release}",
-        name.to_string_lossy()
-    )
+/// When, where and how it was made.
+fn run(environment: &Environment) -> String {
+    let entries = environment.entries().into_iter();
+    let entries = entries.map(|(name, value)| format!("<dt>{name}<dd>{}\n", escaped(value)));
+    format!("<dl>\n{}</dl>\n", entries.collect::<String>())
 }
 
-fn goals_table(rows: &[Row]) -> String {
+fn goals_table(cases: &[&Case], rows: &[Row]) -> String {
     let mut table = String::from(
-        "<h2>Goals</h2>\n<table class=\"words\">\
-         <tr><th>case<th>against<th>goal<th>measured\n",
+        "<h2>Goals</h2>\n<div class=\"wide\"><table class=\"words\">\
+         <tr><th>case<th>against<th>goal<th>measured<th>result\n",
     );
     for goal in &GOALS {
-        let measured = goal.measured(rows).unwrap_or_else(|| "not run".to_owned());
-        let cells = [goal.case, goal.against, goal.goal, &measured];
-        let cells: String = cells.map(|it| format!("<td>{}", escaped(it))).concat();
-        table += &format!("<tr>{cells}\n");
+        let section = goal.measure.case;
+        let case = match cases.iter().any(|case| case.name == section) {
+            true => format!("<a href=\"#{section}\">{}</a>", escaped(goal.case)),
+            false => escaped(goal.case),
+        };
+        let result = goal.result(rows);
+        let class = result.split(' ').next().unwrap_or_default();
+        writeln!(
+            table,
+            "<tr><td>{case}<td>{}<td>{}<td>{}<td class=\"{class}\">{result}",
+            escaped(goal.against),
+            goal.limits(),
+            goal.measured(rows),
+        )
+        .expect("memory takes it");
     }
-    table + "</table>\n"
+    table + "</table></div>\n"
 }
 
 /// A plot for each setting of all but the last axis, and below it the tables.
@@ -105,7 +133,12 @@ fn section(directory: &Path, case: &Case, rows: &[&Row]) -> io::Result<String> {
                 _ => plot::lines(&path, axis.parameter, &values, figure, &series),
             }
             .map_err(|error| io::Error::other(error.to_string()))?;
-            writeln!(section, "<p><img src=\"{name}\" alt=\"\"></p>").expect("memory takes it");
+            let text = alternative(case, axis.parameter, figure, &series);
+            writeln!(
+                section,
+                "<div class=\"wide\"><img src=\"{name}\" alt=\"{text}\"></div>"
+            )
+            .expect("memory takes it");
         }
         for setting in distinct(rows.iter().map(|row| row.setting.clone())) {
             let rows = rows.iter().filter(|row| row.setting == setting);
@@ -133,16 +166,44 @@ fn series(rows: &[&Row], figure: Figure, place: impl Fn(&Row) -> Option<usize>) 
         Series {
             implementation,
             points: rows
-                .filter_map(|row| Some((place(row)?, row.get(figure)?)))
+                .filter_map(|row| {
+                    let value = row.get(figure)?;
+                    Some(Point {
+                        place: place(row)?,
+                        value,
+                        range: row.spread.get(&figure).copied().unwrap_or([value; 2]),
+                    })
+                })
                 .collect(),
         }
     });
     series.filter(|series| !series.points.is_empty()).collect()
 }
 
+/// What a plot shows, for who does not see it. The tables below it have the values.
+fn alternative(case: &Case, parameter: Parameter, figure: Figure, series: &[Series]) -> String {
+    let series = series.iter().filter_map(|it| {
+        let [least, most] =
+            [f64::min, f64::max].map(|pick| it.points.iter().map(|point| point.value).reduce(pick));
+        let (least, most) = (figure.show(least?), figure.show(most?));
+        Some(match least == most {
+            true => format!("{} {least}", it.implementation),
+            false => format!("{} {least} to {most}", it.implementation),
+        })
+    });
+    let series: Vec<_> = series.collect();
+    format!(
+        "{}: {} by {}. {}.",
+        case.name,
+        figure.unit(),
+        parameter.unit(),
+        series.join("; ")
+    )
+}
+
 fn table(case: &Case, setting: &Setting, rows: &[&Row]) -> String {
     let columns = row::columns(rows.iter().copied());
-    let mut table = format!("<table><tr><th>{setting}");
+    let mut table = format!("<div class=\"wide\"><table><tr><th>{setting}");
     for column in &columns {
         write!(table, "<th>{}", column.heading()).expect("memory takes it");
     }
@@ -160,10 +221,9 @@ fn table(case: &Case, setting: &Setting, rows: &[&Row]) -> String {
         }
         let spread = row.show_spread(case.compared_by);
         write!(table, "<td>{}", spread.unwrap_or_default()).expect("memory takes it");
-        let ratio = row.ratio.map(|it| format!("{it:.2}"));
-        writeln!(table, "<td>{}", ratio.unwrap_or_default()).expect("memory takes it");
+        writeln!(table, "<td>{}", row.show_ratio().unwrap_or_default()).expect("memory takes it");
     }
-    table + "</table>\n"
+    table + "</table></div>\n"
 }
 
 /// Each once, in the order in which they come first.

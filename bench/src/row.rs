@@ -18,11 +18,19 @@ pub(crate) struct Row {
     pub(crate) spread: Spread,
     /// Of the figure that the case is compared by, to the reference's.
     pub(crate) ratio: Option<f64>,
+    /// The quartiles of that figure overlap with the reference's: the run does not say which one is better.
+    pub(crate) is_within_spread: bool,
 }
 
 impl Row {
     pub(crate) fn get(&self, figure: Figure) -> Option<f64> {
         self.figures.get(&figure).copied()
+    }
+
+    /// The ratio, with a mark where it says nothing.
+    pub(crate) fn show_ratio(&self) -> Option<String> {
+        let mark = if self.is_within_spread { "≈ " } else { "" };
+        self.ratio.map(|ratio| format!("{mark}{ratio:.2}"))
     }
 
     /// Such as "118..131".
@@ -51,6 +59,8 @@ impl Row {
         }
         if let Some(ratio) = self.ratio {
             object.insert("ratio".into(), json!(ratio));
+            let is_within_spread = json!(self.is_within_spread);
+            object.insert("ratio_is_within_spread".into(), is_within_spread);
         }
         Value::Object(object)
     }
@@ -88,9 +98,6 @@ pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
         if has_spread {
             print!(" {:>13}", row.show_spread(figure).unwrap_or_default());
         }
-        match row.ratio {
-            Some(ratio) => println!(" {ratio:>7.2}"),
-            None => println!(),
-        }
+        println!(" {:>7}", row.show_ratio().unwrap_or_default());
     }
 }

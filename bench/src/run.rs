@@ -162,19 +162,26 @@ fn rows(
     sides
         .filter(|(_, found)| !found.medians.is_empty())
         .map(|(&implementation, Summary { medians, spread })| {
-            let value = medians.get(&case.compared_by).copied();
-            let reference = value.map(|value| *reference.get_or_insert(value));
+            let figure = case.compared_by;
+            let value = medians.get(&figure).copied();
+            let range = spread.get(&figure).copied();
+            let is_reference = reference.is_none();
+            let reference = value.map(|value| *reference.get_or_insert((value, range)));
+            let ratio = value.zip(reference).map(|(value, (of, _))| value / of);
+            let ranges = range.zip(reference.and_then(|(_, range)| range));
             Row {
                 case: case.name,
                 implementation,
                 setting: setting.clone(),
-                ratio: value
-                    .zip(reference)
-                    .map(|(value, of)| value / of)
-                    .filter(|ratio| ratio.is_finite()),
+                ratio: ratio.filter(|ratio| ratio.is_finite()),
+                is_within_spread: !is_reference && ranges.is_some_and(overlap),
                 figures: medians,
                 spread,
             }
         })
         .collect()
+}
+
+fn overlap((one, other): ([f64; 2], [f64; 2])) -> bool {
+    one[0] <= other[1] && other[0] <= one[1]
 }

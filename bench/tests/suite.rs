@@ -26,6 +26,8 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
     let page = std::fs::read_to_string(directory.join("index.html")).expect("a page");
     let cases = cases();
     assert!(!cases.is_empty());
+    assert_tells_of_the_run(&page, &directory);
+    assert_goals_have_results(&page, &directory, &cases);
     for case in cases {
         let rows: Vec<_> = rows.iter().filter(|row| row["case"] == *case).collect();
         let is_ours = |row: &&&Value| {
@@ -51,10 +53,63 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
             }
         }
         let plot = format!("{case}-0.svg");
-        assert!(page.contains(&plot), "{plot} is on the page");
+        let image = format!("<img src=\"{plot}\" alt=\"{case}: ");
+        assert!(
+            page.contains(&image),
+            "{plot} is on the page, with words for it"
+        );
+        assert!(page.contains(&format!("<h2 id=\"{case}\">")));
         let plot = std::fs::read_to_string(directory.join(plot)).expect("a plot");
         assert!(plot.contains("</svg>"));
     }
+}
+
+/// When, where and how it was made.
+fn assert_tells_of_the_run(page: &str, directory: &Path) {
+    let text = std::fs::read_to_string(directory.join("run.json")).expect("the run");
+    let run: Value = serde_json::from_str(&text).expect("JSON");
+    for name in [
+        "date",
+        "commit",
+        "processor",
+        "system",
+        "load_average_before",
+    ] {
+        let value = run[name].as_str().unwrap_or_default();
+        assert!(!value.is_empty() && page.contains(value), "{name}: {run}");
+    }
+    assert_eq!(run["effort"], "quick, rounds: 1");
+    let command = run["command"].as_str().expect("a command");
+    assert!(
+        command.contains(" --quick --timed --rounds=1 "),
+        "{command}"
+    );
+}
+
+/// Each was met or missed, or is not about what was run.
+fn assert_goals_have_results(page: &str, directory: &Path, cases: &[String]) {
+    let table = std::fs::read_to_string(directory.join("goals.md")).expect("a table");
+    let results = table.lines().skip(2).map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
+        let (measured, result) = (cells[3], cells[4].trim());
+        assert_eq!(measured.trim().is_empty(), result == "not run", "{line}");
+        assert!(
+            ["met", "missed", "not run"]
+                .iter()
+                .any(|it| result.starts_with(it)),
+            "{line}"
+        );
+        result.to_owned()
+    });
+    let results: BTreeSet<_> = results.collect();
+    assert!(
+        results.contains("not run") && results.len() > 1,
+        "{results:?}"
+    );
+    let links = cases
+        .iter()
+        .filter(|case| page.contains(&format!("<td><a href=\"#{case}\">")));
+    assert!(links.count() >= 8);
 }
 
 #[test]
