@@ -11,16 +11,17 @@ use crate::clients::stats;
 use crate::program::{PROGRAM, Server, eventually};
 
 fn load(address: &str, mode: &str, arguments: &[&str]) -> io::Result<Output> {
-    Command::new(PROGRAM)
-        .args(["load", "--connect", address, "--mode", mode])
-        .args(["--seconds", "0.5"])
-        .args(arguments)
-        .output()
+    let mut command = Command::new(PROGRAM);
+    command.args(["load", "--connect", address, "--mode", mode]);
+    if !arguments.contains(&"--seconds") {
+        command.args(["--seconds", "1"]);
+    }
+    command.args(arguments).output()
 }
 
 #[test]
 fn requests_are_made_and_answered_in_both_modes() -> io::Result<()> {
-    for (mode, connections, pipeline) in [("echo", 50, 1), ("http", 50, 1), ("http", 3, 16)] {
+    for (mode, connections, pipeline) in [("echo", 10, 1), ("http", 10, 1), ("http", 3, 16)] {
         let server = Server::start(mode, &[])?;
         let (connections_text, pipeline_text) = (connections.to_string(), pipeline.to_string());
         let arguments = [
@@ -40,7 +41,7 @@ fn requests_are_made_and_answered_in_both_modes() -> io::Result<()> {
         assert_eq!(report["fates"]["served"], connections, "{report}");
         assert_eq!(report["end"], "in_time");
         assert_eq!(report["problems"], json!([]));
-        assert!(report["seconds"].as_f64() >= Some(0.5), "{report}");
+        assert!(report["seconds"].as_f64() >= Some(1.0), "{report}");
         assert!(report["requests"].as_u64() > Some(0), "{report}");
         assert!(
             report["requests_per_second"].as_f64() > Some(0.0),
@@ -76,10 +77,16 @@ fn a_server_that_answers_something_else_is_an_error_that_says_what() -> io::Resu
         ("echo", "http", "it is the request itself; try --mode echo"),
     ] {
         let server = Server::start(serves, &[])?;
-        let output = load(&server.address.to_string(), asks, &["--json"])?;
+        // It is over when all of them have had their answers.
+        let output = load(
+            &server.address.to_string(),
+            asks,
+            &["--json", "--seconds", "600"],
+        )?;
         let report = failed(&output)?;
         assert_eq!(report["errors"], 100, "{report}");
         assert_eq!(report["fates"]["wrong"], 100, "{report}");
+        assert_eq!(report["end"], "no_connection_left", "{report}");
         assert_tells(&report, words);
         server.stop()?;
     }
