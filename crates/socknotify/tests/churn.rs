@@ -12,6 +12,9 @@
 #![cfg(unix)]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::io::{self, Write};
@@ -33,12 +36,6 @@ use support::{
     AsSocket, BorrowedSocket, PATIENCE, Pair, counted, descriptors, drain, expect_nothing, port,
     port_with, raise_limit,
 };
-
-for_every_backend! {
-    registered_sockets_come_and_go,
-    owned_connections_come_and_go,
-    c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up,
-}
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -289,6 +286,7 @@ impl World {
     }
 }
 
+#[for_every_backend]
 fn registered_sockets_come_and_go(backend: Backend) -> io::Result<()> {
     churn(backend, |backend, rounds| {
         let world = World {
@@ -508,6 +506,7 @@ impl Owner {
     }
 }
 
+#[for_every_backend]
 fn owned_connections_come_and_go(backend: Backend) -> io::Result<()> {
     churn(backend, |backend, rounds| {
         let owner = Owner {
@@ -550,6 +549,7 @@ fn owned_connections_come_and_go(backend: Backend) -> io::Result<()> {
 /// it for the level-triggered registration, and may do so late: when an edge was enabled since, and has come.
 ///
 /// A race, which is tried for some seconds.
+#[for_every_backend]
 fn c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up(
     backend: Backend,
 ) -> io::Result<()> {

@@ -6,6 +6,9 @@
 #![cfg(unix)]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::io;
@@ -19,13 +22,6 @@ use socknotify::{Backend, CompletionPort, Entry, EventFilter, Registration};
 
 use support::trigger::{EDGE, EDGE_ONCE, LEVEL, ONCE};
 use support::{Pair, drain_port, port, port_with, raise_limit, thread_time, wait_in_vain};
-
-for_every_backend! {
-    e4_a_wait_below_a_millisecond_ends_below_a_millisecond,
-    e4_a_wait_below_a_millisecond_for_a_place_does_too,
-    an_edge_is_enabled_as_soon_beside_thousands_of_ready_sockets,
-    a_batch_takes_time_in_proportion_to_its_entries,
-}
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -50,6 +46,7 @@ fn expect_short_waits(port: &CompletionPort) {
     }
 }
 
+#[for_every_backend]
 fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> io::Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port(backend)?;
@@ -61,6 +58,7 @@ fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> i
     Ok(())
 }
 
+#[for_every_backend]
 fn e4_a_wait_below_a_millisecond_for_a_place_does_too(backend: Backend) -> io::Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port_with(backend, 1)?;
@@ -123,6 +121,7 @@ fn enabling_beside(backend: Backend, count: usize) -> io::Result<Duration> {
     }))
 }
 
+#[for_every_backend]
 fn an_edge_is_enabled_as_soon_beside_thousands_of_ready_sockets(
     backend: Backend,
 ) -> io::Result<()> {
@@ -165,6 +164,7 @@ fn applying(
     Ok(best)
 }
 
+#[for_every_backend]
 fn a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Result<()> {
     const FEW: usize = 2000;
     const MANY: usize = 16_000;

@@ -5,6 +5,9 @@
 #![cfg(unix)]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::io::{self, Write};
@@ -19,14 +22,6 @@ use support::{
     Pair, counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed,
     port, port_with, raise_limit, take_number, thread_time,
 };
-
-for_every_backend! {
-    g3_hundreds_of_duplicates_give_no_false_notification_and_no_busy_loop,
-    g3_hundreds_of_duplicates_leave_the_registered_sockets_alone,
-    g3_a_duplicate_gives_no_busy_loop_however_many_places_there_are,
-    g3_a_duplicate_gives_no_busy_loop_where_places_are_unlimited,
-    c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now,
-}
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -74,6 +69,7 @@ fn expect_rest(port: &CompletionPort) {
     expect_quiet(port);
 }
 
+#[for_every_backend]
 fn g3_hundreds_of_duplicates_give_no_false_notification_and_no_busy_loop(
     backend: Backend,
 ) -> io::Result<()> {
@@ -92,6 +88,7 @@ fn g3_hundreds_of_duplicates_give_no_false_notification_and_no_busy_loop(
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_hundreds_of_duplicates_leave_the_registered_sockets_alone(
     backend: Backend,
 ) -> io::Result<()> {
@@ -141,6 +138,7 @@ fn expect_rest_with(backend: Backend, places: usize) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_a_duplicate_gives_no_busy_loop_however_many_places_there_are(
     backend: Backend,
 ) -> io::Result<()> {
@@ -150,6 +148,7 @@ fn g3_a_duplicate_gives_no_busy_loop_however_many_places_there_are(
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_a_duplicate_gives_no_busy_loop_where_places_are_unlimited(
     backend: Backend,
 ) -> io::Result<()> {
@@ -161,6 +160,7 @@ fn g3_a_duplicate_gives_no_busy_loop_where_places_are_unlimited(
 
 /// The duplicate becomes ready. That is no edge of the socket that has the number now, which was
 /// readable when it was enabled.
+#[for_every_backend]
 fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
     backend: Backend,
 ) -> io::Result<()> {

@@ -3,6 +3,9 @@
 #![cfg(unix)]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::io::{self, Read, Seek};
@@ -14,10 +17,7 @@ use socknotify::owned::{Event, FileCompletion, FileOperation, Port};
 
 use support::PATIENCE;
 
-for_every_backend! {
-    o4_a_file_that_must_not_grow_is_written_in_part_and_then_not_at_all,
-}
-
+#[for_every_backend]
 fn o4_a_file_that_must_not_grow_is_written_in_part_and_then_not_at_all(
     backend: Backend,
 ) -> io::Result<()> {

@@ -9,6 +9,9 @@
 #![cfg(unix)]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::fmt;
@@ -33,22 +36,6 @@ use support::{
     expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
     to_lonely_number, uninterrupted, wait_readiness,
 };
-
-for_every_backend! {
-    a_child_is_told_that_the_port_is_not_its_own,
-    a_child_is_told_so_while_other_threads_use_the_port,
-    a_child_that_closes_and_drops_what_it_inherited_does_no_harm,
-    a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it,
-    g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop,
-    g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop,
-    g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own,
-    g3_a_child_registers_while_threads_of_its_parent_do,
-    g3_an_inherited_socket_lives_on_while_its_number_is_used_again,
-    g3_registrations_go_on_while_a_child_has_inherited_all_sockets,
-    g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of,
-    g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open,
-    o8_a_child_begins_nothing_and_its_parents_operations_complete,
-}
 
 /// A child process. It is killed and waited for at the latest when this goes.
 struct Child(Option<Pid>);
@@ -142,6 +129,7 @@ fn call_everything(port: &CompletionPort, pair: &Pair) -> u8 {
     0
 }
 
+#[for_every_backend]
 fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
@@ -178,6 +166,7 @@ fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<
 }
 
 /// The child inherits locks in the state that other threads had them in at that moment.
+#[for_every_backend]
 fn a_child_is_told_so_while_other_threads_use_the_port(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 2)?;
     let pair = Pair::unix()?;
@@ -216,6 +205,7 @@ impl fmt::Write for Nowhere {
     }
 }
 
+#[for_every_backend]
 fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
     backend: Backend,
 ) -> io::Result<()> {
@@ -255,6 +245,7 @@ fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
     })
 }
 
+#[for_every_backend]
 fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
     backend: Backend,
 ) -> io::Result<()> {
@@ -289,6 +280,7 @@ fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
     backend: Backend,
 ) -> io::Result<()> {
@@ -316,6 +308,7 @@ fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop(
     backend: Backend,
 ) -> io::Result<()> {
@@ -383,6 +376,7 @@ fn serve_inherited(backend: Backend, pair: &Pair, ready: impl Fn()) -> u8 {
 }
 
 /// How the socket is registered with the parent's port does not matter, and is not touched.
+#[for_every_backend]
 fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
     backend: Backend,
 ) -> io::Result<()> {
@@ -430,6 +424,7 @@ fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
 }
 
 /// Whatever threads of the parent were about when it was forked.
+#[for_every_backend]
 fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::Result<()> {
     let stop = AtomicBool::new(false);
     let inherited = Pair::unix()?;
@@ -469,6 +464,7 @@ fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::
     })
 }
 
+#[for_every_backend]
 fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
     backend: Backend,
 ) -> io::Result<()> {
@@ -504,6 +500,7 @@ fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
     backend: Backend,
 ) -> io::Result<()> {
@@ -556,6 +553,7 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
 }
 
 /// The port is something to poll among others, and is asked whenever it is readable.
+#[for_every_backend]
 fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
     backend: Backend,
 ) -> io::Result<()> {
@@ -594,6 +592,7 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
 
 /// The child has the port's descriptors, and not the sockets. Each way to close a connection that is
 /// armed reaches the peer.
+#[for_every_backend]
 fn g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open(backend: Backend) -> io::Result<()> {
     for way in 0..3 {
         let port = Port::<Socket>::from(port(backend)?);
@@ -634,6 +633,7 @@ fn g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open(backend: Backend)
     Ok(())
 }
 
+#[for_every_backend]
 fn o8_a_child_begins_nothing_and_its_parents_operations_complete(
     backend: Backend,
 ) -> io::Result<()> {

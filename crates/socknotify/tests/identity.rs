@@ -9,6 +9,9 @@
 //! A program of its own, because of the numbers.
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::io::{self, Write};
@@ -32,22 +35,6 @@ use support::{
 };
 #[cfg(unix)]
 use support::{CloseAtEnd, GLANCE, asleep, raw, this_thread, wait_for_waiting};
-
-for_every_backend! {
-    b3_a_new_socket_under_an_old_key_can_be_disabled,
-    b4_a_new_socket_under_an_old_key_can_be_removed,
-    a2_a_new_socket_under_an_old_key_belongs_to_its_port,
-    d3_a_new_stream_under_the_key_of_a_datagram_socket_is_hung_up,
-    d3_a_new_datagram_socket_under_the_key_of_a_stream_is_not_hung_up,
-    #[cfg(unix)]
-    b10_what_is_no_socket_is_refused_under_the_number_of_one,
-    c6_a_new_socket_under_an_old_key_is_armed_again_like_any,
-    #[cfg(unix)]
-    f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready,
-    g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number,
-    #[cfg(unix)]
-    g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified,
-}
 
 /// The key of the socket that is closed, and of what has its number then.
 const KEY: usize = 0;
@@ -159,6 +146,7 @@ fn enabled_again(
     Ok((replaced, new, theirs))
 }
 
+#[for_every_backend]
 fn b3_a_new_socket_under_an_old_key_can_be_disabled(backend: Backend) -> io::Result<()> {
     for batch in BATCHES {
         for delivered in [false, true] {
@@ -177,6 +165,7 @@ fn b3_a_new_socket_under_an_old_key_can_be_disabled(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn b4_a_new_socket_under_an_old_key_can_be_removed(backend: Backend) -> io::Result<()> {
     for batch in BATCHES {
         for delivered in [false, true] {
@@ -201,6 +190,7 @@ fn b4_a_new_socket_under_an_old_key_can_be_removed(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn a2_a_new_socket_under_an_old_key_belongs_to_its_port(backend: Backend) -> io::Result<()> {
     for batch in BATCHES {
         for delivered in [false, true] {
@@ -228,6 +218,7 @@ fn a2_a_new_socket_under_an_old_key_belongs_to_its_port(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn d3_a_new_stream_under_the_key_of_a_datagram_socket_is_hung_up(
     backend: Backend,
 ) -> io::Result<()> {
@@ -253,6 +244,7 @@ fn d3_a_new_stream_under_the_key_of_a_datagram_socket_is_hung_up(
     Ok(())
 }
 
+#[for_every_backend]
 fn d3_a_new_datagram_socket_under_the_key_of_a_stream_is_not_hung_up(
     backend: Backend,
 ) -> io::Result<()> {
@@ -277,6 +269,7 @@ fn d3_a_new_datagram_socket_under_the_key_of_a_stream_is_not_hung_up(
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn b10_what_is_no_socket_is_refused_under_the_number_of_one(backend: Backend) -> io::Result<()> {
     for batch in BATCHES {
         let fired = Fired::new(backend, Kind::LOCAL, batch)?;
@@ -302,6 +295,7 @@ fn b10_what_is_no_socket_is_refused_under_the_number_of_one(backend: Backend) ->
 }
 
 /// Whatever became of it, the new registration goes on like any other, alone and in batches.
+#[for_every_backend]
 fn c6_a_new_socket_under_an_old_key_is_armed_again_like_any(backend: Backend) -> io::Result<()> {
     for batch in BATCHES {
         let (replaced, new, mut theirs) = enabled_again(backend, batch)?;
@@ -332,6 +326,7 @@ fn c6_a_new_socket_under_an_old_key_is_armed_again_like_any(backend: Backend) ->
 /// Each batch arms one-shots that are ready, which is enough for the call, and one whose number stands for
 /// another socket by then.
 #[cfg(unix)]
+#[for_every_backend]
 fn f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready(
     backend: Backend,
 ) -> io::Result<()> {
@@ -376,6 +371,7 @@ fn f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready(
 }
 
 /// Unconnected streams are hung up and writable for the kernel, which is nothing to the port.
+#[for_every_backend]
 fn g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number(
     backend: Backend,
 ) -> io::Result<()> {
@@ -405,6 +401,7 @@ fn g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number
 /// The promise not to close it was not made: the call has only the number. Windows has the registration live
 /// on with the duplicate.
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified(
     backend: Backend,
 ) -> io::Result<()> {

@@ -6,6 +6,9 @@
 #![cfg(all(unix, not(kqueue_stand_in)))]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -18,14 +21,6 @@ use socknotify::{Backend, Entry, EventFilter, Events, Registration};
 
 use support::trigger::{EVERY, LEVEL, ONCE};
 use support::{Pair, drain_port, port, port_with, raise_limit};
-
-for_every_backend! {
-    a6_an_idle_registration_costs_a_small_fixed_record,
-    a6_traffic_does_not_make_a_registration_cost_more,
-    registering_again_and_dequeuing_allocates_nothing,
-    posting_and_dequeuing_allocates_nothing,
-    arming_and_taking_owned_connections_allocates_nothing,
-}
 
 thread_local! {
     /// How many bytes this thread has allocated and not freed, and how often it has allocated.
@@ -68,6 +63,7 @@ fn allocations() -> usize {
     HELD.get().1
 }
 
+#[for_every_backend]
 fn a6_an_idle_registration_costs_a_small_fixed_record(backend: Backend) -> io::Result<()> {
     // A record of a few machine words, with room to grow into.
     const ENOUGH: usize = 256;
@@ -93,6 +89,7 @@ fn a6_an_idle_registration_costs_a_small_fixed_record(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn a6_traffic_does_not_make_a_registration_cost_more(backend: Backend) -> io::Result<()> {
     const BYTES: usize = 1 << 16;
     let port = port(backend)?;
@@ -140,6 +137,7 @@ fn a6_traffic_does_not_make_a_registration_cost_more(backend: Backend) -> io::Re
 }
 
 /// The call that servers make over and over, with a buffer that is the caller's.
+#[for_every_backend]
 fn registering_again_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     for trigger in [ONCE, LEVEL] {
         let port = port_with(backend, 1)?;
@@ -180,6 +178,7 @@ fn registering_again_and_dequeuing_allocates_nothing(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
@@ -214,6 +213,7 @@ fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
 }
 
 /// With deadlines that move, too.
+#[for_every_backend]
 fn arming_and_taking_owned_connections_allocates_nothing(backend: Backend) -> io::Result<()> {
     const CONNECTIONS: usize = 20;
     let port = Port::<socket2::Socket, u64>::from(port(backend)?);

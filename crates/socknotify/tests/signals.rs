@@ -5,6 +5,9 @@
 #![cfg(unix)]
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::io;
@@ -22,14 +25,6 @@ use support::{
     PATIENCE, Pair, asleep, port, port_with, take_number, this_thread, uninterrupted,
     wait_for_waiting, wait_until,
 };
-
-for_every_backend! {
-    e4_a_signal_neither_ends_a_wait_nor_lengthens_it,
-    e4_a_signal_does_not_lengthen_the_wait_for_a_place,
-    e4_a_signal_does_not_keep_packets_from_coming,
-    f3_a_signal_does_not_change_who_is_next,
-    g3_a_signal_gives_no_false_notification_of_a_duplicate,
-}
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 
@@ -86,6 +81,7 @@ fn wait_in_vain(port: &Arc<CompletionPort>, timeout: Duration) -> Duration {
     waited
 }
 
+#[for_every_backend]
 fn e4_a_signal_neither_ends_a_wait_nor_lengthens_it(backend: Backend) -> io::Result<()> {
     catch_signals();
     let port = Arc::new(port_with(backend, 2)?);
@@ -101,6 +97,7 @@ fn e4_a_signal_neither_ends_a_wait_nor_lengthens_it(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn e4_a_signal_does_not_lengthen_the_wait_for_a_place(backend: Backend) -> io::Result<()> {
     catch_signals();
     let port = Arc::new(port_with(backend, 1)?);
@@ -113,6 +110,7 @@ fn e4_a_signal_does_not_lengthen_the_wait_for_a_place(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result<()> {
     const BYTES: usize = 300;
     catch_signals();
@@ -146,6 +144,7 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
     sending.join().expect("no panic")
 }
 
+#[for_every_backend]
 fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 4;
     catch_signals();
@@ -189,6 +188,7 @@ fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
 
 /// What is reported under a number is checked before it is notified. A signal that comes at that moment
 /// does not let it pass.
+#[for_every_backend]
 fn g3_a_signal_gives_no_false_notification_of_a_duplicate(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = 20_000;
     catch_signals();

@@ -8,6 +8,9 @@
 //! `SOCKNOTIFY_STRESS_ROUNDS` sets how many times over; the seeds are fixed.
 
 #[macro_use]
+extern crate socknotify_test_macros;
+
+#[macro_use]
 mod support;
 
 use std::collections::HashSet;
@@ -26,10 +29,6 @@ use support::{
     CloseAtEnd, PATIENCE, Pair, counted, descriptors, drain_port, non_blocking, port_with,
     raise_limit, wait_until,
 };
-
-for_every_backend! {
-    every_byte_is_accounted_for,
-}
 
 const THREADS: usize = 64;
 const SENDERS: usize = 4;
@@ -236,6 +235,7 @@ fn resident() -> usize {
     kilobytes.unwrap_or(0) * 1024
 }
 
+#[for_every_backend]
 fn every_byte_is_accounted_for(backend: Backend) -> io::Result<()> {
     // One backend after the other: the descriptors of the process are counted.
     static ONE: Mutex<()> = Mutex::new(());

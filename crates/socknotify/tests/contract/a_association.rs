@@ -15,32 +15,10 @@ use crate::support::{
     port, take_number,
 };
 
-for_every_backend! {
-    a1_one_call_registers_any_number_of_sockets,
-    a1_sockets_of_every_kind_can_be_registered,
-    a2_a_second_port_is_refused_and_the_first_is_untouched,
-    a2_a_registration_that_is_not_enabled_still_belongs_to_its_port,
-    a2_a_socket_is_free_again_when_its_removal_was_notified,
-    a2_a_socket_is_free_again_when_its_port_is_closed,
-    a2_a_socket_is_free_again_when_its_port_is_dropped,
-    a2_a_new_socket_under_an_old_number_is_free,
-    a3_enable_overwrites_the_filter,
-    a3_enable_overwrites_the_trigger,
-    a3_enable_enables_what_is_disabled,
-    a3_enable_takes_back_what_is_not_wanted_any_more,
-    a3_enable_again_makes_no_second_registration,
-    a4_another_key_is_refused_and_changes_nothing,
-    a4_another_key_is_refused_while_disabled,
-    a4_another_key_is_refused_after_a_one_shot_has_fired,
-    a4_the_key_changes_by_way_of_remove,
-    a4_any_value_can_be_a_key,
-    a5_enable_is_refused_until_the_remove_notification_was_dequeued,
-    a5_enable_is_refused_in_the_batch_that_removes,
-}
-
 const KEY: usize = 7;
 const OTHER_KEY: usize = 8;
 
+#[for_every_backend]
 fn a1_one_call_registers_any_number_of_sockets(backend: Backend) -> io::Result<()> {
     const SOCKETS: usize = 200;
     let port = port(backend)?;
@@ -66,6 +44,7 @@ fn a1_one_call_registers_any_number_of_sockets(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend]
 fn a1_sockets_of_every_kind_can_be_registered(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = Kind::all()
@@ -116,6 +95,7 @@ fn assert_refused(other: &CompletionPort, socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a2_a_second_port_is_refused_and_the_first_is_untouched(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
@@ -134,6 +114,7 @@ fn a2_a_second_port_is_refused_and_the_first_is_untouched(backend: Backend) -> i
     Ok(())
 }
 
+#[for_every_backend]
 fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
     backend: Backend,
 ) -> io::Result<()> {
@@ -174,6 +155,7 @@ fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
     assert_armed(&first, &fired)
 }
 
+#[for_every_backend]
 fn a2_a_socket_is_free_again_when_its_removal_was_notified(backend: Backend) -> io::Result<()> {
     let (first, second) = (port(backend)?, port(backend)?);
     let pair = Pair::unix()?;
@@ -198,6 +180,7 @@ fn a2_a_socket_is_free_again_when_its_removal_was_notified(backend: Backend) -> 
     assert_refused(&first, &pair.ours)
 }
 
+#[for_every_backend]
 fn a2_a_socket_is_free_again_when_its_port_is_closed(backend: Backend) -> io::Result<()> {
     let pair = Pair::unix()?;
     for trigger in EVERY {
@@ -220,6 +203,7 @@ fn a2_a_socket_is_free_again_when_its_port_is_closed(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn a2_a_socket_is_free_again_when_its_port_is_dropped(backend: Backend) -> io::Result<()> {
     let pair = Pair::unix()?;
     for trigger in EVERY {
@@ -244,6 +228,7 @@ fn a2_a_socket_is_free_again_when_its_port_is_dropped(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn a2_a_new_socket_under_an_old_number_is_free(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let (first, second) = (port(backend)?, port(backend)?);
@@ -288,6 +273,7 @@ fn assert_armed_again(port: &CompletionPort, pair: &Pair, trigger: Trigger) -> i
     assert_armed(port, pair)
 }
 
+#[for_every_backend]
 fn a3_enable_overwrites_the_filter(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [ONCE, LEVEL] {
@@ -313,6 +299,7 @@ fn a3_enable_overwrites_the_filter(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -368,6 +355,7 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a3_enable_enables_what_is_disabled(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -389,6 +377,7 @@ fn a3_enable_enables_what_is_disabled(backend: Backend) -> io::Result<()> {
 
 /// Open in the contract: a notification that waits in the queue when ENABLE leaves its condition out
 /// of the filter. Users, who read the filter in the source, expect D7 to win.
+#[for_every_backend]
 fn a3_enable_takes_back_what_is_not_wanted_any_more(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -413,6 +402,7 @@ fn a3_enable_takes_back_what_is_not_wanted_any_more(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -447,6 +437,7 @@ fn assert_key_refused(port: &CompletionPort, socket: &Socket) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a4_another_key_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -473,6 +464,7 @@ fn a4_another_key_is_refused_and_changes_nothing(backend: Backend) -> io::Result
     Ok(())
 }
 
+#[for_every_backend]
 fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -500,6 +492,7 @@ fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [ONCE, EDGE_ONCE] {
@@ -527,6 +520,7 @@ fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn a4_the_key_changes_by_way_of_remove(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -545,6 +539,7 @@ fn a4_the_key_changes_by_way_of_remove(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a4_any_value_can_be_a_key(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for key in [
@@ -564,6 +559,7 @@ fn a4_any_value_can_be_a_key(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
     backend: Backend,
 ) -> io::Result<()> {
@@ -601,6 +597,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
     Ok(())
 }
 
+#[for_every_backend]
 fn a5_enable_is_refused_in_the_batch_that_removes(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;

@@ -15,38 +15,11 @@ use crate::support::{
     to_lonely_number, wait_readiness,
 };
 
-for_every_backend! {
-    b1_two_operations_or_an_unknown_one_change_nothing,
-    b1_remove_together_with_enable_is_refused,
-    b2_none_applies_nothing_and_succeeds,
-    b3_disable_stops_notifications_and_keeps_the_key,
-    b3_what_was_queued_before_disable_comes_at_most_once,
-    b3_disable_may_be_asked_for_again,
-    b4_remove_gives_one_last_notification,
-    b4_remove_works_on_a_disabled_registration,
-    b4_what_was_queued_comes_before_remove_or_with_it,
-    b4_nothing_comes_after_remove_however_ready_the_socket_is,
-    b5_remove_of_what_is_not_registered_is_not_found,
-    b5_disable_of_what_is_not_registered_does_nothing,
-    b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else,
-    b6_an_unknown_filter_bit_is_refused,
-    b7_a_failing_entry_does_not_stop_the_others,
-    b7_entries_for_one_socket_apply_in_order,
-    b7_results_of_an_earlier_call_are_overwritten,
-    b7_a_batch_has_one_result_where_that_is_asked_for,
-    b8_a_call_that_fails_applies_nothing,
-    b8_failures_of_the_call_and_of_an_entry_are_of_two_types,
-    b9_no_room_and_a_timeout_contradict_each_other,
-    b9_no_registrations_make_a_plain_dequeue,
-    b9_no_room_only_registers,
-    b10_what_is_no_socket_is_refused,
-    b10_a_number_that_is_not_open_is_refused,
-}
-
 const KEY: usize = 21;
 const OTHER_KEY: usize = 22;
 const OPERATIONS: [Operation; 3] = [Operation::ENABLE, Operation::DISABLE, Operation::REMOVE];
 
+#[for_every_backend]
 fn b1_two_operations_or_an_unknown_one_change_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
@@ -83,6 +56,7 @@ fn b1_two_operations_or_an_unknown_one_change_nothing(backend: Backend) -> io::R
 }
 
 /// The document's server asks for both, and counts on the failure.
+#[for_every_backend]
 fn b1_remove_together_with_enable_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -102,6 +76,7 @@ fn b1_remove_together_with_enable_is_refused(backend: Backend) -> io::Result<()>
     expect_removed(&port, &pair.ours, KEY)
 }
 
+#[for_every_backend]
 fn b2_none_applies_nothing_and_succeeds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -135,6 +110,7 @@ fn b2_none_applies_nothing_and_succeeds(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn b3_disable_stops_notifications_and_keeps_the_key(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -159,6 +135,7 @@ fn b3_disable_stops_notifications_and_keeps_the_key(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn b3_what_was_queued_before_disable_comes_at_most_once(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -197,6 +174,7 @@ fn b3_what_was_queued_before_disable_comes_at_most_once(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn b3_disable_may_be_asked_for_again(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -218,6 +196,7 @@ fn b3_disable_may_be_asked_for_again(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn b4_remove_gives_one_last_notification(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -252,6 +231,7 @@ fn b4_remove_gives_one_last_notification(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn b4_remove_works_on_a_disabled_registration(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -284,6 +264,7 @@ fn b4_remove_works_on_a_disabled_registration(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend]
 fn b4_what_was_queued_comes_before_remove_or_with_it(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -317,6 +298,7 @@ fn b4_what_was_queued_comes_before_remove_or_with_it(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn b4_nothing_comes_after_remove_however_ready_the_socket_is(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -354,6 +336,7 @@ fn drain_port_of(port: &CompletionPort, trigger: Trigger) {
     }
 }
 
+#[for_every_backend]
 fn b5_remove_of_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -373,6 +356,7 @@ fn b5_remove_of_what_is_not_registered_is_not_found(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn b5_disable_of_what_is_not_registered_does_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -395,6 +379,7 @@ fn b5_disable_of_what_is_not_registered_does_nothing(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
     backend: Backend,
 ) -> io::Result<()> {
@@ -443,6 +428,7 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
     Ok(())
 }
 
+#[for_every_backend]
 fn b6_an_unknown_filter_bit_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
@@ -477,6 +463,7 @@ fn b6_an_unknown_filter_bit_is_refused(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn b7_a_failing_entry_does_not_stop_the_others(backend: Backend) -> io::Result<()> {
     let (port, elsewhere) = (port(backend)?, port(backend)?);
     let pairs = (0..4)
@@ -633,6 +620,7 @@ fn registration(step: Step, pair: &Pair) -> Registration<'_> {
 }
 
 /// Every batch of three steps for one socket, from every state, comes to what the model says.
+#[for_every_backend]
 fn b7_entries_for_one_socket_apply_in_order(backend: Backend) -> io::Result<()> {
     let starts: [&[Step]; 4] = [
         &[],
@@ -697,6 +685,7 @@ fn assert_model(backend: Backend, start: &[Step], batch: [Step; 3]) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn b7_results_of_an_earlier_call_are_overwritten(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -716,6 +705,7 @@ fn b7_results_of_an_earlier_call_are_overwritten(backend: Backend) -> io::Result
     Ok(())
 }
 
+#[for_every_backend]
 fn b8_a_call_that_fails_applies_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
@@ -760,6 +750,7 @@ fn b8_a_call_that_fails_applies_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn b7_a_batch_has_one_result_where_that_is_asked_for(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let [one, two] = [Pair::unix()?, Pair::unix()?];
@@ -783,6 +774,7 @@ fn b7_a_batch_has_one_result_where_that_is_asked_for(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn b8_failures_of_the_call_and_of_an_entry_are_of_two_types(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -814,6 +806,7 @@ fn b8_failures_of_the_call_and_of_an_entry_are_of_two_types(backend: Backend) ->
     Ok(())
 }
 
+#[for_every_backend]
 fn b9_no_room_and_a_timeout_contradict_each_other(backend: Backend) -> io::Result<()> {
     const TIMEOUTS: [Option<Duration>; 4] = [
         None,
@@ -846,6 +839,7 @@ fn b9_no_room_and_a_timeout_contradict_each_other(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn b9_no_registrations_make_a_plain_dequeue(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let mut entries = [Entry::default(); 2];
@@ -861,6 +855,7 @@ fn b9_no_registrations_make_a_plain_dequeue(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn b9_no_room_only_registers(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -903,6 +898,7 @@ fn assert_no_socket(
     Ok(())
 }
 
+#[for_every_backend]
 fn b10_what_is_no_socket_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for (what, other) in no_sockets()? {
@@ -911,6 +907,7 @@ fn b10_what_is_no_socket_is_refused(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn b10_a_number_that_is_not_open_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     // Windows has one code for both.

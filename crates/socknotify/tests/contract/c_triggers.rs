@@ -19,47 +19,11 @@ use crate::support::{
     port, port_with, reset, rounds, wait_for_waiting, wait_readiness, wait_until,
 };
 
-for_every_backend! {
-    c1_only_sound_combinations_of_triggers_are_accepted,
-    c1_persistent_is_meant_when_nothing_is_said,
-    c2_nothing_comes_while_disabled_and_nothing_is_stored_up,
-    c2_nothing_is_stored_up_after_a_one_shot_has_fired,
-    c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet,
-    c3_what_becomes_true_while_a_notification_waits_is_merged_into_it,
-    c3_a_merged_edge_is_not_lost_to_a_one_shot,
-    #[cfg(unix)]
-    c3_what_becomes_true_is_merged_behind_a_packet_that_is_void,
-    c4_level_reports_what_holds_at_enable,
-    c4_level_persistent_reports_again_as_long_as_it_holds,
-    c4_level_persistent_sockets_take_turns,
-    c4_level_persistent_does_not_crowd_out_posted_packets,
-    c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it,
-    c4_level_follows_each_condition_by_itself,
-    c5_edge_gives_none_for_what_holds_at_enable,
-    c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait,
-    c5_edge_gives_one_for_each_rise,
-    c5_edge_of_a_send_buffer_that_gets_room,
-    c5_edge_of_one_condition_comes_while_another_holds,
-    c5_edge_gives_none_for_what_rose_while_disabled,
-    c5_level_overwritten_with_edge_and_back,
-    c5_enable_again_does_not_swallow_an_edge_that_came_before,
-    c5_edge_of_hangup_comes_after_edge_of_in,
-    c5_no_edge_is_lost_between_enable_and_drain,
-    c5_no_edge_is_lost_however_often_it_is_enabled_again,
-    c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter,
-    c5_no_edge_is_lost_behind_what_held_at_enable,
-    c6_one_shot_delivery_disables_until_enabled_again,
-    c6_a_fired_one_shot_stays_registered,
-    c6_a_fired_one_shot_is_silent_about_errors_too,
-    c6_it_is_the_delivery_that_disables,
-    c7_delivering_one_condition_disarms_all,
-    c8_two_threads_never_hold_notifications_of_one_registration,
-}
-
 const KEY: usize = 31;
 const IN: (usize, Events) = (KEY, Events::IN);
 const POSTED: Entry = Entry::new(1, 2, 3);
 
+#[for_every_backend]
 fn c1_only_sound_combinations_of_triggers_are_accepted(backend: Backend) -> io::Result<()> {
     const ONESHOT: u8 = 1;
     const PERSISTENT: u8 = 2;
@@ -124,6 +88,7 @@ fn c1_only_sound_combinations_of_triggers_are_accepted(backend: Backend) -> io::
 }
 
 /// The document's first program relies on it.
+#[for_every_backend]
 fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [Trigger::LEVEL, Trigger::EDGE] {
@@ -151,6 +116,7 @@ fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend]
 fn c2_nothing_comes_while_disabled_and_nothing_is_stored_up(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -179,6 +145,7 @@ fn c2_nothing_comes_while_disabled_and_nothing_is_stored_up(backend: Backend) ->
     Ok(())
 }
 
+#[for_every_backend]
 fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [ONCE, EDGE_ONCE] {
@@ -201,6 +168,7 @@ fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
     backend: Backend,
 ) -> io::Result<()> {
@@ -234,6 +202,7 @@ fn let_it_queue(port: &CompletionPort) -> io::Result<()> {
     Ok(port.post(POSTED)?)
 }
 
+#[for_every_backend]
 fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
     backend: Backend,
 ) -> io::Result<()> {
@@ -264,6 +233,7 @@ fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
 
 /// What is merged into the packet is told by it. If it were left out, the one-shot would be disabled
 /// before it could be told, and at the next ENABLE it would be no edge any more.
+#[for_every_backend]
 fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -298,6 +268,7 @@ fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()
 /// The first packets are void since their filters were narrowed. The one behind them is the first to be
 /// dequeued, and brought up to date like any.
 #[cfg(unix)]
+#[for_every_backend]
 fn c3_what_becomes_true_is_merged_behind_a_packet_that_is_void(backend: Backend) -> io::Result<()> {
     const VOID: usize = KEY + 1;
     for void_trigger in EVERY {
@@ -338,6 +309,7 @@ fn c3_what_becomes_true_is_merged_behind_a_packet_that_is_void(backend: Backend)
     Ok(())
 }
 
+#[for_every_backend]
 fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -365,6 +337,7 @@ fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -388,6 +361,7 @@ fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io
     Ok(())
 }
 
+#[for_every_backend]
 fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
     const SOCKETS: usize = 5;
     const TURNS: usize = 10;
@@ -418,6 +392,7 @@ fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = (0..3)
@@ -445,6 +420,7 @@ fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io
 }
 
 /// Whoever takes the first notification, the next one reaches the thread that waits.
+#[for_every_backend]
 fn c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it(
     backend: Backend,
 ) -> io::Result<()> {
@@ -473,6 +449,7 @@ fn c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it(
     Ok(())
 }
 
+#[for_every_backend]
 fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -503,6 +480,7 @@ fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -530,6 +508,7 @@ fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<(
 }
 
 /// The same, where other threads sit ready to take whatever the system has to say.
+#[for_every_backend]
 fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
     backend: Backend,
 ) -> io::Result<()> {
@@ -561,6 +540,7 @@ fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -577,6 +557,7 @@ fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -608,6 +589,7 @@ fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [EDGE, EDGE_ONCE] {
@@ -662,6 +644,7 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_edge_gives_none_for_what_rose_while_disabled(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [EDGE, EDGE_ONCE] {
@@ -688,6 +671,7 @@ fn c5_edge_gives_none_for_what_rose_while_disabled(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -717,6 +701,7 @@ fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
 
 /// The edge came while the registration was enabled, so its notification is due, whether or not the
 /// port knows of it yet when it is enabled once more.
+#[for_every_backend]
 fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -742,6 +727,7 @@ fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -768,6 +754,7 @@ fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> 
 
 /// The pattern that edge-triggered programs follow: enable, read until nothing is left, wait. A peer
 /// that writes at the same time must not get lost in between.
+#[for_every_backend]
 fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<()> {
     const BYTES: usize = rounds(3000);
     for kind in [Kind::LOCAL, Kind::Tcp4] {
@@ -811,10 +798,12 @@ fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend]
 fn c5_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
     enable_all_the_time(backend, [EventFilter::IN; 2])
 }
 
+#[for_every_backend]
 fn c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter(
     backend: Backend,
 ) -> io::Result<()> {
@@ -865,6 +854,7 @@ fn enable_all_the_time(backend: Backend, filters: [EventFilter; 2]) -> io::Resul
 
 /// OUT holds at ENABLE, and is no edge. IN comes right after, and is one: it must not go down with OUT.
 /// That OUT is told belatedly, when both come at once, is one notification too many, and harmless.
+#[for_every_backend]
 fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = rounds(4000);
     for trigger in [EDGE, EDGE_ONCE] {
@@ -907,6 +897,7 @@ fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result
     Ok(())
 }
 
+#[for_every_backend]
 fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -946,6 +937,7 @@ fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [ONCE, EDGE_ONCE] {
@@ -969,6 +961,7 @@ fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -995,6 +988,7 @@ fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Resul
 
 /// While a notification waits to be dequeued, the registration is enabled still, and ENABLE and
 /// DISABLE find it so.
+#[for_every_backend]
 fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -1009,6 +1003,7 @@ fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -1045,6 +1040,7 @@ fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
 /// Sixteen threads serve a few sockets whose peers write all the time. Whoever has dequeued a
 /// notification of a socket has that socket to itself, until it enables it again: by a call for that
 /// alone, or by the call that dequeues the next one.
+#[for_every_backend]
 fn c8_two_threads_never_hold_notifications_of_one_registration(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 8] {
         for in_one_call in [false, true] {

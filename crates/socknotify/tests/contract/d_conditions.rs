@@ -16,39 +16,6 @@ use crate::support::{
     is_ready, port, refusing, reset, this_thread, wait_for_waiting, wait_readiness,
 };
 
-for_every_backend! {
-    d1_data_is_in,
-    d1_a_datagram_without_data_is_in,
-    d1_the_end_of_a_stream_is_in,
-    d1_a_waiting_connection_is_in,
-    d2_room_to_send_is_out,
-    d2_a_connect_that_succeeds_is_out,
-    d2_a_connect_that_takes_time_is_out_when_it_is_done,
-    d3_the_end_of_a_stream_is_hangup,
-    d3_half_a_close_by_the_peer_is_hangup,
-    d3_a_reset_is_hangup,
-    d3_datagram_sockets_never_have_hangup,
-    d4_a_failed_connect_is_err_alone,
-    d4_a_failed_connect_is_err_to_those_who_registered_before_it,
-    d4_a_reset_is_err_and_hangup_only_if_asked_for,
-    d4_err_lasts_until_it_is_read,
-    #[cfg(unix)]
-    d4_a_refused_datagram_is_err,
-    #[cfg(unix)]
-    d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream,
-    d5_remove_comes_whatever_the_filter_is,
-    d6_a_stream_that_was_never_connected_holds_no_condition,
-    d6_the_connect_is_seen_by_who_registered_before_it,
-    d6_the_connect_of_a_unix_stream_is_seen_by_who_registered_before_it,
-    d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration,
-    d6_a_connect_does_not_hide_what_is_enabled_meanwhile,
-    d6_the_listen_is_seen_by_who_registered_before_it,
-    d6_a_whole_life_after_registering_before_the_connect,
-    d6_a_datagram_socket_may_be_registered_before_bind,
-    d7_conditions_outside_the_filter_never_show,
-    d7_what_nobody_asked_for_costs_no_time,
-}
-
 const KEY: usize = 41;
 const IN: (usize, Events) = (KEY, Events::IN);
 const OUT: (usize, Events) = (KEY, Events::OUT);
@@ -77,6 +44,7 @@ fn look(port: &CompletionPort, socket: &Socket, filter: EventFilter) -> io::Resu
     Ok(events)
 }
 
+#[for_every_backend]
 fn d1_data_is_in(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -99,6 +67,7 @@ fn d1_data_is_in(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d1_a_datagram_without_data_is_in(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::datagrams() {
@@ -136,6 +105,7 @@ fn drain_some(port: &CompletionPort) {
     }
 }
 
+#[for_every_backend]
 fn d1_the_end_of_a_stream_is_in(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -160,6 +130,7 @@ fn d1_the_end_of_a_stream_is_in(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -187,6 +158,7 @@ fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_room_to_send_is_out(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -219,6 +191,7 @@ fn d2_room_to_send_is_out(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -239,6 +212,7 @@ fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
 }
 
 /// Connections beyond what the listener can keep waiting are not completed until it accepts some.
+#[for_every_backend]
 fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let kinds: Vec<_> = Kind::tcp().collect();
@@ -280,6 +254,7 @@ fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::
     Ok(())
 }
 
+#[for_every_backend]
 fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -310,6 +285,7 @@ fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -329,6 +305,7 @@ fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -349,6 +326,7 @@ fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d3_datagram_sockets_never_have_hangup(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::datagrams() {
@@ -392,6 +370,7 @@ fn expect_failed_connect(port: &CompletionPort, filter: EventFilter) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn d4_a_failed_connect_is_err_alone(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -416,6 +395,7 @@ fn d4_a_failed_connect_is_err_alone(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d4_a_failed_connect_is_err_to_those_who_registered_before_it(
     backend: Backend,
 ) -> io::Result<()> {
@@ -437,6 +417,7 @@ fn d4_a_failed_connect_is_err_to_those_who_registered_before_it(
     Ok(())
 }
 
+#[for_every_backend]
 fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -477,6 +458,7 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -500,6 +482,7 @@ fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::udp() {
@@ -530,6 +513,7 @@ fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -550,6 +534,7 @@ fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -
     Ok(())
 }
 
+#[for_every_backend]
 fn d5_remove_comes_whatever_the_filter_is(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -589,6 +574,7 @@ fn never_connected() -> io::Result<Vec<(Kind, Socket)>> {
     Ok(sockets)
 }
 
+#[for_every_backend]
 fn d6_a_stream_that_was_never_connected_holds_no_condition(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;
@@ -613,11 +599,13 @@ fn d6_a_stream_that_was_never_connected_holds_no_condition(backend: Backend) -> 
     Ok(())
 }
 
+#[for_every_backend]
 fn d6_the_connect_is_seen_by_who_registered_before_it(backend: Backend) -> io::Result<()> {
     connect_after_registering(backend, |kind| kind != Kind::UnixStream)
 }
 
 /// A Unix stream connects within the call, and some systems tell nobody who waits for the socket.
+#[for_every_backend]
 fn d6_the_connect_of_a_unix_stream_is_seen_by_who_registered_before_it(
     backend: Backend,
 ) -> io::Result<()> {
@@ -650,6 +638,7 @@ fn connect_after_registering(backend: Backend, wanted: fn(Kind) -> bool) -> io::
     Ok(())
 }
 
+#[for_every_backend]
 fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
     backend: Backend,
 ) -> io::Result<()> {
@@ -692,6 +681,7 @@ fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
 }
 
 /// One call enables a socket again, and finds out about the connect of another one.
+#[for_every_backend]
 fn d6_a_connect_does_not_hide_what_is_enabled_meanwhile(backend: Backend) -> io::Result<()> {
     const OTHER: usize = KEY + 1;
     for (kind, client) in never_connected()? {
@@ -717,6 +707,7 @@ fn d6_a_connect_does_not_hide_what_is_enabled_meanwhile(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -744,6 +735,7 @@ fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -769,6 +761,7 @@ fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::datagrams() {
@@ -790,6 +783,7 @@ fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn d7_conditions_outside_the_filter_never_show(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
@@ -842,6 +836,7 @@ fn d7_conditions_outside_the_filter_never_show(backend: Backend) -> io::Result<(
 
 /// Conditions that hold and were not asked for must neither come nor keep a waiting thread busy, even
 /// those that the system reports unasked.
+#[for_every_backend]
 fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;

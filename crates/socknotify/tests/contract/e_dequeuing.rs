@@ -15,41 +15,6 @@ use crate::support::{
     this_thread, wait_for_waiting, wait_in_vain, wait_until,
 };
 
-for_every_backend! {
-    e1_posted_packets_come_out_in_order,
-    e1_sockets_come_out_in_the_order_they_became_ready,
-    e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in,
-    e1_the_order_is_kept_while_all_places_are_taken,
-    e1_what_is_ready_at_enable_comes_in_the_order_of_the_entries,
-    e1_a_removal_comes_in_its_turn,
-    e1_a_removal_comes_after_what_was_ready_before_it,
-    #[cfg(unix)]
-    e1_a_removal_comes_after_what_was_armed_before_it_and_is_ready,
-    e1_a_notification_keeps_its_turn_when_more_is_merged_into_it,
-    #[cfg(unix)]
-    e1_a_notification_that_was_void_takes_its_turn_anew,
-    e2_as_many_as_there_is_room_for,
-    e2_what_is_there_comes_without_waiting_for_more,
-    e2_a_batch_of_sockets_comes_in_one_call,
-    e2_a_call_never_succeeds_with_nothing,
-    e2_room_beyond_what_was_dequeued_is_left_alone,
-    e3_what_a_registration_makes_ready_comes_out_of_the_same_call,
-    e3_registering_again_and_dequeuing_is_one_call,
-    e4_timeout_zero_only_looks,
-    e4_a_wait_never_ends_early,
-    e4_a_wait_ends_soon_after_its_time,
-    e4_a_wait_without_a_timeout_lasts_until_something_comes,
-    e4_a_timeout_beyond_all_bounds_is_a_long_one,
-    e5_a_timeout_says_so_and_the_registrations_are_applied,
-    e6_a_posted_packet_is_unchanged,
-    e6_a_posted_packet_wakes_a_waiting_thread_without_any_socket,
-    e6_packets_posted_together_come_out_together_and_in_order,
-    e6_a_thread_can_post_to_itself,
-    e7_everything_comes_out_of_the_same_calls,
-    #[cfg(windows)]
-    e7_overlapped_operations_come_out_of_the_same_calls,
-}
-
 const POSTED: [Entry; 3] = [
     Entry::new(101, 1, 1),
     Entry::new(102, 2, 2),
@@ -67,6 +32,7 @@ fn registered(port: &CompletionPort, count: usize) -> io::Result<Vec<Pair>> {
         .collect()
 }
 
+#[for_every_backend]
 fn e1_posted_packets_come_out_in_order(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for key in 0..1000 {
@@ -84,6 +50,7 @@ fn e1_posted_packets_come_out_in_order(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn e1_sockets_come_out_in_the_order_they_became_ready(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = registered(&port, 8)?;
@@ -107,6 +74,7 @@ fn e1_sockets_come_out_in_the_order_they_became_ready(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in(
     backend: Backend,
 ) -> io::Result<()> {
@@ -152,6 +120,7 @@ fn e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in(
     Ok(())
 }
 
+#[for_every_backend]
 fn e1_the_order_is_kept_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pairs = registered(&port, 2)?;
@@ -185,6 +154,7 @@ fn e1_the_order_is_kept_while_all_places_are_taken(backend: Backend) -> io::Resu
     })
 }
 
+#[for_every_backend]
 fn e1_what_is_ready_at_enable_comes_in_the_order_of_the_entries(
     backend: Backend,
 ) -> io::Result<()> {
@@ -211,6 +181,7 @@ fn e1_what_is_ready_at_enable_comes_in_the_order_of_the_entries(
     Ok(())
 }
 
+#[for_every_backend]
 fn e1_a_removal_comes_in_its_turn(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = registered(&port, 2)?;
@@ -232,6 +203,7 @@ fn e1_a_removal_comes_in_its_turn(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn e1_a_removal_comes_after_what_was_ready_before_it(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = registered(&port, 2)?;
@@ -243,6 +215,7 @@ fn e1_a_removal_comes_after_what_was_ready_before_it(backend: Backend) -> io::Re
 
 /// Fired one-shots are armed again before the removal, in the same batch, and hold already.
 #[cfg(unix)]
+#[for_every_backend]
 fn e1_a_removal_comes_after_what_was_armed_before_it_and_is_ready(
     backend: Backend,
 ) -> io::Result<()> {
@@ -279,6 +252,7 @@ fn e1_a_removal_comes_after_what_was_armed_before_it_and_is_ready(
 /// Once its filter was narrowed there is nothing to notify. What begins to hold later comes after what
 /// was queued meanwhile.
 #[cfg(unix)]
+#[for_every_backend]
 fn e1_a_notification_that_was_void_takes_its_turn_anew(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;
@@ -306,6 +280,7 @@ fn e1_a_notification_that_was_void_takes_its_turn_anew(backend: Backend) -> io::
     Ok(())
 }
 
+#[for_every_backend]
 fn e1_a_notification_keeps_its_turn_when_more_is_merged_into_it(
     backend: Backend,
 ) -> io::Result<()> {
@@ -328,6 +303,7 @@ fn e1_a_notification_keeps_its_turn_when_more_is_merged_into_it(
     Ok(())
 }
 
+#[for_every_backend]
 fn e2_as_many_as_there_is_room_for(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
@@ -344,6 +320,7 @@ fn e2_as_many_as_there_is_room_for(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn e2_what_is_there_comes_without_waiting_for_more(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = registered(&port, 1)?;
@@ -360,6 +337,7 @@ fn e2_what_is_there_comes_without_waiting_for_more(backend: Backend) -> io::Resu
 }
 
 /// Open in the contract, which asks for one only: users size their room so as to make fewer calls.
+#[for_every_backend]
 fn e2_a_batch_of_sockets_comes_in_one_call(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pairs = registered(&port, 50)?;
@@ -373,6 +351,7 @@ fn e2_a_batch_of_sockets_comes_in_one_call(backend: Backend) -> io::Result<()> {
 }
 
 /// Whatever wakes a thread without a packet for it, the call goes on waiting.
+#[for_every_backend]
 fn e2_a_call_never_succeeds_with_nothing(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 4)?;
     let pairs = registered(&port, 4)?;
@@ -422,6 +401,7 @@ fn e2_a_call_never_succeeds_with_nothing(backend: Backend) -> io::Result<()> {
     })
 }
 
+#[for_every_backend]
 fn e2_room_beyond_what_was_dequeued_is_left_alone(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     port.post(POSTED[1])?;
@@ -436,6 +416,7 @@ fn e2_room_beyond_what_was_dequeued_is_left_alone(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn e3_what_a_registration_makes_ready_comes_out_of_the_same_call(
     backend: Backend,
 ) -> io::Result<()> {
@@ -470,6 +451,7 @@ fn e3_what_a_registration_makes_ready_comes_out_of_the_same_call(
     Ok(())
 }
 
+#[for_every_backend]
 fn e3_registering_again_and_dequeuing_is_one_call(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -489,6 +471,7 @@ fn e3_registering_again_and_dequeuing_is_one_call(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn e4_timeout_zero_only_looks(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for _ in 0..100 {
@@ -504,6 +487,7 @@ fn e4_timeout_zero_only_looks(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     // Some registered sockets must not change it.
@@ -520,6 +504,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
 }
 
 /// At least a millisecond's resolution: of many waits on a busy machine, the best tells.
+#[for_every_backend]
 fn e4_a_wait_ends_soon_after_its_time(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for millis in [1, 2, 5] {
@@ -558,10 +543,12 @@ fn wait_and_post(port: &CompletionPort, timeout: Option<Duration>) -> io::Result
     })
 }
 
+#[for_every_backend]
 fn e4_a_wait_without_a_timeout_lasts_until_something_comes(backend: Backend) -> io::Result<()> {
     wait_and_post(&port(backend)?, None)
 }
 
+#[for_every_backend]
 fn e4_a_timeout_beyond_all_bounds_is_a_long_one(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let seconds = [
@@ -588,6 +575,7 @@ fn e4_a_timeout_beyond_all_bounds_is_a_long_one(backend: Backend) -> io::Result<
     Ok(())
 }
 
+#[for_every_backend]
 fn e5_a_timeout_says_so_and_the_registrations_are_applied(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for timeout in [Duration::ZERO, Duration::from_millis(2)] {
@@ -609,6 +597,7 @@ fn e5_a_timeout_says_so_and_the_registrations_are_applied(backend: Backend) -> i
     Ok(())
 }
 
+#[for_every_backend]
 fn e6_a_posted_packet_is_unchanged(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let entries = [
@@ -634,6 +623,7 @@ fn e6_a_posted_packet_is_unchanged(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn e6_a_posted_packet_wakes_a_waiting_thread_without_any_socket(
     backend: Backend,
 ) -> io::Result<()> {
@@ -644,6 +634,7 @@ fn e6_a_posted_packet_wakes_a_waiting_thread_without_any_socket(
     Ok(())
 }
 
+#[for_every_backend]
 fn e6_packets_posted_together_come_out_together_and_in_order(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[])?;
@@ -675,6 +666,7 @@ fn e6_packets_posted_together_come_out_together_and_in_order(backend: Backend) -
     Ok(())
 }
 
+#[for_every_backend]
 fn e6_a_thread_can_post_to_itself(backend: Backend) -> io::Result<()> {
     // Even with packets in hand, and the only place.
     let port = port_with(backend, 1)?;
@@ -687,6 +679,7 @@ fn e6_a_thread_can_post_to_itself(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -739,6 +732,7 @@ fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()>
 }
 
 #[cfg(windows)]
+#[for_every_backend]
 fn e7_overlapped_operations_come_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
     use windows_sys::Win32::Networking::WinSock::{WSABUF, WSASend};
     use windows_sys::Win32::System::IO::OVERLAPPED;

@@ -21,33 +21,6 @@ use crate::support::{
     wait_until, waking_port,
 };
 
-for_every_backend_with_places! {
-    f2_no_more_threads_run_than_there_are_places,
-    f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready,
-    f2_a_thread_keeps_its_place_whatever_else_it_calls,
-    f2_a_thread_that_dequeues_again_changes_one_place_for_another,
-    f2_many_packets_in_hand_are_one_place,
-    f2_a_thread_that_waits_in_vain_holds_no_place,
-    f2_a_thread_that_ends_gives_its_place_back,
-    f2_a_thread_that_panics_gives_its_place_back,
-    f2_a_thread_that_dequeues_elsewhere_gives_its_place_back,
-    f2_packets_wait_while_all_places_are_taken,
-    f2_a_ready_socket_waits_while_all_places_are_taken,
-    f2_waiting_for_a_place_costs_no_time,
-    f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken,
-    f4_a_blocking_thread_lends_its_place,
-    f4_the_place_is_back_when_the_scope_ends,
-    f4_a_scope_in_a_scope_changes_nothing,
-    f4_a_panic_in_the_scope_ends_it,
-    f4_without_a_place_it_only_runs_the_work,
-    f5_a_socket_is_left_to_a_thread_that_comes_back_soon,
-    f4_it_is_about_the_places_of_this_port_only,
-    f4_dequeuing_in_the_scope_leaves_one_place_taken,
-    f4_a_port_closed_in_the_scope_is_no_trouble,
-    e4_a_wait_for_a_place_never_ends_early,
-    g4_closing_releases_threads_that_wait_for_a_place,
-}
-
 const PACKET: Entry = Entry::new(51, 0, 0);
 
 /// Eight threads handle twenty packets, each of which takes until the gate is opened for it.
@@ -97,6 +70,7 @@ fn run_eight_threads(
     })
 }
 
+#[for_every_backend(with_places)]
 fn f2_no_more_threads_run_than_there_are_places(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 3, 7] {
         let port = port_with(backend, places)?;
@@ -114,6 +88,7 @@ fn f2_no_more_threads_run_than_there_are_places(backend: Backend) -> io::Result<
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready(
     backend: Backend,
 ) -> io::Result<()> {
@@ -151,6 +126,7 @@ fn assert_place_free(port: &CompletionPort) {
     assert_eq!(look, Ok(PACKET));
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_thread_keeps_its_place_whatever_else_it_calls(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
@@ -174,6 +150,7 @@ fn f2_a_thread_keeps_its_place_whatever_else_it_calls(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_thread_that_dequeues_again_changes_one_place_for_another(
     backend: Backend,
 ) -> io::Result<()> {
@@ -190,6 +167,7 @@ fn f2_a_thread_that_dequeues_again_changes_one_place_for_another(
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_many_packets_in_hand_are_one_place(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 2)?;
     port.post_all(&[PACKET; 10])?;
@@ -199,6 +177,7 @@ fn f2_many_packets_in_hand_are_one_place(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_thread_that_waits_in_vain_holds_no_place(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     for timeout in [Duration::ZERO, Duration::from_millis(1)] {
@@ -213,6 +192,7 @@ fn f2_a_thread_that_waits_in_vain_holds_no_place(backend: Backend) -> io::Result
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     for _ in 0..20 {
@@ -246,6 +226,7 @@ fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_thread_that_panics_gives_its_place_back(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[PACKET; 2])?;
@@ -262,6 +243,7 @@ fn f2_a_thread_that_panics_gives_its_place_back(backend: Backend) -> io::Result<
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_thread_that_dequeues_elsewhere_gives_its_place_back(backend: Backend) -> io::Result<()> {
     let (here, there) = (port_with(backend, 1)?, port_with(backend, 1)?);
     for _ in 0..3 {
@@ -293,6 +275,7 @@ fn f2_a_thread_that_dequeues_elsewhere_gives_its_place_back(backend: Backend) ->
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[PACKET; 5])?;
@@ -312,6 +295,7 @@ fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
@@ -346,6 +330,7 @@ fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::R
 }
 
 /// A socket that is ready all the time must not keep those busy who wait for a place.
+#[for_every_backend(with_places)]
 fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
@@ -373,6 +358,7 @@ fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
 }
 
 /// The same for those who waited already when the place was taken.
+#[for_every_backend(with_places)]
 fn f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken(
     backend: Backend,
 ) -> io::Result<()> {
@@ -428,6 +414,7 @@ fn with_a_place<R: Send>(
     })
 }
 
+#[for_every_backend(with_places)]
 fn f4_a_blocking_thread_lends_its_place(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     // To a thread that comes later.
@@ -455,6 +442,7 @@ fn f4_a_blocking_thread_lends_its_place(backend: Backend) -> io::Result<()> {
     })
 }
 
+#[for_every_backend(with_places)]
 fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let gate = Gate::new();
@@ -484,6 +472,7 @@ fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> 
     })
 }
 
+#[for_every_backend(with_places)]
 fn f4_a_scope_in_a_scope_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 2)?;
     port.post_all(&[PACKET; 2])?;
@@ -504,6 +493,7 @@ fn f4_a_scope_in_a_scope_changes_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f4_a_panic_in_the_scope_ends_it(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[PACKET; 2])?;
@@ -521,6 +511,7 @@ fn f4_a_panic_in_the_scope_ends_it(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f4_without_a_place_it_only_runs_the_work(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     assert_eq!(port.blocking(|| 7), 7);
@@ -541,6 +532,7 @@ fn f4_without_a_place_it_only_runs_the_work(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f4_it_is_about_the_places_of_this_port_only(backend: Backend) -> io::Result<()> {
     let (here, there) = (port_with(backend, 1)?, port_with(backend, 1)?);
     here.post_all(&[PACKET; 2])?;
@@ -555,6 +547,7 @@ fn f4_it_is_about_the_places_of_this_port_only(backend: Backend) -> io::Result<(
 
 /// A thread holds one place at most. Open in the contract: what a thread holds that has dequeued in
 /// the scope. It is what it would be without the scope.
+#[for_every_backend(with_places)]
 fn f4_dequeuing_in_the_scope_leaves_one_place_taken(backend: Backend) -> io::Result<()> {
     let (here, there) = (port_with(backend, 2)?, port_with(backend, 2)?);
     here.post_all(&[PACKET; 2])?;
@@ -579,6 +572,7 @@ fn f4_dequeuing_in_the_scope_leaves_one_place_taken(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn f4_a_port_closed_in_the_scope_is_no_trouble(backend: Backend) -> io::Result<()> {
     let (first, second) = (port_with(backend, 1)?, port_with(backend, 1)?);
     first.post(PACKET)?;
@@ -593,6 +587,7 @@ fn f4_a_port_closed_in_the_scope_is_no_trouble(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post(PACKET)?;
@@ -613,6 +608,7 @@ fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[Entry::default(); 5])?;
@@ -633,6 +629,7 @@ fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Re
 }
 
 /// A thread that waits sleeps on, as long as another one comes back for what becomes ready.
+#[for_every_backend(with_places)]
 fn f5_a_socket_is_left_to_a_thread_that_comes_back_soon(backend: Backend) -> io::Result<()> {
     let port = waking_port(backend, 2, WakePolicy::Bounded(PATIENCE))?;
     let (first, second) = (Pair::unix()?, Pair::unix()?);

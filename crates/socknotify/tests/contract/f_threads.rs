@@ -18,30 +18,10 @@ use crate::support::{
     woken_by_one_packet,
 };
 
-for_every_backend! {
-    f1_any_number_of_threads_dequeue_register_and_post_at_once,
-    f2_the_default_is_the_number_of_processors,
-    f3_the_thread_that_came_last_is_released_first,
-    f3_the_thread_that_came_last_is_released_first_without_a_pause,
-    f3_the_thread_that_came_last_is_released_first_by_sockets_too,
-    f3_the_thread_that_came_last_is_released_first_by_sockets_without_a_pause,
-    f3_the_thread_that_came_back_last_is_released_again,
-    f3_many_packets_at_once_go_to_those_who_came_last,
-    f3_a_thread_that_gives_up_leaves_the_order_of_the_others,
-    f3_holds_whatever_comes_and_goes,
-    f5_one_posted_packet_wakes_one_thread,
-    f5_one_ready_socket_wakes_one_thread,
-    f5_no_packet_is_left_behind,
-    f5_no_packet_is_left_behind_by_threads_that_time_out,
-    f5_no_packet_is_left_behind_by_threads_that_block_or_end,
-    f5_no_ready_socket_is_left_behind,
-    f5_no_request_waits_among_many_threads,
-    f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back,
-}
-
 const PACKET: Entry = Entry::new(51, 0, 0);
 
 /// Every thread registers a socket of its own, over and over, and handles whosever turn it is.
+#[for_every_backend]
 fn f1_any_number_of_threads_dequeue_register_and_post_at_once(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 12;
     const ROUNDS: usize = 400;
@@ -110,6 +90,7 @@ fn f1_any_number_of_threads_dequeue_register_and_post_at_once(backend: Backend) 
     Ok(())
 }
 
+#[for_every_backend]
 fn f2_the_default_is_the_number_of_processors(backend: Backend) -> io::Result<()> {
     let processors = thread::available_parallelism()?.get();
     assert_eq!(default_concurrency(), processors);
@@ -261,22 +242,26 @@ fn call_by_sockets(backend: Backend, settled: bool) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn f3_the_thread_that_came_last_is_released_first(backend: Backend) -> io::Result<()> {
     call_by_posts(backend, true)
 }
 
+#[for_every_backend]
 fn f3_the_thread_that_came_last_is_released_first_without_a_pause(
     backend: Backend,
 ) -> io::Result<()> {
     call_by_posts(backend, false)
 }
 
+#[for_every_backend]
 fn f3_the_thread_that_came_last_is_released_first_by_sockets_too(
     backend: Backend,
 ) -> io::Result<()> {
     call_by_sockets(backend, true)
 }
 
+#[for_every_backend]
 fn f3_the_thread_that_came_last_is_released_first_by_sockets_without_a_pause(
     backend: Backend,
 ) -> io::Result<()> {
@@ -284,6 +269,7 @@ fn f3_the_thread_that_came_last_is_released_first_by_sockets_without_a_pause(
 }
 
 /// Few threads stay busy, and the others stay asleep.
+#[for_every_backend]
 fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 3, 16] {
         let port = port_with(backend, places)?;
@@ -328,6 +314,7 @@ fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::
     Ok(())
 }
 
+#[for_every_backend]
 fn f3_many_packets_at_once_go_to_those_who_came_last(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 8;
     for places in [1, 2, 3, 5, 16] {
@@ -354,6 +341,7 @@ fn f3_many_packets_at_once_go_to_those_who_came_last(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn f3_a_thread_that_gives_up_leaves_the_order_of_the_others(backend: Backend) -> io::Result<()> {
     thread::scope(|scope| {
         let mut cases = Vec::new();
@@ -396,6 +384,7 @@ fn give_up(backend: Backend, places: usize, quitter: usize) -> io::Result<()> {
 
 /// Threads come, packets and sockets call for them, places are taken for a while and become free
 /// again: always it is the thread that came last who is released.
+#[for_every_backend]
 fn f3_holds_whatever_comes_and_goes(backend: Backend) -> io::Result<()> {
     for (seed, places) in (0..).zip([1, 2, 3, 4, 16]) {
         // A thread that watches counts as the last to have come when it begins to poll.
@@ -498,6 +487,7 @@ fn count_woken(
     })
 }
 
+#[for_every_backend]
 fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 16] {
         for threads in [2, 6] {
@@ -508,6 +498,7 @@ fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 16] {
         for threads in [2, 6] {
@@ -564,6 +555,7 @@ fn run_lanes(
     });
 }
 
+#[for_every_backend]
 fn f5_no_packet_is_left_behind(backend: Backend) -> io::Result<()> {
     for (places, threads, lanes) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
         let port = port_with(backend, places)?;
@@ -574,6 +566,7 @@ fn f5_no_packet_is_left_behind(backend: Backend) -> io::Result<()> {
 
 /// A thread whose time is over just when it was chosen to take a packet must see to it that another
 /// one does.
+#[for_every_backend]
 fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = rounds(700);
     for places in [1, 2, 4] {
@@ -623,6 +616,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) -> io::Result<()> {
     for (places, threads, lanes) in [(1, 5, 3), (2, 5, 4), (3, 8, 8)] {
         let port = port_with(backend, places)?;
@@ -665,6 +659,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) ->
 }
 
 /// The same for sockets: a byte is answered with the next one, on whatever thread.
+#[for_every_backend]
 fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
     const TURNS: usize = rounds(3000);
     for (places, threads, sockets) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
@@ -721,6 +716,7 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
 }
 
 /// Far more threads than places, which hand packets to the newest of them.
+#[for_every_backend]
 fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 64;
     const SOCKETS: usize = 100;
@@ -777,6 +773,7 @@ fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
 }
 
 /// However long one thread is busy, another one takes what becomes ready.
+#[for_every_backend]
 fn f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back(backend: Backend) -> io::Result<()> {
     for time in [0, 1, 200, 5000].map(Duration::from_micros) {
         let port = waking_port(backend, 3, WakePolicy::Bounded(time))?;

@@ -30,45 +30,6 @@ use crate::support::{
     port_with, raw, take_number, this_thread, to_lonely_number, wait_for_waiting, wait_until,
 };
 
-for_every_backend! {
-    g1_the_peer_sees_the_close_at_once,
-    g1_the_peer_sees_the_close_at_once_while_threads_wait,
-    g1_a_registered_listener_that_is_closed_takes_no_connection,
-    g1_no_remove_comes_for_a_socket_that_was_closed,
-    g1_a_socket_closed_after_remove_was_accepted_still_has_its_remove,
-    g2_a_new_socket_has_nothing_of_the_old_one,
-    g2_a_new_socket_can_be_registered_with_any_key,
-    g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one,
-    g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one,
-    g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one,
-    g2_a_new_socket_of_another_kind,
-    g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key,
-    #[cfg(unix)]
-    g3_a_duplicate_gives_no_false_notification_and_no_busy_loop,
-    #[cfg(unix)]
-    g3_a_duplicate_lives_on_while_its_number_is_used_again,
-    #[cfg(unix)]
-    g3_many_duplicates_do_not_disturb_those_that_are_registered,
-    #[cfg(unix)]
-    g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with,
-    #[cfg(unix)]
-    g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_duplicate_was_dealt_with,
-    #[cfg(unix)]
-    g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_with,
-    #[cfg(unix)]
-    g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with,
-    g3_closing_the_duplicate_changes_nothing,
-    g4_closing_releases_all_threads_that_wait,
-    g4_after_closing_every_call_says_so,
-    g4_sockets_can_be_registered_elsewhere_at_once,
-    g4_dropping_the_port_closes_it,
-    g4_the_end_of_a_closed_port_is_not_noticed_elsewhere,
-    g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in,
-    g4_closing_while_threads_come_and_go,
-    g5_what_the_key_stands_for_may_go_after_the_remove_notification,
-    g6_whatever_order_things_take,
-}
-
 const KEY: usize = 61;
 const OTHER_KEY: usize = 62;
 const IN: (usize, Events) = (KEY, Events::IN);
@@ -146,6 +107,7 @@ fn expect_end(mut peer: &Socket) {
     }
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_close_at_once(backend: Backend) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
@@ -162,6 +124,7 @@ fn g1_the_peer_sees_the_close_at_once(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
@@ -194,6 +157,7 @@ fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_a_registered_listener_that_is_closed_takes_no_connection(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
@@ -212,6 +176,7 @@ fn g1_a_registered_listener_that_is_closed_takes_no_connection(backend: Backend)
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_no_remove_comes_for_a_socket_that_was_closed(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
@@ -244,6 +209,7 @@ fn g1_no_remove_comes_for_a_socket_that_was_closed(backend: Backend) -> io::Resu
 
 /// Open in the contract: a removal that was accepted is notified, even if the socket is closed, and
 /// its number taken, before the notification is dequeued. The one who asked waits for it.
+#[for_every_backend]
 fn g1_a_socket_closed_after_remove_was_accepted_still_has_its_remove(
     backend: Backend,
 ) -> io::Result<()> {
@@ -292,6 +258,7 @@ fn in_place_of(old: Pair, new: Pair) -> io::Result<Pair> {
     })
 }
 
+#[for_every_backend]
 fn g2_a_new_socket_has_nothing_of_the_old_one(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for stage in STAGES {
@@ -322,6 +289,7 @@ fn g2_a_new_socket_has_nothing_of_the_old_one(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend]
 fn g2_a_new_socket_can_be_registered_with_any_key(backend: Backend) -> io::Result<()> {
     for old_trigger in EVERY {
         for new_trigger in EVERY {
@@ -357,6 +325,7 @@ fn g2_a_new_socket_can_be_registered_with_any_key(backend: Backend) -> io::Resul
 
 /// What was queued for the old socket may still come, under the old key. Under the same key nobody
 /// could tell that it is not the new one's, and so it must not.
+#[for_every_backend]
 fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for stage in [Stage::Ready, Stage::Queued] {
@@ -382,6 +351,7 @@ fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend)
 }
 
 /// What was queued may still come out, as it was: the old socket was readable, and never hung up.
+#[for_every_backend]
 fn g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one(
     backend: Backend,
 ) -> io::Result<()> {
@@ -403,6 +373,7 @@ fn g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one(
     Ok(())
 }
 
+#[for_every_backend]
 fn g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one(
     backend: Backend,
 ) -> io::Result<()> {
@@ -422,6 +393,7 @@ fn g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one(
 }
 
 /// What a socket is told depends on its kind, and its kind is not the old one's.
+#[for_every_backend]
 fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for old_kind in Kind::all() {
@@ -453,6 +425,7 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) -> io::Result<()> {
     // Connections over TCP take longer, and their ports are used up.
     const ROUNDS: usize = if cfg!(unix) { 100_000 } else { 3000 };
@@ -529,6 +502,7 @@ fn duplicated(
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_a_duplicate_gives_no_false_notification_and_no_busy_loop(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
@@ -561,6 +535,7 @@ fn g3_a_duplicate_gives_no_false_notification_and_no_busy_loop(backend: Backend)
 /// What happens to the duplicate is neither told under the old key, nor under that of the socket that
 /// has the number now.
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for key in [None, Some(KEY), Some(OTHER_KEY)] {
@@ -607,6 +582,7 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = 100;
     let port = port(backend)?;
@@ -642,6 +618,7 @@ fn have_it_deal_with_a_duplicate(port: &CompletionPort) -> io::Result<Duplicated
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     backend: Backend,
 ) -> io::Result<()> {
@@ -710,6 +687,7 @@ fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
 
 /// Armed with another filter and trigger while a notification of what was wanted before waits.
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_duplicate_was_dealt_with(
     backend: Backend,
 ) -> io::Result<()> {
@@ -740,6 +718,7 @@ fn g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_dupli
 
 /// It has the number of one that was registered, and closed without a word.
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_with(
     backend: Backend,
 ) -> io::Result<()> {
@@ -763,6 +742,7 @@ fn g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_wit
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
     backend: Backend,
 ) -> io::Result<()> {
@@ -813,6 +793,7 @@ fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
     Ok(())
 }
 
+#[for_every_backend]
 fn g3_closing_the_duplicate_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
@@ -839,6 +820,7 @@ fn g3_closing_the_duplicate_changes_nothing(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 12;
     for places in [1, 2, 3, 32] {
@@ -875,6 +857,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -923,6 +906,7 @@ fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Result<()> {
     let pairs = Kind::all()
         .map(Kind::pair)
@@ -956,6 +940,7 @@ fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn g4_the_end_of_a_closed_port_is_not_noticed_elsewhere(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
@@ -973,6 +958,7 @@ fn g4_the_end_of_a_closed_port_is_not_noticed_elsewhere(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
     let pair = Pair::unix()?;
     for trigger in EVERY {
@@ -1028,6 +1014,7 @@ fn expect_or_not(port: &CompletionPort, trigger: Trigger) {
     }
 }
 
+#[for_every_backend]
 fn g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in(backend: Backend) -> io::Result<()> {
     for _ in 0..20 {
         let first = port_with(backend, 1)?;
@@ -1059,6 +1046,7 @@ fn g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in(backend: Backend) -
 }
 
 /// Threads register, post and dequeue all the time, while the port is closed under them.
+#[for_every_backend]
 fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 8;
     for round in 0..60 {
@@ -1115,6 +1103,7 @@ fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
 
 /// Connections are freed when their REMOVE notification was dequeued, which the thread that has them
 /// to itself asks for. Nobody may come upon one that is freed.
+#[for_every_backend]
 fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
     backend: Backend,
 ) -> io::Result<()> {
@@ -1207,6 +1196,7 @@ struct Random {
 
 /// Random threads do random things to a few sockets. No crash, no wrong key, and nothing after the
 /// end of a registration.
+#[for_every_backend]
 fn g6_whatever_order_things_take(backend: Backend) -> io::Result<()> {
     // Several ports at once: each is given sockets with numbers that another one knew.
     thread::scope(|scope| {

@@ -4,6 +4,9 @@
 //! each of them. Where the contract leaves something open, a comment says so, and the test holds what
 //! users would expect.
 
+#[macro_use]
+extern crate socknotify_test_macros;
+
 #[path = "../support/mod.rs"]
 #[macro_use]
 mod support;

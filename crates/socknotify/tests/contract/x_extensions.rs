@@ -16,67 +16,6 @@ use crate::support::{
     PATIENCE, Pair, counted, expect, expect_nothing, port, port_with, rounds, wait_for_waiting,
 };
 
-for_every_backend_with_places! {
-    x1_a_deregistered_socket_gives_no_notification,
-    x1_what_was_queued_is_withdrawn,
-    x1_a_deregistered_socket_can_be_registered_with_another_key,
-    x1_a_deregistered_socket_is_free_for_another_port,
-    x1_what_is_not_registered_is_not_found,
-    x1_a_socket_that_is_being_removed_is_not_found,
-    x1_entries_apply_in_order,
-    x1_nothing_comes_after_it_returned_whatever_threads_wait,
-    x2_what_holds_at_enable_is_notified,
-    x2_what_does_not_hold_is_notified_when_it_begins_to,
-    x2_enable_again_notifies_what_holds_again,
-    x2_edges_come_as_without_it,
-    x2_it_goes_with_edges_only,
-    x2_one_shot_disables_as_ever,
-    x2_no_edge_is_lost_however_often_it_is_enabled_again,
-    x3_adding_what_is_registered_is_refused_and_changes_nothing,
-    x3_adding_registers_what_is_new,
-    x3_changing_what_is_not_registered_is_refused,
-    x3_changing_changes,
-    x4_a_packet_says_whether_it_was_posted,
-    x6_a_place_that_was_given_back_is_free,
-    x6_giving_back_what_is_not_held_changes_nothing,
-    x6_without_a_limit_every_thread_has_a_place,
-    x7_a_condition_that_the_system_cannot_tell_is_refused,
-    #[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
-    x7_urgent_data_is_priority,
-    #[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
-    x7_urgent_data_is_nothing_else,
-    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-    x8_what_both_sides_have_ended_is_a_full_hangup,
-    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-    x8_a_reset_is_a_full_hangup,
-    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-    x8_the_end_of_a_pipe_is_a_full_hangup,
-    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-    x8_it_is_nothing_else,
-    #[cfg(unix)]
-    x5_pipes_are_watched,
-    #[cfg(unix)]
-    x5_the_end_of_a_pipe_is_in_and_hangup,
-    #[cfg(unix)]
-    x5_the_writer_of_a_pipe_is_told_of_its_readers_end,
-    #[cfg(unix)]
-    x5_a_full_pipe_is_out_when_it_has_room,
-    #[cfg(unix)]
-    x5_a_port_is_watched_by_another,
-    #[cfg(unix)]
-    x5_regular_files_and_closed_numbers_are_refused,
-    #[cfg(unix)]
-    x5_the_calls_for_sockets_take_sockets_only,
-    #[cfg(unix)]
-    x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket,
-    #[cfg(unix)]
-    x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one,
-    #[cfg(unix)]
-    x5_a_socket_is_a_descriptor,
-    #[cfg(target_os = "linux")]
-    x5_counters_timers_and_processes_are_watched,
-}
-
 const KEY: usize = 81;
 const OTHER_KEY: usize = 82;
 const INITIAL: Trigger = EDGE.union(Trigger::INITIAL);
@@ -85,6 +24,7 @@ fn enable(pair: &Pair, filter: EventFilter, trigger: Trigger) -> Registration<'_
     Registration::enable(&pair.ours, KEY, filter, trigger)
 }
 
+#[for_every_backend(with_places)]
 fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -98,6 +38,7 @@ fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -113,6 +54,7 @@ fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -131,6 +73,7 @@ fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend)
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -143,6 +86,7 @@ fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -154,6 +98,7 @@ fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -167,6 +112,7 @@ fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -185,6 +131,7 @@ fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
 }
 
 /// Threads wait, data arrive, and the key is freed as soon as the call has returned, but for who has it.
+#[for_every_backend(with_places)]
 fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 4)?;
     let is_registered = AtomicBool::new(false);
@@ -215,6 +162,7 @@ fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) ->
     })
 }
 
+#[for_every_backend(with_places)]
 fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -226,6 +174,7 @@ fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -237,6 +186,7 @@ fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -255,6 +205,7 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -268,6 +219,7 @@ fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -281,6 +233,7 @@ fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -296,6 +249,7 @@ fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
 }
 
 /// A reader that trusts it: reads until nothing is left, and waits; and enables it again at times.
+#[for_every_backend(with_places)]
 fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
     let bytes = rounds(20_000);
     let port = port_with(backend, 2)?;
@@ -329,6 +283,7 @@ fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io:
     })
 }
 
+#[for_every_backend(with_places)]
 fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -346,6 +301,7 @@ fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend)
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -358,6 +314,7 @@ fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -376,6 +333,7 @@ fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x3_changing_changes(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -389,6 +347,7 @@ fn x3_changing_changes(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -412,6 +371,7 @@ fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x6_a_place_that_was_given_back_is_free(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[Entry::new(1, 0, 0), Entry::new(2, 0, 0)])?;
@@ -428,6 +388,7 @@ fn x6_a_place_that_was_given_back_is_free(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x6_giving_back_what_is_not_held_changes_nothing(backend: Backend) -> io::Result<()> {
     let [port, other] = [port_with(backend, 1)?, port_with(backend, 1)?];
     port.release();
@@ -442,6 +403,7 @@ fn x6_giving_back_what_is_not_held_changes_nothing(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend(with_places)]
 fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 16;
     let builder = CompletionPort::builder().backend(backend);
@@ -468,6 +430,7 @@ fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<(
 /// What is told on some systems.
 const SOME: [EventFilter; 2] = [EventFilter::PRIORITY, EventFilter::FULL_HANGUP];
 
+#[for_every_backend(with_places)]
 fn x7_a_condition_that_the_system_cannot_tell_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for condition in SOME {
@@ -494,7 +457,8 @@ mod urgent {
     use crate::support::{Kind, PollFlags, drain_port, wait_readiness};
 
     /// The other end of a TCP connection sends a byte out of band.
-    pub(super) fn x7_urgent_data_is_priority(backend: Backend) -> io::Result<()> {
+    #[for_every_backend]
+    fn x7_urgent_data_is_priority(backend: Backend) -> io::Result<()> {
         for kind in Kind::tcp() {
             for trigger in EVERY {
                 let port = port(backend)?;
@@ -519,7 +483,8 @@ mod urgent {
         Ok(())
     }
 
-    pub(super) fn x7_urgent_data_is_nothing_else(backend: Backend) -> io::Result<()> {
+    #[for_every_backend]
+    fn x7_urgent_data_is_nothing_else(backend: Backend) -> io::Result<()> {
         for kind in Kind::tcp() {
             for trigger in EVERY {
                 let port = port(backend)?;
@@ -536,9 +501,6 @@ mod urgent {
     }
 }
 
-#[cfg(any(windows, all(target_os = "linux", not(kqueue_stand_in))))]
-use urgent::*;
-
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 mod full_hangup {
     use std::net::Shutdown;
@@ -549,9 +511,8 @@ mod full_hangup {
     const BOTH: EventFilter = EventFilter::HANGUP.union(EventFilter::FULL_HANGUP);
     const FULL: Events = Events::HANGUP.union(Events::FULL_HANGUP);
 
-    pub(super) fn x8_what_both_sides_have_ended_is_a_full_hangup(
-        backend: Backend,
-    ) -> io::Result<()> {
+    #[for_every_backend]
+    fn x8_what_both_sides_have_ended_is_a_full_hangup(backend: Backend) -> io::Result<()> {
         for kind in Kind::streams() {
             for ours_is_last in [true, false] {
                 for trigger in EVERY {
@@ -579,7 +540,8 @@ mod full_hangup {
     }
 
     /// Asked for alone, it waits for the second end.
-    pub(super) fn x8_it_is_nothing_else(backend: Backend) -> io::Result<()> {
+    #[for_every_backend]
+    fn x8_it_is_nothing_else(backend: Backend) -> io::Result<()> {
         for kind in Kind::streams() {
             for trigger in EVERY {
                 let port = port(backend)?;
@@ -605,7 +567,8 @@ mod full_hangup {
         Ok(())
     }
 
-    pub(super) fn x8_a_reset_is_a_full_hangup(backend: Backend) -> io::Result<()> {
+    #[for_every_backend]
+    fn x8_a_reset_is_a_full_hangup(backend: Backend) -> io::Result<()> {
         for kind in Kind::tcp() {
             for trigger in EVERY {
                 let port = port(backend)?;
@@ -627,7 +590,8 @@ mod full_hangup {
         Ok(())
     }
 
-    pub(super) fn x8_the_end_of_a_pipe_is_a_full_hangup(backend: Backend) -> io::Result<()> {
+    #[for_every_backend]
+    fn x8_the_end_of_a_pipe_is_a_full_hangup(backend: Backend) -> io::Result<()> {
         for trigger in EVERY {
             let port = port(backend)?;
             let (reader, writer) = pipe()?;
@@ -639,9 +603,6 @@ mod full_hangup {
         Ok(())
     }
 }
-
-#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-use full_hangup::*;
 
 #[cfg(unix)]
 mod descriptors {
@@ -673,6 +634,7 @@ mod descriptors {
 use descriptors::*;
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_pipes_are_watched(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;
@@ -691,6 +653,7 @@ fn x5_pipes_are_watched(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_the_end_of_a_pipe_is_in_and_hangup(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for (filter, events) in [
@@ -711,6 +674,7 @@ fn x5_the_end_of_a_pipe_is_in_and_hangup(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_the_writer_of_a_pipe_is_told_of_its_readers_end(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;
@@ -732,6 +696,7 @@ fn x5_the_writer_of_a_pipe_is_told_of_its_readers_end(backend: Backend) -> io::R
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (mut reader, mut writer) = pipe()?;
@@ -744,6 +709,7 @@ fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
     let [outer, inner] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -766,6 +732,7 @@ fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let file = std::fs::File::open(std::env::current_exe()?)?;
@@ -781,6 +748,7 @@ fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Resu
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (reader, _writer) = pipe()?;
@@ -792,6 +760,7 @@ fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket(
     backend: Backend,
 ) -> io::Result<()> {
@@ -819,6 +788,7 @@ fn x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket(
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
     backend: Backend,
 ) -> io::Result<()> {
@@ -851,6 +821,7 @@ fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
 }
 
 #[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -874,6 +845,7 @@ fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(target_os = "linux")]
+#[for_every_backend(with_places)]
 fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<()> {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};

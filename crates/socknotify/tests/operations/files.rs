@@ -16,32 +16,7 @@ use super::{
     TestPort, builder, completed, content, empty_file, every_port, file_of, next, nothing, perform,
 };
 
-for_every_backend! {
-    o3_an_operation_completes_once_with_its_file_and_buffer,
-    o3_what_was_written_is_read,
-    o3_any_number_is_under_way,
-    o3_a_worker_begins_operations_with_its_next_call,
-    o3_a_worker_that_goes_begins_what_it_was_given,
-    o3_a_completion_that_was_not_taken_goes_to_another_thread,
-    o3_a_buffer_of_another_owner_comes_back,
-    o3_a_thread_that_ends_leaves_its_operations_under_way,
-    o3_files_and_messages_come_out_of_the_same_calls,
-    o3_completions_are_not_kept_back_by_messages,
-    o4_a_read_at_the_end_is_short_and_then_empty,
-    o4_a_part_of_the_buffer_is_used,
-    o4_what_the_system_refuses_is_the_result,
-    o5_what_is_cancelled_before_it_begins_is_not_done,
-    o5_a_deadline_cancels,
-    o5_a_deadline_that_is_met_changes_nothing,
-    o5_whether_cancelled_in_time_or_not_it_completes_once,
-    o5_what_is_done_cannot_be_cancelled,
-    o6_what_is_no_file_is_refused,
-    o7_closing_waits_for_what_is_under_way,
-    o7_closing_while_threads_begin_operations,
-    o7_a_closed_port_begins_nothing,
-    o7_a_file_is_free_when_its_operations_are_done,
-}
-
+#[for_every_backend]
 fn o3_an_operation_completes_once_with_its_file_and_buffer(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -65,6 +40,7 @@ fn o3_an_operation_completes_once_with_its_file_and_buffer(backend: Backend) -> 
     Ok(())
 }
 
+#[for_every_backend]
 fn o3_what_was_written_is_read(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -96,6 +72,7 @@ fn numbered(port: &TestPort, numbers: u64) -> io::Result<PortFile> {
     file_of(port, &content)
 }
 
+#[for_every_backend]
 fn o3_any_number_is_under_way(backend: Backend) -> io::Result<()> {
     const COUNT: u64 = 10_000;
     for port in every_port(backend)? {
@@ -123,6 +100,7 @@ fn o3_any_number_is_under_way(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o3_a_worker_begins_operations_with_its_next_call(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(64);
@@ -138,6 +116,7 @@ fn o3_a_worker_begins_operations_with_its_next_call(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn o3_a_worker_that_goes_begins_what_it_was_given(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let file = file_of(&port, b"0123456789")?;
@@ -149,6 +128,7 @@ fn o3_a_worker_that_goes_begins_what_it_was_given(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn o3_a_completion_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let file = file_of(&port, b"0123456789")?;
@@ -202,6 +182,7 @@ fn buffer(alive: &Arc<AtomicUsize>) -> socknotify::owned::Buffer {
     socknotify::owned::Buffer::from_owner(Witness::new(alive))
 }
 
+#[for_every_backend]
 fn o3_a_buffer_of_another_owner_comes_back(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -224,6 +205,7 @@ fn o3_a_buffer_of_another_owner_comes_back(backend: Backend) -> io::Result<()> {
 }
 
 /// Whatever the system does with operations of a thread that is gone.
+#[for_every_backend]
 fn o3_a_thread_that_ends_leaves_its_operations_under_way(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let file = empty_file(&port)?;
@@ -248,6 +230,7 @@ fn o3_a_thread_that_ends_leaves_its_operations_under_way(backend: Backend) -> io
     Ok(())
 }
 
+#[for_every_backend]
 fn o3_files_and_messages_come_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -269,6 +252,7 @@ fn o3_files_and_messages_come_out_of_the_same_calls(backend: Backend) -> io::Res
 }
 
 /// A thread that sends itself a message each time never finds the queue empty.
+#[for_every_backend]
 fn o3_completions_are_not_kept_back_by_messages(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(1);
@@ -289,6 +273,7 @@ fn o3_completions_are_not_kept_back_by_messages(backend: Backend) -> io::Result<
     Ok(())
 }
 
+#[for_every_backend]
 fn o4_a_read_at_the_end_is_short_and_then_empty(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -306,6 +291,7 @@ fn o4_a_read_at_the_end_is_short_and_then_empty(backend: Backend) -> io::Result<
     Ok(())
 }
 
+#[for_every_backend]
 fn o4_a_part_of_the_buffer_is_used(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -329,6 +315,7 @@ fn o4_a_part_of_the_buffer_is_used(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o4_what_the_system_refuses_is_the_result(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -364,6 +351,7 @@ fn busy(backend: Backend) -> io::Result<(TestPort, Arc<Gate>)> {
     Ok((port, gate))
 }
 
+#[for_every_backend]
 fn o5_what_is_cancelled_before_it_begins_is_not_done(backend: Backend) -> io::Result<()> {
     let (port, gate) = busy(backend)?;
     let mut worker = port.worker(16);
@@ -386,6 +374,7 @@ fn o5_what_is_cancelled_before_it_begins_is_not_done(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn o5_a_deadline_cancels(backend: Backend) -> io::Result<()> {
     let (port, gate) = busy(backend)?;
     let mut worker = port.worker(16);
@@ -406,6 +395,7 @@ fn o5_a_deadline_cancels(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o5_a_deadline_that_is_met_changes_nothing(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -420,6 +410,7 @@ fn o5_a_deadline_that_is_met_changes_nothing(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn o5_whether_cancelled_in_time_or_not_it_completes_once(backend: Backend) -> io::Result<()> {
     const COUNT: usize = 3000;
     for port in every_port(backend)? {
@@ -467,6 +458,7 @@ fn o5_whether_cancelled_in_time_or_not_it_completes_once(backend: Backend) -> io
     Ok(())
 }
 
+#[for_every_backend]
 fn o5_what_is_done_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(16);
@@ -483,6 +475,7 @@ fn o5_what_is_done_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         for other in super::not_files()? {
@@ -492,6 +485,7 @@ fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_closing_waits_for_what_is_under_way(backend: Backend) -> io::Result<()> {
     const COUNT: u64 = 5000;
     for port in every_port(backend)? {
@@ -516,6 +510,7 @@ fn o7_closing_waits_for_what_is_under_way(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()> {
     for round in 0..10 {
         for port in every_port(backend)? {
@@ -551,6 +546,7 @@ fn o7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_a_closed_port_begins_nothing(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(1);
@@ -566,6 +562,7 @@ fn o7_a_closed_port_begins_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_a_file_is_free_when_its_operations_are_done(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let mut worker = port.worker(1);

@@ -9,10 +9,6 @@ use socknotify::owned::{FileCompletion, FileOperation, OperationId, PortFile};
 
 use super::{TestPort, TestWorker, completed, content, empty_file, every_port, nothing};
 
-for_every_backend! {
-    o3_what_is_under_way_does_what_the_model_says,
-}
-
 /// A file is made of so many parts, and in each there is one operation at a time.
 const PARTS: usize = 24;
 const PART: usize = 4096;
@@ -116,6 +112,7 @@ impl Model {
     }
 }
 
+#[for_every_backend]
 fn o3_what_is_under_way_does_what_the_model_says(backend: Backend) -> io::Result<()> {
     const STEPS: usize = 20_000;
     for port in every_port(backend)? {

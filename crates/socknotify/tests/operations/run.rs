@@ -14,20 +14,7 @@ use socknotify::{Backend, Error};
 use super::support::{Gate, PATIENCE, wait_until};
 use super::{builder, message, next, nothing, owning_port};
 
-for_every_backend! {
-    o1_each_result_comes_once_as_a_message,
-    o1_results_go_to_threads_that_wait,
-    o1_work_begins_in_the_order_in_which_it_was_given,
-    o1_a_panic_goes_on_where_its_result_is_taken,
-    o1_a_panic_that_was_not_taken_goes_to_another_thread,
-    o2_there_are_no_more_threads_than_asked_for,
-    o2_a_thread_is_started_for_work_that_waits_only,
-    o2_idle_threads_end,
-    o7_closing_drops_what_has_not_begun_and_does_not_wait_for_what_has,
-    o7_a_closed_port_runs_nothing,
-    o7_work_may_hold_the_port_itself,
-}
-
+#[for_every_backend]
 fn o1_each_result_comes_once_as_a_message(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     for number in 0..1000 {
@@ -40,6 +27,7 @@ fn o1_each_result_comes_once_as_a_message(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o1_results_go_to_threads_that_wait(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let sum = AtomicUsize::new(0);
@@ -69,6 +57,7 @@ fn o1_results_go_to_threads_that_wait(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o1_work_begins_in_the_order_in_which_it_was_given(backend: Backend) -> io::Result<()> {
     let port = builder(backend).helper_threads(1).build()?;
     for number in 0..100 {
@@ -81,6 +70,7 @@ fn o1_work_begins_in_the_order_in_which_it_was_given(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn o1_a_panic_goes_on_where_its_result_is_taken(backend: Backend) -> io::Result<()> {
     let port = builder(backend).helper_threads(1).build()?;
     port.run(|| 1)?;
@@ -94,6 +84,7 @@ fn o1_a_panic_goes_on_where_its_result_is_taken(backend: Backend) -> io::Result<
     Ok(())
 }
 
+#[for_every_backend]
 fn o1_a_panic_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     port.run(|| std::panic::resume_unwind(Box::new("a fault")))?;
@@ -105,6 +96,7 @@ fn o1_a_panic_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn o2_there_are_no_more_threads_than_asked_for(backend: Backend) -> io::Result<()> {
     let port = builder(backend).helper_threads(3).build()?;
     let gate = Arc::new(Gate::new());
@@ -132,6 +124,7 @@ fn o2_there_are_no_more_threads_than_asked_for(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend]
 fn o2_a_thread_is_started_for_work_that_waits_only(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let mut worker = port.worker(16);
@@ -145,6 +138,7 @@ fn o2_a_thread_is_started_for_work_that_waits_only(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn o2_idle_threads_end(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     for number in 0..10 {
@@ -160,6 +154,7 @@ fn o2_idle_threads_end(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_closing_drops_what_has_not_begun_and_does_not_wait_for_what_has(
     backend: Backend,
 ) -> io::Result<()> {
@@ -187,6 +182,7 @@ fn o7_closing_drops_what_has_not_begun_and_does_not_wait_for_what_has(
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_a_closed_port_runs_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     port.close();
@@ -199,6 +195,7 @@ fn o7_a_closed_port_runs_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn o7_work_may_hold_the_port_itself(backend: Backend) -> io::Result<()> {
     let port = Arc::new(owning_port(backend)?);
     let gate = Arc::new(Gate::new());

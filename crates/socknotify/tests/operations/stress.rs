@@ -9,10 +9,6 @@ use socknotify::owned::{Event, FileOperation};
 
 use super::{every_port, file_of};
 
-for_every_backend! {
-    o3_nothing_is_lost_among_many_operations_by_eight_threads,
-}
-
 /// `SOCKNOTIFY_STRESS_OPERATIONS` asks for another number.
 fn count() -> usize {
     let asked = std::env::var("SOCKNOTIFY_STRESS_OPERATIONS").ok();
@@ -20,6 +16,7 @@ fn count() -> usize {
     asked.unwrap_or(super::support::rounds(100_000))
 }
 
+#[for_every_backend]
 fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 8;
     const UNDER_WAY: usize = 32;

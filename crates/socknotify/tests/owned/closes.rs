@@ -13,20 +13,6 @@ use socknotify::{Backend, EventFilter, Events};
 use crate::support::{PollFlags, drain, fill, is_ready, thread_time, uninterrupted};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    g1_the_peer_sees_the_end_of_what_timed_out,
-    g1_the_peer_sees_the_end_of_what_was_cancelled,
-    g1_the_peer_sees_the_end_of_what_was_armed_again_after_it_had_been_cancelled,
-    g1_the_peer_sees_the_end_of_what_was_taken_out,
-    g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back,
-    g1_the_peer_sees_the_end_when_the_port_goes,
-    g1_the_peer_sees_the_end_whoever_armed_it,
-    f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended,
-    f5_a_connection_is_heard_while_the_thread_that_armed_it_computes,
-    a_connection_that_was_cancelled_says_what_holds_now,
-    what_nobody_asked_for_costs_no_time,
-}
-
 /// The peer has nothing to read but the end.
 #[track_caller]
 fn at_end(mut peer: &Socket) {
@@ -49,6 +35,7 @@ fn cancelled(
     }
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_of_what_timed_out(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -62,6 +49,7 @@ fn g1_the_peer_sees_the_end_of_what_timed_out(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_of_what_was_cancelled(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -71,6 +59,7 @@ fn g1_the_peer_sees_the_end_of_what_was_cancelled(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_of_what_was_armed_again_after_it_had_been_cancelled(
     backend: Backend,
 ) -> io::Result<()> {
@@ -92,6 +81,7 @@ fn g1_the_peer_sees_the_end_of_what_was_armed_again_after_it_had_been_cancelled(
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_of_what_was_taken_out(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -103,6 +93,7 @@ fn g1_the_peer_sees_the_end_of_what_was_taken_out(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -120,6 +111,7 @@ fn g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back(backend: Backend) ->
     Ok(())
 }
 
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_when_the_port_goes(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -132,6 +124,7 @@ fn g1_the_peer_sees_the_end_when_the_port_goes(backend: Backend) -> io::Result<(
 }
 
 /// Another thread arms it: one that ends, or one that goes on to compute.
+#[for_every_backend]
 fn g1_the_peer_sees_the_end_whoever_armed_it(backend: Backend) -> io::Result<()> {
     for computes in [false, true] {
         let port = owning_port(backend, 2)?;
@@ -165,6 +158,7 @@ fn g1_the_peer_sees_the_end_whoever_armed_it(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended(
     backend: Backend,
 ) -> io::Result<()> {
@@ -204,6 +198,7 @@ fn f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended(
     Ok(())
 }
 
+#[for_every_backend]
 fn f5_a_connection_is_heard_while_the_thread_that_armed_it_computes(
     backend: Backend,
 ) -> io::Result<()> {
@@ -234,6 +229,7 @@ fn f5_a_connection_is_heard_while_the_thread_that_armed_it_computes(
 }
 
 /// What came and went while a thread had the connection is not reported to the next one.
+#[for_every_backend]
 fn a_connection_that_was_cancelled_says_what_holds_now(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -253,6 +249,7 @@ fn a_connection_that_was_cancelled_says_what_holds_now(backend: Backend) -> io::
 }
 
 /// The peer has ended its side, and the connection waits for room to send.
+#[for_every_backend]
 fn what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);

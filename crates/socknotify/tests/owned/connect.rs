@@ -9,17 +9,6 @@ use socknotify::owned::{Event, Held, Interest, Port, Worker};
 
 use crate::support::{Kind, PATIENCE, port_with, refusing};
 
-for_every_backend! {
-    a_connection_is_made,
-    a_refused_connection_says_why,
-    a_peer_that_does_not_answer_is_timed_out,
-    a_connect_can_be_cancelled_and_goes_on,
-    a_connect_under_way_drains,
-    a_hundred_connections_are_made_at_once,
-    #[cfg(unix)]
-    a_unix_socket_connects,
-}
-
 fn tcp_port(backend: Backend) -> io::Result<Port<TcpStream>> {
     Ok(Port::from(port_with(backend, 2)?))
 }
@@ -38,6 +27,7 @@ fn connected(event: Event<TcpStream>) -> Held<TcpStream> {
     }
 }
 
+#[for_every_backend]
 fn a_connection_is_made(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend)?;
     let mut worker = port.worker(4);
@@ -58,6 +48,7 @@ fn a_connection_is_made(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_refused_connection_says_why(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend)?;
     let mut worker = port.worker(4);
@@ -95,6 +86,7 @@ fn silent() -> io::Result<(TcpListener, SocketAddr, Vec<TcpStream>)> {
     Ok((listener, address, queued))
 }
 
+#[for_every_backend]
 fn a_peer_that_does_not_answer_is_timed_out(backend: Backend) -> io::Result<()> {
     if cfg!(windows) {
         // There a full queue refuses.
@@ -114,6 +106,7 @@ fn a_peer_that_does_not_answer_is_timed_out(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a_connect_can_be_cancelled_and_goes_on(backend: Backend) -> io::Result<()> {
     if cfg!(windows) {
         return Ok(());
@@ -134,6 +127,7 @@ fn a_connect_can_be_cancelled_and_goes_on(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_connect_under_way_drains(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend)?;
     let mut worker = port.worker(4);
@@ -149,6 +143,7 @@ fn a_connect_under_way_drains(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_hundred_connections_are_made_at_once(backend: Backend) -> io::Result<()> {
     const CONNECTIONS: usize = 100;
     let port = tcp_port(backend)?;
@@ -167,6 +162,7 @@ fn a_hundred_connections_are_made_at_once(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn a_unix_socket_connects(backend: Backend) -> io::Result<()> {
     use std::os::unix::net::{UnixListener, UnixStream};
 

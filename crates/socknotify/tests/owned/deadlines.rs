@@ -17,26 +17,10 @@ use crate::support::{PATIENCE, counted};
 use crate::support::{asleep, this_thread, voluntary_switches};
 use crate::{connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    a_deadline_passes_and_never_early,
-    what_comes_in_time_ends_the_deadline,
-    a_deadline_that_has_passed_is_over_at_once,
-    deadlines_come_in_their_order,
-    a_deadline_can_move_to_earlier_and_to_later,
-    a_thread_that_waits_already_learns_of_a_deadline,
-    a_deadline_too_far_away_is_none,
-    a_timeout_of_the_call_is_its_own,
-    thousands_of_deadlines_come_once_each,
-    what_is_armed_without_a_deadline_does_not_time_out,
-    #[cfg(unix)]
-    a_deadline_that_passed_before_its_event_was_taken_wakes_no_other_thread,
-    #[cfg(unix)]
-    a_deadline_that_passes_before_the_call_that_arms_wakes_no_other_thread,
-}
-
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(3600);
 
+#[for_every_backend]
 fn a_deadline_passes_and_never_early(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -63,6 +47,7 @@ fn a_deadline_passes_and_never_early(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_comes_in_time_ends_the_deadline(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -85,6 +70,7 @@ fn what_comes_in_time_ends_the_deadline(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_deadline_that_has_passed_is_over_at_once(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -98,6 +84,7 @@ fn a_deadline_that_has_passed_is_over_at_once(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend]
 fn deadlines_come_in_their_order(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(1);
@@ -129,6 +116,7 @@ fn deadlines_come_in_their_order(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_deadline_can_move_to_earlier_and_to_later(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -157,6 +145,7 @@ fn a_deadline_can_move_to_earlier_and_to_later(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend]
 fn a_thread_that_waits_already_learns_of_a_deadline(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -171,6 +160,7 @@ fn a_thread_that_waits_already_learns_of_a_deadline(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn a_deadline_too_far_away_is_none(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -189,6 +179,7 @@ fn a_deadline_too_far_away_is_none(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_timeout_of_the_call_is_its_own(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -200,6 +191,7 @@ fn a_timeout_of_the_call_is_its_own(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn thousands_of_deadlines_come_once_each(backend: Backend) -> io::Result<()> {
     const CONNECTIONS: usize = 400;
     const TURNS: usize = 5;
@@ -235,6 +227,7 @@ fn thousands_of_deadlines_come_once_each(backend: Backend) -> io::Result<()> {
 
 /// Connections are cancelled when their deadlines pass, and armed again without one, over and over: so
 /// some are armed again just when a thread finds their deadlines passed.
+#[for_every_backend]
 fn what_is_armed_without_a_deadline_does_not_time_out(backend: Backend) -> io::Result<()> {
     const CONNECTIONS: usize = 100;
     const THREADS: usize = 3;
@@ -312,6 +305,7 @@ fn wake_ups(port: &TestPort, before: impl FnOnce() -> io::Result<()>) -> io::Res
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn a_deadline_that_passed_before_its_event_was_taken_wakes_no_other_thread(
     backend: Backend,
 ) -> io::Result<()> {
@@ -327,6 +321,7 @@ fn a_deadline_that_passed_before_its_event_was_taken_wakes_no_other_thread(
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn a_deadline_that_passes_before_the_call_that_arms_wakes_no_other_thread(
     backend: Backend,
 ) -> io::Result<()> {

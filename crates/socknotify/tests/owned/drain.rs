@@ -11,25 +11,6 @@ use socknotify::{Backend, Error, EventFilter};
 use crate::support::{PATIENCE, uninterrupted};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    an_armed_connection_comes_out_as_draining,
-    a_held_connection_comes_out_as_draining_when_it_is_armed,
-    what_is_adopted_later_comes_out_as_draining_too,
-    a_connection_finishes_what_it_has_begun,
-    the_port_closes_when_the_last_connection_has_gone,
-    an_empty_port_closes_at_once,
-    what_is_not_finished_in_time_is_cut_off_and_handed_back,
-    a_held_connection_is_cut_off_when_it_is_armed_too_late,
-    a_shorter_time_cuts_it_short,
-    shared_sockets_do_not_keep_a_port_open,
-    draining_under_full_load_loses_nothing,
-    all_connections_are_cancelled_at_once,
-    an_armed_connection_is_taken_out,
-    what_has_come_out_is_not_taken,
-    what_was_taken_out_has_nothing_to_report,
-    taking_at_any_moment_loses_nothing,
-}
-
 const LONG: Duration = Duration::from_secs(3600);
 
 #[track_caller]
@@ -40,6 +21,7 @@ fn draining(worker: &mut TestWorker) -> Held<Connection> {
     }
 }
 
+#[for_every_backend]
 fn an_armed_connection_comes_out_as_draining(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -53,6 +35,7 @@ fn an_armed_connection_comes_out_as_draining(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn a_held_connection_comes_out_as_draining_when_it_is_armed(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -69,6 +52,7 @@ fn a_held_connection_comes_out_as_draining_when_it_is_armed(backend: Backend) ->
     Ok(())
 }
 
+#[for_every_backend]
 fn what_is_adopted_later_comes_out_as_draining_too(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -82,6 +66,7 @@ fn what_is_adopted_later_comes_out_as_draining_too(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn a_connection_finishes_what_it_has_begun(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -103,6 +88,7 @@ fn a_connection_finishes_what_it_has_begun(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn the_port_closes_when_the_last_connection_has_gone(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -122,6 +108,7 @@ fn the_port_closes_when_the_last_connection_has_gone(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn an_empty_port_closes_at_once(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     port.drain(LONG);
@@ -129,6 +116,7 @@ fn an_empty_port_closes_at_once(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_is_not_finished_in_time_is_cut_off_and_handed_back(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -156,6 +144,7 @@ fn what_is_not_finished_in_time_is_cut_off_and_handed_back(backend: Backend) -> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a_held_connection_is_cut_off_when_it_is_armed_too_late(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -169,6 +158,7 @@ fn a_held_connection_is_cut_off_when_it_is_armed_too_late(backend: Backend) -> i
     Ok(())
 }
 
+#[for_every_backend]
 fn a_shorter_time_cuts_it_short(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -184,6 +174,7 @@ fn a_shorter_time_cuts_it_short(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn shared_sockets_do_not_keep_a_port_open(backend: Backend) -> io::Result<()> {
     let port = socknotify::owned::Port::<std::net::UdpSocket>::from(crate::support::port_with(
         backend, 2,
@@ -198,6 +189,7 @@ fn shared_sockets_do_not_keep_a_port_open(backend: Backend) -> io::Result<()> {
 }
 
 /// Clients go on sending while the server ends: each connection is told once, and each is counted.
+#[for_every_backend]
 fn draining_under_full_load_loses_nothing(backend: Backend) -> io::Result<()> {
     const CONNECTIONS: usize = 64;
     let port = owning_port(backend, 2)?;
@@ -262,6 +254,7 @@ fn draining_under_full_load_loses_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn all_connections_are_cancelled_at_once(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(16);
@@ -284,6 +277,7 @@ fn all_connections_are_cancelled_at_once(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn an_armed_connection_is_taken_out(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -303,6 +297,7 @@ fn an_armed_connection_is_taken_out(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_has_come_out_is_not_taken(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -319,6 +314,7 @@ fn what_has_come_out_is_not_taken(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_was_taken_out_has_nothing_to_report(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -340,6 +336,7 @@ fn what_was_taken_out_has_nothing_to_report(backend: Backend) -> io::Result<()> 
 }
 
 /// Two threads take it, one waits for it, and it becomes ready: one of them has it.
+#[for_every_backend]
 fn taking_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     for _ in 0..crate::support::rounds(300) {

@@ -16,24 +16,6 @@ use crate::support::{
     wait_readiness, wait_until,
 };
 
-for_every_backend! {
-    d2_what_comes_after_a_connection_was_drained_is_notified,
-    d2_what_comes_while_a_drained_connection_is_held_is_notified,
-    d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notified,
-    d2_what_was_left_behind_is_notified,
-    d2_the_end_behind_the_data_is_notified,
-    d2_the_end_that_comes_after_the_data_is_notified,
-    d2_the_end_is_notified_again,
-    d2_a_reset_behind_the_data_is_notified,
-    d2_what_is_behind_urgent_data_is_notified,
-    d2_room_is_notified_after_there_was_none,
-    d2_a_connection_is_accepted_after_there_was_none,
-    d2_a_cancelled_connection_that_was_drained_is_notified,
-    d2_a_drained_connection_gives_no_notification_for_nothing,
-    d2_a_read_of_another_socket_says_nothing,
-    d2_no_answer_is_lost_whatever_is_known,
-}
-
 type StreamPort = Port<TcpStream>;
 
 fn owning_port(backend: Backend, places: usize) -> io::Result<StreamPort> {
@@ -126,6 +108,7 @@ fn read(connection: &mut Held<TcpStream>, room: usize) -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
+#[for_every_backend]
 fn d2_what_comes_after_a_connection_was_drained_is_notified(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     for way in 0..30 {
@@ -161,6 +144,7 @@ fn d2_what_comes_after_a_connection_was_drained_is_notified(backend: Backend) ->
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_what_comes_while_a_drained_connection_is_held_is_notified(
     backend: Backend,
 ) -> io::Result<()> {
@@ -172,6 +156,7 @@ fn d2_what_comes_while_a_drained_connection_is_held_is_notified(
 }
 
 /// A thread that waits is told by the kernel of what comes, and has nobody to give it to. It is not forgotten.
+#[for_every_backend]
 fn d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notified(
     backend: Backend,
 ) -> io::Result<()> {
@@ -200,6 +185,7 @@ fn d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notifie
     })
 }
 
+#[for_every_backend]
 fn d2_what_was_left_behind_is_notified(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, connection, mut theirs) = start(backend)?;
     theirs.write_all(b"a long request")?;
@@ -234,6 +220,7 @@ fn wait_for_the_end(connection: &TcpStream) {
     }
 }
 
+#[for_every_backend]
 fn d2_the_end_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
@@ -259,6 +246,7 @@ fn d2_the_end_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_the_end_that_comes_after_the_data_is_notified(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     theirs.write_all(b"last")?;
@@ -269,6 +257,7 @@ fn d2_the_end_that_comes_after_the_data_is_notified(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_the_end_is_notified_again(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, mut connection, theirs) = start(backend)?;
     drop(theirs);
@@ -278,6 +267,7 @@ fn d2_the_end_is_notified_again(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_a_reset_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     theirs.write_all(b"last")?;
@@ -297,6 +287,7 @@ fn d2_a_reset_behind_the_data_is_notified(backend: Backend) -> io::Result<()> {
 }
 
 /// A receive ends before urgent data, though more is behind it.
+#[for_every_backend]
 fn d2_what_is_behind_urgent_data_is_notified(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, mut connection, mut theirs) = start(backend)?;
     theirs.write_all(b"before")?;
@@ -312,6 +303,7 @@ fn d2_what_is_behind_urgent_data_is_notified(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_room_is_notified_after_there_was_none(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
@@ -344,6 +336,7 @@ fn d2_room_is_notified_after_there_was_none(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_a_connection_is_accepted_after_there_was_none(backend: Backend) -> io::Result<()> {
     let port = Port::<TcpListener>::from(port_with(backend, 1)?);
     let mut worker = port.worker(4);
@@ -370,6 +363,7 @@ fn d2_a_connection_is_accepted_after_there_was_none(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn d2_a_cancelled_connection_that_was_drained_is_notified(backend: Backend) -> io::Result<()> {
     let (port, mut worker, connection, mut theirs) = start(backend)?;
     let id = connection.id();
@@ -387,6 +381,7 @@ fn d2_a_cancelled_connection_that_was_drained_is_notified(backend: Backend) -> i
 }
 
 /// What another thread is told of while the connection is held, and its holder receives, is over.
+#[for_every_backend]
 fn d2_a_drained_connection_gives_no_notification_for_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (mut connection, mut theirs) = served(&port, &mut port.worker(4))?;
@@ -416,6 +411,7 @@ fn d2_a_drained_connection_gives_no_notification_for_nothing(backend: Backend) -
     })
 }
 
+#[for_every_backend]
 fn d2_a_read_of_another_socket_says_nothing(backend: Backend) -> io::Result<()> {
     let (_port, mut worker, connection, mut theirs) = start(backend)?;
     let (other, _its_peer) = pair()?;
@@ -435,6 +431,7 @@ fn d2_a_read_of_another_socket_says_nothing(backend: Backend) -> io::Result<()> 
 
 /// Clients send requests of any size in pieces, threads serve them in any way that is allowed, and every byte is
 /// answered.
+#[for_every_backend]
 fn d2_no_answer_is_lost_whatever_is_known(backend: Backend) -> io::Result<()> {
     const CLIENTS: usize = 12;
     const BYTES: usize = rounds(6000);

@@ -10,21 +10,7 @@ use socknotify::{Backend, Error, EventFilter};
 use crate::support::{PATIENCE, counted, uninterrupted, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    what_is_dropped_is_closed_and_forgotten,
-    an_armed_connection_is_cancelled_by_another_thread,
-    a_held_connection_is_cancelled_when_it_is_armed,
-    an_adopted_connection_is_cancelled_when_it_is_armed,
-    a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again,
-    cancelling_again_changes_nothing,
-    what_is_closed_cannot_be_cancelled,
-    cancelling_at_any_moment_loses_nothing,
-    closing_hands_back_what_is_armed,
-    closing_releases_threads_and_leaves_them_what_they_hold,
-    after_closing_every_call_says_so,
-    dropping_the_port_closes_what_is_armed,
-}
-
+#[for_every_backend]
 fn what_is_dropped_is_closed_and_forgotten(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -54,6 +40,7 @@ fn cancelled(worker: &mut TestWorker) -> socknotify::owned::Held<crate::Connecti
     }
 }
 
+#[for_every_backend]
 fn an_armed_connection_is_cancelled_by_another_thread(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -74,6 +61,7 @@ fn an_armed_connection_is_cancelled_by_another_thread(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn a_held_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -91,6 +79,7 @@ fn a_held_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn an_adopted_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -101,6 +90,7 @@ fn an_adopted_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::
     Ok(())
 }
 
+#[for_every_backend]
 fn a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again(
     backend: Backend,
 ) -> io::Result<()> {
@@ -120,6 +110,7 @@ fn a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again(
     Ok(())
 }
 
+#[for_every_backend]
 fn cancelling_again_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -137,6 +128,7 @@ fn cancelling_again_changes_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_is_closed_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (connection, _peer) = connect(&port)?;
@@ -153,6 +145,7 @@ fn what_is_closed_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
 
 /// Several threads serve, deadlines pass, and others cancel, all at once. Each cancellation of a living
 /// connection brings it out, and in the end all are there.
+#[for_every_backend]
 fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
     const CONNECTIONS: usize = 20;
     const CANCELS: usize = 4000;
@@ -206,6 +199,7 @@ fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn closing_hands_back_what_is_armed(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -228,6 +222,7 @@ fn closing_hands_back_what_is_armed(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn closing_releases_threads_and_leaves_them_what_they_hold(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (connection, mut peer) = connect(&port)?;
@@ -252,6 +247,7 @@ fn closing_releases_threads_and_leaves_them_what_they_hold(backend: Backend) -> 
     Ok(())
 }
 
+#[for_every_backend]
 fn after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (held, mut peer) = connect(&port)?;
@@ -271,6 +267,7 @@ fn after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn dropping_the_port_closes_what_is_armed(backend: Backend) -> io::Result<()> {
     // Its descriptors go with it, whoever has a worker still.
     let port = owning_port(backend, 2)?;

@@ -14,27 +14,6 @@ use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, counted, port_with, uninterrupted, wait_until};
 
-for_every_backend! {
-    what_a_listener_accepts_is_armed,
-    what_a_listener_accepts_is_reported_if_asked_for,
-    reported_connections_come_in_their_order,
-    several_listeners_feed_one_port,
-    every_connection_comes_out_once_with_many_threads,
-    a_bound_on_connections_is_kept_and_listening_goes_on,
-    several_listeners_share_a_bound,
-    a_cancelled_listener_is_closed,
-    a_listener_is_closed_with_the_port,
-    a_panic_in_making_a_connection_leaves_the_listener,
-    a_panic_at_one_listener_does_not_concern_the_others,
-    peers_that_vanish_before_they_are_served_are_no_trouble,
-    a_worker_that_goes_hands_on_what_was_accepted,
-    listening_outlives_the_thread_that_has_begun_it,
-    connections_beyond_a_bound_wait_in_their_order,
-    a_listener_that_belongs_to_another_port_is_refused,
-    #[cfg(unix)]
-    unix_sockets_are_accepted,
-}
-
 type TcpPort = Port<TcpStream>;
 
 fn tcp_port(backend: Backend, places: usize) -> io::Result<TcpPort> {
@@ -76,6 +55,7 @@ fn accepted(worker: &mut Worker<TcpStream>) -> Held<TcpStream> {
     }
 }
 
+#[for_every_backend]
 fn what_a_listener_accepts_is_armed(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -107,6 +87,7 @@ fn what_a_listener_accepts_is_armed(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_a_listener_accepts_is_reported_if_asked_for(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -121,6 +102,7 @@ fn what_a_listener_accepts_is_reported_if_asked_for(backend: Backend) -> io::Res
     Ok(())
 }
 
+#[for_every_backend]
 fn reported_connections_come_in_their_order(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -138,6 +120,7 @@ fn reported_connections_come_in_their_order(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn several_listeners_feed_one_port(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let mut addresses = Vec::new();
@@ -156,6 +139,7 @@ fn several_listeners_feed_one_port(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn every_connection_comes_out_once_with_many_threads(backend: Backend) -> io::Result<()> {
     const CLIENTS: usize = 400;
     let port = tcp_port(backend, 2)?;
@@ -202,6 +186,7 @@ fn every_connection_comes_out_once_with_many_threads(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn a_bound_on_connections_is_kept_and_listening_goes_on(backend: Backend) -> io::Result<()> {
     const BOUND: usize = 3;
     let port = tcp_port(backend, 2)?;
@@ -228,6 +213,7 @@ fn a_bound_on_connections_is_kept_and_listening_goes_on(backend: Backend) -> io:
     Ok(())
 }
 
+#[for_every_backend]
 fn several_listeners_share_a_bound(backend: Backend) -> io::Result<()> {
     const BOUND: usize = 5;
     const CLIENTS: usize = 60;
@@ -267,6 +253,7 @@ fn several_listeners_share_a_bound(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_cancelled_listener_is_closed(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -285,6 +272,7 @@ fn a_cancelled_listener_is_closed(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_listener_is_closed_with_the_port(backend: Backend) -> io::Result<()> {
     let dropped = Arc::new(());
     let port = tcp_port(backend, 2)?;
@@ -309,6 +297,7 @@ fn a_listener_is_closed_with_the_port(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_panic_in_making_a_connection_leaves_the_listener(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -333,6 +322,7 @@ fn a_panic_in_making_a_connection_leaves_the_listener(backend: Backend) -> io::R
     Ok(())
 }
 
+#[for_every_backend]
 fn a_panic_at_one_listener_does_not_concern_the_others(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let mut theirs = Vec::new();
@@ -360,6 +350,7 @@ fn a_panic_at_one_listener_does_not_concern_the_others(backend: Backend) -> io::
     Ok(())
 }
 
+#[for_every_backend]
 fn peers_that_vanish_before_they_are_served_are_no_trouble(backend: Backend) -> io::Result<()> {
     const PEERS: usize = 100;
     let port = tcp_port(backend, 2)?;
@@ -387,6 +378,7 @@ fn peers_that_vanish_before_they_are_served_are_no_trouble(backend: Backend) -> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a_worker_that_goes_hands_on_what_was_accepted(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -400,6 +392,7 @@ fn a_worker_that_goes_hands_on_what_was_accepted(backend: Backend) -> io::Result
     Ok(())
 }
 
+#[for_every_backend]
 fn listening_outlives_the_thread_that_has_begun_it(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -419,6 +412,7 @@ fn listening_outlives_the_thread_that_has_begun_it(backend: Backend) -> io::Resu
     Ok(())
 }
 
+#[for_every_backend]
 fn connections_beyond_a_bound_wait_in_their_order(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
@@ -436,6 +430,7 @@ fn connections_beyond_a_bound_wait_in_their_order(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn a_listener_that_belongs_to_another_port_is_refused(backend: Backend) -> io::Result<()> {
     let [port, other] = [tcp_port(backend, 2)?, tcp_port(backend, 2)?];
     let (listener, _) = loopback()?;
@@ -487,6 +482,7 @@ impl socknotify::owned::Listen for TcpListenerOf {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn unix_sockets_are_accepted(backend: Backend) -> io::Result<()> {
     use std::os::unix::net::{UnixListener, UnixStream};
 

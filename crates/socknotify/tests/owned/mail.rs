@@ -14,22 +14,6 @@ use socknotify::{Backend, Error};
 use crate::support::{PATIENCE, port, port_with, rounds, wait_until};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    a_message_to_one_worker_goes_to_that_one,
-    a_message_to_all_goes_to_each_once,
-    messages_to_one_come_in_order_and_before_other_events,
-    a_worker_that_waits_is_woken_and_no_other_takes_its_message,
-    a_worker_that_is_busy_keeps_nobody_waiting,
-    a_message_to_one_needs_no_more_than_one_place,
-    a_worker_can_send_to_itself,
-    a_worker_that_is_gone_gets_nothing,
-    a_closed_port_takes_no_message_for_anybody,
-    what_a_worker_has_not_taken_is_dropped_with_it,
-    a_name_is_not_given_again,
-    a_wait_for_another_workers_message_ends_in_time,
-    no_message_is_lost_among_many_workers,
-}
-
 fn message(event: Event<Connection, u64>) -> u64 {
     match event {
         Event::Message(message) => message,
@@ -37,6 +21,7 @@ fn message(event: Event<Connection, u64>) -> u64 {
     }
 }
 
+#[for_every_backend]
 fn a_message_to_one_worker_goes_to_that_one(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut workers = [port.worker(4), port.worker(1), port.worker(4)];
@@ -51,6 +36,7 @@ fn a_message_to_one_worker_goes_to_that_one(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a_message_to_all_goes_to_each_once(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     assert_eq!(port.send_to_all(1), 0);
@@ -68,6 +54,7 @@ fn a_message_to_all_goes_to_each_once(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn messages_to_one_come_in_order_and_before_other_events(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(8);
@@ -90,6 +77,7 @@ fn messages_to_one_come_in_order_and_before_other_events(backend: Backend) -> io
     Ok(())
 }
 
+#[for_every_backend]
 fn a_worker_that_waits_is_woken_and_no_other_takes_its_message(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 8] {
         let port = owning_port(backend, places)?;
@@ -125,6 +113,7 @@ fn a_worker_that_waits_is_woken_and_no_other_takes_its_message(backend: Backend)
     Ok(())
 }
 
+#[for_every_backend]
 fn a_worker_that_is_busy_keeps_nobody_waiting(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let [mut busy, mut other] = [port.worker(4), port.worker(4)];
@@ -141,6 +130,7 @@ fn a_worker_that_is_busy_keeps_nobody_waiting(backend: Backend) -> io::Result<()
 }
 
 /// All others wait, too, and the one that has the place does not come back.
+#[for_every_backend]
 fn a_message_to_one_needs_no_more_than_one_place(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
@@ -160,6 +150,7 @@ fn a_message_to_one_needs_no_more_than_one_place(backend: Backend) -> io::Result
     })
 }
 
+#[for_every_backend]
 fn a_worker_can_send_to_itself(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
@@ -171,6 +162,7 @@ fn a_worker_can_send_to_itself(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_worker_that_is_gone_gets_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let worker = port.worker(4);
@@ -182,6 +174,7 @@ fn a_worker_that_is_gone_gets_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_closed_port_takes_no_message_for_anybody(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
@@ -194,6 +187,7 @@ fn a_closed_port_takes_no_message_for_anybody(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend]
 fn what_a_worker_has_not_taken_is_dropped_with_it(backend: Backend) -> io::Result<()> {
     let port = Port::<Connection, Arc<()>>::from(port(backend)?);
     let message = Arc::new(());
@@ -211,6 +205,7 @@ fn what_a_worker_has_not_taken_is_dropped_with_it(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn a_name_is_not_given_again(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
     let names: Vec<WorkerId> = (0..100).map(|_| port.worker(1).id()).collect();
@@ -222,6 +217,7 @@ fn a_name_is_not_given_again(backend: Backend) -> io::Result<()> {
 }
 
 /// The packet that is to wake another worker makes no wait longer, and none shorter.
+#[for_every_backend]
 fn a_wait_for_another_workers_message_ends_in_time(backend: Backend) -> io::Result<()> {
     const TIME: Duration = Duration::from_millis(60);
     let port = owning_port(backend, 2)?;
@@ -267,6 +263,7 @@ struct Log {
 }
 
 /// Messages to one, to all and to anybody, while connections are served, with more threads than places.
+#[for_every_backend]
 fn no_message_is_lost_among_many_workers(backend: Backend) -> io::Result<()> {
     const WORKERS: usize = 6;
     const ANYBODY: u64 = 1 << 40;

@@ -1,5 +1,8 @@
 //! Connections that the port owns, on every backend that this machine has.
 
+#[macro_use]
+extern crate socknotify_test_macros;
+
 #[path = "../support/mod.rs"]
 #[macro_use]
 mod support;

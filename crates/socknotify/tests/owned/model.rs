@@ -15,10 +15,6 @@ use socknotify::{Backend, EventFilter, Events};
 use crate::support::{counted, end_shows_behind_data, uninterrupted};
 use crate::{Connection, TestPort, TestWorker, connect, owning_port};
 
-for_every_backend! {
-    the_owning_port_does_what_the_model_says,
-}
-
 const CONNECTIONS: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -328,6 +324,7 @@ impl World {
     }
 }
 
+#[for_every_backend]
 fn the_owning_port_does_what_the_model_says(backend: Backend) -> io::Result<()> {
     let cases = std::env::var("SOCKNOTIFY_MODEL_CASES").ok();
     let config = Config {

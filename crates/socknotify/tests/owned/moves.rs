@@ -15,27 +15,7 @@ use crate::support::trigger::ONCE;
 use crate::support::{PATIENCE, Pair, as_told_by, counted, port, uninterrupted, wait_until};
 use crate::{connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    what_is_armed_comes_out_when_it_is_ready,
-    a_call_arms_and_takes_together,
-    events_that_were_not_taken_stay,
-    each_connection_is_one_threads_at_a_time,
-    the_events_are_those_that_were_asked_for,
-    an_armed_connection_can_wait_for_nothing,
-    what_was_taken_back_is_free,
-    #[cfg(unix)]
-    what_is_no_socket_is_not_adopted,
-    a_connection_has_one_port,
-    an_id_is_never_given_again,
-    a_worker_that_goes_leaves_its_events_to_others,
-    a_panic_loses_the_connection_in_hand_and_no_other,
-    a_socket_that_the_system_refuses_comes_back,
-    a_refused_socket_ends_the_wait,
-    a_foreign_connection_is_refused_where_it_is_armed,
-    a_panic_after_a_foreign_connection_does_not_abort,
-    a_panicking_descriptor_harms_no_other_connection,
-}
-
+#[for_every_backend]
 fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -55,6 +35,7 @@ fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(8);
@@ -79,6 +60,7 @@ fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn events_that_were_not_taken_stay(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(8);
@@ -100,6 +82,7 @@ fn events_that_were_not_taken_stay(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn each_connection_is_one_threads_at_a_time(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 16;
     const CONNECTIONS: usize = 40;
@@ -152,6 +135,7 @@ fn each_connection_is_one_threads_at_a_time(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn the_events_are_those_that_were_asked_for(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -175,6 +159,7 @@ fn the_events_are_those_that_were_asked_for(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn an_armed_connection_can_wait_for_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -188,6 +173,7 @@ fn an_armed_connection_can_wait_for_nothing(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let other = crate::support::port(backend)?;
@@ -213,6 +199,7 @@ fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
     let port = Port::<std::fs::File>::from(port(backend)?);
     let file = std::fs::File::open("/dev/null")?;
@@ -224,6 +211,7 @@ fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_connection_has_one_port(backend: Backend) -> io::Result<()> {
     let [first, second] = [owning_port(backend, 2)?, owning_port(backend, 2)?];
     let (connection, _peer) = connect(&first)?;
@@ -251,6 +239,7 @@ fn a_connection_has_one_port(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn an_id_is_never_given_again(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut ids = std::collections::HashSet::new();
@@ -265,6 +254,7 @@ fn an_id_is_never_given_again(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_worker_that_goes_leaves_its_events_to_others(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut first = port.worker(8);
@@ -292,6 +282,7 @@ fn a_worker_that_goes_leaves_its_events_to_others(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn a_panic_loses_the_connection_in_hand_and_no_other(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut peers = Vec::new();
@@ -327,6 +318,7 @@ fn a_panic_loses_the_connection_in_hand_and_no_other(backend: Backend) -> io::Re
 }
 
 /// The socket behind the number was replaced, which only code outside of the types can do.
+#[for_every_backend]
 fn a_socket_that_the_system_refuses_comes_back(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -352,6 +344,7 @@ fn a_socket_that_the_system_refuses_comes_back(backend: Backend) -> io::Result<(
 }
 
 /// However long the call may wait, and whatever else is armed with it.
+#[for_every_backend]
 fn a_refused_socket_ends_the_wait(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     for timeout in [None, Some(PATIENCE)] {
@@ -382,6 +375,7 @@ fn a_refused_socket_ends_the_wait(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_foreign_connection_is_refused_where_it_is_armed(backend: Backend) -> io::Result<()> {
     let [port, other] = [owning_port(backend, 2)?, owning_port(backend, 2)?];
     let mut worker = port.worker(8);
@@ -405,6 +399,7 @@ fn a_foreign_connection_is_refused_where_it_is_armed(backend: Backend) -> io::Re
     Ok(())
 }
 
+#[for_every_backend]
 fn a_panic_after_a_foreign_connection_does_not_abort(backend: Backend) -> io::Result<()> {
     let [port, other] = [owning_port(backend, 2)?, owning_port(backend, 2)?];
     let mut peers = Vec::new();
@@ -445,6 +440,7 @@ impl Source for Fragile {
     }
 }
 
+#[for_every_backend]
 fn a_panicking_descriptor_harms_no_other_connection(backend: Backend) -> io::Result<()> {
     let port = Port::<Fragile>::from(port(backend)?);
     let mut worker = port.worker(8);

@@ -23,27 +23,7 @@ use crate::support::{
 use crate::support::{PATIENCE, Pair, counted, port, uninterrupted, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
-for_every_backend! {
-    messages_come_in_order,
-    every_message_comes_to_one_thread,
-    a_message_keeps_its_turn_among_connections,
-    a_shared_socket_is_served_by_many_threads,
-    a_shared_socket_comes_back_last,
-    a_stale_packet_of_a_shared_socket_brings_out_no_later_connection,
-    an_old_id_does_not_end_a_later_sharing,
-    a_sharing_is_ended_once_however_many_threads_try,
-    a_shared_socket_cannot_be_cancelled,
-    a_worker_that_goes_hands_on_events_of_shared_sockets,
-    a_message_can_send_when_closing_drops_it,
-    packets_and_registrations_from_before_are_dropped,
-    #[cfg(unix)]
-    the_port_can_be_watched,
-    #[cfg(unix)]
-    a_watched_port_stays_readable_while_something_is_left,
-    #[cfg(unix)]
-    a_client_that_does_not_wait_disturbs_no_other_thread_for_long,
-}
-
+#[for_every_backend]
 fn messages_come_in_order(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(3);
@@ -59,6 +39,7 @@ fn messages_come_in_order(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn every_message_comes_to_one_thread(backend: Backend) -> io::Result<()> {
     const MESSAGES: u64 = 3000;
     let port = owning_port(backend, 2)?;
@@ -98,6 +79,7 @@ fn every_message_comes_to_one_thread(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_message_keeps_its_turn_among_connections(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -110,6 +92,7 @@ fn a_message_keeps_its_turn_among_connections(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+#[for_every_backend]
 fn a_shared_socket_is_served_by_many_threads(backend: Backend) -> io::Result<()> {
     const DATAGRAMS: usize = 500;
     for trigger in [SharedTrigger::Level, SharedTrigger::Edge] {
@@ -150,6 +133,7 @@ fn a_shared_socket_is_served_by_many_threads(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn a_shared_socket_comes_back_last(backend: Backend) -> io::Result<()> {
     let port = Port::<UdpSocket>::from(port(backend)?);
     let mut worker = port.worker(4);
@@ -203,6 +187,7 @@ fn returned(worker: &mut TestWorker) -> Arc<Connection> {
 
 /// A thread has dequeued a packet of the shared socket. Before it takes the event, the socket is shared
 /// no longer, and another connection has its index.
+#[for_every_backend]
 fn a_stale_packet_of_a_shared_socket_brings_out_no_later_connection(
     backend: Backend,
 ) -> io::Result<()> {
@@ -225,6 +210,7 @@ fn a_stale_packet_of_a_shared_socket_brings_out_no_later_connection(
     Ok(())
 }
 
+#[for_every_backend]
 fn an_old_id_does_not_end_a_later_sharing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -247,6 +233,7 @@ fn an_old_id_does_not_end_a_later_sharing(backend: Backend) -> io::Result<()> {
 }
 
 /// One socket is shared over and over, and two threads end each sharing.
+#[for_every_backend]
 fn a_sharing_is_ended_once_however_many_threads_try(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 3)?;
     let mut worker = port.worker(4);
@@ -287,6 +274,7 @@ fn a_sharing_is_ended_once_however_many_threads_try(backend: Backend) -> io::Res
     })
 }
 
+#[for_every_backend]
 fn a_shared_socket_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -299,6 +287,7 @@ fn a_shared_socket_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_worker_that_goes_hands_on_events_of_shared_sockets(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (socket, mut theirs) = shareable()?;
@@ -332,6 +321,7 @@ impl Drop for Sending {
     }
 }
 
+#[for_every_backend]
 fn a_message_can_send_when_closing_drops_it(backend: Backend) -> io::Result<()> {
     let port = Arc::new(Port::<UdpSocket, Sending>::from(port(backend)?));
     for _ in 0..3 {
@@ -351,6 +341,7 @@ fn a_message_can_send_when_closing_drops_it(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+#[for_every_backend]
 fn packets_and_registrations_from_before_are_dropped(backend: Backend) -> io::Result<()> {
     let plain = port(backend)?;
     let Pair { ours, mut theirs } = Pair::unix()?;
@@ -391,6 +382,7 @@ fn is_readable(descriptor: &impl AsSocket, time: Duration) -> io::Result<bool> {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -422,6 +414,7 @@ fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
+#[for_every_backend]
 fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(1);
@@ -441,6 +434,7 @@ fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io
 
 /// What arrives while a thread works on the connection is that thread's affair.
 #[cfg(unix)]
+#[for_every_backend]
 fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
     backend: Backend,
 ) -> io::Result<()> {

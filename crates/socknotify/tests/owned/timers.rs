@@ -12,22 +12,6 @@ use socknotify::owned::{Event, Interest, Port, TimerId};
 use crate::support::{port_with, rounds, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port};
 
-for_every_backend! {
-    a_message_comes_after_its_time_and_never_early,
-    messages_come_in_the_order_of_their_times,
-    a_cancelled_timer_sends_nothing,
-    a_timer_is_cancelled_once,
-    an_old_name_does_not_cancel_a_later_timer,
-    a_timer_repeats_until_it_is_cancelled,
-    what_a_slow_thread_misses_is_left_out,
-    a_thread_that_waits_already_hears_of_a_timer,
-    timers_and_deadlines_share_the_clock,
-    a_time_too_long_is_never,
-    a_million_timers_are_set_and_cancelled,
-    timers_that_many_threads_set_come_once_each,
-    timers_go_with_the_port,
-}
-
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -39,6 +23,7 @@ fn message(worker: &mut TestWorker) -> u64 {
     }
 }
 
+#[for_every_backend]
 fn a_message_comes_after_its_time_and_never_early(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -53,6 +38,7 @@ fn a_message_comes_after_its_time_and_never_early(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
 fn messages_come_in_the_order_of_their_times(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -65,6 +51,7 @@ fn messages_come_in_the_order_of_their_times(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn a_cancelled_timer_sends_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -76,6 +63,7 @@ fn a_cancelled_timer_sends_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_timer_is_cancelled_once(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -88,6 +76,7 @@ fn a_timer_is_cancelled_once(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn an_old_name_does_not_cancel_a_later_timer(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -100,6 +89,7 @@ fn an_old_name_does_not_cancel_a_later_timer(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+#[for_every_backend]
 fn a_timer_repeats_until_it_is_cancelled(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -119,6 +109,7 @@ fn a_timer_repeats_until_it_is_cancelled(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn what_a_slow_thread_misses_is_left_out(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(64);
@@ -141,6 +132,7 @@ fn what_a_slow_thread_misses_is_left_out(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_thread_that_waits_already_hears_of_a_timer(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -154,6 +146,7 @@ fn a_thread_that_waits_already_hears_of_a_timer(backend: Backend) -> io::Result<
     })
 }
 
+#[for_every_backend]
 fn timers_and_deadlines_share_the_clock(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -170,6 +163,7 @@ fn timers_and_deadlines_share_the_clock(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_time_too_long_is_never(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -181,6 +175,7 @@ fn a_time_too_long_is_never(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn a_million_timers_are_set_and_cancelled(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
@@ -195,6 +190,7 @@ fn a_million_timers_are_set_and_cancelled(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
 fn timers_that_many_threads_set_come_once_each(backend: Backend) -> io::Result<()> {
     const EACH: u64 = 2000;
     let port = owning_port(backend, 2)?;
@@ -246,6 +242,7 @@ fn timers_that_many_threads_set_come_once_each(backend: Backend) -> io::Result<(
     Ok(())
 }
 
+#[for_every_backend]
 fn timers_go_with_the_port(backend: Backend) -> io::Result<()> {
     let message = Arc::new(());
     let port = Port::<std::net::TcpStream, Arc<()>>::from(port_with(backend, 2)?);
