@@ -1,9 +1,9 @@
 //! The examples that are servers, as processes of their own, and clients that talk to them.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 use std::{env, fs};
@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// An example that runs until its standard input ends.
 struct Example {
     process: Child,
+    /// What it says after its address.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "for the examples of Unix"))]
+    output: BufReader<ChildStdout>,
     address: SocketAddr,
 }
 
@@ -27,12 +30,13 @@ impl Example {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut line)?;
+        let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let line = read_line(&mut output)?;
         let address = line.trim_end().strip_prefix("listening on ");
         let address = address.and_then(|address| address.parse().ok());
         Ok(Example {
             process,
+            output,
             address: address.unwrap_or_else(|| panic!("{name} says {line:?}")),
         })
     }
@@ -123,6 +127,32 @@ fn much() -> Vec<u8> {
     (0..32 << 20)
         .map(|number: u32| (number / 251) as u8)
         .collect()
+}
+
+#[test]
+fn datagrams_answers_every_client() -> io::Result<()> {
+    let server = Example::start("datagrams", &[])?;
+    thread::scope(|scope| {
+        for client in 0..8 {
+            let address = server.address;
+            scope.spawn(move || ask_for_capitals(address, client).expect("it answers"));
+        }
+    });
+    server.stop()
+}
+
+fn ask_for_capitals(address: SocketAddr, client: usize) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(address)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut buffer = [0; 64];
+    for number in 0..300 {
+        socket.send(format!("number {number} of {client}").as_bytes())?;
+        let length = socket.recv(&mut buffer)?;
+        let expected = format!("NUMBER {number} OF {client}");
+        assert_eq!(String::from_utf8_lossy(&buffer[..length]), expected);
+    }
+    Ok(())
 }
 
 /// A client of the chat, and the name it has there, which the one before it is told.
@@ -426,6 +456,122 @@ fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
         let mut found = Vec::new();
         (&client).read_to_end(&mut found).expect("it comes back");
         assert!(found == much(), "{} bytes", found.len());
+    });
+    server.stop()
+}
+
+#[cfg(unix)]
+#[test]
+fn signals_tells_every_threads_figures_and_ends_in_good_order() -> io::Result<()> {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let mut server = Example::start("signals", &[])?;
+    let process = Pid::from_child(&server.process);
+    let clients = (0..10).map(|_| server.connect());
+    let clients = clients.collect::<io::Result<Vec<_>>>()?;
+    for round in 1..=3 {
+        for mut client in &clients {
+            client.write_all(b"ping")?;
+            expect(client, b"ping");
+        }
+        kill_process(process, Signal::HUP)?;
+        let mut sum = 0;
+        for _ in 0..4 {
+            let line = read_line(&mut server.output)?;
+            let figure = line
+                .split_once(": ")
+                .and_then(|it| it.1.split_once(" bytes"));
+            let figure = figure.and_then(|it| it.0.parse::<usize>().ok());
+            sum += figure.unwrap_or_else(|| panic!("{line:?}"));
+        }
+        assert_eq!(sum, round * 10 * 4);
+    }
+    kill_process(process, Signal::TERM)?;
+    for client in &clients {
+        expect_end(client);
+    }
+    assert_eq!(read_line(&mut server.output)?, "cut off: 0\n");
+    server.stop()
+}
+
+#[cfg(unix)]
+#[test]
+fn children_prints_what_they_say_and_how_they_end() -> io::Result<()> {
+    let said = Command::new(binary("children")?)
+        .args([
+            "echo one; echo 1; exit 3",
+            "printf 'two\nand more'",
+            "kill -9 $$",
+        ])
+        // Its output has ended before it has, or goes on after it.
+        .args(["exec >&-; sleep 0.1", "(sleep 0.1; echo late) & exit 0"])
+        .output()?;
+    assert!(said.status.success(), "{}", said.status);
+    let said = String::from_utf8(said.stdout).expect("text");
+    let of = |number: usize| {
+        let begin = format!("{number}: ");
+        let lines = said.lines().filter_map(|line| line.strip_prefix(&begin));
+        lines.collect::<Vec<_>>()
+    };
+    let ended = "exit status: 0";
+    for (number, words) in [&["one", "1"][..], &["two", "and more"], &[], &[], &["late"]]
+        .into_iter()
+        .enumerate()
+    {
+        let of = of(number);
+        let (ends, found): (Vec<&str>, Vec<_>) = of
+            .iter()
+            .partition(|line| line.starts_with("exit status") || line.starts_with("signal"));
+        assert_eq!(found, words);
+        match number {
+            0 => assert_eq!(ends, ["exit status: 3"]),
+            2 => assert!(
+                ends.len() == 1 && ends[0].starts_with("signal: 9"),
+                "{ends:?}"
+            ),
+            _ => assert_eq!(ends, [ended]),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn tls_echoes_records_that_are_longer_than_a_turn() -> io::Result<()> {
+    use std::sync::Arc;
+
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+    let server = Example::start("tls", &[])?;
+    let certificate = include_bytes!("../examples/tls/certificate.pem");
+    let certificate = CertificateDer::from_pem_slice(certificate).map_err(io::Error::other)?;
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).map_err(io::Error::other)?;
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = Arc::new(config.with_no_client_auth());
+    thread::scope(|scope| {
+        for client in 0..6_u8 {
+            let (server, config) = (&server, Arc::clone(&config));
+            scope.spawn(move || {
+                let name = "localhost".try_into().expect("a name");
+                let tls = ClientConnection::new(config, name).expect("it is complete");
+                let stream = server.connect().expect("it listens");
+                let mut stream = StreamOwned::new(tls, stream);
+                // A record has 16384 bytes at most. The last ones are several.
+                for length in [1, 4096, 4097, 16_384, 16_385, 50_000] {
+                    let said = vec![client; length];
+                    stream.write_all(&said).expect("it is taken");
+                    stream.flush().expect("it is taken");
+                    expect(&mut stream, &said);
+                }
+                stream.conn.send_close_notify();
+                stream.flush().expect("it is taken");
+                // The server says goodbye, too: without that, this is an error.
+                expect_end(&mut stream);
+            });
+        }
     });
     server.stop()
 }

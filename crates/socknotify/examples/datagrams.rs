@@ -1,0 +1,74 @@
+//! A service for datagrams on several threads: each is answered with what it said, in capitals.
+//!
+//! What it shows:
+//!
+//! - One socket is shared by all threads. A datagram needs no state beside it, so whoever has it can answer.
+//! - The trigger is an edge. A level says "there is something" for as long as there is: the next thread would be woken
+//!   for the datagram that the first one is about to receive. An edge comes for what arrives, once. So a thread is woken
+//!   for new work only, and while it is busy with that, a second one is woken for what arrives meanwhile.
+//! - The price of an edge is that whoever was notified receives until nothing is left: what stays behind brings no
+//!   other one. Who wants to take one datagram and go has to ask for a level.
+//! - That nothing is left although one was notified is no error. Another thread was faster.
+//!
+//! Run it with `cargo run -p socknotify --example datagrams 127.0.0.1:7007`, and talk to it with
+//! `nc -u 127.0.0.1 7007`. It ends when its standard input does.
+
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::{env, thread};
+
+use socknotify::EventFilter;
+use socknotify::owned::{Event, Port, SharedTrigger, Worker};
+
+const THREADS: usize = 4;
+/// The longest datagram that is answered as a whole.
+const LENGTH: usize = 2048;
+
+fn main() -> io::Result<()> {
+    let socket = UdpSocket::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
+    socket.set_nonblocking(true)?;
+    println!("listening on {}", socket.local_addr()?);
+
+    let port = Port::<UdpSocket>::new()?;
+    port.share(Arc::new(socket), EventFilter::IN, SharedTrigger::Edge)?;
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| serve(port.worker(1)));
+        }
+        let ended = io::copy(&mut io::stdin(), &mut io::sink());
+        port.close();
+        ended.map(drop)
+    })
+}
+
+fn serve(mut worker: Worker<UdpSocket>) {
+    while worker.process(None).is_ok() {
+        while let Some(event) = worker.take() {
+            if let Event::Shared(socket, _) = event {
+                answer_all(&socket);
+            }
+        }
+    }
+}
+
+/// Answer until nothing is left.
+fn answer_all(socket: &UdpSocket) {
+    let mut buffer = [0; LENGTH];
+    loop {
+        match socket.recv_from(&mut buffer) {
+            Ok((length, peer)) => {
+                let answer = &mut buffer[..length];
+                answer.make_ascii_uppercase();
+                // Any datagram may be lost, and so may this one.
+                let _ = socket.send_to(answer, peer);
+            }
+            Err(error) => match error.kind() {
+                // An answer was refused, which is told at this place. There may be more behind it.
+                ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => {}
+                ErrorKind::Interrupted => {}
+                _ => return,
+            },
+        }
+    }
+}

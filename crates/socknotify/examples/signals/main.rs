@@ -1,0 +1,26 @@
+//! Signals come out of the port, beside connections: an echo server that tells its figures, and ends in good order.
+//!
+//! What it shows:
+//!
+//! - The `signal-hook` crate writes to a socket when a signal comes. The port owns the other end, as a connection.
+//! - SIGHUP is for every thread, since each has figures of its own: a message to all workers.
+//! - SIGTERM and SIGINT drain the port. Its threads end by themselves.
+//!
+//! Run it with `cargo run -p socknotify --example signals 127.0.0.1:7007`, talk to it with `nc 127.0.0.1 7007`,
+//! and send it signals with `kill`.
+//!
+//! It is for Unix, which has these signals.
+
+#[cfg(unix)]
+mod server;
+
+#[cfg(unix)]
+fn main() -> std::io::Result<()> {
+    server::main()
+}
+
+#[cfg(not(unix))]
+fn main() {
+    eprintln!("there are no signals here");
+    std::process::exit(1);
+}
