@@ -1,8 +1,10 @@
 //! `socknotify doctor`: what this system offers.
 
 use std::fmt;
+use std::net::TcpStream;
 
 use serde::Serialize;
+use socknotify::owned::Port;
 use socknotify::{Backend, CompletionPort};
 
 use crate::descriptors::{Limit, Limits};
@@ -38,6 +40,8 @@ struct Diagnosis {
     processors: Option<usize>,
     default_concurrency: usize,
     wake_policy: Option<String>,
+    /// Who does operations on files.
+    file_driver: Option<&'static str>,
     descriptors: Limits,
 }
 
@@ -79,6 +83,9 @@ impl Diagnosis {
             wake_policy: CompletionPort::new()
                 .ok()
                 .map(|port| port.wake_policy().to_string()),
+            file_driver: Port::<TcpStream>::new()
+                .ok()
+                .map(|port| port.file_driver().name()),
             descriptors: Limits::read(),
         }
     }
@@ -125,6 +132,8 @@ impl fmt::Display for Diagnosis {
         writeln!(f, "default concurrency  {}", self.default_concurrency)?;
         let policy = self.wake_policy.as_deref().unwrap_or("none");
         writeln!(f, "wake policy          {policy}")?;
+        let driver = self.file_driver.unwrap_or("none");
+        writeln!(f, "operations on files  {driver}")?;
         let Limits { soft, hard } = self.descriptors;
         write!(
             f,

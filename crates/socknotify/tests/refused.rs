@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use socknotify::owned::{Event, FileDriver, FileOperation, Port};
 use socknotify::{Backend, CompletionPort, Error, EventFilter, Events, Registration, Trigger};
 
 /// `poll`, or `ppoll` where there is no other.
@@ -160,6 +161,79 @@ fn g3_a_duplicate_gives_no_false_notification_where_there_is_no_memory_to_check(
                 port.register(Registration::enable(good, 0, EventFilter::IN, TRIGGERS[0]))?;
             }
         }
+        Ok(())
+    })
+}
+
+/// Reads as many times as there are letters, one at a time and many at once.
+fn read_letters(port: &Port<UnixStream>) -> io::Result<()> {
+    const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
+    let mut worker = port.worker(8);
+    let mut file = tempfile::tempfile()?;
+    file.write_all(LETTERS)?;
+    let file = port.adopt_file(file)?;
+    for under_way in [1, LETTERS.len()] {
+        for letters in LETTERS.chunks(under_way) {
+            let first = letters[0] - LETTERS[0];
+            for (offset, _) in (u64::from(first)..).zip(letters) {
+                port.begin(FileOperation::read_at(&file, vec![0], offset))?;
+            }
+            let mut read = Vec::new();
+            while read.len() < letters.len() {
+                assert_ne!(worker.process(Some(Duration::from_secs(30)))?, 0);
+                while let Some(event) = worker.take() {
+                    let Event::Completed(done) = event else {
+                        panic!("{event:?}");
+                    };
+                    assert_eq!(done.result?, 1);
+                    read.push(done.buffer[0]);
+                }
+            }
+            read.sort_unstable();
+            assert_eq!(read, letters);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn o3_helper_threads_do_operations_where_the_system_allows_no_ring() -> io::Result<()> {
+    on_a_thread(|| {
+        for error in [libc::EPERM, libc::ENOSYS] {
+            refuse(&Refusal {
+                call: libc::SYS_io_uring_setup,
+                arguments: &[],
+                error,
+            })?;
+            assert!(FileDriver::IoUring.probe().is_err());
+            let port = Port::<UnixStream>::new()?;
+            assert_eq!(port.file_driver(), FileDriver::Threads);
+            read_letters(&port)?;
+            let builder = Port::<UnixStream>::builder().file_driver(FileDriver::IoUring);
+            assert_eq!(builder.build().err(), Some(Error::BackendUnavailable));
+        }
+        Ok(())
+    })
+}
+
+/// As where a process puts itself into a sandbox when it has begun.
+#[test]
+fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() -> io::Result<()> {
+    if FileDriver::IoUring.probe().is_err() {
+        eprintln!("skipped: there is no ring here");
+        return Ok(());
+    }
+    on_a_thread(|| {
+        let port = Port::<UnixStream>::new()?;
+        read_letters(&port)?;
+        assert_eq!(port.file_driver(), FileDriver::IoUring);
+        refuse(&Refusal {
+            call: libc::SYS_io_uring_enter,
+            arguments: &[],
+            error: libc::EPERM,
+        })?;
+        read_letters(&port)?;
+        port.close();
         Ok(())
     })
 }

@@ -190,6 +190,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
         true
     }
 
+    /// Whether packets of others may come though nothing is registered.
+    fn has_packets(&self) -> bool {
+        false
+    }
+
     /// Watch for edges, and report what holds already as well. False if it is not reported.
     fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
         self.arm(interest, is_new).map(|()| false)

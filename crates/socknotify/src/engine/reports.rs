@@ -50,7 +50,8 @@ impl<B: Backend> Engine<B> {
     /// Level-triggered sockets that wait in the queue are reported all the time. Where a whole batch of
     /// reports is of those, this is enough, and does not go through all of them for each packet.
     pub(super) fn fetch_before_packet(&self, core: &mut Core<B>) {
-        if core.table.len() == 0 || core.scheduler.is_anyone_polling() {
+        let is_silent = core.table.len() == 0 && !self.backend.has_packets();
+        if is_silent || core.scheduler.is_anyone_polling() {
             return;
         }
         let mut scratch = core.take_scratch();

@@ -143,6 +143,28 @@ impl FileOperation {
         self.deadline
     }
 
+    /// The bytes to read into.
+    pub(super) fn memory_mut(&mut self) -> io::Result<(*mut u8, u32)> {
+        let FileOperation { buffer, range, .. } = self;
+        let bytes = unless_panics(|| buffer.get_mut(range.clone()).ok_or_else(out_of_range))?;
+        Ok((bytes.as_mut_ptr(), bytes.len().min(MOST) as u32))
+    }
+
+    /// The bytes to write.
+    pub(super) fn memory(&self) -> io::Result<(*const u8, u32)> {
+        let FileOperation { buffer, range, .. } = self;
+        let bytes = unless_panics(|| buffer.get(range.clone()).ok_or_else(out_of_range))?;
+        Ok((bytes.as_ptr(), bytes.len().min(MOST) as u32))
+    }
+
+    /// The offset, if a file can be that long. What is beyond has other meanings to some systems.
+    pub(super) fn checked_offset(&self) -> io::Result<u64> {
+        match i64::try_from(self.offset) {
+            Ok(_) => Ok(self.offset),
+            Err(_) => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
     /// Do it, and wait for it.
     pub(super) fn perform(&mut self) -> io::Result<usize> {
         let FileOperation {
@@ -165,10 +187,17 @@ impl FileOperation {
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         };
-        // The buffer's owner may be of a type that panics.
-        let outcome = catch_unwind(AssertUnwindSafe(attempt));
-        outcome.unwrap_or_else(|_| Err(io::Error::other("the buffer panicked")))
+        unless_panics(attempt)
     }
+}
+
+/// How many bytes are transferred at once, at the most.
+const MOST: usize = 1 << 30;
+
+/// The owner of a buffer may be of a type that panics.
+fn unless_panics<R>(attempt: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+    let outcome = catch_unwind(AssertUnwindSafe(attempt));
+    outcome.unwrap_or_else(|_| Err(io::Error::other("the buffer panicked")))
 }
 
 fn out_of_range() -> io::Error {

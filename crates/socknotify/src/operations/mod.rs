@@ -1,6 +1,45 @@
 //! What completes on a port and is no readiness: work that blocks, and operations on files.
 
+#![cfg_attr(
+    any(
+        not(target_os = "linux"),
+        kqueue_stand_in,
+        not(target_pointer_width = "64")
+    ),
+    allow(dead_code, reason = "not every system does operations by itself")
+)]
+
 mod buffer;
+#[cfg_attr(
+    all(
+        target_os = "linux",
+        not(kqueue_stand_in),
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64",
+            target_arch = "powerpc64"
+        )
+    ),
+    path = "uring.rs"
+)]
+#[cfg_attr(
+    not(all(
+        target_os = "linux",
+        not(kqueue_stand_in),
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64",
+            target_arch = "powerpc64"
+        )
+    )),
+    path = "none.rs"
+)]
+mod direct;
+mod driver;
 mod file;
 mod helpers;
 #[cfg_attr(unix, path = "unix.rs")]
@@ -8,7 +47,17 @@ mod helpers;
 mod system;
 mod table;
 
+use std::io;
+
 pub use self::buffer::Buffer;
+pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
 pub(crate) use self::table::{Operations, Reason};
+
+/// What a packet of the system says of an operation.
+enum Settled {
+    Done(io::Result<usize>),
+    /// It was cancelled, by whomever, or interrupted.
+    Cancelled,
+}

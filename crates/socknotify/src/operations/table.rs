@@ -1,17 +1,20 @@
 //! [`Operations`]: what is under way on the files of a port.
 
+#![allow(unsafe_code, reason = "the system has the buffers that are here")]
+
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+use super::direct::{self, Direct};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
 use super::helpers::{Helpers, Perform};
-use super::system;
-use crate::Entry;
-use crate::slots::Slots;
+use super::{FileDriver, Settled, system};
+use crate::slots::{Slots, Token};
 use crate::sys::Process;
 use crate::system::SystemPort;
+use crate::{Entry, Origin};
 
 /// The operations of a port, each in a slot from its beginning until its completion is taken.
 ///
@@ -22,6 +25,10 @@ pub(crate) struct Operations<D> {
     key: usize,
     port: SystemPort,
     helpers: Helpers,
+    /// Who is to do them, if anybody was asked for.
+    wanted: Option<FileDriver>,
+    /// The system itself, if it does them; from the first operation on.
+    direct: OnceLock<Option<Arc<Direct>>>,
     process: Process,
     /// Locked for reading while an operation begins.
     closed: RwLock<bool>,
@@ -48,6 +55,8 @@ enum Stage {
     /// No thread has begun with it.
     Queued,
     Running,
+    /// The system is at it, and may have been asked to end it.
+    Direct(Option<Reason>),
     Done(io::Result<usize>),
     Cancelled(Reason),
 }
@@ -84,12 +93,19 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 
 impl<D: Send + 'static> Operations<D> {
     /// Their packets have this completion key.
-    pub(crate) fn new(port: SystemPort, key: usize, helpers: Helpers) -> Self {
+    pub(crate) fn new(
+        port: SystemPort,
+        key: usize,
+        helpers: Helpers,
+        wanted: Option<FileDriver>,
+    ) -> Self {
         Operations {
             slots: Slots::new(),
             key,
             port,
             helpers,
+            wanted,
+            direct: OnceLock::new(),
             process: Process::this(),
             closed: RwLock::new(false),
             count: AtomicUsize::new(0),
@@ -129,14 +145,122 @@ impl<D: Send + 'static> Operations<D> {
             flight.operation = Some(operation);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        let perform: Arc<dyn Perform> = Arc::clone(self) as _;
-        if self.helpers.perform(perform, self.slots.key(token)) {
+        if self.start(token) {
             return Ok(OperationId(token));
         }
         self.count.fetch_sub(1, Ordering::Relaxed);
         let flight = self.slots.remove(token);
         let operation = flight.and_then(|flight| flight.operation);
         Err(operation.expect("nobody has begun with it"))
+    }
+
+    /// Have the system do the operation in a slot, or else a helper thread. False if there is none.
+    fn start(self: &Arc<Self>, token: Token) -> bool {
+        let key = self.slots.key(token);
+        if let (Some(direct), Some(mut flight)) = (self.direct(), self.slots.get(token)) {
+            let Flight {
+                operation, stage, ..
+            } = &mut *flight;
+            let Some(operation) = operation else {
+                return false;
+            };
+            // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
+            // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its buffer:
+            // what borrows it for the system is the pointer that this makes.
+            match unsafe { direct.begin(key, operation) } {
+                Ok(true) => {
+                    *stage = Stage::Direct(None);
+                    return true;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    *stage = Stage::Done(Err(error));
+                    drop(flight);
+                    self.post(key);
+                    return true;
+                }
+            }
+        }
+        let perform: Arc<dyn Perform> = Arc::clone(self) as _;
+        self.helpers.perform(perform, key)
+    }
+
+    /// The system, if it does operations by itself.
+    fn direct(&self) -> Option<&Direct> {
+        let open = || match self.wanted {
+            Some(FileDriver::Threads) => None,
+            _ => Direct::new(&self.port, self.key).ok(),
+        };
+        self.direct.get_or_init(open).as_deref()
+    }
+
+    /// Who does operations. It is found out now.
+    pub(crate) fn driver(&self) -> FileDriver {
+        match direct::DRIVER {
+            Some(driver) if self.process.is_this() && self.direct().is_some() => driver,
+            _ => FileDriver::Threads,
+        }
+    }
+
+    /// See to it that all that was begun is on its way.
+    #[inline]
+    pub(crate) fn flush(self: &Arc<Self>) {
+        if let Some(Some(direct)) = self.direct.get() {
+            if self.process.is_this() {
+                let refused = direct.flush();
+                refused.into_iter().for_each(|key| self.restart(key));
+            }
+        }
+    }
+
+    /// The system has let go of an operation that nobody has cancelled.
+    #[cold]
+    fn restart(self: &Arc<Self>, key: usize) {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        let Some((token, mut flight)) = self.slots.named(key) else {
+            return;
+        };
+        if *closed || !matches!(flight.stage, Stage::Direct(_)) {
+            return;
+        }
+        flight.stage = Stage::Queued;
+        drop(flight);
+        if self.start(token) {
+            return;
+        }
+        if let Some(mut flight) = self.slots.get(token) {
+            flight.stage = Stage::Done(Err(io::ErrorKind::OutOfMemory.into()));
+        }
+        self.post(key);
+    }
+
+    /// A packet of an operation was dequeued. True if it is over.
+    pub(crate) fn settle(self: &Arc<Self>, entry: &Entry) -> bool {
+        let key = entry.overlapped;
+        let Some(mut flight) = self.slots.get_by_key(key) else {
+            return false;
+        };
+        let Stage::Direct(cancelled) = flight.stage else {
+            return matches!(flight.stage, Stage::Done(_) | Stage::Cancelled(_));
+        };
+        // Nobody else can make such a packet: the system has let go.
+        let Some(Some(direct)) = self.direct.get() else {
+            return false;
+        };
+        if entry.origin() == Some(Origin::Posted) {
+            return false;
+        }
+        flight.stage = match (direct.settle(entry), cancelled) {
+            (Settled::Done(result), _) => Stage::Done(result),
+            (Settled::Cancelled, Some(reason)) => Stage::Cancelled(reason),
+            (Settled::Cancelled, None) => {
+                drop(flight);
+                self.restart(key);
+                self.flush();
+                return false;
+            }
+        };
+        true
     }
 
     /// Note something with an operation. It comes back if that is over.
@@ -151,7 +275,7 @@ impl<D: Send + 'static> Operations<D> {
     }
 
     /// Have an operation end early. False if there is none by this name, or it is done.
-    pub(crate) fn cancel(&self, id: OperationId, reason: Reason) -> bool {
+    pub(crate) fn cancel(self: &Arc<Self>, id: OperationId, reason: Reason) -> bool {
         if !self.process.is_this() {
             return false;
         }
@@ -162,6 +286,15 @@ impl<D: Send + 'static> Operations<D> {
             Stage::Done(_) | Stage::Cancelled(_) => return false,
             // It ends by itself.
             Stage::Running => return true,
+            Stage::Direct(cancelled) => {
+                flight.stage = Stage::Direct(cancelled.or(Some(reason)));
+                if let Some(Some(direct)) = self.direct.get() {
+                    direct.cancel(self.slots.key(id.0));
+                }
+                drop(flight);
+                self.flush();
+                return true;
+            }
             Stage::Queued => flight.stage = Stage::Cancelled(reason),
         }
         drop(flight);
@@ -169,11 +302,10 @@ impl<D: Send + 'static> Operations<D> {
         true
     }
 
-    /// The packet of this operation was dequeued.
+    /// Take the completion of an operation that is over.
     pub(crate) fn finish(&self, key: usize) -> Option<(FileCompletion, Option<D>)> {
         let (token, flight) = self.slots.named(key)?;
-        if matches!(flight.stage, Stage::Queued | Stage::Running) {
-            // It is not its packet.
+        if !matches!(flight.stage, Stage::Done(_) | Stage::Cancelled(_)) {
             return None;
         }
         drop(flight);
@@ -182,7 +314,7 @@ impl<D: Send + 'static> Operations<D> {
         let (result, is_cancelled) = match flight.stage {
             Stage::Done(result) => (result, false),
             Stage::Cancelled(reason) => (Err(reason.error()), true),
-            Stage::Queued | Stage::Running => return None,
+            _ => return None,
         };
         let operation = flight.operation?;
         let completion = FileCompletion {
@@ -201,6 +333,9 @@ impl<D: Send + 'static> Operations<D> {
             return;
         }
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        if let Some(Some(direct)) = self.direct.get() {
+            direct.close();
+        }
         let mut running = lock(&self.running);
         running.closed = true;
         while running.count > 0 {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::Port;
+use super::{FileDriver, Port};
 use crate::operations::DEFAULT_THREADS;
 use crate::{Backend, CompletionPort, Error, WakePolicy};
 
@@ -25,6 +25,7 @@ use crate::{Backend, CompletionPort, Error, WakePolicy};
 pub struct Builder<T, M = ()> {
     options: crate::Builder,
     helper_threads: usize,
+    file_driver: Option<FileDriver>,
     makes: PhantomData<fn() -> Port<T, M>>,
 }
 
@@ -34,6 +35,7 @@ impl<T, M> Port<T, M> {
         Builder {
             options: CompletionPort::builder(),
             helper_threads: DEFAULT_THREADS,
+            file_driver: None,
             makes: PhantomData,
         }
     }
@@ -65,6 +67,13 @@ impl<T, M> Builder<T, M> {
         self
     }
 
+    /// Have operations on files done in this way and in no other. By default the best available one is chosen when
+    /// the first operation begins.
+    pub fn file_driver(mut self, driver: FileDriver) -> Self {
+        self.file_driver = Some(driver);
+        self
+    }
+
     /// How many helper threads there are at the most, for work that [blocks](Port::run): 32 by default, and at least
     /// one.
     pub fn helper_threads(mut self, most: usize) -> Self {
@@ -76,10 +85,14 @@ impl<T, M> Builder<T, M> {
     ///
     /// # Errors
     ///
-    /// As [`crate::Builder::build`].
+    /// As [`crate::Builder::build`]; [`Error::BackendUnavailable`] also when the chosen [`FileDriver`] does not
+    /// work here.
     pub fn build(self) -> Result<Port<T, M>, Error> {
+        if let Some(driver) = self.file_driver {
+            driver.probe().map_err(|_| Error::BackendUnavailable)?;
+        }
         let port = self.options.build()?;
-        Ok(Port::assemble(port, self.helper_threads))
+        Ok(Port::assemble(port, self.helper_threads, self.file_driver))
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::port::Shared;
 use super::timers::{Action, TimerId};
-use super::{Event, FileOperation, OperationId, Port, PortFile, SendError, Source, Worker};
+use super::{
+    Event, FileDriver, FileOperation, OperationId, Port, PortFile, SendError, Source, Worker,
+};
 use crate::operations::{Operations, Reason};
 
 /// What is under way on files; with each, the timer of its deadline.
@@ -63,7 +65,9 @@ impl<T, M> Port<T, M> {
     /// # }
     /// ```
     pub fn begin(&self, operation: FileOperation) -> Result<OperationId, SendError<FileOperation>> {
-        self.shared.begin(operation)
+        let id = self.shared.begin(operation)?;
+        self.shared.files.flush();
+        Ok(id)
     }
 
     /// Cancel an operation on a file. If that is in time, it completes with an error, and
@@ -75,6 +79,11 @@ impl<T, M> Port<T, M> {
     #[doc(alias = "IORING_OP_ASYNC_CANCEL")]
     pub fn cancel_operation(&self, id: OperationId) -> bool {
         self.shared.files.cancel(id, Reason::Asked)
+    }
+
+    /// Who does operations on files. It is found out by the first one, or by this.
+    pub fn file_driver(&self) -> FileDriver {
+        self.shared.files.driver()
     }
 
     /// How many operations on files were begun, and their completions not taken.

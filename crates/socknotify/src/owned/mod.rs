@@ -137,7 +137,9 @@ mod wheel;
 mod wheel_tests;
 mod worker;
 
-pub use crate::operations::{Buffer, FileCompletion, FileOperation, OperationId, PortFile};
+pub use crate::operations::{
+    Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile,
+};
 pub use builder::Builder;
 pub use connect::Connect;
 pub use held::{AdoptError, Held};

@@ -14,7 +14,7 @@ use super::packet::{DRAINING, MESSAGE, OPERATION, REFUSED};
 use super::run::Panic;
 use super::source::{Source, raw};
 use super::timers::Timers;
-use super::{AdoptError, Held, Id, Interest, Readiness, Worker};
+use super::{AdoptError, FileDriver, Held, Id, Interest, Readiness, Worker};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
 use crate::{
@@ -303,12 +303,16 @@ impl<T, M> Port<T, M> {
 /// ```
 impl<T, M> From<CompletionPort> for Port<T, M> {
     fn from(port: CompletionPort) -> Self {
-        Self::assemble(port, DEFAULT_THREADS)
+        Self::assemble(port, DEFAULT_THREADS, None)
     }
 }
 
 impl<T, M> Port<T, M> {
-    pub(super) fn assemble(port: CompletionPort, helper_threads: usize) -> Self {
+    pub(super) fn assemble(
+        port: CompletionPort,
+        helper_threads: usize,
+        driver: Option<FileDriver>,
+    ) -> Self {
         let system = port.system().clone();
         let home = Home::new(port);
         let helpers = Helpers::new(helper_threads);
@@ -316,7 +320,7 @@ impl<T, M> Port<T, M> {
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(home),
-                files: Arc::new(Operations::new(system, key, helpers.clone())),
+                files: Arc::new(Operations::new(system, key, helpers.clone(), driver)),
                 messages: Mutex::default(),
                 mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),

@@ -283,6 +283,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm what was handed back.
     fn submit(&mut self) -> Result<(), Error> {
         self.set_deadlines();
+        self.shared.files.flush();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
         let outcome = outcome.map(drop);
@@ -293,6 +294,7 @@ impl<T: Source, M> Worker<T, M> {
     /// The same, and take what is there, or comes in time.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.set_deadlines();
+        self.shared.files.flush();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut self.entries, timeout);
         let outcome = outcome.map(|found| found.len());
@@ -353,7 +355,9 @@ impl<T: Source, M> Worker<T, M> {
             } else if key == home.slots.reserved_key(PANICKED) {
                 self.pending.push(Pending::Panic);
             } else if key == home.slots.reserved_key(OPERATION) {
-                self.pending.push(Pending::Operation(entry.overlapped));
+                if self.shared.files.settle(entry) {
+                    self.pending.push(Pending::Operation(entry.overlapped));
+                }
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
             } else if key == home.slots.reserved_key(MAIL) {

@@ -18,7 +18,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use socknotify::Backend;
-use socknotify::owned::{Builder, Event, FileCompletion, FileOperation, Port, PortFile, Worker};
+use socknotify::owned::{
+    Builder, Event, FileCompletion, FileDriver, FileOperation, Port, PortFile, Worker,
+};
 
 use support::PATIENCE;
 
@@ -62,7 +64,15 @@ fn nothing(worker: &mut TestWorker) {
 
 /// A port for each way in which operations on files are done here.
 fn every_port(backend: Backend) -> io::Result<Vec<TestPort>> {
-    Ok(vec![owning_port(backend)?])
+    FileDriver::ALL
+        .into_iter()
+        .filter(|driver| driver.probe().is_ok())
+        .map(|driver| {
+            let port = builder(backend).file_driver(driver).build()?;
+            assert_eq!(port.file_driver(), driver);
+            Ok(port)
+        })
+        .collect()
 }
 
 /// A file with nothing in it, for reading and writing, that goes when it is closed.
@@ -110,7 +120,7 @@ fn perform(
 
 /// The same port, whose operations are done by helper threads.
 fn threads(builder: Builder<TcpStream, u64>) -> Builder<TcpStream, u64> {
-    builder
+    builder.file_driver(FileDriver::Threads)
 }
 
 /// What is open and no file.

@@ -22,9 +22,10 @@ mod sys;
 mod timer;
 mod unwanted;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use self::edges::InitialEdges;
@@ -38,7 +39,13 @@ use crate::engine::{
     Validity, Wait, Wanted,
 };
 use crate::sys::calls::{call_error, refusal};
-use crate::{Error, EventFilter, Events, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, RegistrationError};
+
+/// Something whose descriptor is readable when it has completions.
+pub(crate) trait Completions: AsFd + Send + Sync {
+    /// Take all that there are.
+    fn take(&self, packets: &mut Vec<Entry>);
+}
 
 /// An `epoll` set and the means to wake its waiters.
 ///
@@ -57,6 +64,8 @@ pub(crate) struct Epoll {
     silent: Silent,
     policy: PollPolicy,
     stale: Mutex<Stale>,
+    /// What else completes on the port.
+    completions: OnceLock<Arc<dyn Completions>>,
     /// Locked for writing while a socket is in the set, or not, for the sake of a question; for reading while
     /// one that is in the set is armed.
     members: RwLock<()>,
@@ -90,6 +99,7 @@ impl Epoll {
             silent: Silent::default(),
             policy: PollPolicy::default(),
             stale: Mutex::default(),
+            completions: OnceLock::new(),
             members: RwLock::default(),
         };
         this.add_own(&this.set)?;
@@ -101,7 +111,25 @@ impl Epoll {
         // Each wake-up, and each time that is over, wakes one of those who wait.
         let flags = (libc::EPOLLIN | libc::EPOLLET) as u32;
         sys::add(set, &self.waker, flags, Data::WAKER)?;
-        sys::add(set, &self.timer, flags, Data::TIMER)
+        sys::add(set, &self.timer, flags, Data::TIMER)?;
+        match self.completions.get() {
+            Some(completions) => sys::add(set, completions, flags, Data::COMPLETIONS),
+            None => Ok(()),
+        }
+    }
+
+    /// Take the completions of this, too, from here on.
+    #[cfg_attr(
+        not(target_pointer_width = "64"),
+        allow(dead_code, reason = "where there are no rings")
+    )]
+    pub(crate) fn complete(&self, completions: Arc<dyn Completions>) -> io::Result<()> {
+        // Under the lock of a rebuild, so that it is in the set that there is.
+        let _spare = self.spare();
+        let completions = self.completions.get_or_init(|| completions);
+        let flags = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        let added = sys::add(&self.set, completions, flags, Data::COMPLETIONS);
+        added.map_err(io::Error::from_raw_os_error)
     }
 
     fn control(&self, call: i32, interest: &Interest) -> Result<(), Errno> {
@@ -156,6 +184,11 @@ impl Epoll {
                 Data::WAKER => reports.woken = true,
                 Data::TIMER => reports.alarmed |= self.timer.is_over(),
                 Data::IGNORED => {}
+                Data::COMPLETIONS => {
+                    if let Some(completions) = self.completions.get() {
+                        completions.take(&mut reports.packets);
+                    }
+                }
                 _ => {
                     let report = self.report(wanted, data, event.flags(), reports);
                     reports.reports.extend(report);
@@ -251,6 +284,10 @@ impl Backend for Epoll {
 
     fn is_still_armed(&self, socket: u32) -> bool {
         self.is_armed(socket) == Ok(true)
+    }
+
+    fn has_packets(&self) -> bool {
+        self.completions.get().is_some()
     }
 
     fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {

@@ -25,11 +25,12 @@ pub(super) struct Data(u64);
 const QUIET: u32 = 28;
 
 impl Data {
-    pub(super) const MAX_SOCKET: u32 = (1 << 26) - 4;
+    pub(super) const MAX_SOCKET: u32 = (1 << 26) - 5;
     /// These have the numbers of no socket.
     pub(super) const WAKER: Data = Data((1 << 26) - 1);
     pub(super) const TIMER: Data = Data((1 << 26) - 2);
     pub(super) const IGNORED: Data = Data((1 << 26) - 3);
+    pub(super) const COMPLETIONS: Data = Data((1 << 26) - 4);
 
     pub(super) fn of(interest: &Interest) -> Self {
         let parts = interest.word() & !((1 << word::MODE) - 1);

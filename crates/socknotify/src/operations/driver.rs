@@ -1,0 +1,61 @@
+//! [`FileDriver`]: who does operations on files.
+
+use std::fmt;
+use std::io;
+
+use super::direct::{self, Direct};
+
+/// Who does a port's operations on files.
+///
+/// # Examples
+///
+/// ```
+/// use socknotify::owned::FileDriver;
+///
+/// for driver in FileDriver::ALL {
+///     match driver.probe() {
+///         Ok(()) => println!("{driver}: available"),
+///         Err(error) => println!("{driver}: {error}"),
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FileDriver {
+    /// Linux: a ring of the kernel's for each port. Many containers forbid it.
+    IoUring,
+    /// The port's [helper threads](super::Builder::helper_threads).
+    Threads,
+}
+
+impl FileDriver {
+    /// All that there are on some system, best first.
+    pub const ALL: [FileDriver; 2] = [FileDriver::IoUring, FileDriver::Threads];
+
+    /// The name that programs and options use: `"io_uring"`, `"threads"`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FileDriver::IoUring => "io_uring",
+            FileDriver::Threads => "threads",
+        }
+    }
+
+    /// Try whether it works here, now.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from working.
+    pub fn probe(self) -> io::Result<()> {
+        match self {
+            FileDriver::Threads => Ok(()),
+            other if direct::DRIVER == Some(other) => Direct::probe(),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+impl fmt::Display for FileDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

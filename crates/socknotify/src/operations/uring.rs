@@ -1,0 +1,325 @@
+//! Linux: operations in a ring of the kernel's.
+//!
+//! One ring for a port, which the port's set watches. Any thread submits, and any thread that waits in the port takes
+//! completions. What the kernel finds in its cache it completes while it is submitted.
+//!
+//! The kernel cancels what a thread has submitted when that thread ends, and may interrupt it; the table submits such
+//! operations again.
+
+#![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
+use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
+
+use super::file::{FileOperation, Kind};
+use super::{FileDriver, Settled};
+use crate::Entry;
+use crate::backend::Completions;
+use crate::system::SystemPort;
+
+/// What this does.
+pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring);
+
+/// How many can be handed to the kernel at once.
+const SUBMISSIONS: u32 = 256;
+
+/// How many may be in the kernel at a time, so that there is room for all their completions.
+const COMPLETIONS: u32 = 4096;
+
+/// No operation's key.
+const IGNORED: u64 = u64::MAX;
+
+/// How often the kernel may lack memory, in a row, before it is taken to be out of it.
+const ATTEMPTS: usize = 1000;
+
+/// A ring.
+pub(super) struct Direct {
+    ring: IoUring,
+    /// The completion key of its packets.
+    key: usize,
+    submission: Mutex<Submission>,
+    /// Held by the thread that takes completions.
+    completion: Mutex<()>,
+    /// How many were put into the ring, and have not come out.
+    in_ring: AtomicUsize,
+    /// Something is in the ring that the kernel was not told of.
+    is_pending: AtomicBool,
+    has_backlog: AtomicBool,
+}
+
+#[derive(Default)]
+struct Submission {
+    /// The keys of those that the kernel was not told of.
+    pending: Vec<u64>,
+    /// What there is no room for yet.
+    backlog: VecDeque<squeue::Entry>,
+    /// The kernel takes no more.
+    is_broken: bool,
+}
+
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Direct {
+    /// Try whether there can be one.
+    pub(super) fn probe() -> io::Result<()> {
+        Self::open().map(drop)
+    }
+
+    fn open() -> io::Result<IoUring> {
+        let ring = IoUring::builder()
+            .dontfork()
+            .setup_cqsize(COMPLETIONS)
+            .build(SUBMISSIONS)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needs = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Fsync::CODE,
+            opcode::AsyncCancel::CODE,
+        ];
+        if !needs.into_iter().all(|code| probe.is_supported(code)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // A sandbox may forbid this call alone.
+        ring.submit()?;
+        Ok(ring)
+    }
+
+    /// A ring whose completions come out of this port under this key.
+    pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
+        let this = Arc::new(Direct {
+            ring: Self::open()?,
+            key,
+            submission: Mutex::default(),
+            completion: Mutex::default(),
+            in_ring: AtomicUsize::new(0),
+            is_pending: AtomicBool::new(false),
+            has_backlog: AtomicBool::new(false),
+        });
+        port.backend().complete(Arc::clone(&this) as _)?;
+        Ok(this)
+    }
+
+    /// Put an operation into the ring, for the next [`flush`](Self::flush). False if it takes none.
+    ///
+    /// # Safety
+    ///
+    /// The operation's file and buffer stay as they are, and nobody touches the buffer, until its completion
+    /// came out, or [`close`](Self::close) has returned.
+    pub(super) unsafe fn begin(
+        &self,
+        key: usize,
+        operation: &mut FileOperation,
+    ) -> io::Result<bool> {
+        let file = Fd(operation.file.as_raw_fd());
+        let entry = match operation.kind {
+            Kind::Read => {
+                let (memory, length) = operation.memory_mut()?;
+                let offset = operation.checked_offset()?;
+                opcode::Read::new(file, memory, length)
+                    .offset(offset)
+                    .build()
+            }
+            Kind::Write => {
+                let (memory, length) = operation.memory()?;
+                let offset = operation.checked_offset()?;
+                opcode::Write::new(file, memory, length)
+                    .offset(offset)
+                    .build()
+            }
+            Kind::SyncAll => opcode::Fsync::new(file).build(),
+            Kind::SyncData => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+        };
+        let mut submission = lock(&self.submission);
+        if submission.is_broken {
+            return Ok(false);
+        }
+        self.put(&mut submission, entry.user_data(key as u64));
+        Ok(true)
+    }
+
+    /// Have an operation end early, if that is possible still.
+    pub(super) fn cancel(&self, key: usize) {
+        let mut submission = lock(&self.submission);
+        if !submission.is_broken {
+            let cancel = opcode::AsyncCancel::new(key as u64).build();
+            self.put(&mut submission, cancel.user_data(IGNORED));
+        }
+    }
+
+    fn put(&self, submission: &mut Submission, entry: squeue::Entry) {
+        let is_full = submission.pending.len() >= SUBMISSIONS as usize
+            || self.in_ring.load(Ordering::Acquire) >= COMPLETIONS as usize;
+        if is_full || !submission.backlog.is_empty() {
+            submission.backlog.push_back(entry);
+            self.has_backlog.store(true, Ordering::SeqCst);
+        } else {
+            self.push(submission, &entry);
+        }
+        self.is_pending.store(true, Ordering::Release);
+    }
+
+    fn push(&self, submission: &mut Submission, entry: &squeue::Entry) {
+        // SAFETY: the lock is held, so that there is no other queue; and what the entry refers to stays, by the
+        // promise of who has begun it.
+        let pushed = unsafe { self.ring.submission_shared().push(entry) };
+        assert!(pushed.is_ok(), "fewer are pending than there is room for");
+        submission.pending.push(entry.get_user_data());
+        self.in_ring.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Tell the kernel of all that was put into the ring. Returns the keys of what it does not take.
+    pub(super) fn flush(&self) -> Vec<usize> {
+        match self.is_pending.load(Ordering::Acquire) {
+            true => self.submit(&mut lock(&self.submission)),
+            false => Vec::new(),
+        }
+    }
+
+    fn submit(&self, submission: &mut Submission) -> Vec<usize> {
+        self.is_pending.store(false, Ordering::Release);
+        if submission.is_broken {
+            return Vec::new();
+        }
+        let mut attempts = 0;
+        loop {
+            while !submission.pending.is_empty() {
+                let count = submission.pending.len() as u32;
+                let submitter = self.ring.submitter();
+                // SAFETY: no argument is a pointer.
+                let entered = unsafe { submitter.enter::<()>(count, 0, 0, None) };
+                match entered.map_err(|error| error.raw_os_error()) {
+                    Ok(count) if count > 0 => {
+                        submission.pending.drain(..count);
+                        attempts = 0;
+                    }
+                    Err(Some(libc::EINTR)) => {}
+                    Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY)) if attempts < ATTEMPTS => {
+                        attempts += 1;
+                        thread::yield_now();
+                    }
+                    _ => return self.give_up(submission),
+                }
+            }
+            let room = (COMPLETIONS as usize).saturating_sub(self.in_ring.load(Ordering::Acquire));
+            let count = room.min(SUBMISSIONS as usize).min(submission.backlog.len());
+            for entry in submission.backlog.drain(..count).collect::<Vec<_>>() {
+                self.push(submission, &entry);
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        if submission.backlog.is_empty() {
+            self.has_backlog.store(false, Ordering::SeqCst);
+        }
+        Vec::new()
+    }
+
+    /// The kernel refuses a call that it took before. It does not hear of these any more.
+    #[cold]
+    fn give_up(&self, submission: &mut Submission) -> Vec<usize> {
+        submission.is_broken = true;
+        let pending = std::mem::take(&mut submission.pending);
+        self.in_ring.fetch_sub(pending.len(), Ordering::AcqRel);
+        let backlog = std::mem::take(&mut submission.backlog);
+        self.has_backlog.store(false, Ordering::SeqCst);
+        let backlog = backlog.iter().map(squeue::Entry::get_user_data);
+        let keys = pending.into_iter().chain(backlog);
+        keys.filter(|&key| key != IGNORED)
+            .map(|key| key as usize)
+            .collect()
+    }
+
+    /// Take all completions that there are. The lock is held.
+    fn reap(&self, _completion: &MutexGuard<'_, ()>, mut each: impl FnMut(usize, i32)) {
+        // SAFETY: the lock is held, so that there is no other queue.
+        let queue = unsafe { self.ring.completion_shared() };
+        let mut count = 0;
+        for completion in queue {
+            count += 1;
+            if completion.user_data() != IGNORED {
+                each(completion.user_data() as usize, completion.result());
+            }
+        }
+        self.in_ring.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    /// What a packet of the ring says of its operation.
+    pub(super) fn settle(&self, entry: &Entry) -> Settled {
+        match entry.transferred as i32 {
+            count @ 0.. => Settled::Done(Ok(count as usize)),
+            error => match -error {
+                libc::ECANCELED | libc::EINTR => Settled::Cancelled,
+                error => Settled::Done(Err(io::Error::from_raw_os_error(error))),
+            },
+        }
+    }
+
+    /// Take nothing more, and wait until the kernel is done with all that it was told of.
+    pub(super) fn close(&self) {
+        let mut submission = lock(&self.submission);
+        submission.backlog.clear();
+        self.submit(&mut submission);
+        if !submission.is_broken {
+            // From Linux 5.19 on. Before, all take their time.
+            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+            self.put(&mut submission, cancel.user_data(IGNORED));
+            self.submit(&mut submission);
+        }
+        submission.is_broken = true;
+        drop(submission);
+        let completion = lock(&self.completion);
+        loop {
+            self.reap(&completion, |_, _| ());
+            if self.in_ring.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            let flags = EnterFlags::GETEVENTS.bits();
+            // SAFETY: no argument is a pointer.
+            let waited = unsafe { self.ring.submitter().enter::<()>(0, 1, flags, None) };
+            let refused = |error: &io::Error| error.raw_os_error() != Some(libc::EINTR);
+            if waited.as_ref().is_err_and(refused) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+impl AsFd for Direct {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring is there as long as this is.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl Completions for Direct {
+    fn take(&self, packets: &mut Vec<Entry>) {
+        let completion = lock(&self.completion);
+        self.reap(&completion, |key, result| {
+            packets.push(Entry::new(self.key, result as u32, key));
+        });
+        drop(completion);
+        if self.has_backlog.load(Ordering::SeqCst) {
+            // There is room for more.
+            let refused = self.submit(&mut lock(&self.submission));
+            let interrupted = -libc::EINTR as u32;
+            packets.extend(
+                refused
+                    .into_iter()
+                    .map(|key| Entry::new(self.key, interrupted, key)),
+            );
+        }
+    }
+}
