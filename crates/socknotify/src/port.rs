@@ -434,9 +434,10 @@ pub enum WakePolicy {
     ///
     /// Best where a request takes much longer to answer than a thread to wake.
     Eager,
-    /// When the threads that run don't come back soon.
+    /// When the threads that run don't come back soon, or do not keep up.
     ///
-    /// While they take packets, at least once in this time, a ready socket waits for the first that comes back. One
+    /// While they take packets, at least once in this time, a ready socket waits for the first that comes back; one
+    /// that has no room for all there is has another thread woken at once. One
     /// more thread watches them: it wakes each time that the time is over, and takes what is ready if nobody came
     /// back meanwhile. So a socket waits up to twice this time, and as long as the system is late with timers (on
     /// Linux 50 µs, unless the thread has another slack). When nothing is ready and nobody comes, the port does as

@@ -227,7 +227,8 @@ impl<B: Backend> Engine<B> {
         let is_all_ready = handed_over == HandedOver::Ready(call.registrations.len());
         let asks = !(may_skip && (has_failed || is_all_ready));
         let wait = Wait {
-            room: call.room.min(BATCH),
+            // One more than this thread takes: if there is one, another thread is woken for it.
+            room: call.room.saturating_add(1).min(BATCH),
             timeout: match handed_over {
                 HandedOver::Armed if call.has_looked => Some(Duration::ZERO),
                 HandedOver::Armed => call.deadline.remaining(),

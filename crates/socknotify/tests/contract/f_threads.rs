@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, WakePolicy,
@@ -816,4 +816,37 @@ fn f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back(backend: Backend)
         })?;
     }
     Ok(())
+}
+
+/// A thread that comes back soon, but has no room each time for all that is ready, is not left alone with it.
+#[for_every_backend]
+fn f5_a_thread_that_cannot_keep_up_gets_help(backend: Backend) -> io::Result<()> {
+    let port = waking_port(backend, 2, WakePolicy::Bounded(Duration::from_secs(1)))?;
+    let pairs = (0..8)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    for pair in &pairs {
+        port.register(Registration::enable(&pair.ours, 0, EventFilter::IN, LEVEL))?;
+    }
+    port.post(PACKET)?;
+    assert_eq!(port.dequeue_one(Some(PATIENCE))?.completion_key, 51);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let helper = scope.spawn(|| port.dequeue_one(None).map(|entry| entry.completion_key));
+        wait_for_waiting(&port, 1);
+        wait_until("it watches, where threads do", || {
+            port.snapshot().is_watched || port.wake_policy() == WakePolicy::Eager
+        });
+        for pair in &pairs {
+            pair.send()?;
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut entries = [Entry::default(); 4];
+        while !helper.is_finished() {
+            assert!(Instant::now() < until, "nobody helps");
+            port.dequeue(&mut entries, Some(Duration::ZERO))?;
+        }
+        assert_eq!(helper.join().expect("no panic"), Ok(0));
+        Ok(())
+    })
 }
