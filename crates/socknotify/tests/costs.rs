@@ -21,7 +21,7 @@ use socket2::Socket;
 use socknotify::{Backend, CompletionPort, Entry, EventFilter, Registration};
 
 use support::trigger::{EDGE, EDGE_ONCE, LEVEL, ONCE};
-use support::{Pair, drain_port, port, port_with, raise_limit, thread_time, wait_in_vain};
+use support::{Pair, PortExt, drain_port, port, port_with, raise_limit, thread_time, wait_in_vain};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -53,7 +53,7 @@ fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> i
     expect_short_waits(&port);
     // Nor do registered sockets matter.
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
     expect_short_waits(&port);
     Ok(())
 }
@@ -63,7 +63,7 @@ fn e4_a_wait_below_a_millisecond_for_a_place_does_too(backend: Backend) -> io::R
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))?;
+    port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
     for others in [0, 2] {
         port.post(Entry::default())?;
         port.dequeue_one(None)?;
@@ -95,12 +95,7 @@ fn enabling_beside(backend: Backend, count: usize) -> io::Result<Duration> {
         .map(|_| socket.0.try_clone())
         .collect::<io::Result<Vec<Socket>>>()?;
     for (index, socket) in ready.iter().enumerate() {
-        port.register(Registration::enable(
-            socket,
-            index + 2,
-            EventFilter::OUT,
-            LEVEL,
-        ))?;
+        port.enable(socket, index + 2, EventFilter::OUT, LEVEL)?;
     }
     let mut entries = [Entry::default(); 64];
     let mut taken = 0;
@@ -191,7 +186,7 @@ fn a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Resu
             let (armed, others) = (duplicates(sockets)?, duplicates(sockets)?);
             theirs.send(b"x")?;
             for (key, socket) in armed.iter().enumerate() {
-                port.register(Registration::enable(socket, key, EventFilter::IN, ONCE))?;
+                port.enable(socket, key, EventFilter::IN, ONCE)?;
             }
             assert_eq!(drain_port(&port).len(), armed.len());
             if !is_ready {
@@ -199,7 +194,7 @@ fn a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Resu
             }
             for (index, socket) in others.iter().enumerate() {
                 let key = armed.len() + index;
-                port.register(Registration::enable(socket, key, EventFilter::IN, EDGE))?;
+                port.enable(socket, key, EventFilter::IN, EDGE)?;
             }
             let few = applying(&port, &armed, &others, FEW, other)?;
             let many = applying(&port, &armed, &others, MANY, other)?;

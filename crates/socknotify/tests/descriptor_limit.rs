@@ -21,7 +21,7 @@ use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration
 
 use support::trigger::{EVERY, LEVEL, ONCE};
 use support::{
-    GLANCE, Kind, PATIENCE, Pair, backends, collect, descriptors, drain_port, expect,
+    GLANCE, Kind, PATIENCE, Pair, PortExt, backends, collect, descriptors, drain_port, expect,
     expect_nothing, expect_quiet, port, port_with, take_number,
 };
 
@@ -165,13 +165,8 @@ fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Resu
         for trigger in [LEVEL, ONCE] {
             let port = port(backend)?;
             let (pair, other) = (Kind::UnixStream.pair()?, Pair::unix()?);
-            port.register(Registration::enable(&other.ours, 2, EventFilter::IN, ONCE))?;
-            port.register(Registration::enable(
-                &pair.ours,
-                1,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&other.ours, 2, EventFilter::IN, ONCE)?;
+            port.enable(&pair.ours, 1, EventFilter::IN, trigger)?;
             let duplicate = pair.ours.try_clone()?;
             let exhausted = Exhausted::new()?;
             drop(pair.ours);
@@ -266,12 +261,7 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
             let port = port_with(backend, 2)?;
             let pair = Pair::unix()?;
             let key = round % 2;
-            port.register(Registration::enable(
-                &pair.ours,
-                key,
-                EventFilter::IN,
-                LEVEL,
-            ))?;
+            port.enable(&pair.ours, key, EventFilter::IN, LEVEL)?;
             pair.send()?;
             thread::scope(|scope| {
                 scope.spawn(|| while port.dequeue_one(None).is_ok() {});

@@ -32,8 +32,8 @@ use socknotify::{
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, counted, counted_without_closed, expect,
-    expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, counted, counted_without_closed,
+    expect, expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
     to_lonely_number, uninterrupted, wait_readiness,
 };
 
@@ -134,12 +134,7 @@ fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
     for trigger in EVERY {
-        port.register(Registration::enable(
-            &pair.ours,
-            1,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, 1, EventFilter::IN, trigger)?;
         // Whether the thread that forks holds a place or not.
         for holds_a_place in [false, true] {
             if holds_a_place {
@@ -289,7 +284,7 @@ fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
             let port = port(backend)?;
             let pair = kind.pair()?;
             let ours = to_lonely_number(pair.ours)?;
-            port.register(Registration::enable(&ours, 1, EventFilter::ALL, trigger))?;
+            port.enable(&ours, 1, EventFilter::ALL, trigger)?;
             let _child = Child::idle()?;
             drop(ours);
             // Writable all the time, from now on readable, and at last at its end.
@@ -321,7 +316,7 @@ fn g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop(
             let Pair { ours, theirs } = Pair::unix()?;
             // Out of the reach of what other tests open.
             let ours = Socket::from(rustix::io::fcntl_dupfd_cloexec(&ours, 1500)?);
-            port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))?;
+            port.enable(&ours, key, EventFilter::IN, trigger)?;
             pairs.push(Pair { ours, theirs });
         }
         let child = Child::idle()?;
@@ -472,19 +467,14 @@ fn g3_an_inherited_socket_lives_on_while_its_number_is_used_again(
         for key in [1, 2] {
             let port = port(backend)?;
             let old = Pair::unix()?;
-            port.register(Registration::enable(&old.ours, 1, EventFilter::IN, trigger))?;
+            port.enable(&old.ours, 1, EventFilter::IN, trigger)?;
             let _child = Child::idle()?;
             let new = Pair::unix()?;
             let new = Pair {
                 ours: take_number(old.ours, new.ours)?,
                 theirs: new.theirs,
             };
-            port.register(Registration::enable(
-                &new.ours,
-                key,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&new.ours, key, EventFilter::IN, trigger)?;
             (&old.theirs).write_all(b"for the child")?;
             expect_quiet(&port);
             for _ in 0..50 {
@@ -515,12 +505,7 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
             .collect::<io::Result<Vec<_>>>()?;
         for (key, pair) in pairs.iter().enumerate() {
             let trigger = EVERY[key % 4];
-            port.register(Registration::enable(
-                &pair.ours,
-                key,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, key, EventFilter::IN, trigger)?;
         }
         let child = Child::idle()?;
         for (key, pair) in pairs.iter().enumerate() {
@@ -546,7 +531,7 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
         drop(child);
     }
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, LEVEL))?;
+    port.enable(&pair.ours, 7, EventFilter::IN, LEVEL)?;
     pair.send()?;
     expect(&port, &[(7, Events::IN)]);
     Ok(())
@@ -562,7 +547,7 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
         let polled = port.as_fd();
         let pair = Pair::unix()?;
         let ours = to_lonely_number(pair.ours)?;
-        port.register(Registration::enable(&ours, 1, EventFilter::IN, trigger))?;
+        port.enable(&ours, 1, EventFilter::IN, trigger)?;
         let _child = Child::idle()?;
         drop(ours);
         (&pair.theirs).write_all(b"x")?;
@@ -576,12 +561,7 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
 
         // What comes is seen as before.
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            2,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, 2, EventFilter::IN, trigger)?;
         assert!(!is_ready(&polled, PollFlags::IN, Duration::ZERO));
         pair.send()?;
         wait_readiness(&polled, PollFlags::IN);

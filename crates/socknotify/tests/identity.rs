@@ -29,7 +29,7 @@ use socknotify::{
 
 use support::trigger::{EVERY, ONCE};
 use support::{
-    AsSocket, Kind, PATIENCE, Pair, PollFlags, as_told_by, counted, drain_port,
+    AsSocket, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, counted, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed, port, take_number,
     wait_readiness,
 };
@@ -63,7 +63,7 @@ impl Fired {
             .collect::<io::Result<Vec<_>>>()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
         for (key, pair) in std::iter::once(&old).chain(&others).enumerate() {
-            port.register(Registration::enable(&pair.ours, key, filter, ONCE))?;
+            port.enable(&pair.ours, key, filter, ONCE)?;
             pair.send()?;
             expect(&port, &[(key, Events::IN)]);
         }
@@ -314,7 +314,7 @@ fn c6_a_new_socket_under_an_old_key_is_armed_again_like_any(backend: Backend) ->
         assert_eq!(replaced.enable(&new)?, Ok(()));
         assert_eq!(replaced.dequeue(), Some(Events::IN));
         support::drain(&new)?;
-        port.register(Registration::enable(&new, KEY, EventFilter::IN, ONCE))?;
+        port.enable(&new, KEY, EventFilter::IN, ONCE)?;
         expect_nothing(port);
         theirs.write_all(b"x")?;
         expect(port, &[IN]);
@@ -340,7 +340,7 @@ fn f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready(
             filter,
         } = Fired::new(backend, Kind::LOCAL, batch)?;
         let other = Pair::unix()?;
-        port.register(Registration::enable(&other.ours, OTHER.0, filter, ONCE))?;
+        port.enable(&other.ours, OTHER.0, filter, ONCE)?;
         other.send()?;
         let mut entries = vec![Entry::default(); others.len() + 2];
         let mut number = OwnedFd::from(old.ours);
@@ -380,12 +380,12 @@ fn g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number
             let port = port(backend)?;
             // Some other has been notified before.
             let other = Pair::unix()?;
-            port.register(Registration::enable(&other.ours, 1, EventFilter::OUT, ONCE))?;
+            port.enable(&other.ours, 1, EventFilter::OUT, ONCE)?;
             expect(&port, &[(1, Events::OUT)]);
 
             let old = kind.socket()?;
             let filter = EventFilter::IN | EventFilter::OUT;
-            port.register(Registration::enable(&old, KEY, filter, trigger))?;
+            port.enable(&old, KEY, filter, trigger)?;
             expect_quiet(&port);
             // Ready, and not registered.
             let new = Pair::unix()?;

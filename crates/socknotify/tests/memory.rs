@@ -20,7 +20,7 @@ use socknotify::owned::{Event, Interest, Port};
 use socknotify::{Backend, Entry, EventFilter, Events, Registration};
 
 use support::trigger::{EVERY, LEVEL, ONCE};
-use support::{Pair, drain_port, port, port_with, raise_limit};
+use support::{Pair, PortExt, drain_port, port, port_with, raise_limit};
 
 thread_local! {
     /// How many bytes this thread has allocated and not freed, and how often it has allocated.
@@ -76,12 +76,7 @@ fn a6_an_idle_registration_costs_a_small_fixed_record(backend: Backend) -> io::R
     let before = bytes();
     for (key, pair) in pairs.iter().enumerate() {
         let trigger = EVERY[key % 4];
-        port.register(Registration::enable(
-            &pair.ours,
-            key,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, key, EventFilter::IN, trigger)?;
     }
     // Every other number is the peer's. It has a part in what a table by numbers costs.
     let each = (bytes() - before) as usize / count;
@@ -182,7 +177,7 @@ fn registering_again_and_dequeuing_allocates_nothing(backend: Backend) -> io::Re
 fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::OUT, LEVEL))?;
+    port.enable(&pair.ours, 1, EventFilter::OUT, LEVEL)?;
     let mut entries = [Entry::default(); 32];
     let mut turn = || -> io::Result<()> {
         port.post_all(&[Entry::new(2, 0, 0); 20])?;

@@ -18,11 +18,11 @@ use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration};
+use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events};
 
 use support::trigger::{EVERY, ONCE};
 use support::{
-    PATIENCE, Pair, asleep, port, port_with, take_number, this_thread, uninterrupted,
+    PATIENCE, Pair, PortExt, asleep, port, port_with, take_number, this_thread, uninterrupted,
     wait_for_waiting, wait_until,
 };
 
@@ -86,7 +86,7 @@ fn e4_a_signal_neither_ends_a_wait_nor_lengthens_it(backend: Backend) -> io::Res
     catch_signals();
     let port = Arc::new(port_with(backend, 2)?);
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
     for millis in [50, 200] {
         let timeout = Duration::from_millis(millis);
         let waited = wait_in_vain(&port, timeout);
@@ -117,7 +117,7 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
     let port = Arc::new(port_with(backend, 1)?);
     let pair = Pair::unix()?;
     let ours = pair.ours.try_clone()?;
-    port.register(Registration::enable(&ours, 1, EventFilter::IN, ONCE))?;
+    port.enable(&ours, 1, EventFilter::IN, ONCE)?;
     let (seen, done) = channel();
     let waiting = {
         let port = Arc::clone(&port);
@@ -126,7 +126,7 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
                 let entry = port.dequeue_one(None)?;
                 assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
                 assert_eq!(support::drain(&ours)?, 1);
-                port.register(Registration::enable(&ours, 1, EventFilter::IN, ONCE))?;
+                port.enable(&ours, 1, EventFilter::IN, ONCE)?;
                 seen.send(()).expect("someone listens");
             }
             Ok(())
@@ -222,7 +222,7 @@ fn false_notifications(backend: Backend, rounds: usize) -> io::Result<Vec<(usize
     for round in 0..rounds {
         let old = pair.ours.try_clone()?;
         let trigger = EVERY[round % 4];
-        port.register(Registration::enable(&old, 1, EventFilter::IN, trigger))?;
+        port.enable(&old, 1, EventFilter::IN, trigger)?;
         let _new = take_number(old, idle.ours.try_clone()?)?;
         uninterrupted(|| pair.theirs.send(b"x"))?;
         match port.dequeue_one(Some(Duration::ZERO)) {

@@ -26,7 +26,7 @@ use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Reg
 
 use support::trigger::ONCE;
 use support::{
-    CloseAtEnd, PATIENCE, Pair, counted, descriptors, drain_port, non_blocking, port_with,
+    CloseAtEnd, PATIENCE, Pair, PortExt, counted, descriptors, drain_port, non_blocking, port_with,
     raise_limit, wait_until,
 };
 
@@ -310,7 +310,7 @@ fn forget_the_closed(backend: Backend, sockets: usize) -> io::Result<()> {
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
     for socket in pairs.iter().flat_map(|pair| [&pair.ours, &pair.theirs]) {
-        port.register(Registration::enable(socket, 0, EventFilter::IN, ONCE))?;
+        port.enable(socket, 0, EventFilter::IN, ONCE)?;
         port.register(Registration::remove(socket))?;
     }
     let found = drain_port(&port);
@@ -324,7 +324,7 @@ fn forget_the_closed(backend: Backend, sockets: usize) -> io::Result<()> {
     assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
     // Nothing of all this has hurt the port.
     let last = &pairs[sockets / 2];
-    port.register(Registration::enable(&last.ours, 7, EventFilter::IN, ONCE))?;
+    port.enable(&last.ours, 7, EventFilter::IN, ONCE)?;
     last.send()?;
     let entry = port.dequeue_one(Some(PATIENCE))?;
     assert_eq!((entry.completion_key, entry.events()), (7, Events::IN));

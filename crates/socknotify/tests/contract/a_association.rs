@@ -11,8 +11,8 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    Kind, Pair, as_told_by, collect, counted, drain_port, expect, expect_nothing, expect_removed,
-    port, take_number,
+    Kind, Pair, PortExt, as_told_by, collect, counted, drain_port, expect, expect_nothing,
+    expect_removed, port, take_number,
 };
 
 const KEY: usize = 7;
@@ -101,12 +101,7 @@ fn a2_a_second_port_is_refused_and_the_first_is_untouched(backend: Backend) -> i
         for trigger in EVERY {
             let (first, second) = (port(backend)?, port(backend)?);
             let pair = kind.pair()?;
-            first.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            first.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             assert_refused(&second, &pair.ours)?;
             assert_armed(&first, &pair)?;
         }
@@ -121,37 +116,17 @@ fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
     let (first, second) = (port(backend)?, port(backend)?);
 
     let disabled = Pair::unix()?;
-    first.register(Registration::enable(
-        &disabled.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    first.enable(&disabled.ours, KEY, EventFilter::IN, LEVEL)?;
     first.register(Registration::disable(&disabled.ours))?;
     assert_refused(&second, &disabled.ours)?;
-    first.register(Registration::enable(
-        &disabled.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    first.enable(&disabled.ours, KEY, EventFilter::IN, ONCE)?;
     assert_armed(&first, &disabled)?;
 
     let fired = Pair::unix()?;
-    first.register(Registration::enable(
-        &fired.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    first.enable(&fired.ours, KEY, EventFilter::IN, ONCE)?;
     assert_armed(&first, &fired)?;
     assert_refused(&second, &fired.ours)?;
-    first.register(Registration::enable(
-        &fired.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    first.enable(&fired.ours, KEY, EventFilter::IN, ONCE)?;
     assert_armed(&first, &fired)
 }
 
@@ -159,23 +134,13 @@ fn a2_a_registration_that_is_not_enabled_still_belongs_to_its_port(
 fn a2_a_socket_is_free_again_when_its_removal_was_notified(backend: Backend) -> io::Result<()> {
     let (first, second) = (port(backend)?, port(backend)?);
     let pair = Pair::unix()?;
-    first.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    first.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
     first.register(Registration::remove(&pair.ours))?;
     // Open in the contract: while the removal is under way, the socket is the first port's still.
     assert_refused(&second, &pair.ours)?;
     expect(&first, &[(KEY, Events::REMOVE)]);
 
-    second.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    second.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
     assert_armed(&second, &pair)?;
     assert_refused(&first, &pair.ours)
 }
@@ -185,19 +150,9 @@ fn a2_a_socket_is_free_again_when_its_port_is_closed(backend: Backend) -> io::Re
     let pair = Pair::unix()?;
     for trigger in EVERY {
         let (first, second) = (port(backend)?, port(backend)?);
-        first.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        first.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         first.close();
-        second.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        second.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         assert_armed(&second, &pair)?;
     }
     Ok(())
@@ -208,21 +163,11 @@ fn a2_a_socket_is_free_again_when_its_port_is_dropped(backend: Backend) -> io::R
     let pair = Pair::unix()?;
     for trigger in EVERY {
         let first = port(backend)?;
-        first.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        first.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         first.register(Registration::remove(&pair.ours))?;
         drop(first);
         let second = port(backend)?;
-        second.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        second.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         assert_armed(&second, &pair)?;
     }
     Ok(())
@@ -233,23 +178,13 @@ fn a2_a_new_socket_under_an_old_number_is_free(backend: Backend) -> io::Result<(
     for trigger in EVERY {
         let (first, second) = (port(backend)?, port(backend)?);
         let (old, new) = (Pair::unix()?, Pair::unix()?);
-        first.register(Registration::enable(
-            &old.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        first.enable(&old.ours, KEY, EventFilter::IN, trigger)?;
         let number = take_number(old.ours, new.ours)?;
         let pair = Pair {
             ours: number,
             theirs: new.theirs,
         };
-        second.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        second.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         assert_armed(&second, &pair)?;
         expect_nothing(&first);
         // Now it is the first port that is refused.
@@ -264,12 +199,7 @@ fn a2_a_new_socket_under_an_old_number_is_free(backend: Backend) -> io::Result<(
 /// As [`assert_armed`], for a registration that may have been disarmed by a notification.
 #[track_caller]
 fn assert_armed_again(port: &CompletionPort, pair: &Pair, trigger: Trigger) -> io::Result<()> {
-    port.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::IN,
-        trigger,
-    ))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
     assert_armed(port, pair)
 }
 
@@ -286,11 +216,11 @@ fn a3_enable_overwrites_the_filter(backend: Backend) -> io::Result<()> {
             (EventFilter::IN, Events::IN),
         ];
         for (filter, events) in filters {
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+            port.enable(&pair.ours, KEY, filter, trigger)?;
             expect(&port, &[(KEY, events)]);
         }
         for filter in [EventFilter::NONE, EventFilter::HANGUP] {
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+            port.enable(&pair.ours, KEY, filter, trigger)?;
             expect_nothing(&port);
         }
         assert_eq!(counted(port.snapshot().registrations), 1);
@@ -360,12 +290,7 @@ fn a3_enable_enables_what_is_disabled(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::OUT,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::OUT, trigger)?;
         port.register(Registration::disable(&pair.ours))?;
         // One that was queued already may come.
         assert!(drain_port(&port).len() <= 1);
@@ -383,18 +308,13 @@ fn a3_enable_takes_back_what_is_not_wanted_any_more(backend: Backend) -> io::Res
     for trigger in EVERY {
         let pair = Pair::unix()?;
         pair.fill()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         pair.send()?;
         // A call in which the port may find out, and queue what it found.
         let packet = Entry::new(99, 0, 0);
         port.post(packet)?;
         for filter in [EventFilter::OUT, EventFilter::HANGUP, EventFilter::NONE] {
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+            port.enable(&pair.ours, KEY, filter, trigger)?;
         }
         assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Ok(packet));
         expect_nothing(&port);
@@ -408,7 +328,7 @@ fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<
     for kind in Kind::all() {
         let pair = kind.pair()?;
         for _ in 0..10 {
-            port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
         }
         assert_eq!(counted(port.snapshot().registrations), 1, "{kind}");
         assert_armed(&port, &pair)?;
@@ -429,7 +349,7 @@ fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<
 fn assert_key_refused(port: &CompletionPort, socket: &Socket) -> io::Result<()> {
     for trigger in EVERY {
         for filter in [EventFilter::ALL, EventFilter::OUT, EventFilter::NONE] {
-            let result = port.register(Registration::enable(socket, OTHER_KEY, filter, trigger));
+            let result = port.enable(socket, OTHER_KEY, filter, trigger);
             assert_eq!(result, as_told_by(port, Err(RegistrationError::OtherKey)));
             assert_eq!(result.map_err(RegisterError::code), Err(87));
         }
@@ -443,12 +363,7 @@ fn a4_another_key_is_refused_and_changes_nothing(backend: Backend) -> io::Result
     for kind in Kind::all() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             assert_key_refused(&port, &pair.ours)?;
             // Neither the filter nor the trigger has changed.
             assert_armed(&port, &pair)?;
@@ -469,24 +384,14 @@ fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> 
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         port.register(Registration::disable(&pair.ours))?;
         assert_key_refused(&port, &pair.ours)?;
         // It stays disabled.
         pair.send()?;
         expect_nothing(&port);
         pair.drain()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         assert_armed(&port, &pair)?;
     }
     Ok(())
@@ -497,24 +402,14 @@ fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io:
     let port = port(backend)?;
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         assert_armed(&port, &pair)?;
         assert_key_refused(&port, &pair.ours)?;
         // It stays disarmed.
         pair.send()?;
         expect_nothing(&port);
         pair.drain()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         assert_armed(&port, &pair)?;
     }
     Ok(())
@@ -551,7 +446,7 @@ fn a4_any_value_can_be_a_key(backend: Backend) -> io::Result<()> {
         usize::MAX / 2 + 1,
     ] {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
+        port.enable(&pair.ours, key, EventFilter::IN, ONCE)?;
         pair.send()?;
         expect(&port, &[(key, Events::IN)]);
         expect_removed(&port, &pair.ours, key)?;
@@ -567,12 +462,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
     for kind in Kind::all() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             port.register(Registration::remove(&pair.ours))?;
             for again in EVERY {
                 for key in [KEY, OTHER_KEY] {
@@ -585,12 +475,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
             }
             expect(&port, &[(KEY, Events::REMOVE)]);
             expect_nothing(&port);
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             assert_armed(&port, &pair)?;
         }
     }
@@ -601,7 +486,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
 fn a5_enable_is_refused_in_the_batch_that_removes(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
     // Even though the REMOVE notification comes out of this very call.
     let mut batch = [
         Registration::remove(&pair.ours),
@@ -614,6 +499,6 @@ fn a5_enable_is_refused_in_the_batch_that_removes(backend: Backend) -> io::Resul
     assert_eq!(batch[1].result(), refused);
     assert_eq!(entries.len(), 1);
     assert_eq!(entries[0].events(), Events::REMOVE);
-    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
     assert_armed(&port, &pair)
 }

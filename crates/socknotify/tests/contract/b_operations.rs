@@ -10,7 +10,7 @@ use socknotify::{
 
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
-    ERRORS_END, Kind, Pair, PollFlags, RawSocket, as_told_by, counted, drain_port,
+    ERRORS_END, Kind, Pair, PollFlags, PortExt, RawSocket, as_told_by, counted, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_removed, no_sockets, port, raw, reset,
     to_lonely_number, wait_readiness,
 };
@@ -23,12 +23,7 @@ const OPERATIONS: [Operation; 3] = [Operation::ENABLE, Operation::DISABLE, Opera
 fn b1_two_operations_or_an_unknown_one_change_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
-    port.register(Registration::enable(
-        &known.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    port.enable(&known.ours, KEY, EventFilter::IN, ONCE)?;
     for bits in 0..=u8::MAX {
         if [0, 1, 2, 4].contains(&bits) {
             continue;
@@ -67,7 +62,7 @@ fn b1_remove_together_with_enable_is_refused(backend: Backend) -> io::Result<()>
     assert_eq!(result, Err(RegistrationError::InvalidOperation.into()));
     assert_eq!(counted(port.snapshot().registrations), 0);
 
-    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
     let result = port.register(both);
     assert_eq!(result, Err(RegistrationError::InvalidOperation.into()));
     expect_nothing(&port);
@@ -93,7 +88,7 @@ fn b2_none_applies_nothing_and_succeeds(backend: Backend) -> io::Result<()> {
     assert_eq!(counted(port.snapshot().registrations), 0);
 
     // While it is enabled, after it has fired, while it is disabled, while it is being removed.
-    port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
     none()?;
     pair.send()?;
     expect(&port, &[(KEY, Events::IN)]);
@@ -140,12 +135,7 @@ fn b3_what_was_queued_before_disable_comes_at_most_once(backend: Backend) -> io:
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         pair.send()?;
         // A call in which the port may find out, and queue what it found.
         port.post(Entry::new(0, 0, 0))?;
@@ -163,12 +153,7 @@ fn b3_what_was_queued_before_disable_comes_at_most_once(backend: Backend) -> io:
         expect_nothing(&port);
         // And nothing of it is left over for later.
         pair.drain()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         expect_nothing(&port);
     }
     Ok(())
@@ -202,12 +187,7 @@ fn b4_remove_gives_one_last_notification(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             // Its other fields do not count.
             let mut remove = Registration::remove(&pair.ours);
             remove.completion_key = OTHER_KEY;
@@ -236,23 +216,13 @@ fn b4_remove_works_on_a_disabled_registration(backend: Backend) -> io::Result<()
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         port.register(Registration::disable(&pair.ours))?;
         pair.send()?;
         expect_removed(&port, &pair.ours, KEY)?;
         pair.drain()?;
 
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         pair.send()?;
         expect(&port, &[(KEY, Events::IN)]);
         pair.drain()?;
@@ -270,12 +240,7 @@ fn b4_what_was_queued_comes_before_remove_or_with_it(backend: Backend) -> io::Re
     for trigger in EVERY {
         for posting in [false, true] {
             let pair = Pair::unix()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             pair.send()?;
             if posting {
                 // A call in which the port may find out, and queue what it found.
@@ -304,12 +269,7 @@ fn b4_nothing_comes_after_remove_however_ready_the_socket_is(backend: Backend) -
     for kind in Kind::tcp() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::ALL,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
             drain_port_of(&port, trigger);
             port.register(Registration::remove(&pair.ours))?;
             let last = drain_port(&port);
@@ -349,7 +309,7 @@ fn b5_remove_of_what_is_not_registered_is_not_found(backend: Backend) -> io::Res
             Ok(())
         };
         not_found()?;
-        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
         expect_removed(&port, &pair.ours, KEY)?;
         not_found()?;
     }
@@ -368,7 +328,7 @@ fn b5_disable_of_what_is_not_registered_does_nothing(backend: Backend) -> io::Re
         expect_nothing(&port);
         assert_eq!(counted(port.snapshot().registrations), 0, "{kind}");
         // It is registered with any key afterwards, and enabled.
-        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
         expect(&port, &[(KEY, Events::IN)]);
         port.register(Registration::remove(&pair.ours))?;
         assert_eq!(disable(), Ok(()), "{kind}");
@@ -387,12 +347,7 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
     for kind in Kind::tcp() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::NONE,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
             pair.send()?;
             expect_nothing(&port);
             reset(pair.theirs)?;
@@ -410,12 +365,7 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
     for kind in Kind::streams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::NONE,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
             if end_shows_behind_data() {
                 pair.send()?;
             }
@@ -432,12 +382,7 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
 fn b6_an_unknown_filter_bit_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
-    port.register(Registration::enable(
-        &known.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    port.enable(&known.ours, KEY, EventFilter::IN, ONCE)?;
     // The two above are extensions, which some systems have.
     let bad = (3..14)
         .map(|bit| 1_u16 << bit)
@@ -446,7 +391,7 @@ fn b6_an_unknown_filter_bit_is_refused(backend: Backend) -> io::Result<()> {
     for bits in bad {
         for pair in [&known, &unknown] {
             let filter = EventFilter::from_bits_retain(bits);
-            let result = port.register(Registration::enable(&pair.ours, KEY, filter, LEVEL));
+            let result = port.enable(&pair.ours, KEY, filter, LEVEL);
             assert_eq!(
                 result,
                 Err(RegistrationError::InvalidFilter.into()),
@@ -470,12 +415,7 @@ fn b7_a_failing_entry_does_not_stop_the_others(backend: Backend) -> io::Result<(
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
     let foreign = Pair::unix()?;
-    elsewhere.register(Registration::enable(
-        &foreign.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    elsewhere.enable(&foreign.ours, KEY, EventFilter::IN, ONCE)?;
     let (_, file) = no_sockets()?.swap_remove(0);
 
     let sockets: Vec<_> = pairs.iter().map(|pair| &pair.ours).collect();
@@ -709,12 +649,7 @@ fn b7_results_of_an_earlier_call_are_overwritten(backend: Backend) -> io::Result
 fn b8_a_call_that_fails_applies_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
-    port.register(Registration::enable(
-        &known.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    port.enable(&known.ours, KEY, EventFilter::IN, LEVEL)?;
     known.send()?;
     let batch = || {
         [
@@ -740,12 +675,7 @@ fn b8_a_call_that_fails_applies_nothing(backend: Backend) -> io::Result<()> {
         assert_eq!(result, Err(Error::Closed));
     }
     let other = crate::support::port(backend)?;
-    other.register(Registration::enable(
-        &unknown.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    other.enable(&unknown.ours, KEY, EventFilter::IN, LEVEL)?;
     expect(&other, &[(KEY, Events::IN)]);
     Ok(())
 }
@@ -923,7 +853,7 @@ fn b10_a_number_that_is_not_open_is_refused(backend: Backend) -> io::Result<()> 
         let pair = Pair::unix()?;
         let ours = to_lonely_number(pair.ours)?;
         let number = raw(&ours);
-        port.register(Registration::enable(&ours, KEY, EventFilter::IN, trigger))?;
+        port.enable(&ours, KEY, EventFilter::IN, trigger)?;
         drop(ours);
         assert_no_socket(&port, "a closed socket", number, refusal)?;
     }

@@ -14,7 +14,7 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, as_told_by, counted, drain_port,
+    CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, counted, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_packets, expect_quiet, notification,
     port, port_with, reset, rounds, wait_for_waiting, wait_readiness, wait_until,
 };
@@ -47,12 +47,7 @@ fn c1_only_sound_combinations_of_triggers_are_accepted(backend: Backend) -> io::
     };
     let port = port(backend)?;
     let known = Pair::unix()?;
-    port.register(Registration::enable(
-        &known.ours,
-        KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    port.enable(&known.ours, KEY, EventFilter::IN, ONCE)?;
     for bits in 0..=u8::MAX {
         let trigger = Trigger::from_bits_retain(bits);
         let unknown = Pair::unix()?;
@@ -93,12 +88,7 @@ fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<(
     let port = port(backend)?;
     for trigger in [Trigger::LEVEL, Trigger::EDGE] {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         for _ in 0..3 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -177,7 +167,7 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
         for trigger in EVERY {
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+            port.enable(&pair.ours, KEY, filter, trigger)?;
             if end_shows_behind_data() {
                 for _ in 0..3 {
                     pair.send()?;
@@ -210,7 +200,7 @@ fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
     for trigger in EVERY {
         let pair = Pair::unix()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+        port.enable(&pair.ours, KEY, filter, trigger)?;
         pair.send()?;
         let_it_queue(&port)?;
         if !end_shows_behind_data() {
@@ -288,7 +278,7 @@ fn c3_what_becomes_true_is_merged_behind_a_packet_that_is_void(backend: Backend)
                 };
                 enable_void(EventFilter::IN)?;
                 let filter = EventFilter::IN | EventFilter::HANGUP;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 for pair in void.iter().chain([&pair]) {
                     pair.send()?;
                 }
@@ -323,7 +313,7 @@ fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
                 (EventFilter::ALL, Events::IN | Events::OUT),
             ];
             for (filter, events) in conditions {
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 expect(&port, &[(KEY, events)]);
                 port.register(Registration::disable(&pair.ours))?;
                 let rest = drain_port(&port);
@@ -342,12 +332,7 @@ fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io
     let port = port(backend)?;
     for kind in Kind::all() {
         let pair = kind.pair()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            LEVEL,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
         expect_nothing(&port);
         for _ in 0..3 {
             pair.send()?;
@@ -370,12 +355,7 @@ fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
     for (key, pair) in pairs.iter().enumerate() {
-        port.register(Registration::enable(
-            &pair.ours,
-            key,
-            EventFilter::IN,
-            LEVEL,
-        ))?;
+        port.enable(&pair.ours, key, EventFilter::IN, LEVEL)?;
         pair.send()?;
     }
     let mut counts = [0; SOCKETS];
@@ -399,12 +379,7 @@ fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
     for pair in &pairs {
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::ALL,
-            LEVEL,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::ALL, LEVEL)?;
         pair.send()?;
     }
     for _ in 0..20 {
@@ -453,12 +428,7 @@ fn c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it(
 fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::ALL,
-        LEVEL,
-    ))?;
+    port.enable(&pair.ours, KEY, EventFilter::ALL, LEVEL)?;
     let next = |events| {
         // The first may have been queued before the latest change.
         let _ = port.dequeue_one(Some(Duration::ZERO));
@@ -525,7 +495,7 @@ fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
                 .collect();
             for _ in 0..ROUNDS {
                 let filter = EventFilter::ALL;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 port.register(Registration::disable(&pair.ours))?;
             }
             drop(close);
@@ -545,7 +515,7 @@ fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
         let pair = kind.pair()?;
-        port.register(Registration::enable(&pair.ours, KEY, EventFilter::IN, EDGE))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
         for _ in 0..10 {
             pair.send()?;
             expect(&port, &[IN]);
@@ -597,12 +567,7 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
         // IN holds, OUT does not.
         pair.send()?;
         let sent = pair.fill()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::ALL,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
         expect_nothing(&port);
         pair.make_room(sent)?;
         let entry = port.dequeue_one(Some(PATIENCE))?;
@@ -611,24 +576,14 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
 
         // OUT holds, IN does not.
         pair.drain()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::ALL,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
         expect_nothing(&port);
         pair.send()?;
         let entry = port.dequeue_one(Some(PATIENCE))?;
         assert!(entry.events().contains(Events::IN), "{:?}", entry.events());
 
         // Both hold, HANGUP does not.
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::ALL,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
         expect_nothing(&port);
         if !end_shows_behind_data() {
             pair.drain()?;
@@ -733,7 +688,7 @@ fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> 
     for kind in Kind::streams() {
         let pair = kind.pair()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.register(Registration::enable(&pair.ours, KEY, filter, EDGE))?;
+        port.enable(&pair.ours, KEY, filter, EDGE)?;
         pair.send()?;
         expect(&port, &[IN]);
         // IN goes on to hold.
@@ -873,7 +828,7 @@ fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result
             }
             let filter = EventFilter::IN | EventFilter::OUT;
             for round in 0..ROUNDS {
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 assert_eq!((&pair.theirs).write(b"x")?, 1);
                 loop {
                     match told.recv_timeout(PATIENCE) {
@@ -942,12 +897,7 @@ fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
         pair.send()?;
         expect(&port, &[IN]);
         assert_eq!(counted(port.snapshot().registrations), 1);
@@ -1024,12 +974,7 @@ fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
     // The other way round: IN disarms OUT.
     let pair = Pair::unix()?;
     let sent = pair.fill()?;
-    port.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::ALL,
-        ONCE,
-    ))?;
+    port.enable(&pair.ours, KEY, EventFilter::ALL, ONCE)?;
     pair.send()?;
     expect(&port, &[IN]);
     pair.make_room(sent)?;

@@ -11,9 +11,9 @@ use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registrati
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, ERRORS_END, GLANCE, Kind, PATIENCE, PollFlags, asleep, begin_connect, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed, forget_address,
-    is_ready, port, refusing, reset, this_thread, wait_for_waiting, wait_readiness,
+    CloseAtEnd, ERRORS_END, GLANCE, Kind, PATIENCE, PollFlags, PortExt, asleep, begin_connect,
+    drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed,
+    forget_address, is_ready, port, refusing, reset, this_thread, wait_for_waiting, wait_readiness,
 };
 
 const KEY: usize = 41;
@@ -33,7 +33,7 @@ fn told(events: Events, filter: EventFilter) -> Events {
 /// What a one-shot look at the conditions of a new socket gives, and no trace of it afterwards.
 #[track_caller]
 fn look(port: &CompletionPort, socket: &Socket, filter: EventFilter) -> io::Result<Events> {
-    port.register(Registration::enable(socket, KEY, filter, ONCE))?;
+    port.enable(socket, KEY, filter, ONCE)?;
     let found = drain_port(port);
     assert!(found.len() <= 1, "{found:?}");
     let events = found
@@ -50,12 +50,7 @@ fn d1_data_is_in(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             expect_nothing(&port);
             pair.send()?;
             expect(&port, &[IN]);
@@ -73,21 +68,11 @@ fn d1_a_datagram_without_data_is_in(backend: Backend) -> io::Result<()> {
     for kind in Kind::datagrams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::ALL,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
             drain_some(&port);
             assert_eq!(pair.theirs.send(&[])?, 0);
             wait_readiness(&pair.ours, PollFlags::IN);
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                LEVEL,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
             expect(&port, &[IN]);
             let mut byte = [std::mem::MaybeUninit::uninit()];
             assert_eq!(pair.ours.recv(&mut byte)?, 0);
@@ -111,12 +96,7 @@ fn d1_the_end_of_a_stream_is_in(backend: Backend) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             drop(pair.theirs);
             expect(&port, &[IN]);
             if trigger == LEVEL {
@@ -200,7 +180,7 @@ fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
                 let listener = kind.listener()?;
                 let client = kind.socket()?;
                 begin_connect(&client, &listener.address)?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))?;
+                port.enable(&client, KEY, filter, trigger)?;
                 expect(&port, &[OUT]);
                 assert!(client.take_error()?.is_none());
                 port.register(Registration::remove(&client))?;
@@ -260,12 +240,7 @@ fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::HANGUP,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
             pair.send()?;
             expect_nothing(&port);
             if !end_shows_behind_data() {
@@ -292,7 +267,7 @@ fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
         for trigger in EVERY {
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+            port.enable(&pair.ours, KEY, filter, trigger)?;
             pair.theirs.shutdown(Shutdown::Write)?;
             expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
             // The other half lives.
@@ -311,12 +286,7 @@ fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
     for kind in Kind::tcp() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::HANGUP,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
             reset(pair.theirs)?;
             expect(&port, &[(KEY, Events::HANGUP | Events::ERR)]);
             port.register(Registration::remove(&pair.ours))?;
@@ -332,24 +302,14 @@ fn d3_datagram_sockets_never_have_hangup(backend: Backend) -> io::Result<()> {
     for kind in Kind::datagrams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::HANGUP,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
             expect_nothing(&port);
             drop(pair.theirs);
             expect_nothing(&port);
             // Nor when both directions are shut on our side, which some systems call hung up.
             let _ = pair.ours.shutdown(Shutdown::Both);
             expect_quiet(&port);
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::ALL,
-                LEVEL,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::ALL, LEVEL)?;
             for _ in 0..3 {
                 let events = port.dequeue_one(Some(PATIENCE))?.events();
                 assert!(!events.contains(Events::HANGUP), "{kind}: {events:?}");
@@ -379,7 +339,7 @@ fn d4_a_failed_connect_is_err_alone(backend: Backend) -> io::Result<()> {
             for trigger in [ONCE, LEVEL] {
                 let client = kind.socket()?;
                 begin_connect(&client, &address)?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))?;
+                port.enable(&client, KEY, filter, trigger)?;
                 expect_failed_connect(&port, filter)?;
                 if trigger == LEVEL {
                     expect_failed_connect(&port, filter)?;
@@ -405,7 +365,7 @@ fn d4_a_failed_connect_is_err_to_those_who_registered_before_it(
         for filter in filters() {
             for trigger in EVERY {
                 let client = kind.socket()?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))?;
+                port.enable(&client, KEY, filter, trigger)?;
                 expect_nothing(&port);
                 begin_connect(&client, &address)?;
                 expect_failed_connect(&port, filter)?;
@@ -424,15 +384,15 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
         for filter in filters() {
             for trigger in EVERY {
                 let pair = kind.pair()?;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 // A connection that is alive may be writable.
                 drain_some(&port);
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 drain_some(&port);
                 reset(pair.theirs)?;
                 wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
                 if trigger == ONCE {
-                    port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                    port.enable(&pair.ours, KEY, filter, trigger)?;
                 }
                 let mut events = port.dequeue_one(Some(PATIENCE))?.events();
                 if trigger == LEVEL && !events.contains(Events::ERR) {
@@ -463,12 +423,7 @@ fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {
         let pair = kind.pair()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::NONE,
-            LEVEL,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::NONE, LEVEL)?;
         reset(pair.theirs)?;
         expect(&port, &[(KEY, Events::ERR); 5]);
         if ERRORS_END {
@@ -518,12 +473,7 @@ fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -
     let port = port(backend)?;
     for trigger in EVERY {
         let pair = Kind::UnixStream.pair()?;
-        port.register(Registration::enable(
-            &pair.ours,
-            KEY,
-            EventFilter::NONE,
-            trigger,
-        ))?;
+        port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
         (&pair.ours).write_all(b"never read")?;
         drop(pair.theirs);
         expect(&port, &[(KEY, Events::ERR)]);
@@ -542,7 +492,7 @@ fn d5_remove_comes_whatever_the_filter_is(backend: Backend) -> io::Result<()> {
             for trigger in EVERY {
                 let pair = kind.pair()?;
                 pair.send()?;
-                port.register(Registration::enable(&pair.ours, KEY, filter, trigger))?;
+                port.enable(&pair.ours, KEY, filter, trigger)?;
                 drain_some(&port);
                 port.register(Registration::remove(&pair.ours))?;
                 let found = drain_port(&port);
@@ -581,14 +531,14 @@ fn d6_a_stream_that_was_never_connected_holds_no_condition(backend: Backend) -> 
         let mut all = Vec::new();
         for filter in filters() {
             for (_, socket) in never_connected()? {
-                port.register(Registration::enable(&socket, KEY, filter, trigger))?;
+                port.enable(&socket, KEY, filter, trigger)?;
                 all.push((filter, socket));
             }
         }
         // Nothing, at no cost, however often it is asked for.
         expect_quiet(&port);
         for (filter, socket) in &all {
-            port.register(Registration::enable(socket, KEY, *filter, trigger))?;
+            port.enable(socket, KEY, *filter, trigger)?;
             expect_nothing(&port);
         }
         expect_quiet(&port);
@@ -621,7 +571,7 @@ fn connect_after_registering(backend: Backend, wanted: fn(Kind) -> bool) -> io::
                     continue;
                 }
                 let listener = kind.listener()?;
-                port.register(Registration::enable(&client, KEY, filter, trigger))?;
+                port.enable(&client, KEY, filter, trigger)?;
                 expect_nothing(&port);
                 begin_connect(&client, &listener.address)?;
                 expect(&port, &[OUT]);
@@ -657,12 +607,7 @@ fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
                 let thread = told.recv().expect("a thread");
                 wait_for_waiting(port, 1);
                 asleep([thread]);
-                port.register(Registration::enable(
-                    &client,
-                    KEY,
-                    EventFilter::ALL,
-                    trigger,
-                ))?;
+                port.enable(&client, KEY, EventFilter::ALL, trigger)?;
                 thread::sleep(GLANCE);
                 assert!(!waiting.is_finished(), "{kind}, {trigger:?}");
                 begin_connect(&client, &listener.address)?;
@@ -689,7 +634,7 @@ fn d6_a_connect_does_not_hide_what_is_enabled_meanwhile(backend: Backend) -> io:
         let pair = kind.pair()?;
         let enable = || Registration::enable(&pair.ours, OTHER, EventFilter::IN, ONCE);
         let listener = kind.listener()?;
-        port.register(Registration::enable(&client, KEY, EventFilter::OUT, ONCE))?;
+        port.enable(&client, KEY, EventFilter::OUT, ONCE)?;
         port.register(enable())?;
         pair.send()?;
         expect(&port, &[(OTHER, Events::IN)]);
@@ -713,12 +658,7 @@ fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Re
     for trigger in EVERY {
         for kind in Kind::streams() {
             let socket = kind.socket()?;
-            port.register(Registration::enable(
-                &socket,
-                KEY,
-                EventFilter::ALL,
-                trigger,
-            ))?;
+            port.enable(&socket, KEY, EventFilter::ALL, trigger)?;
             socket.bind(&kind.any_address())?;
             let address = socket.local_addr()?;
             expect_nothing(&port);
@@ -743,7 +683,7 @@ fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io:
             let listener = kind.listener()?;
             let client = kind.socket()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.register(Registration::enable(&client, KEY, filter, trigger))?;
+            port.enable(&client, KEY, filter, trigger)?;
             expect_nothing(&port);
             begin_connect(&client, &listener.address)?;
             let server = listener.accept()?;
@@ -767,7 +707,7 @@ fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::R
     for kind in Kind::datagrams() {
         for trigger in EVERY {
             let socket = kind.socket()?;
-            port.register(Registration::enable(&socket, KEY, EventFilter::IN, trigger))?;
+            port.enable(&socket, KEY, EventFilter::IN, trigger)?;
             expect_nothing(&port);
             socket.bind(&kind.any_address())?;
             let address = socket.local_addr()?;
@@ -843,12 +783,7 @@ fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
         let mut kept = Vec::new();
         for kind in Kind::streams() {
             let pair = kind.pair()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::NONE,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
             pair.send()?;
             // Both directions are over, and no error.
             pair.theirs.shutdown(Shutdown::Write)?;
@@ -859,12 +794,7 @@ fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
         expect_quiet(&port);
         // Nor do those that come after the registration was enabled again.
         for pair in &kept {
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::NONE,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
         }
         expect_quiet(&port);
     }

@@ -10,8 +10,8 @@ use socknotify::{
 
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, as_told_by, asleep, collect, drain_port, expect,
-    expect_no_early_end, expect_nothing, expect_packets, notification, port, port_with,
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, as_told_by, asleep, collect, drain_port,
+    expect, expect_no_early_end, expect_nothing, expect_packets, notification, port, port_with,
     this_thread, wait_for_waiting, wait_in_vain, wait_until,
 };
 
@@ -26,7 +26,7 @@ fn registered(port: &CompletionPort, count: usize) -> io::Result<Vec<Pair>> {
     (0..count)
         .map(|key| {
             let pair = Pair::unix()?;
-            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
+            port.enable(&pair.ours, key, EventFilter::IN, ONCE)?;
             Ok(pair)
         })
         .collect()
@@ -68,7 +68,7 @@ fn e1_sockets_come_out_in_the_order_they_became_ready(backend: Backend) -> io::R
         assert_eq!(found, order);
         for (key, pair) in pairs.iter().enumerate() {
             pair.drain()?;
-            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
+            port.enable(&pair.ours, key, EventFilter::IN, ONCE)?;
         }
     }
     Ok(())
@@ -82,12 +82,7 @@ fn e1_sockets_and_posted_packets_come_out_in_the_order_they_came_in(
         let port = port(backend)?;
         let pairs = registered(&port, 4)?;
         for (key, pair) in pairs.iter().enumerate() {
-            port.register(Registration::enable(
-                &pair.ours,
-                key,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, key, EventFilter::IN, trigger)?;
         }
         pairs[2].send()?;
         port.post(POSTED[0])?;
@@ -287,7 +282,7 @@ fn e1_a_notification_keeps_its_turn_when_more_is_merged_into_it(
     let port = port(backend)?;
     let pairs = registered(&port, 2)?;
     let filter = EventFilter::IN | EventFilter::HANGUP;
-    port.register(Registration::enable(&pairs[0].ours, 0, filter, ONCE))?;
+    port.enable(&pairs[0].ours, 0, filter, ONCE)?;
     pairs[0].send()?;
     port.post(POSTED[0])?;
     pairs[1].send()?;
@@ -382,7 +377,7 @@ fn e2_a_call_never_succeeds_with_nothing(backend: Backend) -> io::Result<()> {
                 // It may be taken, or taken back, or disabled, before a thread gets to it.
                 pair.drain()?;
                 port.register(Registration::disable(&pair.ours))?;
-                port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
+                port.enable(&pair.ours, key, EventFilter::IN, ONCE)?;
                 if round % 3 == 0 {
                     port.post(POSTED[0])?;
                 }
@@ -493,12 +488,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
     // Some registered sockets must not change it.
     let _pairs = registered(&port, 3)?;
     let unconnected = Kind::LOCAL.socket()?;
-    port.register(Registration::enable(
-        &unconnected,
-        9,
-        EventFilter::ALL,
-        LEVEL,
-    ))?;
+    port.enable(&unconnected, 9, EventFilter::ALL, LEVEL)?;
     expect_no_early_end(&port);
     Ok(())
 }
@@ -612,7 +602,7 @@ fn e6_a_posted_packet_is_unchanged(backend: Backend) -> io::Result<()> {
         notification(7, Events::REMOVE),
     ];
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 7, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, 7, EventFilter::IN, ONCE)?;
     for entry in entries {
         port.post(entry)?;
         assert_eq!(port.dequeue_one(Some(Duration::ZERO))?, entry);
@@ -688,12 +678,7 @@ fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()>
             .collect::<io::Result<Vec<_>>>()?;
         let last = pairs.len();
         let gone = Pair::unix()?;
-        port.register(Registration::enable(
-            &gone.ours,
-            last,
-            EventFilter::IN,
-            trigger,
-        ))?;
+        port.enable(&gone.ours, last, EventFilter::IN, trigger)?;
         let mut batch: Vec<_> = pairs
             .iter()
             .enumerate()
@@ -740,7 +725,7 @@ fn e7_overlapped_operations_come_out_of_the_same_calls(backend: Backend) -> io::
     let port = port(backend)?;
     let pair = Pair::unix()?;
     port.associate_socket(&pair.ours, 5)?;
-    port.register(Registration::enable(&pair.ours, 6, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, 6, EventFilter::IN, ONCE)?;
     let mut bytes = *b"seven";
     let buffer = WSABUF {
         len: bytes.len() as u32,

@@ -16,9 +16,9 @@ use socknotify::{
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, expect_no_early_end,
-    expect_nothing, expect_packets, port_with, rounds, this_thread, thread_time, wait_for_waiting,
-    wait_until, waking_port,
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, ThreadId, asleep, counted,
+    expect_no_early_end, expect_nothing, expect_packets, port_with, rounds, this_thread,
+    thread_time, wait_for_waiting, wait_until, waking_port,
 };
 
 const PACKET: Entry = Entry::new(51, 0, 0);
@@ -98,7 +98,7 @@ fn f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready(
             .map(|_| Pair::unix())
             .collect::<io::Result<Vec<_>>>()?;
         for (key, pair) in pairs.iter().enumerate() {
-            port.register(Registration::enable(&pair.ours, key, EventFilter::IN, ONCE))?;
+            port.enable(&pair.ours, key, EventFilter::IN, ONCE)?;
         }
         run_eight_threads(&port, places, || pairs.iter().try_for_each(Pair::send))?;
     }
@@ -299,7 +299,7 @@ fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()
 fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
+    port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
     port.post(PACKET)?;
     port.dequeue_one(None)?;
     thread::scope(|scope| -> io::Result<()> {
@@ -335,7 +335,7 @@ fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
     pair.send()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))?;
+    port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
     port.dequeue_one(None)?;
     port.post(PACKET)?;
     thread::scope(|scope| {
@@ -364,7 +364,7 @@ fn f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken(
 ) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL))?;
+    port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
     let gate = Gate::new();
     thread::scope(|scope| -> io::Result<()> {
         let close = CloseAtEnd(&port, &[&gate]);

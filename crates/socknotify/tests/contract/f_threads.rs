@@ -13,8 +13,8 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, ThreadId, asleep, counted, port, port_with, rounds,
-    this_thread, voluntary_switches, wait_for_waiting, wait_until, waking_port,
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, ThreadId, asleep, counted, port, port_with,
+    rounds, this_thread, voluntary_switches, wait_for_waiting, wait_until, waking_port,
     woken_by_one_packet,
 };
 
@@ -232,7 +232,7 @@ fn call_by_sockets(backend: Backend, settled: bool) -> io::Result<()> {
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
             for pair in &pairs {
-                port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
+                port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
             }
             let mut next = pairs.iter();
             let send = || next.next().expect("enough").send();
@@ -275,7 +275,7 @@ fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::
         let port = port_with(backend, places)?;
         let pair = Pair::unix()?;
         // Edge-triggered, so that each byte calls for one thread once.
-        port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, EDGE))?;
+        port.enable(&pair.ours, 1, EventFilter::IN, EDGE)?;
         let handled = AtomicUsize::new(0);
         thread::scope(|scope| -> io::Result<()> {
             let _close = CloseAtEnd(&port, &[]);
@@ -507,7 +507,7 @@ fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
             for pair in &pairs {
-                port.register(Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE))?;
+                port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
             }
             count_woken(&port, threads, |round| pairs[round].send())?;
         }

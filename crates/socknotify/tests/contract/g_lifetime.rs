@@ -25,7 +25,7 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, RawSocket, as_told_by, asleep, counted,
+    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
     counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed, port,
     port_with, raw, take_number, this_thread, to_lonely_number, wait_for_waiting, wait_until,
 };
@@ -58,12 +58,7 @@ const STAGES: [Stage; 5] = [
 
 /// Registers a socket under [`KEY`] and brings it to a stage. A posted packet that helped is left.
 fn bring_to(stage: Stage, port: &CompletionPort, pair: &Pair, trigger: Trigger) -> io::Result<()> {
-    port.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::IN,
-        trigger,
-    ))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
     match stage {
         Stage::Armed => {}
         Stage::Ready => pair.send()?,
@@ -142,12 +137,7 @@ fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io
                 wait_for_waiting(&port, 4);
                 asleep(told.iter().take(4));
                 let pair = kind.pair()?;
-                port.register(Registration::enable(
-                    &pair.ours,
-                    KEY,
-                    EventFilter::IN,
-                    trigger,
-                ))?;
+                port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
                 drop(pair.ours);
                 expect_end(&pair.theirs);
                 Ok(())
@@ -188,12 +178,7 @@ fn g1_no_remove_comes_for_a_socket_that_was_closed(backend: Backend) -> io::Resu
                 expect_leftovers(&port, stage, trigger);
                 // Not later either.
                 let other = Pair::unix()?;
-                port.register(Registration::enable(
-                    &other.ours,
-                    1,
-                    EventFilter::IN,
-                    trigger,
-                ))?;
+                port.enable(&other.ours, 1, EventFilter::IN, trigger)?;
                 other.send()?;
                 expect(&port, &[(1, Events::IN)]);
                 other.drain()?;
@@ -334,7 +319,7 @@ fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend)
                 let old = Pair::unix()?;
                 bring_to(stage, &port, &old, trigger)?;
                 let new = in_place_of(old, Pair::unix()?)?;
-                port.register(Registration::enable(&new.ours, key, EventFilter::ALL, EDGE))?;
+                port.enable(&new.ours, key, EventFilter::ALL, EDGE)?;
                 let found = drain_port(&port);
                 let posted = (0, Events::empty());
                 let wanted =
@@ -359,7 +344,7 @@ fn g2_what_was_queued_for_the_old_one_says_nothing_of_the_new_one(
         let port = port(backend)?;
         let old = Pair::unix()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.register(Registration::enable(&old.ours, KEY, filter, trigger))?;
+        port.enable(&old.ours, KEY, filter, trigger)?;
         old.send()?;
         port.post(Entry::default())?;
         let new = in_place_of(old, Pair::unix()?)?;
@@ -380,11 +365,11 @@ fn g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one(
     for key in [KEY, OTHER_KEY] {
         let port = port(backend)?;
         let old = Pair::unix()?;
-        port.register(Registration::enable(&old.ours, KEY, EventFilter::IN, ONCE))?;
+        port.enable(&old.ours, KEY, EventFilter::IN, ONCE)?;
         port.register(Registration::remove(&old.ours))?;
         let new = in_place_of(old, Pair::unix()?)?;
         new.send()?;
-        port.register(Registration::enable(&new.ours, key, EventFilter::IN, ONCE))?;
+        port.enable(&new.ours, key, EventFilter::IN, ONCE)?;
         expect(&port, &[(KEY, Events::REMOVE), (key, Events::IN)]);
         // The old one's last notification has not ended the new one.
         expect_removed(&port, &new.ours, key)?;
@@ -399,19 +384,9 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
     for old_kind in Kind::all() {
         for new_kind in Kind::all() {
             let old = old_kind.pair()?;
-            port.register(Registration::enable(
-                &old.ours,
-                KEY,
-                EventFilter::HANGUP,
-                ONCE,
-            ))?;
+            port.enable(&old.ours, KEY, EventFilter::HANGUP, ONCE)?;
             let new = in_place_of(old, new_kind.pair()?)?;
-            port.register(Registration::enable(
-                &new.ours,
-                KEY,
-                EventFilter::HANGUP,
-                ONCE,
-            ))?;
+            port.enable(&new.ours, KEY, EventFilter::HANGUP, ONCE)?;
             let _ = new.ours.shutdown(std::net::Shutdown::Both);
             drop(new.theirs);
             if new_kind.is_stream() {
@@ -445,7 +420,7 @@ fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) 
         }
         // Sometimes the key of the socket before.
         let key = round - rng.usize(..2);
-        port.register(Registration::enable(&ours, key, EventFilter::IN, trigger))?;
+        port.enable(&ours, key, EventFilter::IN, trigger)?;
         if !ready_before && rng.bool() {
             (&theirs).write_all(b"x")?;
         }
@@ -493,7 +468,7 @@ fn duplicated(
 ) -> io::Result<Duplicated> {
     let pair = kind.pair()?;
     let ours = to_lonely_number(pair.ours)?;
-    port.register(Registration::enable(&ours, KEY, filter, trigger))?;
+    port.enable(&ours, KEY, filter, trigger)?;
     let duplicate = ours.try_clone()?;
     Ok(Duplicated {
         duplicate,
@@ -541,12 +516,7 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
         for key in [None, Some(KEY), Some(OTHER_KEY)] {
             let port = port(backend)?;
             let old = Pair::unix()?;
-            port.register(Registration::enable(
-                &old.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&old.ours, KEY, EventFilter::IN, trigger)?;
             let duplicate = old.ours.try_clone()?;
             let new = Pair::unix()?;
             let new = Pair {
@@ -554,12 +524,7 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
                 theirs: new.theirs,
             };
             if let Some(key) = key {
-                port.register(Registration::enable(
-                    &new.ours,
-                    key,
-                    EventFilter::IN,
-                    trigger,
-                ))?;
+                port.enable(&new.ours, key, EventFilter::IN, trigger)?;
             }
             (&old.theirs).write_all(b"for the duplicate")?;
             expect_quiet(&port);
@@ -587,12 +552,7 @@ fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend)
     const ROUNDS: usize = 100;
     let port = port(backend)?;
     let good = Pair::unix()?;
-    port.register(Registration::enable(
-        &good.ours,
-        OTHER_KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    port.enable(&good.ours, OTHER_KEY, EventFilter::IN, ONCE)?;
     let mut kept = Vec::new();
     for round in 0..ROUNDS {
         let old = duplicated(&port, Kind::LOCAL, EVERY[round % 4], EventFilter::ALL)?;
@@ -626,9 +586,7 @@ fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
     let pairs = (0..10)
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
-    let enable = |key: usize, filter, trigger| {
-        port.register(Registration::enable(&pairs[key].ours, key, filter, trigger))
-    };
+    let enable = |key: usize, filter, trigger| port.enable(&pairs[key].ours, key, filter, trigger);
     let filter = EventFilter::IN | EventFilter::HANGUP;
     // Armed,
     enable(0, filter, ONCE)?;
@@ -694,8 +652,7 @@ fn g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_dupli
     for trigger in [ONCE, LEVEL] {
         let port = port(backend)?;
         let pair = Pair::unix()?;
-        let enable =
-            |filter, trigger| port.register(Registration::enable(&pair.ours, KEY, filter, trigger));
+        let enable = |filter, trigger| port.enable(&pair.ours, KEY, filter, trigger);
         enable(EventFilter::OUT, LEVEL)?;
         port.post(Entry::default())?;
         enable(EventFilter::IN, trigger)?;
@@ -750,7 +707,7 @@ fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
     for places in [1, 2, 16] {
         let port = port_with(backend, places)?;
         let pair = Pair::unix()?;
-        port.register(Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE))?;
+        port.enable(&pair.ours, 0, EventFilter::IN, ONCE)?;
         let handled = AtomicUsize::new(0);
         thread::scope(|scope| -> io::Result<()> {
             let close = CloseAtEnd(&port, &[]);
@@ -801,12 +758,7 @@ fn g3_closing_the_duplicate_changes_nothing(backend: Backend) -> io::Result<()> 
             let pair = kind.pair()?;
             // Whether it was made before or after.
             let before = pair.ours.try_clone()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             let after = pair.ours.try_clone()?;
             drop((before, after));
             expect_nothing(&port);
@@ -827,12 +779,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
         for timeout in [None, Some(PATIENCE), Some(Duration::MAX)] {
             let port = port_with(backend, places)?;
             let pair = Pair::unix()?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                LEVEL,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
             thread::scope(|scope| {
                 let (tell, told) = channel();
                 let threads: Vec<_> = (0..THREADS)
@@ -861,12 +808,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
 fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
-    port.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
     port.post(Entry::default())?;
     pair.send()?;
     for _ in 0..2 {
@@ -914,12 +856,7 @@ fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Resul
     for trigger in EVERY {
         for pair in &pairs {
             let first = port_with(backend, 2)?;
-            first.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            first.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             thread::scope(|scope| -> io::Result<()> {
                 for _ in 0..4 {
                     scope.spawn(|| assert_eq!(first.dequeue_one(None), Err(Error::Closed)));
@@ -964,12 +901,7 @@ fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for _ in 0..50 {
             let port = port(backend)?;
-            port.register(Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                trigger,
-            ))?;
+            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
             pair.send()?;
             expect_or_not(&port, trigger);
             port.post(Entry::default())?;
@@ -979,12 +911,7 @@ fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
     }
     // Shared ports go with their last owner, on whatever thread.
     let port = Arc::new(port(backend)?);
-    port.register(Registration::enable(
-        &pair.ours,
-        KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let port = Arc::clone(&port);
@@ -996,12 +923,7 @@ fn g4_dropping_the_port_closes_it(backend: Backend) -> io::Result<()> {
         assert_eq!(thread.join().expect("no panic"), Err(Error::TimedOut));
     }
     let again = crate::support::port(backend)?;
-    again.register(Registration::enable(
-        &pair.ours,
-        OTHER_KEY,
-        EventFilter::IN,
-        LEVEL,
-    ))?;
+    again.enable(&pair.ours, OTHER_KEY, EventFilter::IN, LEVEL)?;
     Ok(())
 }
 
@@ -1081,12 +1003,7 @@ fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
             port.close();
             // None of them can get a socket back into the old port.
             for (key, pair) in pairs.iter().enumerate() {
-                next.register(Registration::enable(
-                    &pair.ours,
-                    key,
-                    EventFilter::OUT,
-                    ONCE,
-                ))?;
+                next.enable(&pair.ours, key, EventFilter::OUT, ONCE)?;
             }
             for thread in threads {
                 assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
@@ -1279,7 +1196,7 @@ fn random_threads(backend: Backend, seed: u64) -> io::Result<()> {
                     // The number is, most likely, one that was closed a moment ago.
                     let new = Pair::unix()?;
                     *key = keys.fetch_add(1, Ordering::SeqCst);
-                    port.register(Registration::enable(&new.ours, *key, filter, trigger))?;
+                    port.enable(&new.ours, *key, filter, trigger)?;
                     *pair = Some(new);
                 }
                 (Some(pair), 0 | 1) => {

@@ -13,7 +13,8 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    PATIENCE, Pair, counted, expect, expect_nothing, port, port_with, rounds, wait_for_waiting,
+    PATIENCE, Pair, PortExt, counted, expect, expect_nothing, port, port_with, rounds,
+    wait_for_waiting,
 };
 
 const KEY: usize = 81;
@@ -62,12 +63,7 @@ fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend)
     port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     expect(&port, &[(KEY, Events::IN)]);
     port.deregister(&pair.ours)?;
-    port.register(Registration::enable(
-        &pair.ours,
-        OTHER_KEY,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    port.enable(&pair.ours, OTHER_KEY, EventFilter::IN, ONCE)?;
     expect(&port, &[(OTHER_KEY, Events::IN)]);
     expect_nothing(&port);
     Ok(())
@@ -827,12 +823,7 @@ fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
     let pair = Pair::unix()?;
     watch(&port, &pair.ours, EventFilter::IN, ONCE)?;
     // By either call it is the same registration.
-    let again = port.register(Registration::enable(
-        &pair.ours,
-        OTHER_KEY,
-        EventFilter::IN,
-        ONCE,
-    ));
+    let again = port.enable(&pair.ours, OTHER_KEY, EventFilter::IN, ONCE);
     assert_eq!(again, Err(RegistrationError::OtherKey.into()));
     let entry = Registration::descriptor(&pair.ours, KEY, EventFilter::IN, ONCE);
     assert_eq!(

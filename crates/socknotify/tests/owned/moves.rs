@@ -12,7 +12,9 @@ use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
 use socknotify::{Backend, EventFilter, Events, Registration, RegistrationError};
 
 use crate::support::trigger::ONCE;
-use crate::support::{PATIENCE, Pair, as_told_by, counted, port, uninterrupted, wait_until};
+use crate::support::{
+    PATIENCE, Pair, PortExt, as_told_by, counted, port, uninterrupted, wait_until,
+};
 use crate::{connect, next, nothing, owning_port, ready};
 
 #[for_every_backend]
@@ -183,12 +185,7 @@ fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
     worker.arm(connection, EventFilter::IN);
     let connection = ready(next(&mut worker)).into_inner();
     assert_eq!(counted(port.snapshot().registrations), 0);
-    other.register(Registration::enable(
-        &connection.socket,
-        7,
-        EventFilter::IN,
-        ONCE,
-    ))?;
+    other.enable(&connection.socket, 7, EventFilter::IN, ONCE)?;
     assert_eq!(other.dequeue_one(Some(PATIENCE))?.completion_key, 7);
     other.register(Registration::remove(&connection.socket))?;
     assert_eq!(other.dequeue_one(Some(PATIENCE))?.events(), Events::REMOVE);
@@ -217,12 +214,7 @@ fn a_connection_has_one_port(backend: Backend) -> io::Result<()> {
     let (connection, _peer) = connect(&first)?;
     // Another owner of the same descriptor, which only code outside of the types can make.
     let plain = port(backend)?;
-    let taken = plain.register(Registration::enable(
-        &connection.socket,
-        1,
-        EventFilter::IN,
-        ONCE,
-    ));
+    let taken = plain.enable(&connection.socket, 1, EventFilter::IN, ONCE);
     let refused = as_told_by(&plain, Err(RegistrationError::OtherPort));
     assert_eq!(taken, refused);
     let connection = connection.into_inner();

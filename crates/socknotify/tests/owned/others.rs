@@ -14,11 +14,11 @@ use socket2::Socket;
 #[cfg(unix)]
 use socknotify::WakePolicy;
 use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
-use socknotify::{Backend, Entry, EventFilter, Events, Registration, Trigger};
+use socknotify::{Backend, Entry, EventFilter, Events, Trigger};
 
 #[cfg(unix)]
 use crate::support::{
-    AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches, waking_port,
+    AsSocket, PollFlags, PortExt, asleep, is_ready, this_thread, voluntary_switches, waking_port,
 };
 use crate::support::{PATIENCE, Pair, counted, port, uninterrupted, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
@@ -359,7 +359,7 @@ fn packets_and_registrations_from_before_are_dropped(backend: Backend) -> io::Re
         }
     }
     let level = Trigger::PERSISTENT | Trigger::LEVEL;
-    plain.register(Registration::enable(&ours, 0, EventFilter::IN, level))?;
+    plain.enable(&ours, 0, EventFilter::IN, level)?;
     let port: TestPort = Port::from(plain);
     let mut worker = port.worker(128);
     let (connection, mut peer) = connect(&port)?;

@@ -10,6 +10,7 @@
 #[macro_use]
 mod backends;
 mod expectations;
+mod port;
 mod sockets;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
@@ -24,6 +25,7 @@ pub(crate) use self::expectations::{
     expect_nothing, expect_packets, expect_quiet, expect_removed, notification, wait_in_vain,
     woken_by_one_packet,
 };
+pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
     uninterrupted, wait_readiness,
