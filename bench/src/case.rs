@@ -19,6 +19,8 @@ pub(crate) enum Parameter {
     /// Registrations that nothing happens to.
     Idle,
     Deadlines,
+    /// Operations at a time.
+    UnderWay,
     /// 1: all threads run on the same; 2: who waits runs on another than who wakes.
     Processors,
     /// Percent of the highest rate.
@@ -28,13 +30,14 @@ pub(crate) enum Parameter {
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 9] = [
+    pub(crate) const ALL: [Parameter; 10] = [
         Parameter::Batch,
         Parameter::Threads,
         Parameter::Connections,
         Parameter::Work,
         Parameter::Idle,
         Parameter::Deadlines,
+        Parameter::UnderWay,
         Parameter::Processors,
         Parameter::Load,
         Parameter::Order,
@@ -48,6 +51,7 @@ impl Parameter {
             Parameter::Work => "work",
             Parameter::Idle => "idle",
             Parameter::Deadlines => "deadlines",
+            Parameter::UnderWay => "under-way",
             Parameter::Processors => "processors",
             Parameter::Load => "load",
             Parameter::Order => "order",
@@ -84,6 +88,7 @@ impl Parameter {
             Parameter::Work => "microseconds of work for each request",
             Parameter::Idle => "idle registrations",
             Parameter::Deadlines => "deadlines",
+            Parameter::UnderWay => "operations under way",
             Parameter::Processors => "processors",
             Parameter::Load => "percent of the highest rate",
             Parameter::Order => "order",

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use socknotify::Backend;
+use socknotify::owned::FileDriver;
 
 use crate::uring::Ring;
 
@@ -33,6 +34,10 @@ pub(crate) enum Implementation {
     Drained(Backend),
     /// The port that owns connections, where it wakes a thread at once for each that becomes ready.
     Eager(Backend),
+    /// `pread`, in as many threads as operations are under way.
+    Pread,
+    /// Operations on files of the port that owns connections.
+    Files(FileDriver),
     /// The timing wheel of the owning port.
     Wheel,
     Heap,
@@ -88,6 +93,7 @@ impl Implementation {
             | Implementation::Owned(backend)
             | Implementation::Drained(backend)
             | Implementation::Eager(backend) => backend.probe().is_ok(),
+            Implementation::Files(driver) => driver.probe().is_ok(),
             _ => true,
         }
     }
@@ -99,6 +105,7 @@ impl Implementation {
                 | Implementation::Owned(_)
                 | Implementation::Drained(_)
                 | Implementation::Eager(_)
+                | Implementation::Files(_)
                 | Implementation::Wheel
         )
     }
@@ -126,6 +133,10 @@ impl fmt::Display for Implementation {
             Implementation::Eager(backend) => {
                 return f.pad(&format!("socknotify {backend}, owned, eager"));
             }
+            Implementation::Pread => "pread in threads",
+            Implementation::Files(driver) => {
+                return f.pad(&format!("socknotify files, {driver}"));
+            }
             Implementation::Wheel => "wheel",
             Implementation::Heap => "heap",
             Implementation::Tree => "tree",
@@ -146,12 +157,14 @@ impl FromStr for Implementation {
                 RawEpollEach,
                 RawUring,
                 Eventfd,
+                Pread,
             ],
             &[Polling, Mio, Tokio, Wheel, Heap, Tree],
         )
         .into_iter()
         .chain(Self::with(Drained))
         .chain(Self::with(Eager))
+        .chain(FileDriver::ALL.map(Files))
         .into_iter()
         .find(|implementation| implementation.to_string() == name)
         .ok_or_else(|| format!("no implementation is called {name:?}"))

@@ -8,6 +8,8 @@ use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use socknotify::owned::FileDriver;
+
 use crate::case::Parameter;
 use crate::figure::Figure;
 use crate::implementation::Implementation;
@@ -194,7 +196,8 @@ fn width(implementation: Implementation) -> u32 {
 fn color(implementation: Implementation) -> RGBColor {
     match implementation {
         Implementation::Socknotify(_) | Implementation::Wheel => RGBColor(214, 39, 40),
-        Implementation::Owned(_) => RGBColor(245, 150, 60),
+        Implementation::Files(FileDriver::Threads) => RGBColor(250, 195, 60),
+        Implementation::Owned(_) | Implementation::Files(_) => RGBColor(245, 150, 60),
         Implementation::Drained(_) => RGBColor(250, 195, 60),
         Implementation::Eager(_) => RGBColor(150, 90, 60),
         Implementation::RawEpoll => RGBColor(20, 60, 130),
@@ -203,6 +206,7 @@ fn color(implementation: Implementation) -> RGBColor {
         Implementation::RawUring => RGBColor(20, 150, 130),
         Implementation::Polling | Implementation::Heap => RGBColor(130, 130, 130),
         Implementation::Mio | Implementation::Tree => RGBColor(110, 160, 60),
+        Implementation::Pread => RGBColor(20, 60, 130),
         Implementation::Tokio | Implementation::Eventfd => RGBColor(40, 40, 40),
         Implementation::Bare => RGBColor(190, 190, 190),
     }

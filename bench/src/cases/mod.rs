@@ -4,6 +4,7 @@ mod accept;
 mod churn;
 mod deadlines;
 mod echo;
+mod files;
 mod http;
 mod idle;
 mod latency;
@@ -18,7 +19,7 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 15] = [
+pub(crate) static ALL: [&Case; 16] = [
     &ready::ONE_SHOT,
     &ready::EDGE,
     &ready::LEVEL,
@@ -34,6 +35,7 @@ pub(crate) static ALL: [&Case; 15] = [
     &idle::CASE,
     &memory::CASE,
     &deadlines::CASE,
+    &files::CASE,
 ];
 
 /// The cases of these names, all if there are none. `ready` stands for one-shot, edge and level.
