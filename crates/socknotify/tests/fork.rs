@@ -650,3 +650,43 @@ fn o8_a_child_begins_nothing_and_its_parents_operations_complete(
     }
     Ok(())
 }
+
+/// What a child has where the parent's ring is, stays.
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn o8_a_child_that_drops_the_port_unmaps_nothing_else(backend: Backend) -> io::Result<()> {
+    let mut port = Some(Port::<Socket>::builder().backend(backend).build()?);
+    let shared = port.as_ref().expect("it is the child that drops it");
+    let file = shared.adopt_file(tempfile::tempfile()?)?;
+    shared.begin(FileOperation::sync_all(&file))?;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let rings = maps.lines().filter(|line| line.contains("io_uring"));
+    let ranges: Vec<_> = rings
+        .filter_map(|line| {
+            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            Some((number(start)?, number(end)?))
+        })
+        .collect();
+    let child = Child::fork(|| {
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        );
+        let mut mapped = [None; 8];
+        for (place, &(start, end)) in mapped.iter_mut().zip(&ranges) {
+            let address = std::ptr::without_provenance_mut(start);
+            // SAFETY: it replaces nothing.
+            let memory = unsafe { libc::mmap(address, end - start, access, flags, -1, 0) };
+            *place = (memory != libc::MAP_FAILED).then_some(memory.cast::<u8>());
+        }
+        drop(port.take());
+        for memory in mapped.into_iter().flatten() {
+            // SAFETY: it was mapped above, and nobody else knows of it. If it is gone, this ends the child.
+            unsafe { memory.write_volatile(1) };
+        }
+        0
+    })?;
+    assert_eq!(child.status(), Some(0));
+    Ok(())
+}

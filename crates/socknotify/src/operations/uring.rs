@@ -76,8 +76,9 @@ impl Direct {
     }
 
     fn open() -> io::Result<IoUring> {
+        // A forked child inherits the mapping and does not use it. Were it kept from the child, the child would unmap
+        // what has taken its place there when it drops the port.
         let ring = IoUring::builder()
-            .dontfork()
             .setup_cqsize(COMPLETIONS)
             .build(SUBMISSIONS)?;
         let mut probe = Probe::new();
