@@ -11,11 +11,29 @@ mod support;
 use std::io::{self, Read, Seek};
 use std::net::TcpStream;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socknotify::Backend;
 use socknotify::owned::{Event, FileCompletion, FileOperation, Port};
 
 use support::PATIENCE;
+
+/// How long files of this process may become, until this is dropped: what the test prints may go to a file, too.
+struct Limit(Rlimit);
+
+impl Limit {
+    fn to(length: u64) -> io::Result<Self> {
+        let before = getrlimit(Resource::Fsize);
+        let current = Some(length);
+        setrlimit(Resource::Fsize, Rlimit { current, ..before })?;
+        Ok(Limit(before))
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Fsize, self.0);
+    }
+}
 
 #[for_every_backend]
 fn o4_a_file_that_must_not_grow_is_written_in_part_and_then_not_at_all(
@@ -25,11 +43,7 @@ fn o4_a_file_that_must_not_grow_is_written_in_part_and_then_not_at_all(
     // The signal that would end the process.
     // SAFETY: no handler is set, so nothing runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    let limit = Rlimit {
-        current: Some(LIMIT),
-        maximum: Some(LIMIT),
-    };
-    setrlimit(Resource::Fsize, limit)?;
+    let _limit = Limit::to(LIMIT)?;
 
     let port = Port::<TcpStream>::builder().backend(backend).build()?;
     let mut worker = port.worker(8);
