@@ -35,6 +35,8 @@ struct Model {
 struct Kernel {
     sockets: [Socket; 2],
     woken: bool,
+    /// A time is over that was asked for, as every time is soon.
+    alarmed: bool,
     /// Threads that wait, oldest first.
     waiters: Vec<Arc<Condvar>>,
 }
@@ -53,7 +55,7 @@ struct Socket {
 
 impl Kernel {
     fn is_due(&self) -> bool {
-        self.woken || self.sockets.iter().any(|socket| socket.is_due)
+        self.woken || self.alarmed || self.sockets.iter().any(|socket| socket.is_due)
     }
 
     /// Wake the newest waiter, if there is something for it.
@@ -193,6 +195,7 @@ impl Backend for Model {
             kernel = waiter.wait(kernel).unwrap();
         }
         reports.woken = std::mem::take(&mut kernel.woken);
+        reports.alarmed = std::mem::take(&mut kernel.alarmed);
         for socket in kernel.sockets.iter_mut().filter(|socket| socket.is_due) {
             let Some(interest) = socket.interest else {
                 continue;
@@ -226,11 +229,12 @@ impl Backend for Model {
     }
 
     fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
-        if after.is_none() {
-            let mut kernel = self.kernel();
-            kernel.woken = true;
-            kernel.call();
+        let mut kernel = self.kernel();
+        match after {
+            None => kernel.woken = true,
+            Some(_) => kernel.alarmed = true,
         }
+        kernel.call();
         Ok(())
     }
 }
@@ -315,6 +319,10 @@ fn remove(socket: i32) -> Registration<'static> {
     let mut registration = raw(socket);
     registration.operation = crate::Operation::REMOVE;
     registration
+}
+
+fn deregister(socket: i32) -> Registration<'static> {
+    remove(socket).silent()
 }
 
 /// Counts threads with packets in hand, and fails when there are more than places.
@@ -654,6 +662,106 @@ fn b4_the_removal_is_the_last_notification() {
     });
 }
 
+/// A thread that waits all the time may have been notified before; nobody is after it.
+#[test]
+fn x1_what_was_deregistered_is_not_notified() {
+    for trigger in [ONESHOT, EDGE] {
+        explore(3, move || {
+            let port = port(2);
+            assert_eq!(apply(&port, enable(0, trigger)), Ok(()));
+            let is_over = Arc::new(AtomicBool::new(false));
+            let consumer = {
+                let (port, is_over) = (Arc::clone(&port), Arc::clone(&is_over));
+                thread::spawn(move || {
+                    loop {
+                        let was_over = is_over.load(Ordering::SeqCst);
+                        match dequeue(&port, None).unwrap().completion_key {
+                            99 => return,
+                            key => assert!(key == 10 && !was_over),
+                        }
+                    }
+                })
+            };
+            let peer = {
+                let port = Arc::clone(&port);
+                thread::spawn(move || port.backend.become_readable(0))
+            };
+            assert_eq!(apply(&port, deregister(0)), Ok(()));
+            is_over.store(true, Ordering::SeqCst);
+            assert_eq!(dequeue(&port, Some(Duration::ZERO)), Err(Error::TimedOut));
+            assert_eq!(port.snapshot().registrations, Some(0));
+            assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
+            consumer.join().unwrap();
+            peer.join().unwrap();
+            assert_eq!(dequeue(&port, Some(Duration::ZERO)), Err(Error::TimedOut));
+        });
+    }
+}
+
+/// Registered anew with another key, while a thread has a report of the old registration in hand.
+#[test]
+fn x1_nothing_of_the_old_registration_comes_with_the_new_one() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
+        let peer = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.backend.become_readable(0))
+        };
+        let other = waiter(&port);
+        assert_eq!(apply(&port, deregister(0)), Ok(()));
+        let mut again = enable(0, ONESHOT);
+        again.completion_key = 20;
+        assert_eq!(apply(&port, again), Ok(()));
+        // It is readable in the end, and so the new one is notified, too.
+        let first = other.join().unwrap().unwrap().completion_key;
+        if first == 10 {
+            assert_eq!(dequeue(&port, None).unwrap().completion_key, 20);
+        } else {
+            assert_eq!(first, 20);
+        }
+        peer.join().unwrap();
+        assert_eq!(dequeue(&port, Some(Duration::ZERO)), Err(Error::TimedOut));
+    });
+}
+
+#[test]
+fn x2_what_holds_or_begins_to_hold_at_enable_is_notified() {
+    explore(3, || {
+        let port = port(2);
+        let waiter = waiter(&port);
+        let peer = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.backend.become_readable(0))
+        };
+        assert_eq!(apply(&port, enable(0, EDGE | Trigger::INITIAL)), Ok(()));
+        assert_eq!(waiter.join().unwrap().unwrap().events(), Events::IN);
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_time_that_is_over_is_told_once_whoever_waits() {
+    explore(3, || {
+        let port = port(1);
+        let waiter = waiter(&port);
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok()))
+        };
+        let time = Entry::new(77, 0, 0);
+        assert!(port.post_after(Duration::from_millis(1), time).is_ok());
+        let mut keys = [
+            waiter.join().unwrap().unwrap().completion_key,
+            dequeue(&port, None).unwrap().completion_key,
+        ];
+        keys.sort_unstable();
+        assert_eq!(keys, [77, 99]);
+        other.join().unwrap();
+        assert_eq!(dequeue(&port, Some(Duration::ZERO)), Err(Error::TimedOut));
+    });
+}
+
 const REASON: u32 = 1 << 30;
 
 /// Arm an adopted socket, and wait for what comes.
@@ -793,6 +901,35 @@ fn two_interruptions_are_one_packet() {
         // The one that insists comes, unless the other was on its way out already.
         assert!(came == REASON || (second && !first));
         assert_eq!(port.snapshot().queued, 0);
+    });
+}
+
+/// Either it is taken out, and nothing comes; or it is notified, and stays.
+#[test]
+fn what_is_taken_out_is_not_notified_and_can_be_armed_again() {
+    explore_owning(3, |port| {
+        adopted(port);
+        let peer = {
+            let port = Arc::clone(port);
+            thread::spawn(move || port.backend.become_readable(0))
+        };
+        let other = {
+            let port = Arc::clone(port);
+            thread::spawn(move || dequeue(&port, None).unwrap().completion_key)
+        };
+        let again = Registration::arm(0, 10, EventFilter::IN, false);
+        assert_eq!(apply(port, again), Ok(()));
+        let is_out = port.halt(0, 10);
+        assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
+        assert_eq!(other.join().unwrap(), if is_out { 99 } else { 10 });
+        peer.join().unwrap();
+        if is_out {
+            assert_eq!(dequeue(port, Some(Duration::ZERO)), Err(Error::TimedOut));
+            assert_eq!(arm(port), Events::IN.bits());
+        } else {
+            assert_eq!(dequeue(port, None).unwrap().completion_key, 99);
+        }
+        port.release(0, 10, false);
     });
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Request {
     pub(crate) key: usize,
     pub(crate) filter: EventFilter,
     pub(crate) trigger: Trigger,
+    /// REMOVE takes effect at once, and is not notified.
+    pub(crate) is_silent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +190,11 @@ impl Registration {
         self.set_due(self.due & wanted, now);
         self.possible &= wanted;
         self.shown &= wanted;
-        self.held = socket.may_hold() & wanted;
+        self.held = match self.trigger.contains(Trigger::INITIAL) {
+            // X2: what holds already is notified.
+            true => Events::empty(),
+            false => socket.may_hold() & wanted,
+        };
         self.update(socket, Events::empty(), now);
     }
 
@@ -394,7 +400,7 @@ impl Model {
         (key != 0 && self.ports[port].with_key(key).is_none()).then_some(key)
     }
 
-    /// A2 to A5, B1 to B6, B10, C1: one entry of a batch.
+    /// A2 to A5, B1 to B6, B10, C1, X1, X2: one entry of a batch.
     pub(crate) fn apply(
         &mut self,
         port: usize,
@@ -453,6 +459,13 @@ impl Model {
             (_, State::Removing) => Err(RegistrationError::NotFound),
             (Operation::DISABLE, _) => {
                 registration.disable();
+                Ok(())
+            }
+            // X1: nothing of it comes, and nothing is left.
+            _ if request.is_silent => {
+                let key = registration.key;
+                port.registrations
+                    .retain(|it| it.key != key || !it.attached);
                 Ok(())
             }
             _ => {
@@ -715,6 +728,9 @@ pub(crate) fn is_valid(trigger: Trigger) -> bool {
         Trigger::EDGE | Trigger::PERSISTENT,
         Trigger::LEVEL | Trigger::ONESHOT,
         Trigger::EDGE | Trigger::ONESHOT,
+        Trigger::EDGE | Trigger::INITIAL,
+        Trigger::EDGE | Trigger::INITIAL | Trigger::PERSISTENT,
+        Trigger::EDGE | Trigger::INITIAL | Trigger::ONESHOT,
     ]
     .contains(&trigger)
 }

@@ -65,6 +65,8 @@ pub(crate) struct Asked {
     key: Key,
     filter: EventFilter,
     trigger: Trigger,
+    /// REMOVE takes effect at once, and is not notified.
+    is_silent: bool,
 }
 
 /// One step of a case. Where there is nothing that it could be done to, it does nothing.
@@ -229,7 +231,8 @@ fn asked() -> impl Strategy<Value = Asked> {
     let filter = prop_oneof![
         30 => (0..8_u16).prop_map(EventFilter::from_bits_retain),
         20 => Just(EventFilter::IN),
-        1 => any::<u16>().prop_map(EventFilter::from_bits_retain),
+        // Beside the extensions, of which the model knows nothing.
+        1 => any::<u16>().prop_map(|bits| EventFilter::from_bits_retain(bits & 0x3fff)),
     ];
     let trigger = prop_oneof![
         10 => Just(Trigger::LEVEL),
@@ -238,16 +241,18 @@ fn asked() -> impl Strategy<Value = Asked> {
         5 => Just(Trigger::EDGE | Trigger::PERSISTENT),
         15 => Just(Trigger::LEVEL | Trigger::ONESHOT),
         10 => Just(Trigger::EDGE | Trigger::ONESHOT),
-        // Beside the extension, of which the model knows nothing.
-        1 => any::<u8>().prop_map(|bits| Trigger::from_bits_retain(bits) - Trigger::INITIAL),
+        5 => Just(Trigger::EDGE | Trigger::INITIAL),
+        5 => Just(Trigger::EDGE | Trigger::INITIAL | Trigger::ONESHOT),
+        1 => any::<u8>().prop_map(Trigger::from_bits_retain),
     ];
-    (numbers(), operation, key, filter, trigger).prop_map(
-        |(number, operation, key, filter, trigger)| Asked {
+    (numbers(), operation, key, filter, trigger, any::<bool>()).prop_map(
+        |(number, operation, key, filter, trigger, is_silent)| Asked {
             number,
             operation,
             key,
             filter,
             trigger,
+            is_silent: is_silent && operation == Operations::REMOVE,
         },
     )
 }
@@ -259,6 +264,8 @@ fn race_batch() -> impl Strategy<Value = Vec<Asked>> {
         operations.contains(&asked.operation)
             && EventFilter::ALL.contains(asked.filter)
             && is_valid(asked.trigger)
+            && !asked.trigger.contains(Trigger::INITIAL)
+            && !asked.is_silent
     };
     prop::collection::vec(asked(), 0..8)
         .prop_map(move |batch| batch.into_iter().filter(is_known).collect())
@@ -812,6 +819,7 @@ impl World {
                 key: key.unwrap_or_else(|| self.model.fresh_key()),
                 filter: asked.filter,
                 trigger: asked.trigger,
+                is_silent: asked.is_silent,
             };
             let expected = self.model.apply(port, &request);
             requests.push((request, expected));
@@ -973,6 +981,7 @@ impl World {
             key: Key::Same,
             filter: EventFilter::NONE,
             trigger: Trigger::empty(),
+            is_silent: false,
         };
         let batch: Vec<Asked> = self
             .model
@@ -1002,6 +1011,7 @@ impl World {
                 key: keys[number],
                 filter: asked.filter,
                 trigger: asked.trigger,
+                is_silent: asked.is_silent,
             };
             batch.iter().map(request).collect()
         });
@@ -1073,6 +1083,7 @@ impl World {
                 key: Key::Same,
                 filter: EventFilter::NONE,
                 trigger: Trigger::empty(),
+                is_silent: false,
             };
             let batch: Vec<Asked> = self
                 .model
@@ -1111,7 +1122,10 @@ fn registration(first_number: RawFd, request: &Request) -> Registration<'static>
     registration.event_filter = request.filter;
     registration.operation = request.operation;
     registration.trigger = request.trigger;
-    registration
+    match request.is_silent {
+        true => registration.silent(),
+        false => registration,
+    }
 }
 
 /// Close a connection without TIME_WAIT.
