@@ -32,8 +32,8 @@ type Function = unsafe extern "system" fn(
     *mut u32,
 ) -> u32;
 
-/// The system's own function, if it has one.
-static SYSTEMS: OnceLock<Option<Function>> = OnceLock::new();
+/// The system's own function, or else ours.
+static FUNCTION: OnceLock<Function> = OnceLock::new();
 
 /// `ProcessSocketNotifications`
 ///
@@ -51,57 +51,27 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
     entries: *mut OVERLAPPED_ENTRY,
     received: *mut u32,
 ) -> u32 {
-    if let Some(systems) = SYSTEMS.get_or_init(kernel::find_function) {
-        // SAFETY: the caller's promise.
-        return unsafe {
-            systems(
-                port,
-                registration_count,
-                registrations,
-                timeout,
-                room,
-                entries,
-                received,
-            )
-        };
+    let function = FUNCTION.get_or_init(|| kernel::find_function().unwrap_or(process));
+    // SAFETY: the caller's promise.
+    unsafe {
+        function(
+            port,
+            registration_count,
+            registrations,
+            timeout,
+            room,
+            entries,
+            received,
+        )
     }
-    // A null pointer goes with a count of 0, and only with that.
-    let is_wrong = (registration_count == 0) != registrations.is_null()
-        || (room == 0) != entries.is_null()
-        || (room == 0) != received.is_null()
-        || (room == 0 && timeout != 0);
-    let error = if kernel::is_exiting() {
-        ERROR_SHUTDOWN_IN_PROGRESS
-    } else if is_wrong {
-        ERROR_INVALID_PARAMETER
-    } else {
-        // SAFETY: the caller's promise.
-        let body = || unsafe {
-            process(
-                port,
-                registration_count,
-                registrations,
-                timeout,
-                room,
-                entries,
-                received,
-            )
-        };
-        catch_unwind(AssertUnwindSafe(body)).unwrap_or(ERROR_INTERNAL_ERROR)
-    };
-    if error != ERROR_SUCCESS {
-        // SAFETY: it sets a value of this thread's.
-        unsafe { SetLastError(error) };
-    }
-    error
 }
 
-/// The same for arguments that go together.
+/// What takes the place of the system's function.
 ///
 /// # Safety
 ///
 /// As for [`ProcessSocketNotifications`].
-unsafe fn process(
+unsafe extern "system" fn process(
     port: HANDLE,
     registration_count: u32,
     registrations: *mut SOCK_NOTIFY_REGISTRATION,
@@ -110,24 +80,43 @@ unsafe fn process(
     entries: *mut OVERLAPPED_ENTRY,
     received: *mut u32,
 ) -> u32 {
-    let bridge = match Bridge::of(port) {
-        Ok(bridge) => bridge,
-        Err(error) => return error,
-    };
-    let mut call = Call::new(&bridge, room > 0);
-    for index in 0..registration_count as usize {
-        // SAFETY: the caller's promise. The structure may be anywhere.
-        unsafe {
-            let place = registrations.add(index);
-            let mut registration = place.read_unaligned();
-            registration.registrationResult = call.register(&registration);
-            place.write_unaligned(registration);
+    // A null pointer goes with a count of 0, and only with that.
+    let is_wrong = (registration_count == 0) != registrations.is_null()
+        || (room == 0) != entries.is_null()
+        || (room == 0) != received.is_null()
+        || (room == 0 && timeout != 0);
+    let body = || {
+        let bridge = match Bridge::of(port) {
+            Ok(bridge) => bridge,
+            Err(error) => return error,
+        };
+        let mut call = Call::new(&bridge, room > 0);
+        for index in 0..registration_count as usize {
+            // SAFETY: the caller's promise. The structure may be anywhere.
+            unsafe {
+                let place = registrations.add(index);
+                let mut registration = place.read_unaligned();
+                registration.registrationResult = call.register(&registration);
+                place.write_unaligned(registration);
+            }
         }
+        if room == 0 {
+            call.send_ready();
+            return ERROR_SUCCESS;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { call.dequeue(entries, room, timeout, received) }
+    };
+    let error = if kernel::is_exiting() {
+        ERROR_SHUTDOWN_IN_PROGRESS
+    } else if is_wrong {
+        ERROR_INVALID_PARAMETER
+    } else {
+        catch_unwind(AssertUnwindSafe(body)).unwrap_or(ERROR_INTERNAL_ERROR)
+    };
+    if error != ERROR_SUCCESS {
+        // SAFETY: it sets a value of this thread's.
+        unsafe { SetLastError(error) };
     }
-    if room == 0 {
-        call.send_ready();
-        return ERROR_SUCCESS;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { call.dequeue(entries, room, timeout, received) }
+    error
 }

@@ -37,10 +37,12 @@ pub(super) const SEND: u32 = 0x0004;
 pub(super) const DISCONNECT: u32 = 0x0008;
 pub(super) const ABORT: u32 = 0x0010;
 pub(super) const LOCAL_CLOSE: u32 = 0x0020;
+pub(super) const CONNECT: u32 = 0x0040;
 pub(super) const ACCEPT: u32 = 0x0080;
 pub(super) const CONNECT_FAIL: u32 = 0x0100;
 
 const IOCTL_AFD_POLL: u32 = 0x0001_2024;
+const IOCTL_AFD_EVENT_SELECT: u32 = 0x0001_2087;
 
 /// How many sockets are [polled at once](Device::poll_now) at most.
 pub(super) const BATCH: usize = 256;
@@ -255,6 +257,41 @@ impl Device {
             STATUS_TIMEOUT => Ok(0),
             status => Err(status),
         }
+    }
+}
+
+#[repr(C)]
+struct Selection {
+    event: HANDLE,
+    events: u32,
+}
+
+/// Have the driver record which of these events begin to hold of a socket, and set this Windows event. One
+/// without events ends that. The socket may be none: then it fails.
+pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::Result<()> {
+    if is_unfinished(socket) {
+        return Err(error(STATUS_INVALID_HANDLE));
+    }
+    let selection = Selection { event, events };
+    let mut outcome = nothing();
+    // SAFETY: the driver answers this at once; what is pointed to is there for the call.
+    let status = unsafe {
+        NtDeviceIoControlFile(
+            socket,
+            null_mut(),
+            None,
+            null(),
+            &mut outcome,
+            IOCTL_AFD_EVENT_SELECT,
+            (&raw const selection).cast(),
+            size_of::<Selection>() as u32,
+            null_mut(),
+            0,
+        )
+    };
+    match status {
+        STATUS_SUCCESS => Ok(()),
+        status => Err(error(status)),
     }
 }
 

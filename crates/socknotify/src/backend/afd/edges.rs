@@ -2,9 +2,11 @@
 //!
 //! A poll reports what holds. It does not show that data has been read and more has come, nor that a
 //! send found no room and there is room again: for that somebody must have seen the condition fall, and
-//! polling from time to time misses it. What does see it is `WSAEventSelect`: there a receive, or a send
-//! that found no room, enables the condition to be recorded again. It costs an event for each socket and,
-//! in the system's pool, a thread's wait. So it is used for edge-triggered registrations only.
+//! polling from time to time misses it. What does see it is the driver's selection of events: there a receive,
+//! or a send that found no room, enables the condition to be recorded again. It costs an event for each socket
+//! and, in the system's pool, a thread's wait. So it is used for edge-triggered registrations only.
+//!
+//! It is what `WSAEventSelect` does, but for one thing: that makes the socket non-blocking first, by itself.
 //!
 //! The end of a stream and errors never fall. They are left to polls.
 
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Networking::WinSock::{
     FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, SOCKET, WSAEnumNetworkEvents,
-    WSAEventSelect, WSANETWORKEVENTS,
+    WSANETWORKEVENTS,
 };
 use windows_sys::Win32::System::IO::PostQueuedCompletionStatus;
 use windows_sys::Win32::System::Threading::{
@@ -24,7 +26,7 @@ use windows_sys::Win32::System::Threading::{
     WT_EXECUTEONLYONCE,
 };
 
-use super::winsock::last_error;
+use super::device::{self, select_events};
 use crate::windows::port::KernelPort;
 use crate::{Events, sys};
 
@@ -73,10 +75,7 @@ impl Edges {
             wait: null_mut(),
             destination,
         };
-        // SAFETY: the event lives as long as this; a socket that is none makes the call fail.
-        if unsafe { WSAEventSelect(edges.socket(), edges.event(), WANTED as i32) } != 0 {
-            return Err(last_error());
-        }
+        select_events(sys::handle(number), edges.signal(), WANTED)?;
         edges.wait()?;
         Ok(edges)
     }
@@ -147,14 +146,19 @@ impl Edges {
     }
 }
 
-const WANTED: u32 = FD_READ | FD_OOB | FD_WRITE | FD_ACCEPT | FD_CONNECT;
+const WANTED: u32 = device::RECEIVE
+    | device::RECEIVE_EXPEDITED
+    | device::SEND
+    | device::ACCEPT
+    | device::CONNECT
+    | device::CONNECT_FAIL;
 
 impl Drop for Edges {
     fn drop(&mut self) {
-        // SAFETY: the wait is over when the second call returns, and nobody reads the destination any
-        // more. A socket that is none makes the first one fail.
+        // A socket that is none makes this fail.
+        let _ = select_events(sys::handle(self.number), null_mut(), 0);
+        // SAFETY: the wait is over when the call returns, and nobody reads the destination any more.
         unsafe {
-            WSAEventSelect(self.socket(), 0, 0);
             if !self.wait.is_null() {
                 UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE);
             }
@@ -172,4 +176,48 @@ unsafe extern "system" fn pass_on(destination: *mut core::ffi::c_void, _timed_ou
     // SAFETY: the port is there as long as anything that is registered with it. The number is no
     // pointer, and taken for none.
     unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::windows::io::AsRawSocket;
+    use std::thread;
+
+    use super::*;
+
+    /// The call that posts an edge's packet uses the port and the destination to its end; nothing may be freed
+    /// before. Were it not waited for, it would post later than this has looked.
+    #[test]
+    fn when_it_is_dropped_no_call_is_under_way() -> io::Result<()> {
+        const KEY: usize = 84;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let (socket, _) = listener.accept()?;
+        let number = sys::number(socket.as_raw_socket()).expect("it is a socket");
+        let port = KernelPort::new()?;
+        let (mut packets, mut posted) = (Vec::new(), 0);
+        for round in 0..1000 {
+            // It has room to send: the event is signalled at once.
+            let mut edges = Edges::new(&port, KEY, number)?;
+            if round % 2 == 0 {
+                edges.take();
+            }
+            if round % 3 == 0 {
+                thread::yield_now();
+            }
+            drop(edges);
+            let depth = port.depth();
+            thread::yield_now();
+            assert_eq!(port.depth(), depth, "round {round}");
+            port.take(&mut packets, depth, Some(std::time::Duration::ZERO));
+            for packet in &packets {
+                let number_said = packet.lpOverlapped.addr() as u32;
+                assert_eq!((packet.lpCompletionKey, number_said), (KEY, number));
+            }
+            posted += packets.len();
+        }
+        assert!(posted > 0, "some calls were made");
+        Ok(())
+    }
 }

@@ -1,9 +1,10 @@
-//! How many calls of the kernel there are.
+//! How many calls of the kernel there are, and what edges do to a socket.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
-use crate::windows::calls;
+use crate::windows::{calls, port::is_wine};
 use crate::{Backend, CompletionPort, Entry, EventFilter, Registration, Trigger};
 
 fn port() -> CompletionPort {
@@ -82,6 +83,32 @@ fn what_is_ready_when_it_is_armed_takes_two_calls() -> io::Result<()> {
             socket.read_exact(&mut [0])?;
             send(&mut peer, &socket)?;
         }
+    }
+    Ok(())
+}
+
+/// Wine's server makes a socket non-blocking with the selection, and refuses to undo that while it lasts.
+#[test]
+fn after_an_edge_a_socket_blocks_as_before_but_under_wine() -> io::Result<()> {
+    let port = port();
+    let (mut socket, mut peer) = readable(1)?.remove(0);
+    let edge = Trigger::PERSISTENT | Trigger::EDGE;
+    let entry = Registration::enable(&socket, 1, EventFilter::IN, edge);
+    assert_eq!(port.register(entry), Ok(()));
+    socket.read_exact(&mut [0])?;
+    send(&mut peer, &socket)?;
+    assert!(port.dequeue_one(None).is_ok());
+    socket.read_exact(&mut [0])?;
+    // For so long it would wait.
+    socket.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let error = socket.read(&mut [0]).expect_err("there is nothing");
+    let undone = socket.set_nonblocking(false);
+    if is_wine() {
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(undone.is_err());
+    } else {
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        undone?;
     }
     Ok(())
 }

@@ -1,0 +1,199 @@
+/*
+ * How long a notification takes, beside `select` and beside the least that it can take here: a poll of the
+ * driver that ends in one port, and a thread that sends it on to another. The ways take turns, so that what else
+ * the machine does concerns them alike.
+ */
+#include "loopback.hpp"
+
+#include <winternl.h>
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t rounds = 100;
+
+double now() {
+    LARGE_INTEGER count, frequency;
+    QueryPerformanceFrequency(&frequency);
+    QueryPerformanceCounter(&count);
+    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
+}
+
+struct Sender {
+    SOCKET socket;
+    HANDLE go;
+    double sent;
+};
+
+DWORD WINAPI send_soon(void *context) {
+    Sender &sender = *static_cast<Sender *>(context);
+    while (WaitForSingleObject(sender.go, patience) == WAIT_OBJECT_0) {
+        if (sender.socket == INVALID_SOCKET) {
+            return 0;
+        }
+        /* Whoever is to be told waits by then. */
+        Sleep(3);
+        sender.sent = now();
+        send_one(sender.socket);
+    }
+    return 1;
+}
+
+/* The driver's poll, for one socket. */
+struct Poll {
+    LARGE_INTEGER timeout;
+    ULONG count;
+    ULONG exclusive;
+    HANDLE socket;
+    ULONG events;
+    LONG status;
+};
+
+using Control = LONG(NTAPI *)(HANDLE, HANDLE, void *, void *, IO_STATUS_BLOCK *, ULONG, void *, ULONG, void *,
+                              ULONG);
+using Open = LONG(NTAPI *)(HANDLE *, ACCESS_MASK, OBJECT_ATTRIBUTES *, IO_STATUS_BLOCK *, LARGE_INTEGER *, ULONG,
+                           ULONG, ULONG, ULONG, void *, ULONG);
+
+template <typename Function> Function system_function(const char *name) {
+    FARPROC found = GetProcAddress(GetModuleHandleA("ntdll.dll"), name);
+    require(found != nullptr, name);
+    return reinterpret_cast<Function>(reinterpret_cast<void (*)()>(found));
+}
+
+struct Driver {
+    HANDLE device;
+    IO_STATUS_BLOCK outcome;
+    Poll poll;
+
+    explicit Driver(HANDLE port) : device(), outcome(), poll() {
+        WCHAR name[] = L"\\Device\\Afd\\Latency";
+        UNICODE_STRING string = {sizeof name - sizeof *name, sizeof name, name};
+        OBJECT_ATTRIBUTES attributes = {};
+        attributes.Length = sizeof attributes;
+        attributes.ObjectName = &string;
+        LONG status = system_function<Open>("NtCreateFile")(&device, SYNCHRONIZE, &attributes, &outcome, nullptr,
+                                                            0, FILE_SHARE_READ | FILE_SHARE_WRITE, 1, 0, nullptr,
+                                                            0);
+        require(status >= 0, "NtCreateFile");
+        require(CreateIoCompletionPort(device, port, 1, 0) == port, "CreateIoCompletionPort");
+    }
+
+    /* For what can be received. */
+    void begin(SOCKET socket) {
+        constexpr ULONG receive = 0x1, disconnect = 0x8, abort = 0x10, poll_code = 0x12024;
+        poll.timeout.QuadPart = 0x7fffffffffffffff;
+        poll.count = 1;
+        poll.socket = reinterpret_cast<HANDLE>(socket);
+        poll.events = receive | disconnect | abort;
+        static const Control control = system_function<Control>("NtDeviceIoControlFile");
+        LONG status = control(device, nullptr, nullptr, &outcome, &outcome, poll_code, &poll, sizeof poll, &poll,
+                              sizeof poll);
+        require(status >= 0, "the driver's poll");
+    }
+};
+
+struct Relay {
+    HANDLE from;
+    HANDLE to;
+};
+
+/* Send on what comes, until an empty packet does. */
+DWORD WINAPI send_on(void *context) {
+    Relay &relay = *static_cast<Relay *>(context);
+    for (;;) {
+        OVERLAPPED_ENTRY entry = next(relay.from);
+        if (entry.lpOverlapped == nullptr) {
+            return 0;
+        }
+        PostQueuedCompletionStatus(relay.to, 1, entry.lpCompletionKey, nullptr);
+    }
+}
+
+struct Way {
+    const char *name;
+    std::function<void()> wait;
+    std::vector<double> times;
+
+    double median() {
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2];
+    }
+};
+
+} // namespace
+
+int main() {
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    WSADATA data;
+    require(WSAStartup(MAKEWORD(2, 2), &data) == 0, "WSAStartup");
+    Pair pair = connect_pair();
+    Sender sender = {pair.theirs, CreateEventA(nullptr, FALSE, FALSE, nullptr), 0};
+    HANDLE sending = start(send_soon, &sender);
+
+    HANDLE alone = make_port();
+    Driver polling(alone);
+    Relay relay = {make_port(), make_port()};
+    Driver relayed(relay.from);
+    HANDLE sending_on = start(send_on, &relay);
+    HANDLE port = make_port();
+    SOCKET ours = pair.ours;
+
+    std::vector<Way> ways;
+    ways.push_back({"select", [ours] {
+                        fd_set readable;
+                        FD_ZERO(&readable);
+                        FD_SET(ours, &readable);
+                        require(select(0, &readable, nullptr, nullptr, nullptr) == 1, "select");
+                    },
+                    {}});
+    ways.push_back({"a poll that ends in a port", [&] {
+                        polling.begin(ours);
+                        next(alone);
+                    },
+                    {}});
+    ways.push_back({"and a thread that sends it on", [&] {
+                        relayed.begin(ours);
+                        next(relay.to);
+                    },
+                    {}});
+    ways.push_back({"ProcessSocketNotifications", [&] {
+                        SOCK_NOTIFY_REGISTRATION entry = enable(ours, as_key(1), in, once);
+                        OVERLAPPED_ENTRY taken;
+                        UINT32 count = 0;
+                        DWORD error = ProcessSocketNotifications(port, 1, &entry, patience, 1, &taken, &count);
+                        require(error == ERROR_SUCCESS && count == 1, "ProcessSocketNotifications");
+                    },
+                    {}});
+    ways.push_back({"ENABLE, and the system's call", [&] {
+                        require_applied(port, enable(ours, as_key(1), in, once));
+                        next(port);
+                    },
+                    {}});
+    for (std::size_t round = 0; round < rounds; round += 1) {
+        for (Way &way : ways) {
+            SetEvent(sender.go);
+            way.wait();
+            way.times.push_back(now() - sender.sent);
+            receive_all(ours);
+        }
+    }
+    double least = ways[2].median();
+    for (Way &way : ways) {
+        std::printf("%-30s %.2f ms, %.1f of select\n", way.name, way.median(),
+                    way.median() / ways[0].median());
+    }
+    for (std::size_t index : {std::size_t{3}, std::size_t{4}}) {
+        require(ways[index].median() < 3 * least, "near the least that there is");
+    }
+
+    sender.socket = INVALID_SOCKET;
+    SetEvent(sender.go);
+    join(sending);
+    PostQueuedCompletionStatus(relay.from, 0, 0, nullptr);
+    join(sending_on);
+    return 0;
+}

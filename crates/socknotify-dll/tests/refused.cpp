@@ -1,0 +1,116 @@
+/*
+ * Packets that the system refuses to queue, for want of memory: what they would have told is told later.
+ *
+ * The library's call of NtSetIoCompletion is led here, through the list of functions that it imports.
+ */
+#include "loopback.hpp"
+
+#include <cstring>
+#include <initializer_list>
+
+namespace {
+
+using Post = LONG(NTAPI *)(HANDLE, ULONG_PTR, ULONG_PTR, LONG, ULONG_PTR);
+
+constexpr LONG insufficient_resources = static_cast<LONG>(0xC000009A);
+
+Post systems = nullptr;
+volatile LONG to_refuse = 0;
+volatile LONG refused = 0;
+
+LONG NTAPI post_or_refuse(HANDLE port, ULONG_PTR key, ULONG_PTR overlapped, LONG status, ULONG_PTR bytes) {
+    if (InterlockedDecrement(&to_refuse) >= 0) {
+        InterlockedIncrement(&refused);
+        return insufficient_resources;
+    }
+    InterlockedIncrement(&to_refuse);
+    return systems(port, key, overlapped, status, bytes);
+}
+
+/* Lead the library's calls of this function to that one. Returns the function. */
+Post lead(const char *name, Post elsewhere) {
+    HMODULE library = GetModuleHandleA("socknotify.dll");
+    require(library != nullptr, "the library is loaded");
+    BYTE *base = reinterpret_cast<BYTE *>(library);
+    IMAGE_DOS_HEADER *header = reinterpret_cast<IMAGE_DOS_HEADER *>(base);
+    IMAGE_NT_HEADERS *headers = reinterpret_cast<IMAGE_NT_HEADERS *>(base + header->e_lfanew);
+    DWORD imports = headers->OptionalHeader.DataDirectory[IMAGE_DIRECTORY_ENTRY_IMPORT].VirtualAddress;
+    IMAGE_IMPORT_DESCRIPTOR *from = reinterpret_cast<IMAGE_IMPORT_DESCRIPTOR *>(base + imports);
+    for (; from->Name != 0; from += 1) {
+        IMAGE_THUNK_DATA *names = reinterpret_cast<IMAGE_THUNK_DATA *>(base + from->OriginalFirstThunk);
+        IMAGE_THUNK_DATA *places = reinterpret_cast<IMAGE_THUNK_DATA *>(base + from->FirstThunk);
+        for (; names->u1.AddressOfData != 0; names += 1, places += 1) {
+            if (IMAGE_SNAP_BY_ORDINAL(names->u1.Ordinal)) {
+                continue;
+            }
+            IMAGE_IMPORT_BY_NAME *import =
+                reinterpret_cast<IMAGE_IMPORT_BY_NAME *>(base + names->u1.AddressOfData);
+            if (std::strcmp(reinterpret_cast<const char *>(import->Name), name) != 0) {
+                continue;
+            }
+            Post found = reinterpret_cast<Post>(places->u1.Function);
+            DWORD before;
+            require(VirtualProtect(places, sizeof *places, PAGE_READWRITE, &before), "VirtualProtect");
+            places->u1.Function = reinterpret_cast<ULONG_PTR>(elsewhere);
+            VirtualProtect(places, sizeof *places, before, &before);
+            return found;
+        }
+    }
+    require(false, "the function is imported");
+    return nullptr;
+}
+
+/* Refuse the next packets of the library. */
+void refuse(LONG number) {
+    refused = 0;
+    InterlockedExchange(&to_refuse, number);
+}
+
+void removals_come_later() {
+    for (auto call : {take, dequeue}) {
+        HANDLE port = make_port();
+        Pair pair = connect_pair();
+        require_applied(port, enable(pair.ours, as_key(7), in, once));
+        refuse(3);
+        require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
+        Taken taken = call(port, patience);
+        require(refused == 3, "packets were refused");
+        require(taken.count == 1 && taken.events() == SOCK_NOTIFY_EVENT_REMOVE, "REMOVE");
+        require(taken.entries[0].lpCompletionKey == 7, "its key");
+        require(call(port, 100).error == WAIT_TIMEOUT, "it is the last one");
+        /* The socket is free. */
+        require_applied(port, enable(pair.ours, as_key(8), out, once));
+        require(call(port, patience).entries[0].lpCompletionKey == 8, "the new key");
+        close_pair(pair);
+        CloseHandle(port);
+    }
+    std::puts("removals that were refused: ok");
+}
+
+void levels_come_later() {
+    for (int trigger : {once, level}) {
+        HANDLE port = make_port();
+        Pair pair = connect_pair();
+        refuse(2);
+        require_applied(port, enable(pair.ours, as_key(7), in, trigger));
+        send_one(pair.theirs);
+        Taken taken = take(port, patience);
+        require(refused == 2, "packets were refused");
+        require(taken.count == 1 && taken.events() == SOCK_NOTIFY_EVENT_IN, "the level");
+        close_pair(pair);
+        CloseHandle(port);
+    }
+    std::puts("levels that were refused: ok");
+}
+
+} // namespace
+
+int main() {
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    WSADATA data;
+    require(WSAStartup(MAKEWORD(2, 2), &data) == 0, "WSAStartup");
+    systems = lead("NtSetIoCompletion", post_or_refuse);
+    removals_come_later();
+    levels_come_later();
+    return 0;
+}
