@@ -189,9 +189,24 @@ void others_hide_nothing_for_long() {
     std::puts("others hide nothing for long: ok");
 }
 
-DWORD WINAPI take_until_closed(void *port) {
-    Taken taken = take(port, INFINITE);
-    return taken.error == ERROR_SUCCESS ? 1000 + taken.count : taken.error;
+struct Leaving {
+    HANDLE port;
+    /* An entry that asks for nothing. It has its result when the call has begun. */
+    SOCK_NOTIFY_REGISTRATION entry;
+
+    bool has_begun() {
+        volatile DWORD &result = entry.registrationResult;
+        return result == ERROR_SUCCESS;
+    }
+};
+
+DWORD WINAPI take_until_closed(void *context) {
+    Leaving &leaving = *static_cast<Leaving *>(context);
+    OVERLAPPED_ENTRY entries[8];
+    UINT32 count = 0;
+    DWORD error =
+        ProcessSocketNotifications(leaving.port, 1, &leaving.entry, INFINITE, 8, entries, &count);
+    return error == ERROR_SUCCESS ? 1000 + count : error;
 }
 
 /* Whoever waits in a port that is closed leaves with an error, and takes nothing from the next one. */
@@ -199,11 +214,18 @@ void closing_a_port_releases_its_threads() {
     int same = 0;
     for (int round = 0; round < 4; round += 1) {
         HANDLE port = make_port();
+        SOCK_NOTIFY_REGISTRATION entry = entry_for(INVALID_SOCKET, SOCK_NOTIFY_OP_NONE);
+        entry.registrationResult = ERROR_IO_PENDING;
+        Leaving leaving[3] = {{port, entry}, {port, entry}, {port, entry}};
         HANDLE threads[3];
-        for (HANDLE &thread : threads) {
-            thread = start(take_until_closed, port);
+        for (std::size_t index = 0; index < 3; index += 1) {
+            threads[index] = start(take_until_closed, &leaving[index]);
         }
-        Sleep(20);
+        for (Leaving &one : leaving) {
+            while (!one.has_begun()) {
+                SwitchToThread();
+            }
+        }
         CloseHandle(port);
         HANDLE next = make_port();
         same += next == port;
