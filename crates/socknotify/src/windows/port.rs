@@ -78,7 +78,6 @@ impl KernelPort {
 
     /// How many packets wait in it.
     pub(crate) fn depth(&self) -> usize {
-        calls::note();
         let mut depth = 0;
         let length = size_of_val(&depth) as u32;
         // SAFETY: the value is there for the call, and as long as it says.

@@ -56,8 +56,7 @@ impl Closes {
 
     /// Forget the sockets that were closed.
     fn catch_up(&mut self) {
-        // Most often there is none, and under Wine it costs less to ask how many there are than to take none.
-        while self.port.depth() > 0 {
+        loop {
             self.port
                 .take(&mut self.packets, BATCH, Some(Duration::ZERO));
             for packet in &self.packets {
@@ -76,6 +75,9 @@ impl Closes {
                     Some(poll) => socket.poll = poll,
                     None => drop(self.sockets.remove(&number)),
                 }
+            }
+            if self.packets.len() < BATCH {
+                return;
             }
         }
     }
