@@ -4,7 +4,7 @@ use std::fmt;
 
 use httparse::Status;
 
-use super::Mode;
+use super::plan::Mode;
 
 /// The most header lines of an answer.
 const HEADERS: usize = 64;

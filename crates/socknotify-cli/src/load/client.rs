@@ -7,8 +7,8 @@ use std::time::Instant;
 use socknotify::owned::{BorrowedSocket, Interest, Source};
 
 use super::answers::{Answers, WrongAnswer};
-use super::drive::Plan;
 use super::fates::Fate;
+use super::plan::Plan;
 use super::score::Score;
 use crate::stream::{Stream, is_for_later};
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use socknotify::owned::{Event, Held, Id, Port};
 
 use super::client::Client;
-use super::drive::Plan;
 use super::fates::{Fate, Fates};
+use super::plan::Plan;
 use crate::signals::Signals;
 
 /// How many connections are begun before the first is there. A listener has room for so many only.
@@ -42,15 +42,15 @@ impl Address {
     }
 }
 
-/// Makes so many connections. Those that cannot be made are counted; if the first ones all fail, the rest
+/// Makes the connections. Those that cannot be made are counted; if the first ones all fail, the rest
 /// are not tried. A signal ends it early.
 pub(crate) fn all(
     port: &Port<Client>,
     address: &Address,
-    count: usize,
     plan: &Plan,
     signals: &Signals,
 ) -> io::Result<(Vec<Held<Client>>, Fates)> {
+    let count = plan.connections as usize;
     let mut worker = port.worker(AT_ONCE);
     let mut connected = Vec::with_capacity(count);
     let mut fates = Fates::default();

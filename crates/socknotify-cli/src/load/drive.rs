@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use socknotify::owned::{Event, Held, Port, Worker};
 
-use super::Mode;
 use super::client::Client;
 use super::fates::Fate;
+use super::plan::Plan;
 use super::score::Score;
 use crate::signals::Signals;
 
@@ -23,16 +23,6 @@ const RECEIVE: usize = 64 * 1024;
 
 /// How often to look whether there is anybody left, and whether a signal has come.
 const TICK: Duration = Duration::from_millis(50);
-
-/// What is to be done.
-pub(crate) struct Plan {
-    pub(crate) mode: Mode,
-    pub(crate) request: Vec<u8>,
-    pub(crate) pipeline: usize,
-    pub(crate) threads: usize,
-    pub(crate) time: Duration,
-    pub(crate) is_shown: bool,
-}
 
 /// Why it was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -8,6 +8,7 @@ mod client;
 mod connect;
 mod drive;
 mod fates;
+mod plan;
 mod report;
 mod score;
 
@@ -16,7 +17,6 @@ use std::io::{self, IsTerminal};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use socknotify::owned::Port;
 
 use crate::endpoint::Endpoint;
@@ -24,7 +24,8 @@ use crate::options::{self, OutputOptions, PortOptions};
 use crate::signals::Signals;
 use crate::{descriptors, output};
 use connect::Address;
-use drive::{End, Plan};
+use drive::End;
+use plan::{Mode, Plan};
 use report::Report;
 use score::Score;
 
@@ -72,23 +73,6 @@ pub(crate) struct Arguments {
     output: OutputOptions,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// It sends everything back
-    Echo,
-    /// It speaks HTTP/1.1
-    Http,
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Echo => "echo",
-            Mode::Http => "http",
-        }
-    }
-}
-
 /// Makes requests, and prints a report. True if every connection was served until the time was over.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let signals = Signals::catch()?;
@@ -99,7 +83,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let port = Port::from(arguments.port.build()?);
     let plan = Plan {
         mode: arguments.mode,
-        request: request(arguments.mode, server),
+        request: arguments.mode.request(server),
+        connections: arguments.connections,
         pipeline: arguments.pipeline as usize,
         threads: arguments
             .threads
@@ -107,11 +92,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         time: arguments.seconds,
         is_shown: !arguments.output.json && io::stderr().is_terminal(),
     };
-    let connections = arguments.connections as usize;
     let (mut clients, mut fates) = (Vec::new(), Default::default());
     // A name may stand for several, of which the server listens at one.
     for address in addresses {
-        (clients, fates) = connect::all(&port, &address, connections, &plan, &signals)?;
+        (clients, fates) = connect::all(&port, &address, &plan, &signals)?;
         if !clients.is_empty() {
             break;
         }
@@ -126,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         _ => drive::drive(&port, clients, &plan, &signals)?,
     };
     score.fates.add(&fates);
-    let report = Report::new(arguments, connected, time, end, &score);
+    let report = Report::new(&plan, connected, time, end, &score);
     if arguments.output.json {
         output::line(serde_json::to_string(&report)?)?;
     } else {
@@ -148,17 +132,5 @@ fn addresses(server: &Endpoint) -> io::Result<Vec<Address>> {
         Endpoint::Unix(path) => Ok(vec![Address::Unix(path.clone())]),
         #[cfg(not(unix))]
         Endpoint::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
-
-/// The bytes of one request.
-fn request(mode: Mode, server: &Endpoint) -> Vec<u8> {
-    let host = match server {
-        Endpoint::Host(name) => name,
-        Endpoint::Unix(_) => "localhost",
-    };
-    match mode {
-        Mode::Echo => (b'0'..=b'o').collect(),
-        Mode::Http => format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),
     }
 }

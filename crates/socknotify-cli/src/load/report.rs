@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Arguments;
 use super::drive::End;
 use super::fates::{Ended, Fates};
+use super::plan::Plan;
 use super::score::Score;
 
 #[derive(Debug, Serialize)]
@@ -15,7 +15,7 @@ pub(crate) struct Report {
     ok: bool,
     mode: &'static str,
     connections: u32,
-    pipeline: u32,
+    pipeline: usize,
     seconds: f64,
     end: End,
     requests: u64,
@@ -50,7 +50,7 @@ struct Latency {
 
 impl Report {
     pub(crate) fn new(
-        arguments: &Arguments,
+        plan: &Plan,
         connected: u64,
         time: Duration,
         end: End,
@@ -59,13 +59,13 @@ impl Report {
         let seconds = time.as_secs_f64();
         let fates = &score.fates;
         let counts = Counts::new(connected, fates);
-        let problems = problems(arguments, &counts, time, end, fates);
+        let problems = problems(plan, &counts, time, end, fates);
         let per_second = score.requests as f64 / seconds;
         Report {
             ok: problems.is_empty(),
-            mode: arguments.mode.name(),
-            connections: arguments.connections,
-            pipeline: arguments.pipeline,
+            mode: plan.mode.name(),
+            connections: plan.connections,
+            pipeline: plan.pipeline,
             seconds,
             end,
             requests: score.requests,
@@ -114,13 +114,7 @@ impl Counts {
 }
 
 /// What was not as it should be, in whole sentences.
-fn problems(
-    arguments: &Arguments,
-    counts: &Counts,
-    time: Duration,
-    end: End,
-    fates: &Fates,
-) -> Vec<String> {
+fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, fates: &Fates) -> Vec<String> {
     let mut problems = Vec::new();
     let early = match end {
         End::InTime => None,
@@ -128,7 +122,7 @@ fn problems(
         End::Interrupted => Some("it was interrupted"),
     };
     if let Some(reason) = early {
-        let (seconds, planned) = (time.as_secs_f64(), arguments.seconds.as_secs_f64());
+        let (seconds, planned) = (time.as_secs_f64(), plan.time.as_secs_f64());
         problems.push(format!(
             "it ended after {seconds:.3} of {planned} s: {reason}"
         ));
@@ -142,12 +136,12 @@ fn problems(
         let Ended { count, reason } = ended;
         match reason {
             _ if *count == 0 => {}
-            None => problems.push(format!("{} {what}", of(*count, arguments))),
-            Some(reason) => problems.push(format!("{} {what}: {reason}", of(*count, arguments))),
+            None => problems.push(format!("{} {what}", of(*count, plan))),
+            Some(reason) => problems.push(format!("{} {what}: {reason}", of(*count, plan))),
         }
     }
     if counts.unanswered > 0 {
-        let connections = of(counts.unanswered, arguments);
+        let connections = of(counts.unanswered, plan);
         let server = match (fates.answered, fates.errors()) {
             (0, 0) => "; the server takes requests and sends nothing, as one that discards does",
             _ => "",
@@ -157,8 +151,8 @@ fn problems(
     problems
 }
 
-fn of(count: u64, arguments: &Arguments) -> String {
-    format!("{count} of {} connections", arguments.connections)
+fn of(count: u64, plan: &Plan) -> String {
+    format!("{count} of {} connections", plan.connections)
 }
 
 impl fmt::Display for Report {
