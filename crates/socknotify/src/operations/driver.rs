@@ -24,18 +24,26 @@ use super::direct::{self, Direct};
 pub enum FileDriver {
     /// Linux: a ring of the kernel's for each port. Many containers forbid it.
     IoUring,
+    /// Windows: overlapped operations on the port itself, for files that were opened for that
+    /// (`FILE_FLAG_OVERLAPPED`). For others, helper threads.
+    Overlapped,
     /// The port's [helper threads](super::Builder::helper_threads).
     Threads,
 }
 
 impl FileDriver {
     /// All that there are on some system, best first.
-    pub const ALL: [FileDriver; 2] = [FileDriver::IoUring, FileDriver::Threads];
+    pub const ALL: [FileDriver; 3] = [
+        FileDriver::IoUring,
+        FileDriver::Overlapped,
+        FileDriver::Threads,
+    ];
 
-    /// The name that programs and options use: `"io_uring"`, `"threads"`.
+    /// The name that programs and options use: `"io_uring"`, `"overlapped"`, `"threads"`.
     pub const fn name(self) -> &'static str {
         match self {
             FileDriver::IoUring => "io_uring",
+            FileDriver::Overlapped => "overlapped",
             FileDriver::Threads => "threads",
         }
     }

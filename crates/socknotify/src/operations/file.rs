@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
+use super::direct::Association;
 use super::system;
 use crate::slots::Token;
 
@@ -17,11 +18,22 @@ use crate::slots::Token;
 /// [`Port::adopt_file`](crate::owned::Port::adopt_file) makes one. A clone is the same file, which is closed when
 /// the last one has gone and no operation is under way.
 #[derive(Clone)]
-pub struct PortFile(Arc<File>);
+pub struct PortFile(Arc<Inner>);
+
+struct Inner {
+    file: File,
+    #[cfg_attr(not(windows), allow(dead_code, reason = "there it says nothing"))]
+    association: Association,
+}
 
 impl PortFile {
-    pub(crate) fn new(file: File) -> Self {
-        PortFile(Arc::new(file))
+    pub(super) fn new(file: File, association: Association) -> Self {
+        PortFile(Arc::new(Inner { file, association }))
+    }
+
+    #[cfg(windows)]
+    pub(super) fn association(&self) -> Association {
+        self.0.association
     }
 
     /// The file, unless there is a clone, or an operation is under way.
@@ -30,7 +42,9 @@ impl PortFile {
     ///
     /// It comes back if there is.
     pub fn into_file(self) -> Result<File, Self> {
-        Arc::try_unwrap(self.0).map_err(PortFile)
+        Arc::try_unwrap(self.0)
+            .map(|inner| inner.file)
+            .map_err(PortFile)
     }
 }
 
@@ -38,13 +52,13 @@ impl Deref for PortFile {
     type Target = File;
 
     fn deref(&self) -> &File {
-        &self.0
+        &self.0.file
     }
 }
 
 impl fmt::Debug for PortFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.0.file.fmt(f)
     }
 }
 

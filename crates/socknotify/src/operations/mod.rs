@@ -2,9 +2,9 @@
 
 #![cfg_attr(
     any(
-        not(target_os = "linux"),
         kqueue_stand_in,
-        not(target_pointer_width = "64")
+        all(target_os = "linux", not(target_pointer_width = "64")),
+        not(any(target_os = "linux", windows))
     ),
     allow(dead_code, reason = "not every system does operations by itself")
 )]
@@ -24,16 +24,20 @@ mod buffer;
     ),
     path = "uring.rs"
 )]
+#[cfg_attr(windows, path = "overlapped.rs")]
 #[cfg_attr(
-    not(all(
-        target_os = "linux",
-        not(kqueue_stand_in),
-        any(
-            target_arch = "x86_64",
-            target_arch = "aarch64",
-            target_arch = "riscv64",
-            target_arch = "loongarch64",
-            target_arch = "powerpc64"
+    not(any(
+        windows,
+        all(
+            target_os = "linux",
+            not(kqueue_stand_in),
+            any(
+                target_arch = "x86_64",
+                target_arch = "aarch64",
+                target_arch = "riscv64",
+                target_arch = "loongarch64",
+                target_arch = "powerpc64"
+            )
         )
     )),
     path = "none.rs"
@@ -54,6 +58,15 @@ pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
 pub(crate) use self::table::{Operations, Reason};
+
+/// What has become of an operation that the system was to begin.
+enum Begun {
+    UnderWay,
+    /// The system does not do it. A helper thread may.
+    Refused,
+    /// There is no packet.
+    Over(io::Result<usize>),
+}
 
 /// What a packet of the system says of an operation.
 enum Settled {

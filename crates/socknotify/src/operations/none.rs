@@ -1,15 +1,20 @@
 //! Where the system does no operation on a file by itself.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use super::file::FileOperation;
-use super::{FileDriver, Settled};
+use super::{Begun, FileDriver, Settled};
 use crate::Entry;
 use crate::system::SystemPort;
 
 /// There is none.
 pub(super) const DRIVER: Option<FileDriver> = None;
+
+/// There is nothing that a file and a port have to know of each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Association;
 
 /// There is none.
 pub(super) enum Direct {}
@@ -17,6 +22,10 @@ pub(super) enum Direct {}
 impl Direct {
     pub(super) fn probe() -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn associate(&self, _file: &File) -> Association {
+        match *self {}
     }
 
     pub(super) fn new(_port: &SystemPort, _key: usize) -> io::Result<Arc<Self>> {
@@ -27,7 +36,7 @@ impl Direct {
     ///
     /// Nothing is begun.
     #[allow(unsafe_code, reason = "elsewhere the system has the memory")]
-    pub(super) unsafe fn begin(&self, _key: usize, _: &mut FileOperation) -> io::Result<bool> {
+    pub(super) unsafe fn begin(&self, _key: usize, _: &mut FileOperation) -> Begun {
         match *self {}
     }
 
@@ -39,7 +48,7 @@ impl Direct {
         match *self {}
     }
 
-    pub(super) fn settle(&self, _entry: &Entry) -> Settled {
+    pub(super) fn settle(&self, _entry: &Entry) -> Option<(usize, Settled)> {
         match *self {}
     }
 

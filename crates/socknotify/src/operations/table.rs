@@ -7,22 +7,24 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use super::direct::{self, Direct};
+use super::direct::{self, Association, Direct};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
 use super::helpers::{Helpers, Perform};
-use super::{FileDriver, Settled, system};
+use super::{Begun, FileDriver, Settled, system};
+use crate::Entry;
 use crate::slots::{Slots, Token};
 use crate::sys::Process;
 use crate::system::SystemPort;
-use crate::{Entry, Origin};
 
 /// The operations of a port, each in a slot from its beginning until its completion is taken.
 ///
 /// `D` is what the owner of a deadline notes with an operation.
 pub(crate) struct Operations<D> {
     slots: Slots<Flight<D>>,
-    /// The completion key of their packets. The overlapped value is the key of the slot.
+    /// The completion key of packets that are posted. The overlapped value is the key of the slot.
     key: usize,
+    /// The completion key of the system's packets.
+    direct_key: usize,
     port: SystemPort,
     helpers: Helpers,
     /// Who is to do them, if anybody was asked for.
@@ -92,16 +94,17 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 }
 
 impl<D: Send + 'static> Operations<D> {
-    /// Their packets have this completion key.
+    /// Their packets have these completion keys: those that are posted, and those of the system.
     pub(crate) fn new(
         port: SystemPort,
-        key: usize,
+        [key, direct_key]: [usize; 2],
         helpers: Helpers,
         wanted: Option<FileDriver>,
     ) -> Self {
         Operations {
             slots: Slots::new(),
             key,
+            direct_key,
             port,
             helpers,
             wanted,
@@ -122,7 +125,13 @@ impl<D: Send + 'static> Operations<D> {
     /// Take a file.
     pub(crate) fn adopt(&self, file: File) -> io::Result<PortFile> {
         system::check(&file)?;
-        Ok(PortFile::new(file))
+        let direct = match self.process.is_this() {
+            true => self.direct(),
+            false => None,
+        };
+        let association =
+            direct.map_or_else(Association::default, |direct| direct.associate(&file));
+        Ok(PortFile::new(file, association))
     }
 
     /// Begin an operation. It comes back if the port is closed, or belongs to another process, or nothing is there to
@@ -168,13 +177,13 @@ impl<D: Send + 'static> Operations<D> {
             // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its buffer:
             // what borrows it for the system is the pointer that this makes.
             match unsafe { direct.begin(key, operation) } {
-                Ok(true) => {
+                Begun::UnderWay => {
                     *stage = Stage::Direct(None);
                     return true;
                 }
-                Ok(false) => {}
-                Err(error) => {
-                    *stage = Stage::Done(Err(error));
+                Begun::Refused => {}
+                Begun::Over(result) => {
+                    *stage = Stage::Done(result);
                     drop(flight);
                     self.post(key);
                     return true;
@@ -189,7 +198,7 @@ impl<D: Send + 'static> Operations<D> {
     fn direct(&self) -> Option<&Direct> {
         let open = || match self.wanted {
             Some(FileDriver::Threads) => None,
-            _ => Direct::new(&self.port, self.key).ok(),
+            _ => Direct::new(&self.port, self.direct_key).ok(),
         };
         self.direct.get_or_init(open).as_deref()
     }
@@ -234,33 +243,25 @@ impl<D: Send + 'static> Operations<D> {
         self.post(key);
     }
 
-    /// A packet of an operation was dequeued. True if it is over.
-    pub(crate) fn settle(self: &Arc<Self>, entry: &Entry) -> bool {
-        let key = entry.overlapped;
-        let Some(mut flight) = self.slots.get_by_key(key) else {
-            return false;
-        };
+    /// A packet of the system was dequeued. Returns the key of its operation, if that is over.
+    pub(crate) fn settle(self: &Arc<Self>, entry: &Entry) -> Option<usize> {
+        let direct = self.direct.get()?.as_ref()?;
+        let (key, settled) = direct.settle(entry)?;
+        let mut flight = self.slots.get_by_key(key)?;
         let Stage::Direct(cancelled) = flight.stage else {
-            return matches!(flight.stage, Stage::Done(_) | Stage::Cancelled(_));
+            return None;
         };
-        // Nobody else can make such a packet: the system has let go.
-        let Some(Some(direct)) = self.direct.get() else {
-            return false;
-        };
-        if entry.origin() == Some(Origin::Posted) {
-            return false;
-        }
-        flight.stage = match (direct.settle(entry), cancelled) {
+        flight.stage = match (settled, cancelled) {
             (Settled::Done(result), _) => Stage::Done(result),
             (Settled::Cancelled, Some(reason)) => Stage::Cancelled(reason),
             (Settled::Cancelled, None) => {
                 drop(flight);
                 self.restart(key);
                 self.flush();
-                return false;
+                return None;
             }
         };
-        true
+        Some(key)
     }
 
     /// Note something with an operation. It comes back if that is over.

@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,10 +21,10 @@ use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::file::{FileOperation, Kind};
-use super::{FileDriver, Settled};
-use crate::Entry;
+use super::{Begun, FileDriver, Settled};
 use crate::backend::Completions;
 use crate::system::SystemPort;
+use crate::{Entry, Origin};
 
 /// What this does.
 pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring);
@@ -39,6 +40,10 @@ const IGNORED: u64 = u64::MAX;
 
 /// How often the kernel may lack memory, in a row, before it is taken to be out of it.
 const ATTEMPTS: usize = 1000;
+
+/// There is nothing that a file and a port have to know of each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Association;
 
 /// A ring.
 pub(super) struct Direct {
@@ -112,42 +117,28 @@ impl Direct {
         Ok(this)
     }
 
-    /// Put an operation into the ring, for the next [`flush`](Self::flush). False if it takes none.
+    /// Any file will do.
+    pub(super) fn associate(&self, _file: &File) -> Association {
+        Association
+    }
+
+    /// Put an operation into the ring, for the next [`flush`](Self::flush).
     ///
     /// # Safety
     ///
     /// The operation's file and buffer stay as they are, and nobody touches the buffer, until its completion
     /// came out, or [`close`](Self::close) has returned.
-    pub(super) unsafe fn begin(
-        &self,
-        key: usize,
-        operation: &mut FileOperation,
-    ) -> io::Result<bool> {
-        let file = Fd(operation.file.as_raw_fd());
-        let entry = match operation.kind {
-            Kind::Read => {
-                let (memory, length) = operation.memory_mut()?;
-                let offset = operation.checked_offset()?;
-                opcode::Read::new(file, memory, length)
-                    .offset(offset)
-                    .build()
-            }
-            Kind::Write => {
-                let (memory, length) = operation.memory()?;
-                let offset = operation.checked_offset()?;
-                opcode::Write::new(file, memory, length)
-                    .offset(offset)
-                    .build()
-            }
-            Kind::SyncAll => opcode::Fsync::new(file).build(),
-            Kind::SyncData => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+    pub(super) unsafe fn begin(&self, key: usize, operation: &mut FileOperation) -> Begun {
+        let entry = match entry(operation) {
+            Ok(entry) => entry,
+            Err(error) => return Begun::Over(Err(error)),
         };
         let mut submission = lock(&self.submission);
         if submission.is_broken {
-            return Ok(false);
+            return Begun::Refused;
         }
         self.put(&mut submission, entry.user_data(key as u64));
-        Ok(true)
+        Begun::UnderWay
     }
 
     /// Have an operation end early, if that is possible still.
@@ -257,15 +248,20 @@ impl Direct {
         self.in_ring.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// What a packet of the ring says of its operation.
-    pub(super) fn settle(&self, entry: &Entry) -> Settled {
-        match entry.transferred as i32 {
+    /// Of which operation a packet is, and what it says.
+    pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
+        // Nobody else can make such a packet.
+        if entry.origin() != Some(Origin::Completion) {
+            return None;
+        }
+        let settled = match entry.transferred as i32 {
             count @ 0.. => Settled::Done(Ok(count as usize)),
             error => match -error {
                 libc::ECANCELED | libc::EINTR => Settled::Cancelled,
                 error => Settled::Done(Err(io::Error::from_raw_os_error(error))),
             },
-        }
+        };
+        Some((entry.overlapped, settled))
     }
 
     /// Take nothing more, and wait until the kernel is done with all that it was told of.
@@ -296,6 +292,27 @@ impl Direct {
             }
         }
     }
+}
+
+/// An operation, as the kernel is told of it.
+fn entry(operation: &mut FileOperation) -> io::Result<squeue::Entry> {
+    let fd = Fd(operation.file.as_raw_fd());
+    Ok(match operation.kind {
+        Kind::Read => {
+            let offset = operation.checked_offset()?;
+            let (memory, length) = operation.memory_mut()?;
+            opcode::Read::new(fd, memory, length).offset(offset).build()
+        }
+        Kind::Write => {
+            let offset = operation.checked_offset()?;
+            let (memory, length) = operation.memory()?;
+            opcode::Write::new(fd, memory, length)
+                .offset(offset)
+                .build()
+        }
+        Kind::SyncAll => opcode::Fsync::new(fd).build(),
+        Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+    })
 }
 
 impl AsFd for Direct {

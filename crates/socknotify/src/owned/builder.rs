@@ -68,7 +68,7 @@ impl<T, M> Builder<T, M> {
     }
 
     /// Have operations on files done in this way and in no other. By default the best available one is chosen when
-    /// the first operation begins.
+    /// the first file is adopted.
     pub fn file_driver(mut self, driver: FileDriver) -> Self {
         self.file_driver = Some(driver);
         self

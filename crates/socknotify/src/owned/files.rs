@@ -20,7 +20,10 @@ impl<T, M> Port<T, M> {
     /// # Errors
     ///
     /// What is no file, but a pipe, a socket or a terminal, is refused, and closed: operations on it could take for
-    /// ever. See [`adopt_descriptor`](Self::adopt_descriptor) for these.
+    /// ever. Descriptors of these are adopted as connections are.
+    ///
+    /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` is associated with the port for good; helper
+    /// threads do the operations on others.
     ///
     /// # Examples
     ///
@@ -81,7 +84,7 @@ impl<T, M> Port<T, M> {
         self.shared.files.cancel(id, Reason::Asked)
     }
 
-    /// Who does operations on files. It is found out by the first one, or by this.
+    /// Who does operations on files. It is found out when a file is adopted, or by this.
     pub fn file_driver(&self) -> FileDriver {
         self.shared.files.driver()
     }

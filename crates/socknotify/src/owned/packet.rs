@@ -19,6 +19,8 @@ pub(super) const PANICKED: u32 = 3;
 pub(super) const MAIL: u32 = 4;
 /// An operation on a file is done: the overlapped value says which.
 pub(super) const OPERATION: u32 = 5;
+/// The system says something of an operation on a file.
+pub(super) const DIRECT: u32 = 6;
 
 /// What the packet of a connection says in place of events.
 pub(super) const CANCELLED: u32 = 1 << 30;

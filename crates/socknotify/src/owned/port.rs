@@ -10,7 +10,7 @@ use super::deadlines::Deadlines;
 use super::files::Files;
 use super::home::{Home, Node, Place};
 use super::mail::Mailboxes;
-use super::packet::{DRAINING, MESSAGE, OPERATION, REFUSED};
+use super::packet::{DIRECT, DRAINING, MESSAGE, OPERATION, REFUSED};
 use super::run::Panic;
 use super::source::{Source, raw};
 use super::timers::Timers;
@@ -316,11 +316,11 @@ impl<T, M> Port<T, M> {
         let system = port.system().clone();
         let home = Home::new(port);
         let helpers = Helpers::new(helper_threads);
-        let key = home.slots.reserved_key(OPERATION);
+        let keys = [OPERATION, DIRECT].map(|number| home.slots.reserved_key(number));
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(home),
-                files: Arc::new(Operations::new(system, key, helpers.clone(), driver)),
+                files: Arc::new(Operations::new(system, keys, helpers.clone(), driver)),
                 messages: Mutex::default(),
                 mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),

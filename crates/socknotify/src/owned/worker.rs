@@ -11,8 +11,8 @@ use super::home::{Fixture, Node};
 use super::listen::Listener;
 use super::mail::{Mailbox, WorkerId};
 use super::packet::{
-    ACCEPTED, CANCELLED, COMPLETED, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION, PANICKED,
-    REFUSED, TIMED_OUT, TIMER, is_completion,
+    ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION,
+    PANICKED, REFUSED, TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Put, Shared};
 use super::{FileCompletion, Held, Id, Interest, Source, lock};
@@ -355,9 +355,10 @@ impl<T: Source, M> Worker<T, M> {
             } else if key == home.slots.reserved_key(PANICKED) {
                 self.pending.push(Pending::Panic);
             } else if key == home.slots.reserved_key(OPERATION) {
-                if self.shared.files.settle(entry) {
-                    self.pending.push(Pending::Operation(entry.overlapped));
-                }
+                self.pending.push(Pending::Operation(entry.overlapped));
+            } else if key == home.slots.reserved_key(DIRECT) {
+                let operation = self.shared.files.settle(entry);
+                self.pending.extend(operation.map(Pending::Operation));
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
             } else if key == home.slots.reserved_key(MAIL) {

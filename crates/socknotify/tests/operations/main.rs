@@ -77,23 +77,50 @@ fn every_port(backend: Backend) -> io::Result<Vec<TestPort>> {
 
 /// A file with nothing in it, for reading and writing, that goes when it is closed.
 fn empty_file(port: &TestPort) -> io::Result<PortFile> {
-    port.adopt_file(tempfile::tempfile()?)
+    file_of(port, b"")
 }
 
 /// The same, with this in it.
 fn file_of(port: &TestPort, content: &[u8]) -> io::Result<PortFile> {
+    #[cfg(unix)]
     let mut file = tempfile::tempfile()?;
+    #[cfg(unix)]
     io::Write::write_all(&mut file, content)?;
+    #[cfg(windows)]
+    let file = {
+        use std::os::windows::fs::OpenOptionsExt;
+        use windows_sys::Win32::Storage::FileSystem::{
+            FILE_FLAG_DELETE_ON_CLOSE, FILE_FLAG_OVERLAPPED,
+        };
+        let path = tempfile::NamedTempFile::new()?.into_temp_path().keep()?;
+        std::fs::write(&path, content)?;
+        let flags = match port.file_driver() {
+            FileDriver::Overlapped => FILE_FLAG_DELETE_ON_CLOSE | FILE_FLAG_OVERLAPPED,
+            _ => FILE_FLAG_DELETE_ON_CLOSE,
+        };
+        let mut options = std::fs::OpenOptions::new();
+        let options = options.read(true).write(true);
+        options.custom_flags(flags).open(&path)?
+    };
     port.adopt_file(file)
 }
 
 /// All that is in a file.
 fn content(file: &File) -> io::Result<Vec<u8>> {
-    use std::io::{Read, Seek};
-    let mut file = file;
-    let mut content = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut content)?;
+    #[cfg(unix)]
+    use std::os::unix::fs::FileExt;
+    #[cfg(windows)]
+    use std::os::windows::fs::FileExt;
+    let mut content = vec![0; file.metadata()?.len() as usize];
+    let mut begin = 0;
+    while begin < content.len() {
+        #[cfg(unix)]
+        let count = file.read_at(&mut content[begin..], begin as u64)?;
+        #[cfg(windows)]
+        let count = file.seek_read(&mut content[begin..], begin as u64)?;
+        assert_ne!(count, 0, "the file ends before its length");
+        begin += count;
+    }
     Ok(content)
 }
 

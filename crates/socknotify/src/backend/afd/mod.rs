@@ -87,9 +87,15 @@ impl Afd {
 
     /// `CreateIoCompletionPort` — Have what completes on this handle come out of the port.
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
+        let mut state = self.state();
+        let known = state.foreign.iter().find(|known| ***known == key);
+        if let Some(known) = known {
+            let address = std::ptr::from_ref(&**known).expose_provenance();
+            let associated = self.port.associate(handle, address);
+            return associated.map_err(|error| codes::error(&error));
+        }
         let key = Box::new(key);
         let address = std::ptr::from_ref(&*key).expose_provenance();
-        let mut state = self.state();
         self.port
             .associate(handle, address)
             .map_err(|error| codes::error(&error))?;
@@ -191,6 +197,10 @@ impl Backend for Afd {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
         }
         closes::identify(socket).map_err(|error| refusal(&error))
+    }
+
+    fn has_packets(&self) -> bool {
+        !self.state().foreign.is_empty()
     }
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {

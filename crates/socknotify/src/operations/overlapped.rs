@@ -1,0 +1,250 @@
+//! Windows: overlapped operations, on the port itself.
+//!
+//! A file that was opened for overlapped operations (`FILE_FLAG_OVERLAPPED`) is associated with the port when it is adopted.
+//! For others, and to have a file reach the disk, there is no such operation: helper threads do it.
+
+#![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::windows::io::AsRawHandle;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError, STATUS_CANCELLED,
+    STATUS_END_OF_FILE, STATUS_PENDING,
+};
+use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
+use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
+
+use super::file::{FileOperation, Kind};
+use super::{Begun, FileDriver, Settled};
+use crate::Entry;
+use crate::system::SystemPort;
+
+/// What this does.
+pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
+
+/// With which port a file is associated, if with any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Association(Option<u64>);
+
+/// A port whose packets are those of the kernel's.
+pub(super) struct Direct {
+    /// Different for each.
+    id: u64,
+    port: SystemPort,
+    /// The completion key of its packets.
+    key: usize,
+    flights: Mutex<Flights>,
+}
+
+#[derive(Default)]
+struct Flights {
+    /// By the keys of operations, what the kernel has.
+    pending: HashMap<usize, Flight>,
+    /// The keys, by the addresses of what the kernel has.
+    keys: HashMap<usize, usize>,
+    /// What the kernel has no more.
+    spare: Vec<*mut OVERLAPPED>,
+}
+
+struct Flight {
+    handle: HANDLE,
+    overlapped: *mut OVERLAPPED,
+}
+
+// SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under the lock; handles
+// belong to the process.
+unsafe impl Send for Flights {}
+
+impl Direct {
+    pub(super) fn probe() -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Operations whose completions come out of this port under this key.
+    pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
+        static PORTS: AtomicU64 = AtomicU64::new(0);
+        Ok(Arc::new(Direct {
+            id: PORTS.fetch_add(1, Ordering::Relaxed),
+            port: port.clone(),
+            key,
+            flights: Mutex::default(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Flights> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `CreateIoCompletionPort` — Have the operations on a file complete on the port, if it was opened for that.
+    pub(super) fn associate(&self, file: &File) -> Association {
+        let associated = self.port.associate(file.as_raw_handle(), self.key);
+        Association(associated.ok().map(|()| self.id))
+    }
+
+    /// Begin an operation.
+    ///
+    /// # Safety
+    ///
+    /// The operation's file and buffer stay as they are, and nobody touches the buffer, until its completion
+    /// came out, or [`close`](Self::close) has returned.
+    pub(super) unsafe fn begin(&self, key: usize, operation: &mut FileOperation) -> Begun {
+        if operation.file.association() != Association(Some(self.id)) {
+            return Begun::Refused;
+        }
+        let handle = operation.file.as_raw_handle();
+        let offset = match operation.checked_offset() {
+            Ok(offset) => offset,
+            Err(error) => return Begun::Over(Err(error)),
+        };
+        let kind = operation.kind;
+        let (memory, length) = match kind {
+            Kind::Read => match operation.memory_mut() {
+                Ok(memory) => memory,
+                Err(error) => return Begun::Over(Err(error)),
+            },
+            Kind::Write => match operation.memory() {
+                Ok((memory, length)) => (memory.cast_mut(), length),
+                Err(error) => return Begun::Over(Err(error)),
+            },
+            Kind::SyncAll | Kind::SyncData => return Begun::Refused,
+        };
+        let mut flights = self.lock();
+        let overlapped = flights.take_spare(offset);
+        // It is known before its packet can come.
+        flights.keys.insert(overlapped.addr(), key);
+        flights.pending.insert(key, Flight { handle, overlapped });
+        // SAFETY: the memory stays, by the caller's promise, and so does the structure, which is freed with what
+        // has it when the kernel has let go. The handle is the file's, and open.
+        let begun = unsafe {
+            match kind {
+                Kind::Read => ReadFile(handle, memory, length, null_mut(), overlapped),
+                _ => WriteFile(handle, memory, length, null_mut(), overlapped),
+            }
+        };
+        if begun != 0 {
+            // Its packet comes all the same.
+            return Begun::UnderWay;
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error().map(|code| code as u32) {
+            Some(ERROR_IO_PENDING) => Begun::UnderWay,
+            code => {
+                flights.forget(overlapped.addr());
+                match code {
+                    Some(ERROR_HANDLE_EOF) => Begun::Over(Ok(0)),
+                    _ => Begun::Over(Err(error)),
+                }
+            }
+        }
+    }
+
+    /// All that was begun is under way.
+    pub(super) fn flush(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// `CancelIoEx` — Have an operation end early, if that is possible still.
+    pub(super) fn cancel(&self, key: usize) {
+        if let Some(flight) = self.lock().pending.get(&key) {
+            flight.cancel();
+        }
+    }
+
+    /// Of which operation a packet is, and what it says.
+    pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
+        let mut flights = self.lock();
+        let key = *flights.keys.get(&entry.overlapped)?;
+        let (status, count) = flights.pending.get(&key)?.status();
+        if status == STATUS_PENDING {
+            return None;
+        }
+        flights.forget(entry.overlapped);
+        let settled = match status {
+            0.. => Settled::Done(Ok(count)),
+            STATUS_END_OF_FILE => Settled::Done(Ok(0)),
+            STATUS_CANCELLED => Settled::Cancelled,
+            status => {
+                // SAFETY: a number goes in and a number comes out.
+                let code = unsafe { RtlNtStatusToDosError(status) };
+                Settled::Done(Err(io::Error::from_raw_os_error(code as i32)))
+            }
+        };
+        Some((key, settled))
+    }
+
+    /// Wait until the kernel is done with all that was begun.
+    pub(super) fn close(&self) {
+        let flights = self.lock();
+        flights.pending.values().for_each(Flight::cancel);
+        drop(flights);
+        loop {
+            let flights = self.lock();
+            let is_pending = |flight: &Flight| flight.status().0 == STATUS_PENDING;
+            if !flights.pending.values().any(is_pending) {
+                return;
+            }
+            drop(flights);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Flights {
+    fn take_spare(&mut self, offset: u64) -> *mut OVERLAPPED {
+        // SAFETY: any bits are a value of the structure.
+        let mut fresh: OVERLAPPED = unsafe { std::mem::zeroed() };
+        fresh.Anonymous.Anonymous.Offset = offset as u32;
+        fresh.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
+        match self.spare.pop() {
+            Some(spare) => {
+                // SAFETY: it is one that the kernel has no more.
+                unsafe { spare.write(fresh) };
+                spare
+            }
+            None => Box::into_raw(Box::new(fresh)),
+        }
+    }
+
+    /// The kernel has this no more.
+    fn forget(&mut self, address: usize) {
+        let key = self.keys.remove(&address);
+        let flight = key.and_then(|key| self.pending.remove(&key));
+        self.spare.extend(flight.map(|flight| flight.overlapped));
+    }
+}
+
+impl Flight {
+    /// The kernel's status, and how many bytes were transferred.
+    fn status(&self) -> (i32, usize) {
+        // SAFETY: the structure is there as long as this; the kernel may write to it, and the status last.
+        unsafe {
+            let status = (&raw const (*self.overlapped).Internal).read_volatile();
+            let count = (&raw const (*self.overlapped).InternalHigh).read_volatile();
+            (status as i32, count)
+        }
+    }
+
+    fn cancel(&self) {
+        // SAFETY: the operation's file is open while this is known.
+        unsafe { CancelIoEx(self.handle, self.overlapped) };
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        // The port was closed before: the kernel has none of them any more.
+        let pending = self.pending.values().map(|flight| flight.overlapped);
+        for overlapped in pending.chain(self.spare.iter().copied()) {
+            // SAFETY: it was made by a box, and is nowhere else.
+            drop(unsafe { Box::from_raw(overlapped) });
+        }
+    }
+}
