@@ -18,9 +18,9 @@ use socknotify::{Backend, Entry, EventFilter, Events, Trigger};
 
 #[cfg(unix)]
 use crate::support::{
-    AsSocket, PollFlags, PortExt, asleep, is_ready, this_thread, voluntary_switches, waking_port,
+    AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches, waking_port,
 };
-use crate::support::{PATIENCE, Pair, counted, port, uninterrupted, wait_until};
+use crate::support::{PATIENCE, Pair, PortExt, counted, port, uninterrupted, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 #[for_every_backend]
