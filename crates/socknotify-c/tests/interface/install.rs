@@ -29,7 +29,8 @@ pub(crate) fn prefix() -> &'static Path {
 pub(crate) fn make(goal: &str) -> Command {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     let target = target.expect("a directory for tests is in the one for builds");
-    let mut make = Command::new("make");
+    let has_gnu_make = cfg!(any(target_os = "linux", target_vendor = "apple"));
+    let mut make = Command::new(if has_gnu_make { "make" } else { "gmake" });
     make.arg("-C")
         .arg(PACKAGE)
         .arg(goal)
@@ -119,10 +120,21 @@ pub(crate) fn compile(source: &Path, language: Language, link: Link, purpose: &s
         Link::Shared => compiler.arg("-L").arg(&library).arg("-lsocknotify"),
         Link::Static => compiler
             .arg(library.join("libsocknotify.a"))
-            .args(["-ldl", "-lm"]),
+            .args(private_libraries()),
     };
     run(compiler.arg("-lpthread"));
     program
+}
+
+/// What a program needs that is linked with the static library.
+pub(crate) fn private_libraries() -> Vec<String> {
+    let found = std::fs::read_to_string(prefix().join("lib/pkgconfig/socknotify.pc"));
+    let found = found.expect("a .pc file");
+    let libraries = found
+        .lines()
+        .find_map(|line| line.strip_prefix("Libs.private:"));
+    let libraries = libraries.expect("the libraries").split_whitespace();
+    libraries.map(String::from).collect()
 }
 
 /// A command that finds the installed library when it runs.

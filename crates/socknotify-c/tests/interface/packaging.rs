@@ -4,22 +4,38 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::{EXAMPLES, Language, PACKAGE, has, make, prefix, run, scratch, with_library};
+use crate::install::{
+    EXAMPLES, Language, PACKAGE, has, make, prefix, private_libraries, run, scratch, with_library,
+};
+
+/// Whether shared libraries are those of macOS, in which each name begins with an underscore.
+const IS_APPLE: bool = cfg!(target_vendor = "apple");
+
+/// `libsocknotify.so`, or of a version `libsocknotify.so.0`.
+fn shared(version: &str) -> String {
+    let dot = if version.is_empty() { "" } else { "." };
+    match IS_APPLE {
+        true => format!("libsocknotify{dot}{version}.dylib"),
+        false => format!("libsocknotify.so{dot}{version}"),
+    }
+}
 
 #[test]
 fn the_exported_symbols_are_those_of_the_list() {
-    let library = prefix().join("lib/libsocknotify.so");
-    let table = run(Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(library));
+    let library = prefix().join("lib").join(shared(""));
+    let options = if IS_APPLE { "-gU" } else { "-gD" };
+    let table = run(Command::new("nm").arg(options).arg(library));
     let exported: Vec<_> = table
         .lines()
+        .filter(|line| !line.contains(" U ") && !line.contains(" w "))
         .filter_map(|line| line.split_whitespace().last())
+        .map(|name| name.strip_prefix('_').unwrap_or(name))
         .collect();
     let listed: Vec<_> = include_str!("../../symbols.txt").lines().collect();
     assert_eq!(exported, listed);
 }
 
+#[cfg(not(target_vendor = "apple"))]
 #[test]
 fn the_static_library_has_these_symbols_and_no_others() {
     let library = prefix().join("lib/libsocknotify.a");
@@ -35,6 +51,7 @@ fn the_static_library_has_these_symbols_and_no_others() {
     assert_eq!(defined, listed);
 }
 
+#[cfg(not(target_vendor = "apple"))]
 #[test]
 fn a_shared_object_that_links_the_static_library_exports_none_of_its_own() {
     let source = scratch("plugin.c");
@@ -50,7 +67,8 @@ fn a_shared_object_that_links_the_static_library_exports_none_of_its_own() {
         .args(["-shared", "-fPIC"])
         .arg(&source)
         .arg(prefix().join("lib/libsocknotify.a"))
-        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .args(private_libraries())
+        .arg("-o")
         .arg(&object));
     let table = run(Command::new("nm")
         .args(["-D", "--defined-only"])
@@ -62,6 +80,7 @@ fn a_shared_object_that_links_the_static_library_exports_none_of_its_own() {
     }
 }
 
+#[cfg(not(target_vendor = "apple"))]
 #[test]
 fn a_program_can_be_linked_statically_altogether() {
     let program = scratch("altogether");
@@ -71,23 +90,52 @@ fn a_program_can_be_linked_statically_altogether() {
         .arg(Path::new(EXAMPLES).join("poll.c"))
         .arg("-L")
         .arg(prefix().join("lib"))
-        .args(["-lsocknotify", "-lpthread", "-ldl", "-lm", "-o"])
+        .arg("-lsocknotify")
+        .args(private_libraries())
+        .arg("-o")
         .arg(&program));
     assert_eq!(run(&mut Command::new(&program)), "received 40 bytes\n");
 }
 
 #[test]
-fn the_shared_library_has_a_soname_and_links_to_it() {
+fn the_shared_library_has_a_name_for_programs_and_links_to_it() {
     let directory = prefix().join("lib");
-    let link = |name| fs::read_link(directory.join(name)).expect("a link");
-    let file = concat!("libsocknotify.so.", env!("CARGO_PKG_VERSION"));
-    assert_eq!(link("libsocknotify.so"), Path::new("libsocknotify.so.0"));
-    assert_eq!(link("libsocknotify.so.0"), Path::new(file));
-    let dynamic = run(Command::new("readelf").arg("-d").arg(directory.join(file)));
-    assert!(
-        dynamic.contains("soname: [libsocknotify.so.0]"),
-        "{dynamic}"
-    );
+    let link = |version| fs::read_link(directory.join(shared(version))).expect("a link");
+    let file = shared(env!("CARGO_PKG_VERSION"));
+    assert_eq!(link(""), Path::new(&shared("0")));
+    assert_eq!(link("0"), Path::new(&file));
+    let (tool, option, name) = match IS_APPLE {
+        true => {
+            let name = directory.join(shared("0"));
+            ("otool", "-D", name.display().to_string())
+        }
+        false => ("readelf", "-d", format!("soname: [{}]", shared("0"))),
+    };
+    let said = run(Command::new(tool).arg(option).arg(directory.join(file)));
+    assert!(said.contains(&name), "{said}");
+}
+
+/// What `make install` does where these tests do not run: the commands, without making them.
+#[test]
+fn on_macos_a_program_has_the_path_of_the_library() {
+    let commands = run(make("install").args(["-n", "SYSTEM=Darwin", "PREFIX=/opt/socknotify"]));
+    for command in [
+        "install_name_tool -id /opt/socknotify/lib/libsocknotify.0.dylib ",
+        "ln -sf libsocknotify.0.dylib /opt/socknotify/lib/libsocknotify.dylib",
+        "s|@LIBS@||",
+    ] {
+        assert!(commands.contains(command), "{command}: {commands}");
+    }
+    assert!(!commands.contains("libsocknotify.so"), "{commands}");
+}
+
+#[test]
+fn on_the_bsds_the_static_library_needs_no_libdl() {
+    for system in ["FreeBSD", "NetBSD", "OpenBSD", "DragonFly"] {
+        let commands = run(make("install").args(["-n", &format!("SYSTEM={system}")]));
+        assert!(commands.contains("s|@CMAKELIBS@|"), "{commands}");
+        assert!(!commands.contains("-ldl"), "{commands}");
+    }
 }
 
 #[test]
@@ -113,7 +161,7 @@ fn pkg_config_finds_the_library() {
         run(Command::new("cc")
             .arg(Path::new(EXAMPLES).join("poll.c"))
             .args(flags.split_whitespace())
-            .args((name == "altogether").then_some("-static"))
+            .args((name == "altogether" && !IS_APPLE).then_some("-static"))
             .arg("-lpthread")
             .arg("-o")
             .arg(&program));
