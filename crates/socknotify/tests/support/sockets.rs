@@ -312,12 +312,12 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
     }
 }
 
-/// An address that refuses connections, as long as the socket with it is kept.
-pub(crate) fn refusing(kind: Kind) -> io::Result<(Socket, SockAddr)> {
-    let socket = kind.socket()?;
-    socket.bind(&kind.any_address())?;
-    let address = socket.local_addr()?;
-    Ok((socket, address))
+/// An address that refuses connections, as long as the pair is kept: that of a connection's end. For a socket that
+/// is only bound, a kernel may not answer at all.
+pub(crate) fn refusing(kind: Kind) -> io::Result<(Pair, SockAddr)> {
+    let pair = kind.pair()?;
+    let address = pair.ours.local_addr()?;
+    Ok((pair, address))
 }
 
 /// Closes a TCP connection at once, which resets it.

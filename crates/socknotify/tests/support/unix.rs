@@ -180,6 +180,13 @@ pub(crate) fn voluntary_switches(thread: ThreadId) -> Option<u64> {
     line.trim().parse().ok()
 }
 
+/// How late a wait may end. Some systems count in ticks of 10 ms.
+pub(crate) const LATENESS: Duration = if cfg!(any(target_os = "netbsd", target_os = "openbsd")) {
+    Duration::from_millis(22)
+} else {
+    Duration::from_millis(3)
+};
+
 /// In what steps the system counts the processor time of a thread.
 pub(crate) const TICK: Duration = Duration::ZERO;
 

@@ -148,6 +148,9 @@ pub(crate) fn voluntary_switches(_thread: ThreadId) -> Option<u64> {
     None
 }
 
+/// How late a wait may end.
+pub(crate) const LATENESS: Duration = Duration::from_millis(3);
+
 /// In what steps the system counts the processor time of a thread.
 pub(crate) const TICK: Duration = Duration::from_millis(16);
 
