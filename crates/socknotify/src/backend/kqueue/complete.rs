@@ -5,7 +5,8 @@
 //! all that holds. So where an event shows one of two wanted conditions, and the other one did not come with
 //! it, `poll` is asked about that.
 
-use super::sys;
+use super::identity;
+use super::sys::{self, Filter};
 use crate::Events;
 use crate::engine::{Mode, Report, Wanted};
 
@@ -19,7 +20,17 @@ pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<libc::pollfd>, reports: 
             is_of_it(reports.get(index + 1)) || index > 0 && is_of_it(reports.get(index - 1));
         let missing = match wanted.get(report.socket) {
             Some(interest) if interest.mode() != Mode::Edge && !is_complete => {
-                (interest.filter().wanted() & (Events::IN | Events::OUT)) - report.events
+                let kind = identity::kind(report.socket);
+                let mut missing =
+                    (interest.filter().wanted() & (Events::IN | Events::OUT)) - report.events;
+                // For the end of a pipe, `poll` may call what the other end is for ready, too.
+                if !kind.has(Filter::Read) {
+                    missing.remove(Events::IN);
+                }
+                if !kind.has(Filter::Write) {
+                    missing.remove(Events::OUT);
+                }
+                missing
             }
             _ => Events::empty(),
         };
