@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::owned::{Event, FileOperation, PortFile};
+use socknotify::owned::{Event, FileDriver, FileOperation, PortFile};
 use socknotify::{Backend, Error};
 
 use super::support::{Gate, PATIENCE};
@@ -36,6 +36,9 @@ fn o3_an_operation_completes_once_with_its_file_and_buffer(backend: Backend) -> 
         assert_eq!(done.file.metadata()?.len(), 10);
         nothing(&mut worker);
         assert_eq!(port.operations(), 0);
+        // Where the system does it, no thread was needed.
+        let needs_threads = port.file_driver() == FileDriver::Threads;
+        assert_eq!(port.helper_threads() > 0, needs_threads);
     }
     Ok(())
 }
