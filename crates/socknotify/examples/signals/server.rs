@@ -8,7 +8,7 @@ use std::{env, thread};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
-use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
+use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source, Worker};
 
 const THREADS: usize = 4;
 /// How long connections may take to end.
@@ -46,16 +46,16 @@ pub(super) fn main() -> io::Result<()> {
     port.listen(listener, Interest::IN, |stream, _| Peer::Client(stream))?;
     thread::scope(|scope| {
         for number in 0..THREADS {
-            let port = &port;
-            scope.spawn(move || serve(port, number));
+            // Here, so that every thread is told of the first signal, however late it begins.
+            let (port, worker) = (&port, port.worker(64));
+            scope.spawn(move || serve(port, worker, number));
         }
     });
     println!("cut off: {}", port.close().len());
     Ok(())
 }
 
-fn serve(port: &Port<Peer, Tell>, number: usize) {
-    let mut worker = port.worker(64);
+fn serve(port: &Port<Peer, Tell>, mut worker: Worker<Peer, Tell>, number: usize) {
     let mut echoed = 0;
     // Until the port has drained.
     while worker.process(None).is_ok() {

@@ -2,7 +2,7 @@
 //!
 //! A packet goes to whichever thread dequeues it. So a message to one worker lies in that worker's mailbox, and if the
 //! worker waits, a packet is posted that wakes a thread. One that was woken in its place posts the packet again, and
-//! waits outside of the port until the worker is awake.
+//! dequeues nothing until the worker is awake.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -71,18 +71,19 @@ impl Roused {
         self.changed.notify_all();
     }
 
-    /// Wait until all are awake, or it is over, or until this time.
-    pub(super) fn wait(&self, is_over: impl Fn() -> bool, deadline: Option<Instant>) {
+    /// Wait until all are awake, or it is over. False if this time comes first.
+    pub(super) fn wait(&self, is_over: impl Fn() -> bool, deadline: Option<Instant>) -> bool {
         let mut count = lock(&self.count);
         while *count > 0 && !is_over() {
             let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return;
+                return false;
             }
             let left = left.unwrap_or(Duration::MAX);
             let waited = self.changed.wait_timeout(count, left);
             count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        true
     }
 }
 

@@ -108,6 +108,8 @@ pub struct Worker<T: Source, M = ()> {
     mail: VecDeque<M>,
     /// A packet has come that is to wake a worker which has messages, perhaps another one.
     is_mail_due: bool,
+    /// Another worker is to be woken before this one takes anything.
+    is_last: bool,
     /// What was handed back is in its slot, and armed by the next call.
     registrations: Vec<Registration<'static>>,
     /// The keys of those with a deadline, and when that is, in ticks.
@@ -144,6 +146,7 @@ impl<T: Source, M> Worker<T, M> {
             mailbox: shared.mailboxes.open(),
             mail: VecDeque::new(),
             is_mail_due: false,
+            is_last: false,
             shared,
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
@@ -205,7 +208,7 @@ impl<T: Source, M> Worker<T, M> {
         loop {
             let mut outcome = Ok(());
             // What may be refused is armed before the wait, which would go on.
-            if self.is_any_new || self.count() > 0 {
+            if self.is_any_new || self.is_last || self.count() > 0 {
                 outcome = self.submit();
             }
             if self.count() == 0 && outcome.is_ok() {
@@ -238,6 +241,9 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Arm what was handed back, and take what is there, or comes in time; or what came for this worker alone.
     fn wait(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) -> Result<(), Error> {
+        if self.is_last && !self.let_others_go_first(timeout, deadline) {
+            return Err(Error::TimedOut);
+        }
         if !self.mailbox.begin_wait() {
             self.fetch_mail();
             return self.submit();
@@ -245,7 +251,7 @@ impl<T: Source, M> Worker<T, M> {
         let outcome = self.submit_and_wait(timeout);
         self.end_wait();
         if std::mem::take(&mut self.is_mail_due) {
-            self.pass_mail_on(timeout, deadline);
+            self.pass_mail_on();
         }
         outcome
     }
@@ -263,21 +269,29 @@ impl<T: Source, M> Worker<T, M> {
         self.mail.extend(mail);
     }
 
-    /// If another worker is to be woken, post the packet for it again, and let that one come first.
+    /// If another worker is to be woken, post the packet for it again, and take nothing until it is awake. Or else
+    /// this one might have the packet again and again, with something of its own beside it.
     #[cold]
-    fn pass_mail_on(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) {
+    fn pass_mail_on(&mut self) {
         let home = &self.shared.home;
-        if !home.roused.is_any() {
-            return;
-        }
-        let waits = self.count() == 0 && timeout != Some(Duration::ZERO);
-        if waits {
-            self.release();
-        }
-        let is_posted = home.port.post(self.shared.mail_packet()).is_ok();
-        if waits && is_posted {
-            home.roused.wait(|| home.is_closed(), deadline);
-        }
+        self.is_last = home.roused.is_any() && home.port.post(self.shared.mail_packet()).is_ok();
+    }
+
+    /// Wait until no other worker is to be woken, without a place. False if the time is over before.
+    #[cold]
+    fn let_others_go_first(
+        &mut self,
+        timeout: Option<Duration>,
+        deadline: Option<Instant>,
+    ) -> bool {
+        self.release();
+        let deadline = match timeout {
+            Some(Duration::ZERO) => Some(Instant::now()),
+            _ => deadline,
+        };
+        let home = &self.shared.home;
+        self.is_last = !home.roused.wait(|| home.is_closed(), deadline);
+        !self.is_last
     }
 
     /// Arm what was handed back.

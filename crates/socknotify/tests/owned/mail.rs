@@ -150,6 +150,51 @@ fn a_message_to_one_needs_no_more_than_one_place(backend: Backend) -> io::Result
     })
 }
 
+/// The one that has the place finds something whenever it comes back.
+#[for_every_backend]
+fn a_message_reaches_its_worker_however_busy_another_is(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(4);
+    let name = worker.id();
+    let turns = AtomicU64::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        let waiting = scope.spawn(move || {
+            loop {
+                match message(next(&mut worker)) {
+                    0 => {}
+                    message => return message,
+                }
+            }
+        });
+        wait_until("it waits", || port.snapshot().waiting == 1);
+        let busy = scope.spawn(|| {
+            let mut busy = port.worker(8);
+            for _ in 0..4 {
+                port.send(0).expect("it is open");
+            }
+            while let Ok(1..) = busy.process(Some(PATIENCE)) {
+                while let Some(event) = busy.take() {
+                    assert_eq!(message(event), 0);
+                    let _ = port.send(0);
+                    turns.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        });
+        wait_until("it is busy", || turns.load(Ordering::SeqCst) > 100);
+        let begin = Instant::now();
+        let sent = port.send_to(name, 5);
+        let got = waiting.join();
+        let passed = begin.elapsed();
+        port.close();
+        // It would take the message when its wait is over.
+        assert!(passed < PATIENCE / 2, "{passed:?}");
+        busy.join().expect("no panic");
+        sent?;
+        assert_eq!(got.expect("no panic"), 5);
+        Ok(())
+    })
+}
+
 #[for_every_backend]
 fn a_worker_can_send_to_itself(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 1)?;
