@@ -27,7 +27,7 @@ pub enum FileDriver {
     /// Windows: overlapped operations on the port itself, for files that were opened for that
     /// (`FILE_FLAG_OVERLAPPED`). For others, helper threads.
     Overlapped,
-    /// The port's [helper threads](super::Builder::helper_threads).
+    /// The port's [helper threads](crate::owned::Builder::helper_threads).
     Threads,
 }
 
