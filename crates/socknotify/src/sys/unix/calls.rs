@@ -2,17 +2,26 @@
 
 #![allow(unsafe_code, reason = "sockets are known here by number only")]
 
+#[cfg(any(target_os = "netbsd", target_os = "openbsd"))]
+use libc::__errno as address_of_errno;
+#[cfg(any(target_os = "linux", target_os = "dragonfly"))]
+use libc::__errno_location as address_of_errno;
+#[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+use libc::__error as address_of_errno;
+
 use crate::{Error, RegistrationError};
 
 /// An error number of the system.
 pub(crate) type Errno = i32;
 
+#[inline]
 pub(crate) fn errno() -> Errno {
-    let error = std::io::Error::last_os_error();
-    error.raw_os_error().unwrap_or(libc::EINVAL)
+    // SAFETY: the address is the calling thread's own, and always good.
+    unsafe { *address_of_errno() }
 }
 
 /// What the outcome of a call stands for: negative for an error.
+#[inline]
 pub(crate) fn outcome(value: i32) -> Result<i32, Errno> {
     if value < 0 { Err(errno()) } else { Ok(value) }
 }
