@@ -8,7 +8,9 @@ use crate::program::{PATIENCE, PROGRAM, Server};
 
 #[test]
 fn each_datagram_goes_back_to_its_sender_whole() -> io::Result<()> {
-    let server = Server::start("udp-echo", &[])?;
+    // Under Wine, two threads that answer at once are in each other's way, and one answer is lost.
+    let threads = if cfg!(windows) { "1" } else { "16" };
+    let server = Server::start("udp-echo", &["--threads", threads])?;
     let clients = (0..20)
         .map(|_| {
             let client = UdpSocket::bind("127.0.0.1:0")?;
