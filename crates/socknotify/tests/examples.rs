@@ -130,6 +130,10 @@ fn much() -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(
+    windows,
+    ignore = "under Wine two threads that send on one socket at once lose a datagram"
+)]
 fn datagrams_answers_every_client() -> io::Result<()> {
     let server = Example::start("datagrams", &[])?;
     thread::scope(|scope| {
