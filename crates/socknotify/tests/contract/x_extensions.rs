@@ -453,7 +453,7 @@ mod urgent {
     use crate::support::{Kind, PollFlags, drain_port, wait_readiness};
 
     /// The other end of a TCP connection sends a byte out of band.
-    #[for_every_backend]
+    #[for_every_backend(with_places)]
     fn x7_urgent_data_is_priority(backend: Backend) -> io::Result<()> {
         for kind in Kind::tcp() {
             for trigger in EVERY {
