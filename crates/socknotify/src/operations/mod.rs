@@ -25,23 +25,6 @@ mod buffer;
     path = "uring.rs"
 )]
 #[cfg_attr(windows, path = "overlapped.rs")]
-#[cfg_attr(
-    not(any(
-        windows,
-        all(
-            target_os = "linux",
-            not(kqueue_stand_in),
-            any(
-                target_arch = "x86_64",
-                target_arch = "aarch64",
-                target_arch = "riscv64",
-                target_arch = "loongarch64",
-                target_arch = "powerpc64"
-            )
-        )
-    )),
-    path = "none.rs"
-)]
 mod direct;
 mod driver;
 mod file;
