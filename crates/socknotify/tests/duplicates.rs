@@ -11,6 +11,7 @@ extern crate socknotify_test_macros;
 mod support;
 
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -198,5 +199,27 @@ fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
             }
         }
     }
+    Ok(())
+}
+
+#[for_every_backend]
+fn g2_the_port_takes_no_number_of_a_registered_socket_that_was_closed(
+    backend: Backend,
+) -> io::Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // It has a lower number than what is the port's own.
+    let gone = Pair::unix()?;
+    let port = port(backend)?;
+    // Disabled, so that nothing tells that it was closed.
+    port.register(Registration::enable(&gone.ours, 1, EventFilter::IN, LEVEL))?;
+    port.register(Registration::disable(&gone.ours))?;
+    let number = gone.ours.as_raw_fd();
+    // The port rids itself of the duplicate,
+    let kept = closed(&port, 1, |_| LEVEL)?;
+    drop(gone);
+    expect_rest(&port);
+    // and the next socket has the number.
+    drop(kept);
+    assert_eq!(Pair::unix()?.ours.as_raw_fd(), number);
     Ok(())
 }

@@ -95,15 +95,17 @@ impl Epoll {
     pub(super) fn rebuild(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports) {
         let mut spare = self.spare();
         reports.wants_exclusive = false;
-        let steps = match spare.take().map_or_else(sys::epoll_create, Ok) {
-            Ok(new) => match self.rebuild_as(new, wanted, memory, reports) {
-                Ok(()) => 0,
-                Err(_) => u32::try_from(wanted.iter().count()).unwrap_or(u32::MAX),
-            },
-            Err(_) => 0,
-        };
+        let mut steps = 0;
+        if let Ok(new) = spare.take().map_or_else(sys::epoll_create, Ok) {
+            if self.rebuild_as(&new, wanted, memory, reports).is_err() {
+                steps = u32::try_from(wanted.iter().count()).unwrap_or(u32::MAX);
+            }
+            // The next one has the same number. Another could be that of a registered socket which was closed, and
+            // whose registration ends when the next socket has it.
+            let next = sys::epoll_create().and_then(|next| sys::replace(&new, &next));
+            *spare = next.is_ok().then_some(new);
+        }
         self.stale().start_over(steps);
-        *spare = sys::epoll_create().ok();
     }
 
     /// Something was reported that is not wanted any more.
@@ -128,23 +130,23 @@ impl Epoll {
 
     fn rebuild_as(
         &self,
-        new: OwnedFd,
+        new: &OwnedFd,
         wanted: &Wanted,
         memory: &mut Memory,
         reports: &mut Reports,
     ) -> Result<(), Errno> {
-        self.add_own(&new)?;
+        self.add_own(new)?;
         // What is not in the new set, because its number stands for another socket. Nothing else changes meanwhile:
         // the engine's lock is held.
         let mut closed = Vec::<Interest>::new();
         let mut add = |interest: Interest| -> Result<(), Errno> {
             let Interest { socket, .. } = interest;
-            add_to(&new, &interest)?;
+            add_to(new, &interest)?;
             // It goes by the number, which can become another socket's at any time. What it stands for after
             // that, and is in the old set under it, it stood for before.
             if !self.is_armed(socket)? {
                 let delete = libc::EPOLL_CTL_DEL;
-                let _ = sys::control(&new, delete, socket, 0, Data::IGNORED);
+                let _ = sys::control(new, delete, socket, 0, Data::IGNORED);
                 closed.push(interest);
             }
             Ok(())
@@ -154,10 +156,10 @@ impl Epoll {
         // What the new set has to say of them now, held all the time, or the old one says it too.
         let room = wanted.iter().count() + MORE;
         let mut events = Vec::new();
-        sys::wait(&new, &mut events, room, Some(Duration::ZERO));
+        sys::wait(new, &mut events, room, Some(Duration::ZERO));
         // An edge that both have seen by now is one: it is queued once.
         self.fetch(&self.set, room, wanted, memory, reports);
-        self.fetch(&new, room, wanted, memory, reports);
+        self.fetch(new, room, wanted, memory, reports);
         // Only now: what is reported of these is dealt with in the set that they are in.
         wanted
             .iter()
@@ -189,7 +191,7 @@ impl Epoll {
     }
 
     /// Put a new set in the place of this one.
-    fn replace_set(&self, new: OwnedFd) -> Result<(), Errno> {
+    fn replace_set(&self, new: &OwnedFd) -> Result<(), Errno> {
         // Whoever waits on the old set is sent away by a waker that stays signalled,
         sys::signal(&self.waker);
         let flags = libc::EPOLLIN as u32;

@@ -282,8 +282,8 @@ pub(super) fn set_timer(timer: &OwnedFd, time: Option<Duration>) -> Result<(), E
     outcome(done).map(drop)
 }
 
-/// `dup3` — Has the number of one set stand for another, which is closed under its own number.
-pub(super) fn replace(set: &OwnedFd, by: OwnedFd) -> Result<(), Errno> {
+/// `dup3` — Has the number of one set stand for another.
+pub(super) fn replace(set: &OwnedFd, by: &OwnedFd) -> Result<(), Errno> {
     // SAFETY: the number stays open throughout, and stays the owner's.
     let done = unsafe { libc::dup3(by.as_raw_fd(), set.as_raw_fd(), libc::O_CLOEXEC) };
     outcome(done).map(drop)
