@@ -110,8 +110,10 @@ impl<B: Backend> Engine<B> {
         let Some((slot, queue)) = Self::owned(core, socket, entry.completion_key) else {
             return Err(RegistrationError::NotASocket);
         };
-        let reason = std::mem::take(&mut slot.interruption);
-        if reason != 0 {
+        if slot.interruption != 0 {
+            // One at a time.
+            let reason = 1 << slot.interruption.trailing_zeros();
+            slot.interruption &= !reason;
             queue.notify(slot, socket, Events::from_bits_retain(reason));
             return Ok(());
         }
@@ -140,10 +142,11 @@ impl<B: Backend> Engine<B> {
         self.backend.flush(&self.wanted);
     }
 
-    /// Disarm a registration, if it is armed, and have its packet give this value. True if that was done.
+    /// Disarm a registration, if it is armed, and have its packet give this value, which is one bit. True if that
+    /// was done.
     ///
-    /// `insist`: the value takes the place of what a packet says that is in the queue already; and if
-    /// there is none, and the registration is not armed, it comes when it is armed the next time.
+    /// `insist`: the value takes the place of events that are in the queue already. If the registration is not
+    /// armed, or another value is in the queue, it comes when it is armed the next time.
     pub(crate) fn interrupt(
         &self,
         socket: RawSocket,
@@ -158,18 +161,19 @@ impl<B: Backend> Engine<B> {
             return false;
         };
         let is_queued = slot.ticket != 0;
-        if is_queued && !insist {
+        let says = Events::from_bits_retain(reason);
+        if slot.state != State::Enabled {
+            if insist && !(is_queued && slot.pending == says) {
+                slot.interruption |= reason;
+            }
             return false;
         }
-        if !is_queued && slot.state != State::Enabled {
-            if insist {
-                slot.interruption = reason;
-            }
+        if is_queued && !insist {
             return false;
         }
         slot.state = State::Disabled;
         slot.pending = Events::empty();
-        queue.notify(slot, socket, Events::from_bits_retain(reason));
+        queue.notify(slot, socket, says);
         self.leave(core);
         true
     }

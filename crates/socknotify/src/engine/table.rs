@@ -36,7 +36,7 @@ pub(super) struct Slot {
     pub(super) ticket: Ticket,
     /// What that will say.
     pub(super) pending: Events,
-    /// A packet with this value comes instead, when it is armed the next time. 0 for none.
+    /// Packets with these bits come instead, one each time that it is armed.
     pub(super) interruption: u32,
     pub(super) filter: EventFilter,
     pub(super) trigger: Trigger,

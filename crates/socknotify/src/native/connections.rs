@@ -35,8 +35,8 @@ struct Connection {
     state: State,
     /// An interruption has left the registration enabled.
     left: bool,
-    /// What to say in place of events when it is armed the next time.
-    interruption: Option<u32>,
+    /// What to say in place of events, one bit each time that it is armed.
+    interruption: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -117,14 +117,17 @@ impl Connections {
     ) -> Result<Arming, RegistrationError> {
         let entry = self.get(key, socket).ok_or(RegistrationError::NotASocket)?;
         entry.filter = filter;
-        Ok(match entry.interruption.take() {
-            Some(reason) => {
-                entry.state = State::Interrupted(reason);
-                Arming::Post(key, reason)
-            }
-            None => {
+        Ok(match entry.interruption {
+            0 => {
                 entry.state = State::Armed;
                 Arming::Register(key)
+            }
+            reasons => {
+                // One at a time.
+                let reason = 1 << reasons.trailing_zeros();
+                entry.interruption &= !reason;
+                entry.state = State::Interrupted(reason);
+                Arming::Post(key, reason)
             }
         })
     }
@@ -136,32 +139,30 @@ impl Connections {
         }
     }
 
-    /// Have a connection come out and say this. `Ok` if it will; a key if a packet has to be posted.
+    /// Have a connection come out and say this, which is one bit. A key if a packet has to be posted.
     ///
-    /// `insist`: also if it is on its way for another reason; or else when it is armed the next time.
+    /// `insist`: if it is not armed, or is on its way for another reason, it says so when it is armed the next time.
     pub(super) fn interrupt(
         &mut self,
         key: Key,
         socket: RawSocket,
         reason: u32,
         insist: bool,
-    ) -> Result<Option<Key>, ()> {
-        let entry = self.get(key, socket).ok_or(())?;
+    ) -> Option<Key> {
+        let entry = self.get(key, socket)?;
         match entry.state {
             State::Armed => {
                 entry.state = State::Interrupted(reason);
                 entry.left = true;
-                Ok(Some(key))
+                Some(key)
             }
-            State::Interrupted(_) if insist => {
-                entry.state = State::Interrupted(reason);
-                Ok(None)
+            State::Interrupted(other) if other == reason => None,
+            _ => {
+                if insist {
+                    entry.interruption |= reason;
+                }
+                None
             }
-            State::Held if insist => {
-                entry.interruption = Some(reason);
-                Err(())
-            }
-            _ => Err(()),
         }
     }
 
@@ -242,6 +243,7 @@ mod tests {
     const SOCKET: RawSocket = 84;
     const REASON: u32 = 1 << 31;
     const OTHER_REASON: u32 = 1 << 30;
+    const THIRD: u32 = 1 << 29;
 
     /// A key of this index, in its first generation.
     fn key(index: usize) -> Key {
@@ -294,7 +296,7 @@ mod tests {
         let stale = Entry::new(old, IN, 0);
         assert_eq!(says(&mut connections, old, IN), Some(stale));
         assert!(!connections.release(old, SOCKET));
-        assert_eq!(connections.interrupt(old, SOCKET, REASON, true), Err(()));
+        assert_eq!(connections.interrupt(old, SOCKET, REASON, true), None);
         let packet = Entry::new(new, IN, 0);
         assert_eq!(says(&mut connections, new, IN), Some(packet));
     }
@@ -328,25 +330,49 @@ mod tests {
         let key = adopted(&mut connections, 0);
         arm(&mut connections, key, EventFilter::IN);
         let posted = connections.interrupt(key, SOCKET, REASON, false);
-        assert_eq!(posted, Ok(Some(key)));
+        assert_eq!(posted, Some(key));
         assert_eq!(says(&mut connections, key, IN), None);
-        // The second reason takes the place of the first, in the packet that is on its way.
-        assert_eq!(connections.interrupt(key, SOCKET, REASON, false), Err(()));
-        assert_eq!(
-            connections.interrupt(key, SOCKET, OTHER_REASON, true),
-            Ok(None)
-        );
-        let told = Entry::new(key, OTHER_REASON, 0);
+        assert_eq!(connections.interrupt(key, SOCKET, REASON, true), None);
+        let told = Entry::new(key, REASON, 0);
         assert_eq!(says(&mut connections, key, REASON), Some(told));
         assert_eq!(says(&mut connections, key, IN), None);
+        // It was one for the same reason.
+        arm(&mut connections, key, EventFilter::IN);
+    }
+
+    #[test]
+    fn each_reason_for_an_interruption_comes_once() {
+        let mut connections = Connections::default();
+        let key = adopted(&mut connections, 0);
+        for is_armed in [true, false] {
+            if is_armed {
+                arm(&mut connections, key, EventFilter::IN);
+            }
+            let _ = connections.interrupt(key, SOCKET, REASON, true);
+            assert_eq!(connections.interrupt(key, SOCKET, OTHER_REASON, true), None);
+            assert_eq!(connections.interrupt(key, SOCKET, THIRD, false), None);
+            let first = if is_armed { REASON } else { OTHER_REASON };
+            if !is_armed {
+                let armed = connections.arm(key, SOCKET, EventFilter::IN);
+                assert!(matches!(armed, Ok(Arming::Post(_, reason)) if reason == first));
+            }
+            let told = Entry::new(key, first, 0);
+            assert_eq!(says(&mut connections, key, first), Some(told));
+            let second = REASON ^ OTHER_REASON ^ first;
+            let armed = connections.arm(key, SOCKET, EventFilter::IN);
+            assert!(matches!(armed, Ok(Arming::Post(_, reason)) if reason == second));
+            let told = Entry::new(key, second, 0);
+            assert_eq!(says(&mut connections, key, second), Some(told));
+        }
+        arm(&mut connections, key, EventFilter::IN);
     }
 
     #[test]
     fn an_interruption_that_insists_waits_for_the_connection() {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
-        assert_eq!(connections.interrupt(key, SOCKET, REASON, false), Err(()));
-        assert_eq!(connections.interrupt(key, SOCKET, REASON, true), Err(()));
+        assert_eq!(connections.interrupt(key, SOCKET, REASON, false), None);
+        assert_eq!(connections.interrupt(key, SOCKET, REASON, true), None);
         let armed = connections.arm(key, SOCKET, EventFilter::IN);
         assert!(matches!(armed, Ok(Arming::Post(posted, REASON)) if posted == key));
         let told = Entry::new(key, REASON, 0);
@@ -377,7 +403,7 @@ mod tests {
             let key = adopted(&mut connections, 0);
             arm(&mut connections, key, EventFilter::IN);
             let posted = connections.interrupt(key, SOCKET, REASON, true);
-            assert_eq!(posted, Ok(Some(key)));
+            assert_eq!(posted, Some(key));
             assert!(says(&mut connections, key, REASON).is_some());
             if !left_behind {
                 assert_eq!(says(&mut connections, key, IN), None);

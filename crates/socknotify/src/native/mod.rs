@@ -477,17 +477,13 @@ impl Native {
     /// Have a connection come out and say this, as [`Connections::interrupt`] has it.
     pub(crate) fn interrupt(&self, socket: RawSocket, key: Key, reason: u32, insist: bool) -> bool {
         let Ok(open) = self.enter() else { return false };
-        let outcome = self.connections().interrupt(key, socket, reason, insist);
-        match outcome {
-            Ok(Some(key)) => {
-                let posted = open.port.post(reason, key, 0).is_ok();
-                if !posted {
-                    self.connections().take_back_interruption(key);
-                }
-                posted
-            }
-            outcome => outcome.is_ok(),
+        let to_post = self.connections().interrupt(key, socket, reason, insist);
+        let Some(key) = to_post else { return false };
+        let posted = open.port.post(reason, key, 0).is_ok();
+        if !posted {
+            self.connections().take_back_interruption(key);
         }
+        posted
     }
 
     /// Disarm a connection that is armed. True if that was done.

@@ -22,7 +22,8 @@ pub(super) const OPERATION: u32 = 5;
 /// The system says something of an operation on a file.
 pub(super) const DIRECT: u32 = 6;
 
-/// What the packet of a connection says in place of events.
+/// What the packet of a connection says in place of events: one bit each. If there are several reasons for one
+/// connection, the lowest bit comes first.
 pub(super) const CANCELLED: u32 = 1 << 30;
 pub(super) const TIMED_OUT: u32 = 1 << 31;
 pub(super) const DRAINING: u32 = 1 << 29;

@@ -217,7 +217,8 @@ impl<T: Source, M> Port<T, M> {
 
     /// Interrupt the wait of a connection, which is reported as
     /// [`Event::Cancelled`](super::Event::Cancelled): at once if it is armed, or else when it is armed the
-    /// next time.
+    /// next time. If its deadline has just passed, or the port drains, that is reported first, and this when it is
+    /// armed after that.
     ///
     /// Returns false and does nothing if the connection or the port is closed already. It does so for a
     /// [shared](Self::share) socket, too: use [`unshare`](Self::unshare).

@@ -53,6 +53,54 @@ fn a_held_connection_comes_out_as_draining_when_it_is_armed(backend: Backend) ->
 }
 
 #[for_every_backend]
+fn a_connection_that_is_cancelled_comes_out_as_draining_too(backend: Backend) -> io::Result<()> {
+    for is_armed in [true, false] {
+        for drains_first in [true, false] {
+            let port = owning_port(backend, 2)?;
+            let mut worker = port.worker(4);
+            let (connection, _peer) = connect(&port)?;
+            let id = connection.id();
+            let mut held = Some(connection);
+            if is_armed {
+                port.arm(held.take().unwrap(), Interest::IN);
+            }
+            if drains_first {
+                port.drain(LONG);
+            }
+            assert!(port.cancel(id));
+            assert!(port.cancel(id));
+            port.drain(LONG);
+            // Each once, whatever the order.
+            let mut seen = [0, 0];
+            for _ in 0..2 {
+                if let Some(connection) = held.take() {
+                    worker.arm(connection, Interest::IN);
+                }
+                held = Some(match next(&mut worker) {
+                    Event::Draining(connection) => {
+                        seen[0] += 1;
+                        connection
+                    }
+                    Event::Cancelled(connection) => {
+                        seen[1] += 1;
+                        connection
+                    }
+                    other => panic!("{other:?}"),
+                });
+            }
+            assert_eq!(
+                seen,
+                [1, 1],
+                "armed: {is_armed}, drains first: {drains_first}"
+            );
+            worker.arm(held.unwrap(), Interest::IN);
+            nothing(&mut worker);
+        }
+    }
+    Ok(())
+}
+
+#[for_every_backend]
 fn what_is_adopted_later_comes_out_as_draining_too(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
