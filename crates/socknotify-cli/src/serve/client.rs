@@ -1,17 +1,19 @@
-//! A client of the server, and its turn.
+//! A client of the server, and what one notification leads to.
 
 use std::io;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{BorrowedSocket, Interest, Readiness, Source};
+use socknotify::owned::{
+    BorrowedSocket, Buffer, FileOperation, Interest, PortFile, Readiness, Source,
+};
 
-use super::Mode;
+use super::delivery::{Delivery, Stage};
 use super::desk::Desk;
-use super::http::{Conversation, Ending};
+use super::http::{Conversation, Ending, FileRequest, Found, Site};
 use super::outgoing::Outgoing;
-use super::server::Server;
-use super::tally::Reason;
+use super::plan::{Mode, Plan};
+use super::tally::{Counts, Figures, Reason};
 use crate::stream::{Stream, is_for_later};
 
 /// How long a client that was refused may go on sending. If the connection were closed while it
@@ -23,6 +25,8 @@ pub(crate) struct Client {
     stream: Stream,
     protocol: Protocol,
     outgoing: Outgoing,
+    /// What follows that.
+    file: Option<Errand>,
     phase: Phase,
     waits_for: Wait,
     deadline: Option<Instant>,
@@ -33,6 +37,14 @@ enum Protocol {
     Echo,
     Discard,
     Http(Conversation),
+}
+
+/// A file that was asked for.
+#[derive(Debug)]
+enum Errand {
+    /// Nobody opens it yet.
+    Request(Box<FileRequest>),
+    Delivery(Box<Delivery>),
 }
 
 /// How far the connection is.
@@ -61,16 +73,22 @@ enum Wait {
 }
 
 /// What becomes of a connection after its turn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Next {
     Wait(Interest),
+    /// Open the file that was asked for, and then [`Client::have_opened`].
+    Open(Box<FileRequest>),
+    /// Read from the file: [`Client::read`], and then [`Client::have_read`].
+    Read,
     Close,
     Shed(Reason),
 }
 
-/// Whether there will be another turn.
+/// Whether there will be another turn, and after what.
 enum Progress {
     GoOn,
+    Open(Box<FileRequest>),
+    Read,
     Over,
 }
 
@@ -82,8 +100,10 @@ impl Client {
                 Mode::Echo | Mode::UdpEcho => Protocol::Echo,
                 Mode::Discard => Protocol::Discard,
                 Mode::Http => Protocol::Http(Conversation::default()),
+                Mode::Files => Protocol::Http(Conversation::new(Site::Files)),
             },
             outgoing: Outgoing::default(),
+            file: None,
             phase: Phase::Open,
             waits_for: Wait::Anything,
             deadline: None,
@@ -94,31 +114,86 @@ impl Client {
     pub(crate) fn turn(
         &mut self,
         readiness: &mut Readiness,
-        server: &Server,
+        plan: &Plan,
+        figures: &mut dyn FnMut(&mut Counts) -> Figures,
         desk: &mut Desk,
     ) -> Next {
-        match self.serve(readiness, server, desk) {
-            Ok(Progress::GoOn) => self.wait(server),
+        let outcome = self.serve(readiness, plan, figures, desk);
+        self.next(outcome, plan)
+    }
+
+    /// The file that was asked for is open, or cannot be opened.
+    pub(crate) fn have_opened(
+        &mut self,
+        request: &FileRequest,
+        file: Option<PortFile>,
+        found: Found,
+        plan: &Plan,
+    ) -> Next {
+        let answer = request.answer(found);
+        let outcome = match file {
+            Some(file) if !answer.body.is_empty() => {
+                self.file = Some(Errand::Delivery(Box::new(Delivery::new(file, answer))));
+                Ok(Progress::Read)
+            }
+            _ => self.send(&answer.head),
+        };
+        self.next(outcome, plan)
+    }
+
+    /// The memory to read into, and what makes the read of it.
+    pub(crate) fn read(
+        &mut self,
+    ) -> Option<(Vec<u8>, impl FnOnce(Buffer) -> FileOperation + use<>)> {
+        match &mut self.file {
+            Some(Errand::Delivery(delivery)) => Some(delivery.read()),
+            _ => None,
+        }
+    }
+
+    /// That read is over.
+    pub(crate) fn have_read(
+        &mut self,
+        memory: Vec<u8>,
+        count: io::Result<usize>,
+        plan: &Plan,
+    ) -> Next {
+        if let Some(Errand::Delivery(delivery)) = &mut self.file {
+            if delivery.have_read(memory, count).is_err() {
+                return self.shed(Reason::File);
+            }
+        }
+        let outcome = self.deliver();
+        self.next(outcome, plan)
+    }
+
+    fn next(&mut self, outcome: io::Result<Progress>, plan: &Plan) -> Next {
+        match outcome {
+            Ok(Progress::GoOn) => self.wait(plan),
+            Ok(Progress::Open(request)) => Next::Open(request),
+            Ok(Progress::Read) => Next::Read,
             Ok(Progress::Over) => Next::Close,
             Err(_) => self.shed(Reason::Reset),
         }
     }
 
     /// What it waits for now, and until when.
-    pub(crate) fn wait(&mut self, server: &Server) -> Next {
+    pub(crate) fn wait(&mut self, plan: &Plan) -> Next {
         let (waits_for, interest, time) = match (&self.protocol, self.phase) {
-            _ if !self.outgoing.is_empty() => (Wait::Taking, Interest::OUT, server.idle_timeout),
+            _ if !self.outgoing.is_empty() || self.file.is_some() => {
+                (Wait::Taking, Interest::OUT, plan.idle_timeout)
+            }
             (_, Phase::Lingering) => (Wait::End, Interest::IN, LINGER),
-            // There is a request to answer already. It waits for its turn, as the others do.
+            // There is a request to answer already. It is served after those that are ready now.
             (Protocol::Http(http), _) if http.has_more_in_hand() => {
-                (Wait::Request, Interest::OUT, server.idle_timeout)
+                (Wait::Request, Interest::OUT, plan.idle_timeout)
             }
             (Protocol::Http(http), _) if http.is_within_request() => {
-                (Wait::Request, Interest::IN, server.idle_timeout)
+                (Wait::Request, Interest::IN, plan.idle_timeout)
             }
-            _ => (Wait::Anything, Interest::IN, server.idle_timeout),
+            _ => (Wait::Anything, Interest::IN, plan.idle_timeout),
         };
-        let cut_off = server.cut_off();
+        let cut_off = plan.cut_off();
         if waits_for == Wait::Anything && cut_off.is_some() {
             return Next::Close;
         }
@@ -151,7 +226,8 @@ impl Client {
     fn serve(
         &mut self,
         readiness: &mut Readiness,
-        server: &Server,
+        plan: &Plan,
+        figures: &mut dyn FnMut(&mut Counts) -> Figures,
         desk: &mut Desk,
     ) -> io::Result<Progress> {
         if !self.outgoing.is_empty() {
@@ -162,14 +238,20 @@ impl Client {
             // Whatever it waits for next, it has the whole time for it.
             self.waits_for = Wait::Anything;
         }
+        if self.file.is_some() {
+            return self.deliver();
+        }
         if self.phase == Phase::Open {
             let progress = match self.protocol {
                 Protocol::Echo => self.echo(readiness, desk),
                 Protocol::Discard => self.discard(readiness, desk),
-                Protocol::Http(_) => self.converse(readiness, server, desk),
+                Protocol::Http(_) => self.converse(readiness, plan, figures, desk),
             }?;
-            if matches!(progress, Progress::Over) || !self.outgoing.is_empty() {
+            if !matches!(progress, Progress::GoOn) || !self.outgoing.is_empty() {
                 return Ok(progress);
+            }
+            if self.file.is_some() {
+                return self.deliver();
             }
         }
         match self.phase {
@@ -181,6 +263,44 @@ impl Client {
                 Ok(Progress::GoOn)
             }
             Phase::Lingering => self.discard(readiness, desk),
+        }
+    }
+
+    /// Nothing else is left to be sent. Send what was read of the file that was asked for, or have it opened.
+    fn deliver(&mut self) -> io::Result<Progress> {
+        let mut delivery = match self.file.take() {
+            None => return Ok(Progress::GoOn),
+            Some(Errand::Request(request)) => return Ok(Progress::Open(request)),
+            Some(Errand::Delivery(delivery)) => delivery,
+        };
+        delivery.send(&self.stream)?;
+        let progress = match delivery.stage() {
+            Stage::Over => return Ok(self.have_answered()),
+            Stage::Send => Progress::GoOn,
+            Stage::Read => {
+                // There is the whole time for each part.
+                self.waits_for = Wait::Anything;
+                Progress::Read
+            }
+        };
+        self.file = Some(Errand::Delivery(delivery));
+        Ok(progress)
+    }
+
+    /// Sends an answer that is no file.
+    fn send(&mut self, answer: &[u8]) -> io::Result<Progress> {
+        self.outgoing.send(&self.stream, answer)?;
+        match self.outgoing.is_empty() {
+            true => Ok(self.have_answered()),
+            false => Ok(Progress::GoOn),
+        }
+    }
+
+    fn have_answered(&mut self) -> Progress {
+        self.waits_for = Wait::Anything;
+        match self.phase {
+            Phase::Closing => Progress::Over,
+            _ => Progress::GoOn,
         }
     }
 
@@ -210,7 +330,8 @@ impl Client {
     fn converse(
         &mut self,
         readiness: &mut Readiness,
-        server: &Server,
+        plan: &Plan,
+        figures: &mut dyn FnMut(&mut Counts) -> Figures,
         desk: &mut Desk,
     ) -> io::Result<Progress> {
         let Protocol::Http(http) = &mut self.protocol else {
@@ -227,11 +348,11 @@ impl Client {
         desk.answers.clear();
         let counts = &mut desk.counts;
         let mut stats = |requests| {
-            let mut figures = server.figures_with(counts);
+            let mut figures = figures(counts);
             figures.counts.requests += requests;
             serde_json::to_string(&figures).unwrap_or_default()
         };
-        let is_ending = server.cut_off().is_some();
+        let is_ending = plan.cut_off().is_some();
         let heard = http.hear(
             &desk.input[..length],
             &mut desk.answers,
@@ -239,6 +360,7 @@ impl Client {
             &mut stats,
         );
         desk.counts.requests += heard.requests;
+        self.file = heard.file.map(Errand::Request);
         if heard.requests > 0 {
             // The next request has the whole time, even if it has begun.
             self.waits_for = Wait::Anything;

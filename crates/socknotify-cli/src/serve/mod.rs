@@ -1,33 +1,37 @@
 //! `socknotify serve`: a server on one port and many threads.
 //!
-//! Whatever a thread holds is its own: a [`client`] comes out of the port with a notification, gets
-//! one bounded turn, and goes back with a deadline. All threads run the same loop
-//! ([`server`]); the main thread shows figures and waits for the signal to end ([`watch`]).
+//! A notification moves a [`client`] out of the port, to one thread. That thread serves it once, for a bounded
+//! amount of work, and arms it again with a deadline. All threads run the same loop ([`server`]); the main
+//! thread shows figures and waits for the signal to end ([`watch`]).
 
 mod client;
 mod datagrams;
+mod delivery;
 mod desk;
 mod http;
 mod listen;
 mod outgoing;
+mod plan;
+mod root;
 mod server;
 mod tally;
 mod watch;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
-
-use clap::ValueEnum;
 
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
 use crate::signals::Signals;
 use crate::{descriptors, output};
+use plan::{Mode, Plan};
+use root::Root;
 use server::Server;
 
-/// Serve clients on one port and many threads: echo, discard or HTTP on streams, echo of datagrams
+/// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
 ///
 /// Prints `listening on ADDRESS`, and a summary at the end. Ctrl-C drains: nothing is accepted any
 /// more, what has begun is finished, and then the program ends. A second Ctrl-C ends it at once.
@@ -41,6 +45,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     mode: Mode,
 
+    /// The directory whose files are served with --mode files. Nothing outside of it is, by whatever path or link
+    #[arg(long, value_name = "DIRECTORY", required_if_eq("mode", "files"))]
+    root: Option<PathBuf>,
+
     /// Threads that serve [default: two for each one that may run]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
@@ -48,22 +56,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     port: PortOptions,
 
-    /// How long a client may send nothing before it is closed; an HTTP request has to be there in full,
-    /// and what is sent to a client has to be taken, within the same time
+    /// Close a client that sends nothing for this long; an HTTP request has to be complete, and a client has
+    /// to receive what it is sent, within the same time
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// Send everything back
-    Echo,
-    /// Receive everything, and answer nothing
-    Discard,
-    /// HTTP/1.1 with one small answer for everything, and figures at /stats
-    Http,
-    /// Send each UDP datagram back to where it has come from
-    UdpEcho,
 }
 
 /// Serves until a signal ends it. True if nothing went wrong.
@@ -71,10 +67,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
     // Before anybody is told that it listens: whoever is may send a signal.
     let signals = Signals::catch()?;
+    let root = arguments.root.as_deref().map(|path| {
+        Root::open_at(path).map_err(|error| format!("open {}: {error}", path.display()))
+    });
     let server = Server::new(
         arguments.port.build()?,
-        arguments.mode,
-        arguments.idle_timeout,
+        Plan::new(arguments.mode, arguments.idle_timeout, root.transpose()?),
     );
     let bound = server
         .listen(&arguments.listen)

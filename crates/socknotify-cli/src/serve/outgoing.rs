@@ -39,7 +39,7 @@ impl Outgoing {
 }
 
 /// Sends once. Whatever is left after that waits for its turn.
-fn send_some(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+pub(crate) fn send_some(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
     match stream.write(bytes) {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
         Err(error) if is_for_later(&error) => Ok(0),

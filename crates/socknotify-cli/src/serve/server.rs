@@ -1,20 +1,24 @@
 //! The server: one port, and the loop that each of its threads runs.
 
+use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use socknotify::owned::{
-    BorrowedSocket, Event, Held, Listen, Listening, Port, SharedTrigger, Source, Worker,
+    BorrowedSocket, Buffer, Event, FileCompletion, Held, Listen, Listening, Port, SharedTrigger,
+    Source, Worker,
 };
 use socknotify::{CompletionPort, Error, EventFilter, Snapshot};
 
-use super::Mode;
 use super::client::{Client, Next};
 use super::datagrams;
 use super::desk::Desk;
+use super::http::{FileRequest, Found};
 use super::listen::{Bound, Listener};
+use super::plan::Plan;
+use super::root;
 use super::tally::{Counts, Figures, Reason, Tally};
 use crate::endpoint::Endpoint;
 use crate::stream::Stream;
@@ -42,29 +46,49 @@ impl Source for Peer {
     }
 }
 
+/// A helper thread has opened a file for a client.
+struct Opened {
+    held: Held<Peer>,
+    request: Box<FileRequest>,
+    file: io::Result<File>,
+}
+
+/// A client whose file is being read: it goes with the memory that is read into, and comes back with it.
+struct Reading {
+    held: Held<Peer>,
+    memory: Vec<u8>,
+}
+
+impl AsRef<[u8]> for Reading {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl AsMut<[u8]> for Reading {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+}
+
 pub(crate) struct Server {
-    port: Port<Peer>,
-    mode: Mode,
-    pub(crate) idle_timeout: Duration,
+    port: Port<Peer, Opened>,
+    pub(crate) plan: Plan,
     tally: Tally,
-    /// When what is still being finished is cut off. Set when the end begins.
-    cut_off: OnceLock<Instant>,
 }
 
 impl Server {
-    pub(crate) fn new(port: CompletionPort, mode: Mode, idle_timeout: Duration) -> Self {
+    pub(crate) fn new(port: CompletionPort, plan: Plan) -> Self {
         Server {
             port: Port::from(port),
-            mode,
-            idle_timeout,
+            plan,
             tally: Tally::default(),
-            cut_off: OnceLock::new(),
         }
     }
 
     /// Listens there, for what the mode is about.
     pub(crate) fn listen(&self, endpoint: &Endpoint) -> io::Result<Bound> {
-        let (listener, bound) = Bound::bind(endpoint, self.mode == Mode::UdpEcho)?;
+        let (listener, bound) = Bound::bind(endpoint, self.plan.mode.is_datagrams())?;
         match listener {
             Listener::Tcp(listener) => self.accept_from(listener)?,
             #[cfg(unix)]
@@ -79,17 +103,12 @@ impl Server {
     }
 
     fn accept_from<L: Listen<Stream: Into<Stream>>>(&self, listener: L) -> io::Result<()> {
-        let mode = self.mode;
+        let mode = self.plan.mode;
         let listening = Listening::reporting().batch(ACCEPT);
         self.port.listen(listener, listening, move |stream, _| {
             Peer::Client(Client::new(stream, mode))
         })?;
         Ok(())
-    }
-
-    /// Whether it has clients that connect.
-    pub(crate) fn has_connections(&self) -> bool {
-        self.mode != Mode::UdpEcho
     }
 
     pub(crate) fn places(&self) -> usize {
@@ -100,14 +119,9 @@ impl Server {
         self.port.snapshot()
     }
 
-    /// When everything has to be over, once the end has begun.
-    pub(crate) fn cut_off(&self) -> Option<Instant> {
-        self.cut_off.get().copied()
-    }
-
-    /// Stop accepting, let go who is idle, and finish what has begun within this time.
+    /// Stop accepting, close idle clients, and finish what has begun within this time.
     pub(crate) fn drain(&self, time: Duration) {
-        self.cut_off.get_or_init(|| Instant::now() + time);
+        self.plan.drain_within(time);
         self.port.drain(time);
     }
 
@@ -116,7 +130,7 @@ impl Server {
         drop(self.port.close());
     }
 
-    /// What was counted so far. What a thread counts in a turn is added at its end.
+    /// What was counted so far. A thread adds its own counts before it dequeues again.
     pub(crate) fn figures(&self) -> Figures {
         Figures {
             open: self.port.connections(),
@@ -124,8 +138,8 @@ impl Server {
         }
     }
 
-    /// The same, with what this thread has counted in its turn.
-    pub(crate) fn figures_with(&self, counts: &mut Counts) -> Figures {
+    /// The same, with what this thread has counted since.
+    fn figures_with(&self, counts: &mut Counts) -> Figures {
         self.tally.collect(counts);
         self.figures()
     }
@@ -148,23 +162,38 @@ impl Server {
         }
     }
 
-    fn see_to(&self, event: Event<Peer>, worker: &mut Worker<Peer>, desk: &mut Desk) {
+    fn see_to(
+        &self,
+        event: Event<Peer, Opened>,
+        worker: &mut Worker<Peer, Opened>,
+        desk: &mut Desk,
+    ) {
         let (mut held, turn) = match event {
             Event::Ready(held, _) => (held, Turn::Serve),
             Event::TimedOut(held) => (held, Turn::End),
-            // The end has begun. A request that has come by now is still answered.
+            // A request that has come by now is still answered.
             Event::Draining(held) => (held, Turn::Serve),
             Event::Accepted(held) => (held, Turn::Begin),
             Event::Refused(held, _) => {
-                return go_on(held, Next::Shed(Reason::Refused), worker, desk);
+                return self.go_on(held, Next::Shed(Reason::Refused), worker, desk);
             }
+            Event::Message(opened) => {
+                let Opened {
+                    mut held,
+                    request,
+                    file,
+                } = opened;
+                let next = self.have_opened(&mut held, &request, file);
+                return self.go_on(held, next, worker, desk);
+            }
+            Event::Completed(done) => return self.have_read(done, worker, desk),
             Event::Shared(peer, _) => {
                 if let Peer::Datagrams(socket) = &*peer {
                     datagrams::echo(socket, desk);
                 }
                 return;
             }
-            // Nothing is cancelled, and there are no messages. A listener that rests goes on by itself.
+            // Nothing is cancelled. A listener that pauses resumes by itself.
             _ => return,
         };
         let (Peer::Client(client), readiness) = held.split() else {
@@ -173,12 +202,102 @@ impl Server {
         let next = match turn {
             Turn::Begin => {
                 desk.counts.accepted += 1;
-                client.wait(self)
+                client.wait(&self.plan)
             }
-            Turn::Serve => client.turn(readiness, self, desk),
+            Turn::Serve => {
+                let mut figures = |counts: &mut _| self.figures_with(counts);
+                client.turn(readiness, &self.plan, &mut figures, desk)
+            }
             Turn::End => client.overdue(),
         };
-        go_on(held, next, worker, desk);
+        self.go_on(held, next, worker, desk);
+    }
+
+    fn go_on(
+        &self,
+        mut held: Held<Peer>,
+        mut next: Next,
+        worker: &mut Worker<Peer, Opened>,
+        desk: &mut Desk,
+    ) {
+        loop {
+            match next {
+                Next::Wait(interest) => return worker.arm(held, interest),
+                // What is dropped is closed.
+                Next::Shed(reason) => return desk.counts.shed.count(reason),
+                Next::Close => return,
+                Next::Read => return read(held, worker),
+                Next::Open(request) => match self.open_at_once(&request) {
+                    Some(file) => next = self.have_opened(&mut held, &request, file),
+                    None => return self.open(held, request),
+                },
+            }
+        }
+    }
+
+    /// Opens a file, if that does not block.
+    fn open_at_once(&self, request: &FileRequest) -> Option<io::Result<File>> {
+        match (&self.plan.root, request.path()) {
+            (Some(root), Some(path)) => root.open_at_once(path),
+            _ => Some(Err(io::ErrorKind::NotFound.into())),
+        }
+    }
+
+    /// Has a helper thread open a file.
+    fn open(&self, held: Held<Peer>, request: Box<FileRequest>) {
+        let root = self.plan.root.clone();
+        // What comes back is dropped, and so closed: there are no threads, or the port is closed.
+        let _ = self.port.run(move || {
+            let file = match (root, request.path()) {
+                (Some(root), Some(path)) => root.open(path),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            };
+            Opened {
+                held,
+                request,
+                file,
+            }
+        });
+    }
+
+    fn have_opened(
+        &self,
+        held: &mut Held<Peer>,
+        request: &FileRequest,
+        file: io::Result<File>,
+    ) -> Next {
+        let Peer::Client(client) = &mut **held else {
+            return Next::Close;
+        };
+        let (file, found) = root::examine(file);
+        match file.map(|file| self.port.adopt_file(file)).transpose() {
+            Ok(file) => client.have_opened(request, file, found, &self.plan),
+            Err(_) => client.have_opened(request, None, Found::Nothing, &self.plan),
+        }
+    }
+
+    fn have_read(&self, done: FileCompletion, worker: &mut Worker<Peer, Opened>, desk: &mut Desk) {
+        let Ok(reading) = done.buffer.into_owner::<Reading>() else {
+            return;
+        };
+        let Reading { mut held, memory } = *reading;
+        let Peer::Client(client) = &mut *held else {
+            return;
+        };
+        let next = client.have_read(memory, done.result, &self.plan);
+        self.go_on(held, next, worker, desk);
+    }
+}
+
+/// Begins to read from the file that this client gets.
+fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, Opened>) {
+    let Peer::Client(client) = &mut *held else {
+        return;
+    };
+    if let Some((memory, operation)) = client.read() {
+        let reading = Box::new(Reading { held, memory });
+        // What comes back is dropped, and so closed: the port is closed.
+        let _ = worker.begin(operation(Buffer::from_owner(reading)));
     }
 }
 
@@ -187,13 +306,4 @@ enum Turn {
     Begin,
     Serve,
     End,
-}
-
-fn go_on(held: Held<Peer>, next: Next, worker: &mut Worker<Peer>, desk: &mut Desk) {
-    match next {
-        Next::Wait(interest) => worker.arm(held, interest),
-        // What is dropped is closed.
-        Next::Shed(reason) => desk.counts.shed.count(reason),
-        Next::Close => {}
-    }
 }

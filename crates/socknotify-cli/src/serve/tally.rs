@@ -20,6 +20,8 @@ pub(crate) enum Reason {
     Reset,
     /// The system would not watch it.
     Refused,
+    /// A file could not be read, or became shorter while it was sent.
+    File,
 }
 
 /// Numbers that all threads count, or that one of them has counted for itself.
@@ -41,6 +43,7 @@ pub(crate) struct Shed {
     too_large: u64,
     reset: u64,
     refused: u64,
+    file: u64,
 }
 
 impl Shed {
@@ -52,16 +55,23 @@ impl Shed {
             Reason::TooLarge => &mut self.too_large,
             Reason::Reset => &mut self.reset,
             Reason::Refused => &mut self.refused,
+            Reason::File => &mut self.file,
         } += 1;
     }
 
     fn total(&self) -> u64 {
-        self.idle + self.slow + self.garbage + self.too_large + self.reset + self.refused
+        self.idle
+            + self.slow
+            + self.garbage
+            + self.too_large
+            + self.reset
+            + self.refused
+            + self.file
     }
 }
 
 impl Counts {
-    const NUMBERS: usize = 10;
+    const NUMBERS: usize = 11;
 
     fn numbers(&mut self) -> [&mut u64; Self::NUMBERS] {
         let Shed {
@@ -71,6 +81,7 @@ impl Counts {
             too_large,
             reset,
             refused,
+            file,
         } = &mut self.shed;
         [
             &mut self.accepted,
@@ -83,6 +94,7 @@ impl Counts {
             too_large,
             reset,
             refused,
+            file,
         ]
     }
 }
@@ -142,6 +154,7 @@ impl fmt::Display for Figures {
             ("too large", shed.too_large),
             ("reset", shed.reset),
             ("refused", shed.refused),
+            ("file", shed.file),
         ];
         for (reason, count) in reasons.into_iter().filter(|&(_, count)| count > 0) {
             write!(f, "\n  {reason:<12} {count:>12}")?;

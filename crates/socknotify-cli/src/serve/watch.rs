@@ -30,7 +30,7 @@ pub(crate) fn until_the_end(
     let mut line = LiveLine::new(is_shown, threads.len());
     while !threads.iter().any(ScopedJoinHandle::is_finished) {
         thread::sleep(TICK);
-        if server.cut_off().is_none() && signals.have_come() {
+        if server.plan.cut_off().is_none() && signals.have_come() {
             // When that is over, the threads end.
             server.drain(GRACE);
         }
@@ -86,7 +86,7 @@ impl LiveLine {
         if self.bar.is_hidden() {
             return;
         }
-        if let Some(cut_off) = server.cut_off() {
+        if let Some(cut_off) = server.plan.cut_off() {
             let left = cut_off.saturating_duration_since(Instant::now());
             let line = draining(server.figures().open, left);
             if self.bar.message() != line {
@@ -107,7 +107,7 @@ impl LiveLine {
         let requests = now.requests - self.before.requests;
         let notifications = now.notifications - self.before.notifications;
         let dequeues = now.dequeues - self.before.dequeues;
-        let open = match server.has_connections() {
+        let open = match !server.plan.mode.is_datagrams() {
             true => connections(figures.open) + ", ",
             false => String::new(),
         };

@@ -1,9 +1,12 @@
 //! Unix.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,6 +17,35 @@ use crate::descriptors::Limits;
 
 /// Errors that say that no descriptor is left, for this process or for the whole system.
 pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
+
+/// What a file to be served is opened with. What is a pipe must not keep the thread until somebody writes to it.
+pub(crate) const OPEN_FLAGS: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits() as i32;
+
+/// `openat2` — Opens a file beneath a directory, if the kernel has in memory what it needs for that.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_at_once(root: impl AsFd, path: &str) -> Option<io::Result<File>> {
+    use rustix::fs::{Mode, ResolveFlags, openat2};
+
+    let flags = OFlags::from_bits_retain(OPEN_FLAGS as _) | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+    match openat2(root, path, flags, Mode::empty(), resolve) {
+        Ok(file) => Some(Ok(file.into())),
+        Err(Errno::NOENT) => Some(Err(io::ErrorKind::NotFound.into())),
+        // It is not in memory, or the kernel is older than the call or the flag. Whatever else it is, it is again.
+        Err(_) => None,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn open_at_once(_root: impl AsFd, _path: &str) -> Option<io::Result<File>> {
+    None
+}
+
+/// Undoes what it was opened with: an operation on a file waits for the disk.
+pub(crate) fn make_blocking(file: &File) -> io::Result<()> {
+    let flags = fcntl_getfl(file)?;
+    Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
+}
 
 pub(crate) fn name() -> System {
     let system = rustix::system::uname();

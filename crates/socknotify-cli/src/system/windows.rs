@@ -1,5 +1,6 @@
 //! Windows, whose handles have no limit that a program comes near.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,18 @@ use crate::descriptors::Limits;
 
 /// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
 pub(crate) const USED_UP: [i32; 2] = [10024, 4];
+
+/// What a file to be served is opened with: `FILE_FLAG_OVERLAPPED`
+pub(crate) const OPEN_FLAGS: u32 = 0x4000_0000;
+
+/// No call promises not to block.
+pub(crate) fn open_at_once<D>(_root: D, _path: &str) -> Option<io::Result<File>> {
+    None
+}
+
+pub(crate) fn make_blocking(_file: &File) -> io::Result<()> {
+    Ok(())
+}
 
 pub(crate) fn name() -> System {
     let OsVersion {

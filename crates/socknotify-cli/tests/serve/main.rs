@@ -6,6 +6,7 @@ mod abuse;
 mod clients;
 mod datagrams;
 mod drain;
+mod files;
 mod http;
 mod load;
 mod program;

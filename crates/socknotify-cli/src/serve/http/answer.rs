@@ -10,18 +10,15 @@ pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Appends the answer to a request.
 pub(super) fn write(
     out: &mut Vec<u8>,
-    request: &Request,
-    persists: bool,
+    method: Method,
+    target: &Target,
+    connection: &str,
     stats: impl FnOnce() -> String,
 ) {
-    let connection = match (persists, request.is_version_1_0) {
-        (false, _) => "Connection: close\r\n",
-        (true, true) => "Connection: keep-alive\r\n",
-        (true, false) => "",
-    };
-    let is_head = request.method == Method::Head;
-    match (request.method, request.target) {
-        (Method::Other, _) => {
+    let is_head = method == Method::Head;
+    match (method, target) {
+        // Files are answered elsewhere.
+        (Method::Other, _) | (_, Target::File(_)) => {
             let headers = format!("Allow: GET, HEAD\r\n{connection}");
             write_parts(out, "405 Method Not Allowed", &headers, "", false);
         }
@@ -33,6 +30,15 @@ pub(super) fn write(
             let kind = "Content-Type: application/json\r\nCache-Control: no-store\r\n";
             write_with_kind(out, kind, connection, &stats(), is_head);
         }
+    }
+}
+
+/// The header line that says whether the connection is to be used again.
+pub(super) fn connection(request: &Request, persists: bool) -> &'static str {
+    match (persists, request.is_version_1_0) {
+        (false, _) => "Connection: close\r\n",
+        (true, true) => "Connection: keep-alive\r\n",
+        (true, false) => "",
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::super::tally::Reason;
 use super::answer;
-use super::request::{self, Refusal, Request};
+use super::file::FileRequest;
+use super::request::{self, Method, Refusal, Request, Site, Target};
 
 /// When there are so many bytes of answers, the next request waits until they are sent.
 const ANSWERS_LIMIT: usize = 64 * 1024;
@@ -10,6 +11,7 @@ const ANSWERS_LIMIT: usize = 64 * 1024;
 /// Where a client is. Between requests it has no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
+    site: Site,
     /// What has come of the next request.
     kept: Vec<u8>,
     /// Whether there may be a whole request in what is kept.
@@ -28,6 +30,8 @@ struct Body {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) requests: u64,
+    /// The last of these requests is for a file. The next one is heard when this one is answered.
+    pub(crate) file: Option<Box<FileRequest>>,
     pub(crate) ending: Option<Ending>,
 }
 
@@ -40,6 +44,13 @@ pub(crate) enum Ending {
 }
 
 impl Conversation {
+    pub(crate) fn new(site: Site) -> Self {
+        Conversation {
+            site,
+            ..Conversation::default()
+        }
+    }
+
     /// Whether there is something to hear without a receive.
     pub(crate) fn has_more_in_hand(&self) -> bool {
         self.has_more_in_hand
@@ -86,9 +97,21 @@ impl Conversation {
             };
             let persists = complete.persists && !(is_ending && rest.is_empty());
             heard.requests += 1;
-            answer::write(answers, &complete, persists, || stats(heard.requests));
             if !persists {
                 heard.ending = Some(Ending::Wanted);
+            }
+            let connection = answer::connection(&complete, persists);
+            match (complete.method, complete.target) {
+                (Method::Get | Method::Head, Target::File(mut file)) => {
+                    file.connection = connection;
+                    heard.file = Some(file);
+                    self.has_more_in_hand = !rest.is_empty();
+                    break;
+                }
+                (method, target) => {
+                    let stats = || stats(heard.requests);
+                    answer::write(answers, method, &target, connection, stats);
+                }
             }
         }
         self.keep(rest, heard.ending);
@@ -105,7 +128,7 @@ impl Conversation {
             if rest.is_empty() {
                 return Ok(None);
             }
-            let Some((request, length)) = request::parse(rest)? else {
+            let Some((request, length)) = request::parse(rest, self.site)? else {
                 return Ok(None);
             };
             *rest = &rest[length..];

@@ -1,9 +1,13 @@
-//! HTTP/1.1, as far as a server needs it that has one small answer.
+//! HTTP/1.1, as far as a server needs it that has one small answer, or files.
 //!
 //! Nothing here knows of sockets: bytes come in, answers come out.
 
 mod answer;
 mod conversation;
+mod file;
+mod range;
 mod request;
 
 pub(crate) use conversation::{Conversation, Ending};
+pub(crate) use file::{Answer, FileRequest, Found};
+pub(crate) use request::Site;

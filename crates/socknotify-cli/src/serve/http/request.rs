@@ -2,14 +2,25 @@
 
 use httparse::{Header, Status};
 
+use super::file::FileRequest;
+
 /// The largest head that is read.
 pub(super) const HEAD_LIMIT: usize = 16 * 1024;
 
 /// The most header lines that are read.
 const HEADERS: usize = 100;
 
+/// What a server has to give.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// A small answer, and figures.
+    #[default]
+    Small,
+    Files,
+}
+
 /// What matters of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: Method,
     pub(super) target: Target,
@@ -28,10 +39,11 @@ pub(super) enum Method {
     Other,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Hello,
     Stats,
+    File(Box<FileRequest>),
 }
 
 /// Why a request is not answered. The connection ends with it: nobody knows where the next one begins.
@@ -45,12 +57,12 @@ pub(super) enum Refusal {
 
 /// The request at the beginning of these bytes, and how long its head is. `None` if it is not there in
 /// full.
-pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
+pub(super) fn parse(bytes: &[u8], site: Site) -> Result<Option<(Request, usize)>, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(bytes) {
         Ok(Status::Complete(length)) if length <= HEAD_LIMIT => {
-            let request = understand(&parsed)?;
+            let request = understand(&parsed, site)?;
             Ok(Some((request, length)))
         }
         Ok(Status::Partial) if bytes.len() < HEAD_LIMIT => Ok(None),
@@ -59,7 +71,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
     }
 }
 
-fn understand(parsed: &httparse::Request<'_, '_>) -> Result<Request, Refusal> {
+fn understand(parsed: &httparse::Request<'_, '_>, site: Site) -> Result<Request, Refusal> {
     let is_version_1_0 = parsed.version == Some(0);
     let mut hosts = 0;
     let mut length = None;
@@ -102,6 +114,7 @@ fn understand(parsed: &httparse::Request<'_, '_>) -> Result<Request, Refusal> {
             _ => Method::Other,
         },
         target: match parsed.path.and_then(|path| path.split('?').next()) {
+            _ if site == Site::Files => Target::File(Box::new(FileRequest::new(parsed))),
             Some("/stats") => Target::Stats,
             _ => Target::Hello,
         },
@@ -136,11 +149,11 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> Option<Refusal> {
-        parse(text.as_bytes()).err()
+        parse(text.as_bytes(), Site::Small).err()
     }
 
     fn request(text: &str) -> Request {
-        match parse(text.as_bytes()) {
+        match parse(text.as_bytes(), Site::Small) {
             Ok(Some((request, length))) => {
                 assert_eq!(length, text.len());
                 request
@@ -153,7 +166,7 @@ mod tests {
     fn a_request_is_there_when_its_last_byte_is() {
         let text = "GET /a HTTP/1.1\r\nHost: b\r\n\r\n";
         for length in 0..text.len() {
-            assert_eq!(parse(&text.as_bytes()[..length]), Ok(None));
+            assert_eq!(parse(&text.as_bytes()[..length], Site::Small), Ok(None));
         }
         assert!(request(text).persists);
     }

@@ -1,0 +1,58 @@
+//! What holds for all clients of a server.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+
+use super::root::Root;
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    pub(crate) idle_timeout: Duration,
+    /// Where the files are that are served.
+    pub(crate) root: Option<Arc<Root>>,
+    cut_off: OnceLock<Instant>,
+}
+
+impl Plan {
+    pub(crate) fn new(mode: Mode, idle_timeout: Duration, root: Option<Root>) -> Self {
+        Plan {
+            mode,
+            idle_timeout,
+            root: root.map(Arc::new),
+            cut_off: OnceLock::new(),
+        }
+    }
+
+    /// When the server closes what is not finished: `None` until it drains.
+    pub(crate) fn cut_off(&self) -> Option<Instant> {
+        self.cut_off.get().copied()
+    }
+
+    /// The server drains from now on, for at most this time.
+    pub(crate) fn drain_within(&self, time: Duration) {
+        self.cut_off.get_or_init(|| Instant::now() + time);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Send everything back
+    Echo,
+    /// Receive everything, and answer nothing
+    Discard,
+    /// HTTP/1.1 with one small answer for everything, and figures at /stats
+    Http,
+    /// HTTP/1.1 with the files beneath --root: ranges, and index.html for a path that ends in a slash
+    Files,
+    /// Send each UDP datagram back to its sender
+    UdpEcho,
+}
+
+impl Mode {
+    pub(crate) fn is_datagrams(self) -> bool {
+        self == Mode::UdpEcho
+    }
+}

@@ -1,0 +1,474 @@
+//! Files over HTTP.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::thread;
+
+use tempfile::TempDir;
+
+use crate::clients::{Answer, HttpClient};
+use crate::program::{PROGRAM, Server, eventually};
+
+/// More than one read takes, and no multiple of it.
+const LARGE: usize = 3_000_001;
+
+/// More than the kernel keeps for a client that does not read.
+const HUGE: u64 = 256 << 20;
+
+/// A server and its root, which is in a directory beside files that are nobody's business.
+struct Site {
+    server: Server,
+    directory: TempDir,
+}
+
+impl Site {
+    fn new(arguments: &[&str]) -> io::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let root = directory.path().join("root");
+        fs::create_dir_all(root.join("below"))?;
+        fs::write(directory.path().join("secret.txt"), "secret")?;
+        fs::write(root.join("small.txt"), "0123456789")?;
+        fs::write(root.join("empty"), "")?;
+        fs::write(root.join("index.html"), "<p>root")?;
+        fs::write(root.join("below/index.html"), "<p>below")?;
+        fs::write(root.join("large.css"), large())?;
+        let arguments = [&["--root", root.to_str().expect("a name")], arguments].concat();
+        let server = Server::start("files", &arguments)?;
+        Ok(Site { server, directory })
+    }
+
+    fn root(&self) -> std::path::PathBuf {
+        self.directory.path().join("root")
+    }
+
+    fn client(&self) -> io::Result<HttpClient> {
+        HttpClient::connect(self.server.address)
+    }
+
+    /// A file whose bytes are all zero.
+    fn huge(&self) -> io::Result<File> {
+        let file = File::create(self.root().join("huge"))?;
+        file.set_len(HUGE)?;
+        Ok(file)
+    }
+}
+
+/// Text in which each part differs from the others.
+fn large() -> String {
+    let mut text: String = (0..)
+        .map(|line| format!("{line}\n"))
+        .take(LARGE / 8)
+        .collect();
+    text.push_str(&"x".repeat(LARGE - text.len()));
+    text
+}
+
+fn request(method: &str, target: &str, headers: &str) -> String {
+    format!("{method} {target} HTTP/1.1\r\nHost: a\r\n{headers}\r\n")
+}
+
+fn get(client: &mut HttpClient, target: &str, headers: &str) -> io::Result<Answer> {
+    client.request(&request("GET", target, headers))
+}
+
+#[test]
+fn files_have_their_bytes_their_length_and_their_type() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let mut client = site.client()?;
+    let large = large();
+    for (target, kind, body) in [
+        ("/small.txt", "text/plain", "0123456789"),
+        ("/small.txt?query", "text/plain", "0123456789"),
+        ("/%73mall%2Etxt", "text/plain", "0123456789"),
+        ("/empty", "application/octet-stream", ""),
+        ("/", "text/html", "<p>root"),
+        ("/below/", "text/html", "<p>below"),
+        ("http://a/below/./index.html", "text/html", "<p>below"),
+        ("/large.css", "text/css", &*large),
+    ] {
+        let answer = get(&mut client, target, "")?;
+        assert_eq!(answer.status, 200, "{target}");
+        assert!(answer.has(&format!("Content-Type: {kind}")), "{answer:?}");
+        assert!(answer.has(&format!("Content-Length: {}", body.len())));
+        assert!(answer.body == body, "{target}");
+    }
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_client_gets_the_part_that_it_asks_for() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let mut client = site.client()?;
+    let large = large();
+    for (range, part) in [
+        ("0-0", 0..1),
+        ("100-", 100..LARGE),
+        ("1000-1999999", 1000..2_000_000),
+        ("-7", LARGE - 7..LARGE),
+        ("-99999999", 0..LARGE),
+    ] {
+        let answer = get(
+            &mut client,
+            "/large.css",
+            &format!("Range: bytes={range}\r\n"),
+        )?;
+        assert_eq!(answer.status, 206, "{range}");
+        let header = format!(
+            "Content-Range: bytes {}-{}/{LARGE}",
+            part.start,
+            part.end - 1
+        );
+        assert!(answer.has(&header), "{range}: {:?}", answer.headers);
+        assert!(answer.body == large[part], "{range}");
+    }
+    let answer = get(&mut client, "/small.txt", "Range: bytes=10-\r\n")?;
+    assert!(
+        answer.status == 416 && answer.has("Content-Range: bytes */10"),
+        "{answer:?}"
+    );
+    for ignored in ["bytes=0-1,3-4", "bytes=4-2", "lines=1-2"] {
+        let answer = get(&mut client, "/small.txt", &format!("Range: {ignored}\r\n"))?;
+        assert_eq!((answer.status, &*answer.body), (200, "0123456789"));
+    }
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_head_comes_without_a_body_and_a_file_that_has_not_changed_not_at_all() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let mut client = site.client()?;
+    client.send(&request("HEAD", "/large.css", "Range: bytes=0-1\r\n"))?;
+    let answer = client.head()?;
+    assert!(answer.status == 200 && answer.has(&format!("Content-Length: {LARGE}")));
+    let modified = answer
+        .headers
+        .iter()
+        .find_map(|header| header.strip_prefix("Last-Modified: "))
+        .expect("the file has a time");
+    client.send(&request(
+        "GET",
+        "/large.css",
+        &format!("If-Modified-Since: {modified}\r\n"),
+    ))?;
+    assert_eq!(client.head()?.status, 304);
+    let before = "If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+    assert_eq!(get(&mut client, "/small.txt", before)?.body, "0123456789");
+    let answer = client.request(&request("DELETE", "/small.txt", ""))?;
+    assert!(
+        answer.status == 405 && answer.has("Allow: GET, HEAD"),
+        "{answer:?}"
+    );
+    assert_eq!(get(&mut client, "/small.txt", "")?.body, "0123456789");
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn no_path_leads_out_of_the_root() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let secret = site.directory.path().join("secret.txt");
+    let mut client = site.client()?;
+    for target in [
+        "/../secret.txt",
+        "/below/../../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/..%2fsecret.txt",
+        "/..%5csecret.txt",
+        "/below/%2E./..%2Fsecret.txt",
+        "//../secret.txt",
+        &format!("/{}", secret.display()),
+        &format!("//{}", secret.display()),
+        &format!("/%2f{}", secret.display()),
+        "/nothing",
+        "/small.txt/",
+        "/small.txt/small.txt",
+        "/below",
+        "/small.txt%00",
+        "*",
+        &format!("/{}", "a".repeat(5000)),
+    ] {
+        let answer = get(&mut client, target, "")?;
+        assert_eq!((answer.status, &*answer.body), (404, ""), "{target}");
+    }
+    site.server.stop()?;
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn no_link_leads_out_of_the_root() -> io::Result<()> {
+    use std::os::unix::fs::symlink;
+
+    let site = Site::new(&[])?;
+    let (root, outside) = (site.root(), site.directory.path());
+    symlink(outside.join("secret.txt"), root.join("absolute"))?;
+    symlink("../secret.txt", root.join("relative"))?;
+    symlink(outside, root.join("directory"))?;
+    symlink("..", root.join("up"))?;
+    symlink("loop", root.join("loop"))?;
+    symlink(root.join("small.txt"), root.join("inside-but-absolute"))?;
+    symlink("below/../small.txt", root.join("within"))?;
+    let mut client = site.client()?;
+    for target in [
+        "/absolute",
+        "/relative",
+        "/directory/secret.txt",
+        "/up/secret.txt",
+        "/up/root/small.txt",
+        "/loop",
+        "/inside-but-absolute",
+    ] {
+        let answer = get(&mut client, target, "")?;
+        assert_eq!((answer.status, &*answer.body), (404, ""), "{target}");
+    }
+    assert_eq!(get(&mut client, "/within", "")?.body, "0123456789");
+    site.server.stop()?;
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_served_and_keeps_nobody() -> io::Result<()> {
+    let site = Site::new(&["--threads", "1"])?;
+    let pipe = site.root().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status()?;
+    assert!(made.success());
+    let _socket = std::os::unix::net::UnixListener::bind(site.root().join("socket"))?;
+    let mut client = site.client()?;
+    for target in ["/pipe", "/socket", "/below"] {
+        assert_eq!(get(&mut client, target, "")?.status, 404, "{target}");
+    }
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn requests_that_follow_each_other_are_answered_in_order() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let mut client = site.client()?;
+    let targets = [
+        "/small.txt",
+        "/nothing",
+        "/large.css",
+        "/",
+        "/empty",
+        "/below/",
+    ];
+    let mut requests: String = targets.map(|target| request("GET", target, "")).concat();
+    requests.push_str(&request("POST", "/", "Content-Length: 3\r\n"));
+    requests.push_str("abc");
+    requests.push_str(&request("GET", "/small.txt", "Connection: close\r\n"));
+    client.send(&requests)?;
+    let large = large();
+    for (status, body) in [
+        (200, "0123456789"),
+        (404, ""),
+        (200, &*large),
+        (200, "<p>root"),
+        (200, ""),
+        (200, "<p>below"),
+        (405, ""),
+    ] {
+        let answer = client.answer()?;
+        assert!(answer.status == status && answer.body == body, "{status}");
+    }
+    let answer = client.answer()?;
+    assert!(answer.body == "0123456789" && answer.has("Connection: close"));
+    assert!(client.is_at_end()?);
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn many_clients_get_what_each_asked_for() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let large = large();
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..50)
+            .map(|index| {
+                let (site, large) = (&site, &large);
+                scope.spawn(move || -> io::Result<()> {
+                    let mut client = site.client()?;
+                    for round in 0..20 {
+                        let first = index * 1000 + round;
+                        let last = first + 150_000 * (round % 3);
+                        let range = format!("Range: bytes={first}-{last}\r\n");
+                        let answer = get(&mut client, "/large.css", &range)?;
+                        assert!(answer.status == 206 && answer.body == large[first..=last]);
+                        assert_eq!(get(&mut client, "/small.txt", "")?.body, "0123456789");
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        clients
+            .into_iter()
+            .try_for_each(|client| client.join().expect("no panic"))
+    })?;
+    let summary = site.server.stop()?;
+    assert!(summary.contains("requests               2000"), "{summary}");
+    Ok(())
+}
+
+/// Reads the head of an answer, and leaves the rest.
+fn begin(site: &Site, target: &str) -> io::Result<HttpClient> {
+    let mut client = site.client()?;
+    client.send(&request("GET", target, ""))?;
+    assert!(client.head()?.has(&format!("Content-Length: {HUGE}")));
+    Ok(client)
+}
+
+#[test]
+fn a_client_that_takes_its_time_keeps_nobody_and_gets_everything() -> io::Result<()> {
+    let site = Site::new(&["--threads", "1"])?;
+    site.huge()?;
+    let mut slow = begin(&site, "/huge")?;
+    let mut other = site.client()?;
+    for _ in 0..100 {
+        assert_eq!(get(&mut other, "/small.txt", "")?.body, "0123456789");
+        slow.stream.read_exact(&mut [1; 100])?;
+    }
+    let rest = io::copy(
+        &mut slow.stream.by_ref().take(HUGE - 10_000),
+        &mut io::sink(),
+    )?;
+    assert_eq!(rest, HUGE - 10_000);
+    assert_eq!(get(&mut slow, "/small.txt", "")?.body, "0123456789");
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_let_go() -> io::Result<()> {
+    let site = Site::new(&["--idle-timeout", "1"])?;
+    site.huge()?;
+    let mut deaf = begin(&site, "/huge")?;
+    // What is sent to a connection that was closed ends it for the sender, too.
+    eventually("it is closed", || Ok(deaf.send("x").is_err()))?;
+    assert!(end(&mut deaf)? < HUGE);
+    let summary = site.server.stop()?;
+    assert!(summary.contains("slow"), "{summary}");
+    Ok(())
+}
+
+/// How many bytes come until the server closes the connection.
+fn end(client: &mut HttpClient) -> io::Result<u64> {
+    let mut total = 0;
+    let mut room = vec![0; 1 << 20];
+    loop {
+        match client.stream.read(&mut room) {
+            Ok(0) => return Ok(total),
+            Ok(count) => total += count as u64,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(total),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[test]
+fn a_file_that_becomes_shorter_ends_the_connection() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let file = site.huge()?;
+    let mut client = begin(&site, "/huge")?;
+    file.set_len(1000)?;
+    assert!(end(&mut client)? < HUGE);
+    // The server goes on, and the file is as long as it is.
+    assert!(get(&mut site.client()?, "/huge", "")?.has("Content-Length: 1000"));
+    let summary = site.server.stop()?;
+    assert!(summary.contains("  file                    1"), "{summary}");
+    Ok(())
+}
+
+#[test]
+fn a_file_that_grows_comes_as_long_as_it_was_and_another_in_its_place_as_it_was() -> io::Result<()>
+{
+    let site = Site::new(&[])?;
+    let path = site.root().join("huge");
+    let mut file = site.huge()?;
+    let mut client = begin(&site, "/huge")?;
+    io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
+    file.write_all(b"more")?;
+    // On Windows nobody can take the place of an open file.
+    if cfg!(unix) {
+        replace(&path)?;
+    }
+    let copied = io::copy(&mut client.stream.by_ref().take(HUGE), &mut io::sink())?;
+    assert_eq!(copied, HUGE);
+    assert_eq!(get(&mut client, "/small.txt", "")?.body, "0123456789");
+    site.server.stop()?;
+    Ok(())
+}
+
+fn replace(path: &Path) -> io::Result<()> {
+    let other = path.with_extension("new");
+    fs::write(&other, "another")?;
+    fs::rename(other, path)
+}
+
+#[test]
+fn what_is_being_sent_at_the_end_is_finished() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    site.huge()?;
+    let mut client = begin(&site, "/huge")?;
+    let mut idle = site.client()?;
+    get(&mut idle, "/small.txt", "")?;
+    site.server.interrupt()?;
+    assert!(idle.is_at_end()?);
+    let copied = io::copy(&mut client.stream, &mut io::sink())?;
+    assert_eq!(copied, HUGE);
+    let (status, summary) = site.server.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    Ok(())
+}
+
+#[test]
+fn what_nobody_takes_is_cut_off_at_the_end() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    site.huge()?;
+    let mut client = begin(&site, "/huge")?;
+    let summary = site.server.stop()?;
+    assert!(end(&mut client)? < HUGE, "{summary}");
+    Ok(())
+}
+
+/// `/proc` tells of its descriptors.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_file_stays_open() -> io::Result<()> {
+    let site = Site::new(&[])?;
+    let mut client = site.client()?;
+    get(&mut client, "/large.css", "")?;
+    let before = site.server.descriptors()?;
+    for _ in 0..50 {
+        get(&mut client, "/large.css", "")?;
+        get(&mut client, "/small.txt", "")?;
+        client.send(&request("HEAD", "/small.txt", ""))?;
+        client.head()?;
+    }
+    site.huge()?;
+    drop(begin(&site, "/huge")?);
+    eventually("its files are closed", || {
+        Ok(site.server.descriptors()? <= before)
+    })?;
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn there_has_to_be_a_root() -> io::Result<()> {
+    let program = || std::process::Command::new(PROGRAM);
+    let output = program().args(["serve", "--mode", "files"]).output()?;
+    assert_eq!(output.status.code(), Some(2));
+    let nowhere = tempfile::tempdir()?.path().join("nowhere");
+    let output = program()
+        .args(["serve", "--mode", "files", "--root"])
+        .arg(&nowhere)
+        .output()?;
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("nowhere"), "{message}");
+    Ok(())
+}
