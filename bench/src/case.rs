@@ -67,7 +67,7 @@ impl Parameter {
         }
     }
 
-    fn parse(self, text: &str) -> Option<usize> {
+    pub(crate) fn parse(self, text: &str) -> Option<usize> {
         match self {
             Parameter::Order => Some(text.parse::<Order>().ok()? as usize),
             _ => text.parse().ok(),

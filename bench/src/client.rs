@@ -10,46 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::exchange::{Exchange, Found, warm_up};
 use crate::figure::{Figure, Sample};
 use crate::open_loop;
-
-/// How long an echoed message is, in bytes.
-pub(crate) const MESSAGE: usize = 64;
-
-const REQUEST: &[u8] = b"GET /greeting HTTP/1.1\r\n\
-    Host: localhost\r\n\
-    User-Agent: socknotify-bench\r\n\
-    Accept: text/plain\r\n\r\n";
-
-/// What an HTTP server answers.
-pub(crate) const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
-    Content-Type: text/plain\r\n\
-    Content-Length: 14\r\n\r\n\
-    Hello, world!\n";
-
-/// What goes to and fro.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum Exchange {
-    Echo,
-    Http,
-}
-
-impl Exchange {
-    pub(crate) fn request(self) -> &'static [u8] {
-        match self {
-            Exchange::Echo => &[0x5a; MESSAGE],
-            Exchange::Http => REQUEST,
-        }
-    }
-
-    /// How long an answer is, in bytes.
-    pub(crate) fn response(self) -> usize {
-        match self {
-            Exchange::Echo => MESSAGE,
-            Exchange::Http => RESPONSE.len(),
-        }
-    }
-}
 
 /// When a client sends.
 #[derive(Clone, Copy, Debug)]
@@ -124,13 +87,6 @@ pub(crate) fn accept(listener: &TcpListener, connections: usize) -> io::Result<V
         .collect()
 }
 
-/// What a client has found.
-pub(crate) struct Found {
-    /// All answers, also those before and after that were not timed.
-    pub(crate) answers: f64,
-    pub(crate) figures: Sample,
-}
-
 /// What a client prints behind the number of answers, in this order; in a closed loop the first only.
 const PRINTED: [Figure; 5] = [
     Figure::Rate,
@@ -179,11 +135,6 @@ pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
     }
     println!();
     Ok(())
-}
-
-/// How long a client sends before it counts.
-pub(crate) fn warm_up(time: Duration) -> Duration {
-    time / 5
 }
 
 /// Keep so many messages under way on each connection.

@@ -45,6 +45,26 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
+    pub(crate) const ALL: [Figure; 17] = [
+        Figure::Gross,
+        Figure::Net,
+        Figure::Cpu,
+        Figure::NetCpu,
+        Figure::P50,
+        Figure::P99,
+        Figure::P999,
+        Figure::Rate,
+        Figure::Behind,
+        Figure::ServerCpu,
+        Figure::Switches,
+        Figure::SystemCalls,
+        Figure::Futexes,
+        Figure::Instructions,
+        Figure::Allocations,
+        Figure::Bytes,
+        Figure::KernelBytes,
+    ];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Figure::Gross => "ns_per_notification",

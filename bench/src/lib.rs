@@ -18,12 +18,14 @@ mod client;
 mod count;
 mod descriptors;
 mod environment;
+mod exchange;
 mod figure;
 mod goals;
 mod implementation;
 mod open_loop;
 mod plot;
 mod processors;
+mod readme;
 mod report;
 mod row;
 mod run;
@@ -137,6 +139,8 @@ enum Part {
         setting: Setting,
         turns: usize,
     },
+    /// Write the tables of figures in the documents from a report, or check them.
+    Readme(readme::Options),
     /// The other side of a server, in a process of its own.
     #[command(hide = true)]
     Client(client::Options),
@@ -153,6 +157,7 @@ pub fn run() -> io::Result<()> {
     match arguments.part {
         Some(Part::List) => list(),
         Some(Part::Client(options)) => client::run(&options)?,
+        Some(Part::Readme(options)) => readme::run(&options)?,
         Some(Part::Turns {
             case,
             implementation,

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use crate::client::{Exchange, Found, warm_up};
+use crate::exchange::{Exchange, Found, warm_up};
 use crate::figure::{Figure, Sample, quantile};
 
 /// Requests that are sent, and connections that are received from, before it is the other's turn.

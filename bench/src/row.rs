@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::case::{Case, Parameter, Setting};
+use crate::cases;
 use crate::figure::{Figure, Sample, Spread};
 use crate::implementation::Implementation;
 
@@ -40,6 +41,46 @@ impl Row {
         Some(format!("{least}..{most}"))
     }
 
+    /// A figure, and its quartiles if it was measured in rounds.
+    pub(crate) fn with_spread(&self, figure: Figure) -> Option<(f64, [f64; 2])> {
+        let value = self.get(figure)?;
+        let range = self.spread.get(&figure).copied();
+        Some((value, range.unwrap_or([value; 2])))
+    }
+
+    /// What [`Row::json`] has made. Ratios are not read: they follow from the figures.
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        let name = value["case"].as_str()?;
+        let case = cases::ALL.iter().find(|case| case.name == name)?;
+        let mut setting = Setting::default();
+        for parameter in Parameter::ALL {
+            match &value[parameter.name()] {
+                Value::Null => {}
+                Value::String(text) => setting = setting.with(parameter, parameter.parse(text)?),
+                number => setting = setting.with(parameter, number.as_u64()? as usize),
+            }
+        }
+        let (mut figures, mut spread) = (Sample::new(), Spread::new());
+        for figure in Figure::ALL {
+            if let Some(number) = value[figure.name()].as_f64() {
+                figures.insert(figure, number);
+            }
+            let range = &value[spread_name(figure)];
+            if let (Some(lower), Some(upper)) = (range[0].as_f64(), range[1].as_f64()) {
+                spread.insert(figure, [lower, upper]);
+            }
+        }
+        Some(Row {
+            case: case.name,
+            implementation: value["impl"].as_str()?.parse().ok()?,
+            setting,
+            figures,
+            spread,
+            ratio: None,
+            is_within_spread: false,
+        })
+    }
+
     pub(crate) fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("case".into(), self.case.into());
@@ -55,7 +96,7 @@ impl Row {
             object.insert(figure.name().into(), json!(value));
         }
         for (figure, range) in &self.spread {
-            object.insert(format!("{}_spread", figure.name()), json!(range));
+            object.insert(spread_name(*figure), json!(range));
         }
         if let Some(ratio) = self.ratio {
             object.insert("ratio".into(), json!(ratio));
@@ -64,6 +105,15 @@ impl Row {
         }
         Value::Object(object)
     }
+}
+
+fn spread_name(figure: Figure) -> String {
+    format!("{}_spread", figure.name())
+}
+
+/// Whether two ranges have a value in common.
+pub(crate) fn overlap(one: [f64; 2], other: [f64; 2]) -> bool {
+    one[0] <= other[1] && other[0] <= one[1]
 }
 
 /// The figures that are worth a column.

@@ -7,7 +7,7 @@ use crate::count;
 use crate::descriptors;
 use crate::figure::{Figure, Sample, Summary};
 use crate::implementation::Implementation;
-use crate::row::Row;
+use crate::row::{self, Row};
 
 /// What of a case to run.
 pub(crate) struct Plan {
@@ -174,14 +174,11 @@ fn rows(
                 implementation,
                 setting: setting.clone(),
                 ratio: ratio.filter(|ratio| ratio.is_finite()),
-                is_within_spread: !is_reference && ranges.is_some_and(overlap),
+                is_within_spread: !is_reference
+                    && ranges.is_some_and(|(one, other)| row::overlap(one, other)),
                 figures: medians,
                 spread,
             }
         })
         .collect()
-}
-
-fn overlap((one, other): ([f64; 2], [f64; 2])) -> bool {
-    one[0] <= other[1] && other[0] <= one[1]
 }

@@ -27,6 +27,7 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
     let cases = cases();
     assert!(!cases.is_empty());
     assert_tells_of_the_run(&page, &directory);
+    assert_makes_the_documents(&directory);
     assert_goals_have_results(&page, &directory, &cases);
     for case in cases {
         let rows: Vec<_> = rows.iter().filter(|row| row["case"] == *case).collect();
@@ -62,6 +63,40 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
         let plot = std::fs::read_to_string(directory.join(plot)).expect("a plot");
         assert!(plot.contains("</svg>"));
     }
+}
+
+/// The tables of the documents are made from it, and anything else in them is noticed.
+fn assert_makes_the_documents(report: &Path) {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documents");
+    let readme = |arguments: &[&str]| {
+        let report = ["--report", report.to_str().expect("a path")];
+        let root = ["--root", root.to_str().expect("a path")];
+        let arguments = [&["readme"], &report[..], &root, arguments].concat();
+        suite(&arguments)
+            .output()
+            .expect("it starts")
+            .status
+            .success()
+    };
+    std::fs::create_dir_all(root.join("bench")).expect("a directory");
+    for name in ["README.md", "bench/README.md"] {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+        std::fs::copy(document, root.join(name)).expect("a copy");
+    }
+    assert!(!readme(&["--check"]), "the project's figures are others");
+    assert!(readme(&[]) && readme(&["--check"]));
+    let path = root.join("README.md");
+    let text = std::fs::read_to_string(&path).expect("text");
+    assert!(text.contains("full, rounds: 1;") || text.contains("quick, rounds: 1;"));
+}
+
+#[test]
+fn the_documents_have_tables_as_a_report_gives_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let output = suite(&["readme", "--check", "--root"]).arg(root).output();
+    let output = output.expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
 }
 
 /// When, where and how it was made.

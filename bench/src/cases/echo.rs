@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load;
-use crate::client::{Exchange, Load, Pace};
+use crate::client::{Load, Pace};
+use crate::exchange::Exchange;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{Protocol, Shape};

@@ -6,7 +6,8 @@ use std::thread;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::load;
-use crate::client::{Exchange, Load, Pace, RESPONSE};
+use crate::client::{Load, Pace};
+use crate::exchange::{Exchange, RESPONSE};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{Protocol, Shape};

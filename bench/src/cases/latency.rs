@@ -9,7 +9,8 @@ use std::io;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
 use crate::cases::http;
-use crate::client::{Exchange, Load, Pace};
+use crate::client::{Load, Pace};
+use crate::exchange::Exchange;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 

@@ -4,7 +4,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 
-use crate::client::{self, Found, Load};
+use crate::client::{self, Load};
+use crate::exchange::Found;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::servers::{self, Protocol, Shape};

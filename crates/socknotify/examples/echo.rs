@@ -6,7 +6,7 @@ use std::{env, thread, time::Duration};
 
 use socknotify::owned::{Event, Interest, Port};
 
-/// Echo what is there. False at the end.
+/// Echo what has come. False at the end.
 fn echo(mut client: &TcpStream) -> bool {
     let mut buffer = [0; 4096];
     let received = client.read(&mut buffer).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What comes out of a port: [`Entry`] and its [`Events`].
+//! [`Entry`]: a packet that is dequeued; and its [`Events`].
 
 use std::hash::{Hash, Hasher};
 
@@ -17,16 +17,16 @@ bitflags! {
         /// The stream was disconnected by its peer, or aborted.
         #[doc(alias = "SOCK_NOTIFY_EVENT_HANGUP")]
         const HANGUP = 0x04;
-        /// Extension: urgent data can be received, if [that](crate::EventFilter::PRIORITY) was asked for.
+        /// Extension: urgent data can be received; only if [asked for](crate::EventFilter::PRIORITY).
         #[doc(alias = "EPOLLPRI")]
         const PRIORITY = 0x4000;
-        /// Extension: neither side will send any more, if [that](crate::EventFilter::FULL_HANGUP) was asked for.
+        /// Extension: both directions are shut down; only if [asked for](crate::EventFilter::FULL_HANGUP).
         #[doc(alias = "EPOLLHUP")]
         const FULL_HANGUP = 0x8000;
-        /// The socket is in an error state; the next receive, or `SO_ERROR`, says in which.
+        /// The socket is in an error state; the next receive, or `SO_ERROR`, returns the error.
         #[doc(alias = "SOCK_NOTIFY_EVENT_ERR")]
         const ERR = 0x40;
-        /// The registration is over, and this is its last notification.
+        /// The registration has ended, and this is its last notification.
         ///
         /// What the completion key stands for may be freed now.
         #[doc(alias = "SOCK_NOTIFY_EVENT_REMOVE")]
@@ -44,14 +44,14 @@ impl Events {
         .union(Self::REMOVE);
 }
 
-/// One packet out of a completion port: `OVERLAPPED_ENTRY`.
+/// A packet that was dequeued, or is to be posted: `OVERLAPPED_ENTRY`.
 ///
 /// A socket notification carries the registration's completion key, the event mask in
 /// [`transferred`](Self::transferred) and an [`overlapped`](Self::overlapped) value of 0. A packet
-/// of the caller's own comes out as it was [posted](crate::CompletionPort::post). Which of the two
-/// an entry is, its completion key must tell; or, where the port can say it, its [`origin`](Self::origin).
+/// of the caller's own is dequeued as it was [posted](crate::CompletionPort::post). To tell the two apart, use distinct
+/// completion keys, or [`origin`](Self::origin) where the port supports it.
 ///
-/// Two entries are equal if what they carry is, wherever they come from.
+/// Two entries are equal if they carry the same values, whatever their origin.
 ///
 /// # Examples
 ///
@@ -147,8 +147,8 @@ impl Entry {
         }
     }
 
-    /// Extension: where a dequeued packet comes from, so that no completion key need be reserved. `None` where
-    /// the port is the kernel's, which does not tell.
+    /// Extension: where a dequeued packet comes from, so that you need not reserve completion keys. `None` on Windows'
+    /// own port, which does not say.
     ///
     /// # Examples
     ///
@@ -180,7 +180,7 @@ impl Entry {
 
     /// The event mask of a socket notification: `SocketNotificationRetrieveEvents`.
     ///
-    /// Bits of a posted packet's value that are no events are left out.
+    /// For a posted packet, bits that are not events are left out.
     #[doc(alias = "SocketNotificationRetrieveEvents")]
     pub const fn events(&self) -> Events {
         Events::from_bits_truncate(self.transferred)

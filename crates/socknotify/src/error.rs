@@ -1,15 +1,14 @@
-//! What can go wrong, in two types that cannot be confused: [`Error`] is the call's,
-//! [`RegistrationError`] is one entry's. [`RegisterError`] is one of them, and says of which.
+//! Errors: [`Error`] of a call, [`RegistrationError`] of one entry, [`RegisterError`] for either.
 
 use std::{fmt, io};
 
 use crate::sys;
 
-/// Why a call on a port gave nothing.
+/// Why a call on a port failed.
 ///
 /// With [`TimedOut`](Self::TimedOut) the registrations of the call have been applied, and each holds
-/// its result. So they have with [`Closed`](Self::Closed) when the port was closed while the call
-/// waited, and went with the port. With every other error nothing was applied.
+/// its result. The same holds for [`Closed`](Self::Closed) if the port was closed while the call waited. With every other
+/// error nothing was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -92,9 +91,8 @@ impl From<Error> for io::Error {
 
 /// Why one entry of a batch was not applied: `registrationResult`.
 ///
-/// Where the kernel has the registrations, it has one code for [`OtherPort`](Self::OtherPort),
-/// [`OtherKey`](Self::OtherKey) and [`RemovePending`](Self::RemovePending): they come as
-/// [`Os(87)`](Self::Os), `ERROR_INVALID_PARAMETER`.
+/// Windows' own port has one code for [`OtherPort`](Self::OtherPort), [`OtherKey`](Self::OtherKey) and
+/// [`RemovePending`](Self::RemovePending): [`Os(87)`](Self::Os), `ERROR_INVALID_PARAMETER`.
 ///
 /// The entry changed nothing, and the other entries of the batch are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +100,7 @@ impl From<Error> for io::Error {
 pub enum RegistrationError {
     /// Two operations at once, or an unknown one: `ERROR_INVALID_PARAMETER`.
     InvalidOperation,
-    /// A bit in the filter that is no event to register for, or none that this system can tell:
+    /// The filter has an unknown bit, or a condition that this system does not report:
     /// `ERROR_INVALID_PARAMETER`.
     InvalidFilter,
     /// Not exactly one of LEVEL and EDGE, ONESHOT with PERSISTENT, or an unknown bit:
@@ -114,14 +112,14 @@ pub enum RegistrationError {
     ///
     /// Remove it, wait for its last notification, and enable it with the new key.
     OtherKey,
-    /// The registration is being removed, and its last notification was not dequeued yet:
+    /// The registration is being removed, and its REMOVE notification was not dequeued yet:
     /// `ERROR_INVALID_PARAMETER`.
     RemovePending,
     /// This port has no registration of the socket: `ERROR_NOT_FOUND`.
     NotFound,
-    /// The value is open, and no socket: `WSAENOTSOCK`. On Windows also if it is not open.
+    /// The descriptor is open, but not a socket: `WSAENOTSOCK`. On Windows also if it is not open.
     NotASocket,
-    /// The value is not open: `WSAENOTSOCK`.
+    /// The descriptor is not open: `WSAENOTSOCK`.
     NotOpen,
     /// The system cannot watch this descriptor, such as a regular file: `ERROR_NOT_SUPPORTED`.
     NotWatchable,
@@ -220,8 +218,7 @@ impl From<RegistrationError> for io::Error {
     }
 }
 
-/// Why [`CompletionPort::register`](crate::CompletionPort::register) has not registered: by the call's fault or
-/// by an entry's.
+/// Why [`CompletionPort::register`](crate::CompletionPort::register) failed: the call itself, or an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterError {
     /// The call failed, and nothing was applied.

@@ -1,10 +1,11 @@
-//! Connections in a completion port: many threads share them, one has each, and the compiler knows which.
+//! A completion port for sockets: many threads take from one queue, and each ready connection goes to exactly one
+//! of them.
 //!
 //! # Start here: a port that owns its connections
 //!
-//! [`owned::Port`] has the connections. To arm one moves it in; its notification moves it out, to exactly one
-//! thread. What a thread holds is its own, without a lock; what it drops is closed. As many threads run
-//! as there are processors.
+//! [`owned::Port`] owns the connections. To arm one moves it into the port; its notification moves it out, to exactly
+//! one thread. That thread has it alone, without a lock, and closes it by dropping it. No more threads run than there
+//! are processors.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -46,25 +47,25 @@
 //! # }
 //! ```
 //!
-//! The [`guide`] leads from there to a server with deadlines, backpressure, timers, outgoing connections and an
-//! orderly end.
+//! The [`guide`] leads from there to a server with deadlines, backpressure, timers, outgoing connections and a
+//! graceful shutdown.
 //!
-//! # Beneath it: the port of the published interface
+//! # Beneath it: the port of the Windows interface
 //!
-//! Windows has an interface in which one call registers a batch of sockets with an I/O completion
-//! port and dequeues what is ready: `ProcessSocketNotifications`. [`CompletionPort`] brings its contract to
-//! systems that have nothing of the kind: Linux, over `epoll`; macOS and the BSDs, over `kqueue`; older Windows
-//! and Wine, over polls of the socket driver. Where Windows has it, a port is the kernel's own.
+//! With `ProcessSocketNotifications`, Windows registers a batch of sockets with an I/O completion port and dequeues
+//! notifications of ready sockets in one call. [`CompletionPort`] has the same contract on systems without that
+//! function: Linux, over `epoll`; macOS and the BSDs, over `kqueue`; older Windows and Wine, over polls of the socket
+//! driver (AFD). Where Windows has the function, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
-//! - Many threads share one port, which lets no more of them run than its concurrency value allows
-//!   and releases waiting ones last in, first out.
-//! - Packets of your own are dequeued from the same queue ([`CompletionPort::post`]).
-//! - A last notification, REMOVE, says when what the completion key stands for may go
-//!   ([`Events::REMOVE`]).
-//! - There is no buffer for each socket.
+//! - Many threads share one port. It lets no more of them run than its concurrency value allows, and wakes
+//!   waiting threads last in, first out.
+//! - Packets of your own go through the same queue ([`CompletionPort::post`]).
+//! - The last notification of a registration is REMOVE. After it, you may free what the completion key
+//!   stands for ([`Events::REMOVE`]).
+//! - The port keeps no I/O buffer per socket.
 //!
-//! It is for runtimes, for ports of programs that were written for Windows, and for what needs keys of its own.
+//! Use it for a runtime, to port a program written for Windows, or if you need completion keys.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -90,7 +91,7 @@
 //!                 if entry.completion_key == STOP {
 //!                     return port.post(entry).map_err(Into::into); // for the other thread
 //!                 }
-//!                 // Until it is enabled again, the connection is this thread's alone.
+//!                 // No other thread is notified of the connection until it is enabled again.
 //!                 let mut buffer = [0; 512];
 //!                 let length = (&connection).read(&mut buffer)?;
 //!                 (&connection).write_all(&buffer[..length])?;
@@ -108,7 +109,7 @@
 //! # }
 //! ```
 //!
-//! # The names of the published interface
+//! # The names of the Windows interface
 //!
 //! | Winsock | here |
 //! |---|---|

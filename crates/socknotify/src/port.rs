@@ -1,4 +1,4 @@
-//! [`CompletionPort`]: the faithful layer, one method for each call of the published interface.
+//! [`CompletionPort`]: one method for each call of the Windows interface.
 
 use std::fmt;
 #[cfg(unix)]
@@ -17,10 +17,10 @@ use crate::{Backend, Entry, Error, RegisterError, Registration};
 /// # Places
 ///
 /// The port has a number of places, its [concurrency value](Builder::concurrency): that many threads
-/// at most run with packets in hand. A thread takes a place when it dequeues packets, and holds it until it
-/// dequeues again (from this port or another), ends, or is inside [`blocking`](Self::blocking).
-/// While all places are taken, packets wait, and so do further threads. Waiting threads are released
-/// last in, first out, so that few threads stay busy and the others stay asleep.
+/// at most run with packets in hand. A thread takes a place when it dequeues packets, and keeps it until it
+/// dequeues again (from this port or another), ends, calls [`release`](Self::release), or is inside
+/// [`blocking`](Self::blocking). While all places are taken, packets and further threads wait. Waiting threads are
+/// woken last in, first out: few threads stay busy, and the others sleep.
 ///
 /// # Closing
 ///
@@ -92,17 +92,14 @@ impl CompletionPort {
 
     /// `ProcessSocketNotifications` — Applies a batch of registrations, then dequeues packets.
     ///
-    /// The entries of the batch are applied in order. Each gets its own
-    /// [result](Registration::result), and one that fails does not stop the others. What they make
-    /// ready can come out of this same call.
+    /// The entries of the batch are applied in order. Each gets its own [result](Registration::result), and a failed
+    /// one does not stop the others. Notifications of sockets that are ready now can be dequeued by this same call.
     ///
-    /// Then at least one packet is waited for, at most `timeout` long (`None` for ever,
-    /// [`Duration::ZERO`] only looks), and as many as are there are written to `entries`. With no
-    /// room in `entries` the call only registers, and `timeout` must be zero. With no registrations
-    /// it is a plain [`dequeue`](Self::dequeue).
+    /// Then the call waits for a packet, up to `timeout` (`None`: for ever; [`Duration::ZERO`]: not at all), and writes
+    /// as many packets to `entries` as there are and fit. If `entries` is empty, the call only registers, and
+    /// `timeout` must be zero. Without registrations it is a [`dequeue`](Self::dequeue).
     ///
-    /// The sockets stay borrowed until the call returns. A thread that arms or removes a shared socket
-    /// here, and then waits, keeps it open meanwhile, whatever other threads do with their share.
+    /// The sockets are borrowed until the call returns, also while it waits: no thread can close them meanwhile.
     ///
     /// # Errors
     ///
@@ -111,7 +108,7 @@ impl CompletionPort {
     /// - [`Error::InvalidParameter`]: no room, and a timeout that is not zero.
     /// - [`Error::OtherProcess`]: this is a forked child of the port's process.
     ///
-    /// But for `TimedOut`, and `Closed` during the wait, nothing was applied.
+    /// With other errors than `TimedOut`, or `Closed` during the wait, nothing was applied.
     #[doc(alias = "ProcessSocketNotifications")]
     pub fn process<'entries>(
         &self,
@@ -244,7 +241,7 @@ impl CompletionPort {
 
     /// `PostQueuedCompletionStatus` — Queues a packet of the caller's own.
     ///
-    /// It comes out unchanged, in its turn, and wakes a waiting thread if a place is free.
+    /// It is dequeued unchanged, in order, and wakes a waiting thread if a place is free.
     ///
     /// # Errors
     ///
@@ -265,10 +262,9 @@ impl CompletionPort {
 
     /// Lends this thread's place to another thread while `work` runs.
     ///
-    /// For work that blocks: a system kernel sees a thread block, a library cannot. When `work`
-    /// returns, or panics, the thread has its place again at once; so for a short while one thread
-    /// more than the concurrency value can run, as on Windows. On a thread that holds no place of
-    /// this port, and inside another such scope, it only runs `work`.
+    /// For work that blocks: the Windows kernel sees a thread block, a library cannot. When `work` returns or panics, the
+    /// thread has a place again at once. So one thread more than the concurrency value may run for a short time, as on
+    /// Windows. On a thread without a place of this port, and inside another such scope, this only runs `work`.
     ///
     /// # Examples
     ///
@@ -289,9 +285,9 @@ impl CompletionPort {
 
     /// Extension: gives this thread's place back, if it holds one here.
     ///
-    /// For a thread that has dealt with its packets, and does not dequeue again soon. Without it, the place stays
-    /// taken until the thread dequeues, here or elsewhere, or ends; and with one place, the port stands still.
-    /// Where the places are the kernel's, it gives a place back when its thread blocks, and this does nothing.
+    /// For a thread that is done with its packets and does not dequeue again soon. Without this call it keeps its place
+    /// until it dequeues from any port, or ends; with one place, no other thread gets packets meanwhile. On Windows' own
+    /// port this does nothing, because the kernel sees when a thread blocks.
     pub fn release(&self) {
         self.system.give_place_back();
     }
@@ -299,9 +295,9 @@ impl CompletionPort {
     /// `CloseHandle` — Closes the port and releases the threads that wait in it, with
     /// [`Error::Closed`].
     ///
-    /// All registrations go with it, without a notification, and packets that were not dequeued are
-    /// lost. The sockets stay open and can be registered elsewhere as soon as this returns. Every
-    /// later call fails with [`Error::Closed`]. Closing twice does nothing.
+    /// All registrations end without a notification, and packets in the queue are dropped. The sockets stay open, and
+    /// can be registered with another port when this returns. Every later call fails with [`Error::Closed`]. Closing
+    /// twice does nothing.
     #[doc(alias = "CloseHandle")]
     pub fn close(&self) {
         self.system.close();
@@ -312,7 +308,7 @@ impl CompletionPort {
         self.choice.backend
     }
 
-    /// Why this port runs on that backend, as a short phrase for people.
+    /// Why this port has that backend, as a short phrase for people.
     pub fn backend_reason(&self) -> &'static str {
         self.choice.reason
     }
@@ -389,19 +385,19 @@ impl Builder {
         self
     }
 
-    /// When a further thread is woken for a socket that becomes ready.
+    /// When the port wakes a further thread for a socket that becomes ready.
     pub fn wake_policy(mut self, policy: WakePolicy) -> Self {
         self.wake_policy = policy;
         self
     }
 
-    /// A place for every thread: no packet waits for one to be free. For programs that keep the number of
-    /// their threads themselves, such as an executor with one for each processor.
+    /// A place for every thread: no packet waits for a free place. For programs that limit the number of their threads
+    /// themselves, such as an executor with one per processor.
     pub fn unlimited(self) -> Self {
         self.concurrency(usize::MAX)
     }
 
-    /// Run on this backend and on no other. By default the best available one is chosen.
+    /// The backend to use. By default the port takes the best one that works.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);
         self
@@ -432,27 +428,26 @@ impl Builder {
 pub enum WakePolicy {
     /// At once, as Windows does: a ready socket never waits while a place is free and a thread waits.
     ///
-    /// Best where a request takes much longer to answer than a thread to wake.
+    /// Best if answering a request takes much longer than waking a thread.
     Eager,
-    /// When the threads that run don't come back soon, or do not keep up.
+    /// When the running threads do not dequeue within this time, or do not keep up.
     ///
-    /// While they take packets, at least once in this time, a ready socket waits for the first that comes back; one
-    /// that has no room for all there is has another thread woken at once. One
-    /// more thread watches them: it wakes each time that the time is over, and takes what is ready if nobody came
-    /// back meanwhile. So a socket waits up to twice this time, and as long as the system is late with timers (on
-    /// Linux 50 µs, unless the thread has another slack). When nothing is ready and nobody comes, the port does as
-    /// [`Eager`](Self::Eager) does.
+    /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do so.
+    /// A thread that dequeues and has no room for all packets wakes another at once. One waiting thread watches the
+    /// running ones: it wakes after each such time, and takes what is ready if no thread has dequeued meanwhile. So a
+    /// socket waits up to twice this time, plus the timer's delay (on Linux 50 µs, unless the thread has another timer
+    /// slack). While nothing is ready and no thread dequeues, the port behaves as with [`Eager`](Self::Eager).
     ///
-    /// That a thread is woken for a request or two is what this saves. Where requests take a few microseconds, as
-    /// with an HTTP server's cached answers, it costs more than they do.
+    /// This avoids waking a thread for one or two requests. If a request takes a few microseconds, such as an HTTP
+    /// server's cached answer, to wake a thread costs more than the request.
     ///
-    /// On Windows the system's timers are as coarse as 16 ms, and so is this. A port on the kernel's own
+    /// On Windows timers are as coarse as 16 ms, and so is this. A port on the kernel's own
     /// `ProcessSocketNotifications` is always eager.
     Bounded(Duration),
 }
 
 impl WakePolicy {
-    /// [`Bounded`](Self::Bounded) by 200 µs: measured to be best for servers whose answers take some microseconds.
+    /// [`Bounded`](Self::Bounded) by 200 µs: measured as best for servers that answer in some microseconds.
     pub const BOUNDED: Self = WakePolicy::Bounded(Duration::from_micros(200));
 }
 
@@ -472,28 +467,27 @@ pub fn default_concurrency() -> usize {
 
 /// The state of a port at one moment.
 ///
-/// It is consistent in itself, and may be out of date by the time that it is read.
+/// Its values are of one moment, and may be out of date when you read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Registrations the port keeps. One whose socket was closed without REMOVE counts until the
-    /// port notices: when its number is used again, or something is reported for it. `None` where they
-    /// are the kernel's, which does not tell.
+    /// The number of registrations. One whose socket was closed without REMOVE counts until the port notices, when the
+    /// number is registered again or reported. `None` on Windows' own port, which does not say.
     pub registrations: Option<usize>,
-    /// Packets in the queue. What the system has seen and the port has not fetched is not counted.
+    /// Packets in the queue. Ready sockets that the kernel has not reported yet are not counted.
     pub queued: usize,
-    /// Threads that hold a place. `None` where the places are the kernel's, which does not tell.
+    /// Threads that have a place. `None` on Windows' own port, which does not say.
     pub running: Option<usize>,
     /// Threads that wait for a packet.
     pub waiting: usize,
-    /// One of those [watches](WakePolicy::Bounded) the ones that run.
+    /// Whether one of the waiting threads [watches](WakePolicy::Bounded) the running ones.
     pub is_watched: bool,
 }
 
-/// The port can be watched itself, by another loop: it is readable when a dequeue would return
-/// something. It may be so for no reason, too.
+/// Lets another event loop watch the port: its descriptor is readable when a dequeue would return a packet, and now and
+/// then without a reason.
 ///
-/// Then no thread should wait in it; dequeue with a timeout of zero.
+/// No thread should wait in such a port: dequeue with a timeout of zero.
 #[cfg(unix)]
 impl AsFd for CompletionPort {
     fn as_fd(&self) -> BorrowedFd<'_> {

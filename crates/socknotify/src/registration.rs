@@ -1,4 +1,4 @@
-//! What a caller asks of one socket: [`Registration`] and the masks in it.
+//! [`Registration`]: what a port is to do with one socket; and the masks in it.
 
 use std::marker::PhantomData;
 
@@ -8,11 +8,10 @@ use crate::sys::{self, AsSocket, BorrowedSocket, RawSocket};
 use crate::{Events, RegistrationError};
 
 bitflags! {
-    /// The conditions a registration wants to hear of: `SOCK_NOTIFY_REGISTER_EVENT_*`.
+    /// The conditions to be notified of: `SOCK_NOTIFY_REGISTER_EVENT_*`.
     ///
-    /// [`Events::ERR`] and [`Events::REMOVE`] need not be
-    /// asked for: they come whatever the filter is. A bit that is unknown, or a condition that this system
-    /// cannot tell, makes the entry fail.
+    /// [`Events::ERR`] and [`Events::REMOVE`] come whatever the filter is. An entry fails if its filter has an unknown
+    /// bit, or a condition that this system does not report.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[doc(alias = "eventFilter")]
     pub struct EventFilter: u16 {
@@ -25,14 +24,12 @@ bitflags! {
         /// A stream was disconnected by its peer, or aborted. Datagram sockets never have it.
         #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_HANGUP")]
         const HANGUP = 0x04;
-        /// Extension: urgent data can be received from a stream, or whatever else the system calls exceptional.
-        /// On Linux, and on Windows over AFD.
+        /// Extension: urgent data can be received (`POLLPRI`). On Linux, and on Windows over AFD.
         #[doc(alias = "EPOLLPRI")]
         #[doc(alias = "POLLPRI")]
         const PRIORITY = 0x4000;
-        /// Extension: neither side will send any more, because both have said so or the connection was reset. While
-        /// it holds, [`HANGUP`](Self::HANGUP) does, which may mean no more than that the peer has ended its half.
-        /// On Linux.
+        /// Extension: both directions are shut down, or the connection was reset. [`HANGUP`](Self::HANGUP) alone may
+        /// mean that only the peer has shut down its side. On Linux.
         #[doc(alias = "EPOLLHUP")]
         #[doc(alias = "POLLHUP")]
         const FULL_HANGUP = 0x8000;
@@ -90,12 +87,12 @@ bitflags! {
     /// [`ONESHOT`](Self::ONESHOT) and [`PERSISTENT`](Self::PERSISTENT); neither of the latter two
     /// means PERSISTENT.
     ///
-    /// `ONESHOT | LEVEL` is the pattern for servers with several threads: whoever dequeues the
-    /// notification has the socket to itself until it enables it again.
+    /// Use `ONESHOT | LEVEL` for servers with several threads: the thread that dequeues the notification has the socket
+    /// to itself until it enables it again.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[doc(alias = "triggerFlags")]
     pub struct Trigger: u8 {
-        /// Dequeuing the next notification disables the registration, for all its conditions.
+        /// Dequeuing the next notification disables the registration, with all its conditions.
         #[doc(alias = "SOCK_NOTIFY_TRIGGER_ONESHOT")]
         const ONESHOT = 0x01;
         /// The registration stays enabled when a notification is dequeued.
@@ -107,9 +104,8 @@ bitflags! {
         /// Notify when a wanted condition begins to hold.
         #[doc(alias = "SOCK_NOTIFY_TRIGGER_EDGE")]
         const EDGE = 0x08;
-        /// Extension, with [`EDGE`](Self::EDGE): what holds already at ENABLE is notified, too, as `EPOLLET` does
-        /// it. So there is no need to try before the first edge. Not where the registrations are the
-        /// kernel's.
+        /// Extension, with [`EDGE`](Self::EDGE): also notify of conditions that hold at ENABLE already, as `EPOLLET`
+        /// does. Not on Windows' own port.
         #[doc(alias = "EPOLLET")]
         const INITIAL = 0x10;
         const _ = !0;
@@ -165,15 +161,15 @@ impl Trigger {
 #[derive(Clone, Debug)]
 #[doc(alias = "SOCK_NOTIFY_REGISTRATION")]
 pub struct Registration<'socket> {
-    /// What comes back in each notification. Counts for ENABLE only; the other operations ignore it.
+    /// The value that each notification carries. For ENABLE only; the other operations ignore it.
     #[doc(alias = "completionKey")]
     pub completion_key: usize,
-    /// The conditions to hear of. Counts for ENABLE only.
+    /// The conditions to be notified of. For ENABLE only.
     #[doc(alias = "eventFilter")]
     pub event_filter: EventFilter,
     /// What to do.
     pub operation: Operation,
-    /// When notifications come. Counts for ENABLE only.
+    /// When notifications come. For ENABLE only.
     #[doc(alias = "triggerFlags")]
     pub trigger: Trigger,
     socket: RawSocket,
@@ -230,8 +226,8 @@ impl<'socket> Registration<'socket> {
     /// Extension: ENABLE for a socket that this port does not have. If it does, the entry fails with
     /// [`RegistrationError::AlreadyRegistered`], and changes nothing.
     ///
-    /// Where the registrations are the kernel's, the entry fails with
-    /// [`InvalidOperation`](RegistrationError::InvalidOperation); so does [`change`](Self::change).
+    /// On Windows' own port the entry fails with [`InvalidOperation`](RegistrationError::InvalidOperation); so does
+    /// [`change`](Self::change).
     #[doc(alias = "EPOLL_CTL_ADD")]
     pub fn add<S: AsSocket + ?Sized>(
         socket: &'socket S,
@@ -263,11 +259,11 @@ impl<'socket> Registration<'socket> {
     /// Extension: ENABLE for any descriptor that the system can watch: a pipe, a terminal, an `eventfd`,
     /// `timerfd`, `signalfd`, `pidfd` or `inotify` descriptor, another port.
     ///
-    /// IN, OUT and ERR are as `poll` has them. HANGUP is `POLLHUP`; and as a read does not block then, it
-    /// is IN as well. DISABLE and REMOVE take such a descriptor as they take a socket.
+    /// IN, OUT and ERR mean what they mean to `poll`. HANGUP is `POLLHUP`, and comes with IN, since a read does not block
+    /// then. DISABLE and REMOVE work as for a socket.
     ///
-    /// The system tells descriptors that are no sockets apart only while they are enabled. So disable none
-    /// that you are about to close, but remove it; and nobody keeps several ports from watching one.
+    /// The port cannot identify such a descriptor while it is disabled. So remove one that you are about to close,
+    /// rather than disable it. Several ports may watch one descriptor.
     ///
     /// A regular file or a directory fails with [`RegistrationError::NotWatchable`].
     ///
@@ -302,12 +298,11 @@ impl<'socket> Registration<'socket> {
 
     /// Extension: end the registration at once, without a notification.
     ///
-    /// When the call returns, no thread will dequeue a notification of this registration: one that was queued
-    /// is withdrawn, and no REMOVE comes. A thread that has dequeued one before may still be working on it. The
-    /// socket can be registered again at once, with any key.
+    /// After the call no thread dequeues a notification of this registration: a queued one is withdrawn, and no REMOVE
+    /// comes. A thread that has dequeued one before may still be working on it. The socket can be registered again at
+    /// once, with any key.
     ///
-    /// Where the registrations are the kernel's, the entry fails with
-    /// [`InvalidOperation`](RegistrationError::InvalidOperation).
+    /// On Windows' own port the entry fails with [`InvalidOperation`](RegistrationError::InvalidOperation).
     #[doc(alias = "EPOLL_CTL_DEL")]
     pub fn deregister<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {

@@ -25,7 +25,7 @@ use clap::ValueEnum;
 
 use crate::options::{self, OutputOptions, PortOptions};
 use crate::{descriptors, output};
-use plan::Plan;
+use plan::{Plan, Scenario};
 use problem::Problem;
 use report::Report;
 use run::Run;
@@ -88,29 +88,11 @@ impl Selection {
     }
 }
 
-/// One of the published programs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Scenario {
-    PollReplacement,
-    EdgeTriggeredUdp,
-    MultiThreadedTcp,
-}
-
-impl Scenario {
-    fn name(self) -> &'static str {
-        match self {
-            Scenario::PollReplacement => "poll-replacement",
-            Scenario::EdgeTriggeredUdp => "edge-triggered-udp",
-            Scenario::MultiThreadedTcp => "multi-threaded-tcp",
-        }
-    }
-
-    fn program(self) -> fn(&Run) -> Result<(), Problem> {
-        match self {
-            Scenario::PollReplacement => poll_replacement::run,
-            Scenario::EdgeTriggeredUdp => edge_triggered_udp::run,
-            Scenario::MultiThreadedTcp => multi_threaded_tcp::run,
-        }
+fn program(scenario: Scenario) -> fn(&Run) -> Result<(), Problem> {
+    match scenario {
+        Scenario::PollReplacement => poll_replacement::run,
+        Scenario::EdgeTriggeredUdp => edge_triggered_udp::run,
+        Scenario::MultiThreadedTcp => multi_threaded_tcp::run,
     }
 }
 
@@ -130,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     for plan in plans {
         let run = Arc::new(Run::prepare(plan)?);
         let (ending, time) =
-            supervisor::supervise(&run, plan.scenario.program(), arguments.display());
+            supervisor::supervise(&run, program(plan.scenario), arguments.display());
         let report = Report::make(&run, time);
         output::line(report.text(arguments.output.json)?)?;
         all_in_order &= report.is_in_order();

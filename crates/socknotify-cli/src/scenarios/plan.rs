@@ -1,6 +1,5 @@
 //! What a scenario is going to do, and so what must have happened at its end.
 
-use super::Scenario;
 use crate::options::PortOptions;
 
 /// The length of one send, as in the published programs.
@@ -8,6 +7,24 @@ pub(crate) const SEND_LENGTH: usize = 4;
 
 /// Descriptors for what is neither a client's nor open before the start: the listener, the port.
 const SPARE_DESCRIPTORS: u64 = 32;
+
+/// One of the published programs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scenario {
+    PollReplacement,
+    EdgeTriggeredUdp,
+    MultiThreadedTcp,
+}
+
+impl Scenario {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Scenario::PollReplacement => "poll-replacement",
+            Scenario::EdgeTriggeredUdp => "edge-triggered-udp",
+            Scenario::MultiThreadedTcp => "multi-threaded-tcp",
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {

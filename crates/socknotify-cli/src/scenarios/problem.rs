@@ -45,7 +45,7 @@ impl<T, E: fmt::Display> Context<T> for Result<T, E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Scenario;
+    use super::super::plan::Scenario;
     use super::*;
     use crate::system;
 

@@ -179,8 +179,7 @@ impl fmt::Display for Report {
 mod tests {
     use socknotify::Entry;
 
-    use super::super::Scenario;
-    use super::super::plan::Plan;
+    use super::super::plan::{Plan, Scenario};
     use super::super::problem::Problem;
     use super::*;
 

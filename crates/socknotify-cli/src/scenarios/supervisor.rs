@@ -148,8 +148,7 @@ fn show(run: &Run, bar: &ProgressBar) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Scenario;
-    use super::super::plan::Plan;
+    use super::super::plan::{Plan, Scenario};
     use super::super::problem::Context;
     use super::*;
 

@@ -55,27 +55,26 @@ impl<T, M> Builder<T, M> {
         self
     }
 
-    /// When a further thread is woken for a socket that becomes ready.
+    /// When the port wakes a further thread for a socket that becomes ready.
     pub fn wake_policy(mut self, policy: WakePolicy) -> Self {
         self.options = self.options.wake_policy(policy);
         self
     }
 
-    /// Run on this backend and on no other. By default the best available one is chosen.
+    /// The backend to use. By default the port takes the best one that works.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.options = self.options.backend(backend);
         self
     }
 
-    /// Have operations on files done in this way and in no other. By default the best available one is chosen when
-    /// the first file is adopted.
+    /// How to do operations on files. By default the port takes the best way that works, when the first file is
+    /// adopted.
     pub fn file_driver(mut self, driver: FileDriver) -> Self {
         self.file_driver = Some(driver);
         self
     }
 
-    /// How many helper threads there are at the most, for work that [blocks](Port::run): 32 by default, and at least
-    /// one.
+    /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one.
     pub fn helper_threads(mut self, most: usize) -> Self {
         self.helper_threads = most;
         self

@@ -1,4 +1,4 @@
-//! [`Port::connect`]: connections that go out.
+//! [`Port::connect`]: outgoing connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ pub trait Connect {
     ///
     /// # Errors
     ///
-    /// What is known at once to keep it from connecting.
+    /// The system's, if it is known at once that the socket cannot connect.
     fn begin(&self) -> io::Result<Self::Stream>;
 }
 
@@ -54,15 +54,15 @@ fn begin(domain: Domain, protocol: Option<Protocol>, address: &SockAddr) -> io::
 }
 
 impl<T: Source, M> Port<T, M> {
-    /// Connect to an address, without waiting for it. `make` makes of the socket what the port owns.
+    /// Begins to connect to an address, and returns at once. `make` makes a `T` of the socket.
     ///
-    /// It is reported as [`Event::Connected`], or as [`Event::Unconnected`] with the reason, which is
-    /// [`io::ErrorKind::TimedOut`] if nothing was known in time. Until then it can be
-    /// [cancelled](Self::cancel), as any connection.
+    /// The outcome is an event: [`Event::Connected`], or [`Event::Unconnected`] with the error, which is
+    /// [`io::ErrorKind::TimedOut`] if there was no answer in time. Until then it can be [cancelled](Self::cancel), as any
+    /// connection.
     ///
     /// # Errors
     ///
-    /// What is known at once to keep it from connecting, or from being [adopted](Self::adopt).
+    /// If it is known at once that the socket cannot connect, or cannot be [adopted](Self::adopt).
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! Shutting down in good order.
+//! Graceful shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,18 @@ use super::packet::CANCELLED;
 use super::{Held, Id, Port, Source};
 
 impl<T, M> Port<T, M> {
-    /// Have the port end in good order, within this time.
+    /// Shuts the port down gracefully, within this time.
     ///
-    /// Listeners are closed. Each connection is reported as [`Event::Draining`](super::Event::Draining), once:
-    /// at once if it is armed, otherwise when it is armed the next time. Those that are dropped then are closed;
-    /// those that have something to finish are armed again, as ever. When the last one has gone, or when the
-    /// time is over, the port closes, and its threads end.
+    /// Listeners are closed. Each connection is reported once as [`Event::Draining`](super::Event::Draining): at once
+    /// if it is armed, otherwise when it is armed next. Drop it to close it, or arm it again if it has something to
+    /// finish. When the last connection is closed, or the time is over, the port closes, and
+    /// [`process`](super::Worker::process) returns an error to all threads.
     ///
-    /// So the main thread calls `drain`, joins the others, and [`close`](Self::close) hands it what was cut off:
-    /// the connections that were armed when the time was over. What a thread holds then is closed when it is
-    /// armed or dropped.
+    /// `drain` returns at once, and threads must go on calling `process`. The main thread can join them and then call
+    /// [`close`](Self::close), which returns the connections that did not finish in time. A connection that a thread
+    /// holds then is closed when it is armed or dropped.
     ///
-    /// This does not wait. Threads have to go on calling [`process`](super::Worker::process). To drain again
-    /// with a shorter time cuts it short.
+    /// Draining again with a shorter time takes effect.
     ///
     /// # Examples
     ///
@@ -42,12 +41,12 @@ impl<T, M> Port<T, M> {
     /// let mut worker = port.worker(8);
     /// while worker.process(None).is_ok() {
     ///     while let Some(event) = worker.take() {
-    ///         // Nothing is left to finish: what is dropped is closed.
+    ///         // It has nothing to finish: drop it, which closes it.
     ///         assert!(matches!(event, Event::Draining(_)));
     ///     }
     /// }
     /// assert_eq!(port.connections(), 0);
-    /// assert!(port.close().is_empty(), "nothing was cut off");
+    /// assert!(port.close().is_empty(), "all were closed in time");
     /// assert!(TcpStream::connect(address).is_err());
     /// # Ok(())
     /// # }
@@ -59,17 +58,17 @@ impl<T, M> Port<T, M> {
         self.shared.home.drain();
     }
 
-    /// Whether the port [drains](Self::drain), or has done so.
+    /// Whether [`drain`](Self::drain) was called.
     pub fn is_draining(&self) -> bool {
         self.shared.home.is_draining()
     }
 
-    /// How many connections there are, armed or held. Listeners and shared sockets do not count.
+    /// The number of connections, armed or held. Listeners and shared sockets do not count.
     pub fn connections(&self) -> usize {
         self.shared.home.connections()
     }
 
-    /// [Cancel](Self::cancel) every connection that there is at this moment. Says how many.
+    /// [Cancels](Self::cancel) all present connections, and returns how many these are.
     pub fn cancel_all(&self) -> usize {
         let home = &self.shared.home;
         home.interrupt_all(CANCELLED, |place| place.fixture.is_none())
@@ -77,10 +76,10 @@ impl<T, M> Port<T, M> {
 }
 
 impl<T: Source, M> Port<T, M> {
-    /// Take a connection out that is armed and has nothing to report. No event of it comes.
+    /// Takes an armed connection out of the port. No event comes for it.
     ///
-    /// `None` if there is no connection by this name, or a thread has it, or is about to: because it is ready, or
-    /// its worker has not called [`process`](super::Worker::process) since it was handed back.
+    /// Returns `None` if there is no such connection, if a thread holds it, if it is ready, or if its worker has not called
+    /// [`process`](super::Worker::process) since it was handed back.
     ///
     /// # Examples
     ///

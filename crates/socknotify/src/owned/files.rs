@@ -1,4 +1,4 @@
-//! Operations on files, whose completions come out of the port.
+//! Operations on files, which complete on the port.
 
 use std::fs::File;
 use std::io;
@@ -15,15 +15,15 @@ use crate::operations::{Operations, Reason};
 pub(super) type Files = Arc<Operations<TimerId>>;
 
 impl<T, M> Port<T, M> {
-    /// Take a file whose operations are to complete on this port.
+    /// Adopts a file, so that operations on it complete on this port.
     ///
     /// # Errors
     ///
-    /// What is no file, but a pipe, a socket or a terminal, is refused, and closed: operations on it could take for
-    /// ever. Descriptors of these are adopted as connections are.
+    /// A pipe, socket or terminal is refused and closed, because an operation on it might never end. Adopt these as
+    /// connections.
     ///
-    /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` is associated with the port for good; helper
-    /// threads do the operations on others.
+    /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is closed;
+    /// helper threads do the operations on other files.
     ///
     /// # Examples
     ///
@@ -33,16 +33,15 @@ impl<T, M> Port<T, M> {
         self.shared.files.adopt(file)
     }
 
-    /// Begin an operation on a file. When it is done, [`Event::Completed`] comes, with the file, the buffer and
-    /// the result.
+    /// Begins an operation on a file. It completes as [`Event::Completed`], with the file, the buffer and the result.
     ///
-    /// Any number may be under way, on one file and on many; the system does them in any order. Closing the port
-    /// [waits](Self::close) for those that the system is at.
+    /// Any number may be under way, on one file and on many, and they complete in any order. Closing the port
+    /// [waits](Self::close) for those that the system has begun.
     ///
     /// # Errors
     ///
-    /// The operation comes back when the port is closed, in a forked child of the port's process, and when
-    /// the system has neither memory nor a thread for it. Everything else is the operation's result.
+    /// Returns the operation if the port is closed, in a forked child of the port's process, or if the system has no
+    /// memory or thread for it. Other errors are in the operation's result.
     ///
     /// # Examples
     ///
@@ -73,31 +72,30 @@ impl<T, M> Port<T, M> {
         Ok(id)
     }
 
-    /// Cancel an operation on a file. If that is in time, it completes with an error, and
-    /// [`is_cancelled`](super::FileCompletion::is_cancelled) says so; otherwise with its result. Either way it
-    /// completes once.
+    /// Cancels an operation on a file. It completes once in any case: with an error and
+    /// [`is_cancelled`](super::FileCompletion::is_cancelled), or with its result if it was too late to cancel it.
     ///
-    /// Returns false if it is done already.
+    /// Returns false if it has completed.
     #[doc(alias = "CancelIoEx")]
     #[doc(alias = "IORING_OP_ASYNC_CANCEL")]
     pub fn cancel_operation(&self, id: OperationId) -> bool {
         self.shared.files.cancel(id, Reason::Asked)
     }
 
-    /// Who does operations on files. It is found out when a file is adopted, or by this.
+    /// What does operations on files. The port determines it when the first file is adopted, or in this call.
     pub fn file_driver(&self) -> FileDriver {
         self.shared.files.driver()
     }
 
-    /// How many operations on files were begun, and their completions not taken.
+    /// The number of operations on files that were begun and whose completions were not taken.
     pub fn operations(&self) -> usize {
         self.shared.files.count()
     }
 }
 
 impl<T: Source, M> Worker<T, M> {
-    /// Begin an operation on a file, as [`Port::begin`] does; at the latest with the next
-    /// [`process`](Self::process), which is one step into the system for any number of them.
+    /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process), which
+    /// begins any number of them in one system call.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! [`Held`]: a connection that is this thread's alone.
+//! [`Held`]: a connection that belongs to one thread.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::home::{Home, Node};
 use super::{Id, Readiness, Stream};
 
-/// A connection that belongs to a port, and is this thread's alone at the moment.
+/// A connection of a port while a thread has it alone.
 ///
-/// It dereferences to the connection. [Arm](super::Worker::arm) it to give it back to the port; dropped,
-/// it is deregistered and closed.
+/// It dereferences to the connection. [Arm](super::Worker::arm) it to give it back to the port, or drop it to
+/// deregister and close it.
 ///
-/// The socket inside must stay the same one as long as the port has the connection.
+/// Its socket must stay the same one as long as it belongs to the port.
 #[must_use = "a connection that is not armed again is closed"]
 pub struct Held<T> {
     /// Empty only while it is being taken apart.
@@ -36,7 +36,7 @@ impl<T> Held<T> {
         self.node.as_ref().expect("it is there until now")
     }
 
-    /// The name of this connection: for [`Port::cancel`](super::Port::cancel), and for tables and logs.
+    /// Identifies this connection: for [`Port::cancel`](super::Port::cancel), and for tables and logs.
     pub fn id(&self) -> Id {
         Id(self.node().token)
     }
@@ -46,15 +46,15 @@ impl<T> Held<T> {
         Arc::ptr_eq(&self.node().home, home)
     }
 
-    /// The connection, and what is known of its readiness: receive and send through that to spare the port a
-    /// question.
+    /// The connection, and its [`Readiness`]: receive and send through that to save a system call when it is armed
+    /// again.
     #[inline]
     pub fn split(&mut self) -> (&mut T, &mut Readiness) {
         let node = self.node.as_mut().expect("it is there until now");
         (&mut node.value, &mut node.readiness)
     }
 
-    /// Take the connection back from the port. Its socket is deregistered, and stays open.
+    /// Takes the connection back from the port. Its socket is deregistered and stays open.
     pub fn into_inner(self) -> T {
         let node = *self.into_node();
         let socket = node.readiness.socket();
@@ -135,7 +135,7 @@ impl<T: fmt::Debug> fmt::Debug for Held<T> {
     }
 }
 
-/// A connection that the port would not adopt, and why.
+/// The port did not adopt this connection, and why.
 pub struct AdoptError<T> {
     connection: T,
     reason: io::Error,

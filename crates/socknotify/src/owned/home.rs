@@ -16,8 +16,7 @@ use crate::sys::RawSocket;
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Names a connection, a listener or a shared socket of a port, from its adoption to its end. It is never given
-/// again.
+/// Identifies a connection, a listener or a shared socket of a port. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(super) Token);
 

@@ -15,10 +15,10 @@ use crate::EventFilter;
 ///
 /// // A request, within half a minute.
 /// let _ = Interest::IN.within(Duration::from_secs(30));
-/// // Whatever comes first, and no longer than another wait of this connection may have lasted.
+/// // Either of the two, until a deadline that other waits of this connection share.
 /// let end = Instant::now() + Duration::from_secs(5);
 /// let _ = (Interest::IN | Interest::OUT).until(end);
-/// // Nothing but the time to pass, or an error of the socket.
+/// // Only the deadline, or an error of the socket.
 /// let _ = Interest::NOTHING.within(Duration::from_millis(50));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl Interest {
     pub const IN: Self = Self::of(EventFilter::IN);
     /// Until a send would not block.
     pub const OUT: Self = Self::of(EventFilter::OUT);
-    /// Until the peer has disconnected, or the connection was aborted. Mostly beside another: data may be
-    /// there to read still.
+    /// Until the peer has disconnected, or the connection was aborted. Combine it with IN: there may be data left to
+    /// read.
     pub const HANGUP: Self = Self::of(EventFilter::HANGUP);
     /// For no condition: until the deadline passes, the connection is cancelled, or its socket is in an
     /// error state.
@@ -56,11 +56,10 @@ impl Interest {
         }
     }
 
-    /// With a deadline: if nothing has come by then, the port reports
-    /// [`Event::TimedOut`](super::Event::TimedOut).
+    /// Adds a deadline: if no condition holds by then, the port reports
+    /// [`Event::TimedOut`](super::Event::TimedOut), up to some milliseconds later and never earlier.
     ///
-    /// It does so up to some milliseconds later, and never earlier. A time that has passed already
-    /// leads to that at once, unless a condition holds.
+    /// If the deadline has passed already, it does so at once, unless a condition holds.
     pub const fn until(self, deadline: Instant) -> Self {
         Interest {
             end: End::At(deadline),
@@ -68,7 +67,7 @@ impl Interest {
         }
     }
 
-    /// With a deadline so long after it is armed. A time too long to be represented is none.
+    /// Adds a deadline this long after arming. If it is too long to be represented, there is no deadline.
     pub const fn within(self, time: Duration) -> Self {
         Interest {
             end: End::After(time),

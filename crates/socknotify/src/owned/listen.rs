@@ -23,32 +23,32 @@ const AHEAD: usize = 16;
 pub trait Listen: Source + Send + Sync + 'static {
     /// A connection.
     type Stream: Source;
-    /// Who has connected.
+    /// The peer's address.
     type Address;
 
     /// Accepts a connection, in non-blocking mode.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if none waits; otherwise what the system says.
+    /// [`io::ErrorKind::WouldBlock`] if no connection waits; otherwise the system's.
     #[doc(alias = "accept4")]
     fn accept_next(&self) -> io::Result<(Self::Stream, Self::Address)>;
 
-    /// Has [`accept_next`](Self::accept_next) never wait.
+    /// Makes [`accept_next`](Self::accept_next) non-blocking.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's.
     fn prepare(&self) -> io::Result<()>;
 
-    /// Makes what [`accept_next`](Self::accept_next) returns of a socket that the system has accepted already.
+    /// Makes the result of [`accept_next`](Self::accept_next) from a socket that the system has accepted.
     ///
-    /// With this, the system accepts connections before a thread asks for them, where it can: on Windows, by
-    /// `AcceptEx`. Without it the listener is watched, and each is accepted by `accept_next`.
+    /// With this, Windows accepts connections ahead, by `AcceptEx`. Without it, and on other systems, the port watches
+    /// the listener and calls `accept_next`.
     const ACCEPTED: Option<Accepted<Self::Stream, Self::Address>> = None;
 }
 
-/// What makes a connection and its address of a socket that was accepted: see [`Listen::ACCEPTED`].
+/// Makes a connection and its address from an accepted socket: see [`Listen::ACCEPTED`].
 pub type Accepted<Stream, Address> = fn(OwnedSocket) -> io::Result<(Stream, Address)>;
 
 impl Listen for TcpListener {
@@ -89,9 +89,9 @@ impl Listen for std::os::unix::net::UnixListener {
     }
 }
 
-/// What a listener does with what it accepts.
+/// What a listener does with the connections that it accepts.
 ///
-/// An [`Interest`] is one of these: each connection is armed for it.
+/// An [`Interest`] converts into one: each connection is armed for it.
 ///
 /// # Examples
 ///
@@ -99,7 +99,7 @@ impl Listen for std::os::unix::net::UnixListener {
 /// use std::time::Duration;
 /// use socknotify::owned::{Interest, Listening};
 ///
-/// // Each is armed for its first request, which has to come in time; at most 10 000 of them.
+/// // Each is armed for its first request, with a deadline; at most 10,000 connections.
 /// let _ = Listening::arming(Interest::IN.within(Duration::from_secs(10))).at_most(10_000);
 /// // Each is reported before it is armed.
 /// let _ = Listening::reporting();
@@ -113,7 +113,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Each connection is armed for this at once, and comes out when it is ready.
+    /// Each connection is armed for this at once, and reported when it is ready.
     pub const fn arming(interest: Interest) -> Self {
         Listening {
             interest: Some(interest),
@@ -130,14 +130,13 @@ impl Listening {
         }
     }
 
-    /// Accept at most so many connections before others are served: 16, if nothing is said.
+    /// The maximum number of connections to accept before others are served: 16 by default.
     pub const fn batch(self, connections: usize) -> Self {
         let batch = if connections == 0 { 1 } else { connections };
         Listening { batch, ..self }
     }
 
-    /// Rest while the port has so many connections, from wherever they are. Those that come meanwhile wait in
-    /// the system's queue.
+    /// Pause while the port has this many connections of any kind. New ones wait in the listener's backlog.
     #[doc(alias = "backlog")]
     pub const fn at_most(self, connections: usize) -> Self {
         Listening {
@@ -308,25 +307,24 @@ impl<T> Listener<T> {
 }
 
 impl<T: Source, M> Port<T, M> {
-    /// Has the port accept connections, for as long as it is open.
+    /// Accepts connections from a listener, for as long as the port is open.
     ///
-    /// `make` makes of each what the port owns. Then it is armed, or reported as
-    /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener and what it accepts are
-    /// set to non-blocking mode. What a thread has accepted it arms in one step, together with the listener.
+    /// `make` makes a `T` of each connection. Then it is armed, or reported as
+    /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener and its connections are set to
+    /// non-blocking mode. The connections of a batch are armed in one step, together with the listener.
     ///
-    /// Where the listener is watched, one thread at a time accepts a batch. On Windows the system accepts as many
-    /// ahead as make a batch, 16 at most, by `AcceptEx` ([`Listen::ACCEPTED`]).
+    /// One thread at a time accepts. On Windows the system accepts a batch ahead, 16 connections at most, by `AcceptEx`
+    /// ([`Listen::ACCEPTED`]).
     ///
-    /// When the process or the system is out of descriptors or memory, the listener rests for 50 ms, and says so
-    /// with [`Event::NotAccepting`](super::Event::NotAccepting); connections wait in the system's queue.
+    /// When the process or the system is out of descriptors or memory, the listener pauses for 50 ms, with
+    /// [`Event::NotAccepting`](super::Event::NotAccepting). Connections wait in its backlog.
     ///
-    /// To [cancel](Self::cancel) the listener closes it. The thread that calls `make` is one that is in
-    /// [`process`](super::Worker::process); if `make` panics, that connection is closed, and the listener goes
-    /// on.
+    /// To close the listener, [cancel](Self::cancel) it. `make` is called by a thread in
+    /// [`process`](super::Worker::process). If it panics, that connection is closed, and the listener stays.
     ///
     /// # Errors
     ///
-    /// What keeps the listener from being watched, as in [`adopt`](Self::adopt).
+    /// If the listener cannot be watched, as in [`adopt`](Self::adopt).
     ///
     /// # Examples
     ///

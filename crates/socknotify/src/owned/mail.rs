@@ -14,7 +14,7 @@ use super::packet::MAIL;
 use super::port::{Port, SendError, Shared};
 use crate::Entry;
 
-/// Names a [`Worker`](super::Worker) of a port. It is never given again.
+/// Identifies a [`Worker`](super::Worker) of a port. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(u64);
 
@@ -185,18 +185,17 @@ impl<T, M> Shared<T, M> {
 }
 
 impl<T, M> Port<T, M> {
-    /// Send a message to one worker, which takes it with its next [`process`](super::Worker::process), before
-    /// other events. If it waits there, it is woken; if it does something else, the message waits, and nobody else.
+    /// Sends a message to one worker. Its next [`process`](super::Worker::process) returns the message before other
+    /// events; if it is waiting there, it is woken.
     ///
-    /// What was sent to one worker comes in order. When the worker is dropped, messages that it has not taken are.
+    /// Messages to one worker come in order. Those that it has not taken are dropped with it.
     ///
-    /// This is for what concerns a thread, such as state that it keeps for itself. To wake a certain thread takes
-    /// longer than to wake any, and other threads that wait may notice it. So leave to [`send`](Self::send) whatever
-    /// any thread can do.
+    /// Use this for what concerns one thread, such as its own state, and [`send`](Self::send) for everything else: to
+    /// wake a certain thread takes longer than to wake any.
     ///
     /// # Errors
     ///
-    /// The message comes back when there is no such worker any more, or the port is closed.
+    /// Returns the message if there is no such worker any more, or the port is closed.
     ///
     /// # Examples
     ///
@@ -233,10 +232,10 @@ impl<T, M> Port<T, M> {
         }
     }
 
-    /// Send a message to each worker that there is at this moment, as [`send_to`](Self::send_to) does. Says to
-    /// how many; to none once the port is closed.
+    /// Sends a message to each present worker, as [`send_to`](Self::send_to) does. Returns how many these are: 0 if the
+    /// port is closed.
     ///
-    /// Every worker gets messages to all in one order.
+    /// All workers get such messages in the same order.
     pub fn send_to_all(&self, message: M) -> usize
     where
         M: Clone,

@@ -1,22 +1,20 @@
-//! Connections that the port owns: lifetime rules in types.
+//! A port that owns its connections: Rust's ownership says which thread may use which connection.
 //!
-//! The completion port of the [crate root](crate) hands out keys, and leaves it to the caller what they
-//! stand for, who may touch it, and when it may go. Here the port holds the connections themselves:
+//! A [`CompletionPort`](crate::CompletionPort) reports completion keys. What a key stands for, which thread may use
+//! it and when it may be freed is up to the caller. This port has the connections themselves:
 //!
-//! - [`Port::adopt`] gives a connection its place in the port, as a [`Held`] one. What you hold is
-//!   yours: `&mut`, without a lock.
-//! - [`Worker::arm`] moves it into the port. Nobody can touch it there.
-//! - A notification moves it out again, to exactly one thread: [`Event::Ready`].
-//! - What you hold and drop is deregistered and closed.
+//! - [`Port::adopt`] registers a connection and returns it as a [`Held`]. A held connection is yours alone, as `&mut`,
+//!   without a lock.
+//! - [`Worker::arm`] moves it into the port. No thread can use it there.
+//! - An event moves it out again, to exactly one thread: [`Event::Ready`].
+//! - A held connection that is dropped is deregistered and closed.
 //!
-//! There is no unsafe code for the caller, no lock around a connection, no use after free, and no
-//! REMOVE to wait for.
+//! So the caller needs no unsafe code, no lock around a connection, and no REMOVE notification to wait for.
 //!
-//! What has no readiness completes on the port: operations on files ([`Port::begin`]), which own their buffers while
-//! they are under way, and work that blocks ([`Port::run`]).
+//! One call, [`Worker::process`], arms all connections that this thread has handed back and waits for the next
+//! events.
 //!
-//! One call, [`Worker::process`], arms all that this thread has handed back and waits for the next
-//! events, as [`CompletionPort::process`](crate::CompletionPort::process) does.
+//! Operations on files ([`Port::begin`]) and blocking work ([`Port::run`]) complete on the same port.
 //!
 //! # An echo server
 //!
@@ -27,7 +25,7 @@
 //! use socknotify::EventFilter;
 //! use socknotify::owned::{Event, Interest, Port, Worker};
 //!
-//! /// Answer what is there. False at the end of the stream.
+//! /// Echo what has come. False at the end of the stream.
 //! fn echo(connection: &mut TcpStream) -> io::Result<bool> {
 //!     let mut buffer = [0; 1024];
 //!     let length = connection.read(&mut buffer)?;
@@ -45,7 +43,7 @@
 //!                         let idle = Duration::from_secs(60);
 //!                         worker.arm(connection, Interest::IN.within(idle));
 //!                     }
-//!                     // Otherwise it is dropped here, and so closed.
+//!                     // Otherwise it is dropped here, which closes it.
 //!                 }
 //!                 // A connection that is not armed again is closed: here, an idle one.
 //!                 _ => {}
@@ -72,7 +70,7 @@
 //! client.read_exact(&mut answer)?;
 //! assert_eq!(&answer, b"ping");
 //!
-//! // The threads end. What is armed comes back: the connection, unless a thread still holds it.
+//! // The threads end. `close` returns what is armed: the connection, unless a thread holds it.
 //! assert!(port.close().len() <= 1);
 //! for thread in threads {
 //!     thread.join().expect("no panic")?;
@@ -83,7 +81,7 @@
 //!
 //! # What the types forbid
 //!
-//! Touching a connection that is armed, or arming it twice:
+//! To use a connection that is armed, or to arm it twice:
 //!
 //! ```compile_fail,E0382
 //! # use socknotify::{EventFilter, owned::{Held, Worker}};
@@ -101,7 +99,7 @@
 //! # }
 //! ```
 //!
-//! Keeping a reference into it while it is armed:
+//! To keep a reference into it while it is armed:
 //!
 //! ```compile_fail,E0505
 //! # use socknotify::{EventFilter, owned::{BorrowedSocket, Held, Source, Worker}};

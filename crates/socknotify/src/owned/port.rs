@@ -24,8 +24,8 @@ use crate::{
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
 ///
-/// Each thread that serves connections has a [`Worker`]. The port itself is for everybody: to bring
-/// connections in, to cancel them, to send messages, and to close it all.
+/// Each thread that serves connections has a [`Worker`]. Any thread can use the port itself: to adopt or cancel
+/// connections, to send messages, and to close it.
 ///
 /// Dropping the port closes it.
 ///
@@ -65,34 +65,34 @@ impl<T: Source, M> Port<T, M> {
         CompletionPort::new().map(Self::from)
     }
 
-    /// A thread's part of the port, with room for this many events at once; at least one.
+    /// Makes a worker, for one thread, with room for this many events at once (at least one).
     pub fn worker(&self, room: usize) -> Worker<T, M> {
         Worker::new(Arc::clone(&self.shared), room.max(1))
     }
 
-    /// Give a connection its place in the port. It is not armed yet.
+    /// Registers a connection with the port, and returns it held. It is not armed yet.
     ///
     /// The socket should be in non-blocking mode.
     ///
     /// # Errors
     ///
-    /// The connection comes back when it is no socket, or belongs to another port, or this one already,
-    /// and when the port is closed.
+    /// Returns the connection if it is no socket, if it is registered with this or another port already, or if the
+    /// port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
         let home = &self.shared.home;
         home.count();
         self.shared.adopt(connection)
     }
 
-    /// The same for any descriptor that the system can watch: a pipe, a terminal, a `signalfd`, `pidfd`, `eventfd`
-    /// or `timerfd` descriptor, another port. [`Source::socket`] says which.
+    /// Registers any descriptor that the system can watch, and returns it held: a pipe, a terminal, a `signalfd`,
+    /// `pidfd`, `eventfd` or `timerfd`, another port. [`Source::socket`] returns the descriptor.
     ///
-    /// What its conditions mean is said at [`Registration::descriptor`].
+    /// [`Registration::descriptor`] says what its conditions mean.
     ///
     /// # Errors
     ///
-    /// The value comes back when the system cannot watch it, as with a regular file
-    /// ([`RegistrationError::NotWatchable`]), and when the port is closed.
+    /// Returns the value if the system cannot watch it, as with a regular file
+    /// ([`RegistrationError::NotWatchable`]), or if the port is closed.
     ///
     /// # Examples
     ///
@@ -124,15 +124,15 @@ impl<T: Source, M> Port<T, M> {
         self.shared.adopt_by(descriptor, adopt)
     }
 
-    /// Arm one connection at once. [`Worker::arm`] does so with the next call that waits, which is one
-    /// step into the system for any number of connections.
+    /// Arms one connection at once. In a worker use [`Worker::arm`], which arms any number of connections in one
+    /// step.
     ///
-    /// It fails as that one does: what the system refuses to watch is reported as
-    /// [`Event::Refused`](super::Event::Refused), and once the port is closed, so is the connection.
+    /// There is no error to return: a connection that the system refuses to watch is reported as
+    /// [`Event::Refused`](super::Event::Refused), and if the port is closed, the connection is closed too.
     ///
     /// # Panics
     ///
-    /// If the connection belongs to another port. It is closed, and deregistered there.
+    /// If the connection belongs to another port. The connection is deregistered there and closed.
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
         let shared = &self.shared;
@@ -154,14 +154,14 @@ impl<T: Source, M> Port<T, M> {
         }
     }
 
-    /// Serve one socket by many threads at once: register it for good, level- or edge-triggered.
+    /// Registers a socket that several threads may use at once, such as a UDP socket.
     ///
-    /// Each notification hands out another reference, as [`Event::Shared`](super::Event::Shared). This
-    /// is for sockets whose operations are complete in themselves, such as UDP sockets.
+    /// It stays registered until [`unshare`](Self::unshare). Each notification returns another reference to it, as
+    /// [`Event::Shared`](super::Event::Shared).
     ///
     /// # Errors
     ///
-    /// What keeps the socket from being registered; [`Error::Closed`].
+    /// The [`RegistrationError`] if the socket cannot be registered; [`Error::Closed`].
     pub fn share(
         &self,
         socket: Arc<T>,
@@ -186,13 +186,13 @@ impl<T: Source, M> Port<T, M> {
         }
     }
 
-    /// Serve a shared socket no longer. When no thread can be notified of it any more, the port reports
-    /// [`Event::Returned`](super::Event::Returned).
+    /// Deregisters a shared socket. The port reports [`Event::Returned`](super::Event::Returned) when no thread can be
+    /// notified of it any more.
     ///
     /// # Errors
     ///
-    /// [`RegistrationError::NotFound`] if no socket is shared by this name, or it is on its way out
-    /// already; [`Error::Closed`].
+    /// [`RegistrationError::NotFound`] if there is no shared socket with this `Id`, or if this was called for it
+    /// before; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
         let shared = home
@@ -215,22 +215,21 @@ impl<T: Source, M> Port<T, M> {
         }
     }
 
-    /// Interrupt the wait of a connection, which is reported as
-    /// [`Event::Cancelled`](super::Event::Cancelled): at once if it is armed, or else when it is armed the
-    /// next time. If its deadline has just passed, or the port drains, that is reported first, and this when it is
-    /// armed after that.
+    /// Interrupts the wait of a connection, which is reported as [`Event::Cancelled`](super::Event::Cancelled): at once
+    /// if it is armed, otherwise when it is armed next. If its deadline has just passed, or the port drains, that is
+    /// reported first, and this when it is armed after that.
     ///
-    /// Returns false and does nothing if the connection or the port is closed already. It does so for a
-    /// [shared](Self::share) socket, too: use [`unshare`](Self::unshare).
+    /// Returns false and does nothing if the connection or the port is closed, and for a [shared](Self::share) socket:
+    /// use [`unshare`](Self::unshare).
     pub fn cancel(&self, id: Id) -> bool {
         self.shared.home.cancel(id)
     }
 
-    /// Send a message to whichever thread takes it, in order with everything else.
+    /// Queues a message. One thread takes it, as [`Event::Message`](super::Event::Message), in the order of the queue.
     ///
     /// # Errors
     ///
-    /// The message comes back when the port is closed.
+    /// Returns the message if the port is closed.
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
         let mut messages = lock(&self.shared.messages);
         messages.push_back(message);
@@ -245,20 +244,20 @@ impl<T: Source, M> Port<T, M> {
         }
     }
 
-    /// Close the port, and take back what is armed.
+    /// Closes the port, and returns the connections that were armed.
     ///
-    /// Threads that wait are released with [`Error::Closed`]. A connection that a thread holds stays
-    /// that thread's, and so does one that its worker has dequeued. Messages that nobody took are dropped.
+    /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds, and those that its
+    /// worker has dequeued. Messages in the queue are dropped.
     ///
-    /// This waits for operations on files that the system has begun with: when it returns, nothing is written any more,
-    /// to a file or to a buffer. The others are not begun.
+    /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
+    /// buffer. Other operations are not begun.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
 }
 
 impl<T, M> Port<T, M> {
-    /// Run something that may block, and lend this thread's place to another meanwhile.
+    /// Runs work that may block, and lends this thread's place to another thread meanwhile.
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
         self.shared.home.port.blocking(work)
     }
@@ -283,11 +282,10 @@ impl<T, M> Port<T, M> {
     }
 }
 
-/// Own connections with a port that is there already.
+/// Makes an owning port of an existing [`CompletionPort`].
 ///
-/// Packets that were posted to it before, and notifications of what was registered with it, are dropped.
-/// Remove level-triggered registrations first: to drop their notifications keeps a thread busy for as long
-/// as the condition holds.
+/// Packets that were posted before, and notifications of sockets that were registered before, are dropped. Remove
+/// level-triggered registrations first: while their condition holds, dropping their notifications keeps a thread busy.
 ///
 /// # Examples
 ///
@@ -340,10 +338,10 @@ impl<T, M> Drop for Port<T, M> {
     }
 }
 
-/// The port can be watched itself, by another loop: it is readable when a worker's
-/// [`process`](crate::owned::Worker::process) would return something. It may be so for no reason, too.
+/// Lets another event loop watch the port: its descriptor is readable when a worker's
+/// [`process`](crate::owned::Worker::process) would return events, and now and then without a reason.
 ///
-/// Then no thread should wait in it; call `process` with a timeout of zero.
+/// No thread should wait in such a port: call `process` with a timeout of zero.
 #[cfg(unix)]
 impl<T, M> AsFd for Port<T, M> {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -362,7 +360,7 @@ impl<T, M> fmt::Debug for Port<T, M> {
 /// When a [shared](Port::share) socket is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedTrigger {
-    /// Whenever a wanted condition holds.
+    /// For as long as a wanted condition holds.
     Level,
     /// When a wanted condition begins to hold.
     Edge,

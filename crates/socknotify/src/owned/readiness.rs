@@ -1,4 +1,4 @@
-//! [`Readiness`]: what a thread that has a connection learns of it, so that the port need not ask.
+//! [`Readiness`]: whether a held connection is drained, so that the port need not ask the kernel.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -8,15 +8,15 @@ use std::os::unix::net::UnixStream;
 use crate::EventFilter;
 use crate::sys::{self, AsSocket, RawSocket};
 
-/// What is known of a held connection's socket: whether there is nothing left to receive, and no room to send.
+/// Notes whether a held connection's socket is drained, or its send buffer full.
 ///
-/// Before it arms a connection, the port has to find out whether it is ready by now: the thread that had it may
-/// have left something behind. A thread that has received all there was knows that it has not. Receive and send
-/// through this, and the port knows it, too, and saves a system call.
+/// Before the port arms a connection, it asks the kernel whether the socket is ready already: its thread may have left
+/// data in it. If the thread receives and sends through this, the port knows when nothing is left, and saves that
+/// system call.
 ///
-/// It is only ever a matter of speed. What was received past it, or not to the end, is asked about.
+/// This only affects speed. If you receive past it, the port asks.
 ///
-/// Obtained by [`Held::split`](super::Held::split). A `Held<TcpStream>` can be read and written directly, to
+/// [`Held::split`](super::Held::split) returns it. For a `Held<TcpStream>`, reading and writing the `Held` itself has
 /// the same effect.
 ///
 /// # Examples
@@ -39,9 +39,9 @@ use crate::sys::{self, AsSocket, RawSocket};
 /// worker.process(None)?;
 /// if let Some(Event::Ready(mut connection, _)) = worker.take() {
 ///     let mut buffer = [0; 1024];
-///     // Of a connection of your own type, this is its stream.
+///     // With a type of your own, take its stream here.
 ///     let (stream, readiness) = connection.split();
-///     // Less than there was room for: nothing is left.
+///     // A short read: the socket is drained.
 ///     let length = readiness.io(stream).read(&mut buffer)?;
 ///     assert_eq!(&buffer[..length], b"ping");
 ///     worker.arm(connection, Interest::IN);
@@ -105,9 +105,9 @@ impl Readiness {
         }
     }
 
-    /// The connection's stream, to receive and send with.
+    /// Wraps the connection's stream, to receive and send with.
     ///
-    /// Of another socket's stream nothing is noted.
+    /// For a stream of another socket, nothing is noted.
     #[inline]
     pub fn io<S: Stream>(&mut self, stream: S) -> Io<'_, S> {
         Io {
@@ -117,25 +117,25 @@ impl Readiness {
         }
     }
 
-    /// Run something that receives from the connection's socket: `recv`, `accept` and the like, of whatever
-    /// library. If it fails with [`WouldBlock`](io::ErrorKind::WouldBlock), there is nothing left.
+    /// Runs a call that receives from the connection's socket: `recv`, `accept` and the like, of any library. If it
+    /// fails with [`WouldBlock`](io::ErrorKind::WouldBlock), the socket is drained.
     ///
-    /// Return that error only if the system did for the connection's own socket. Otherwise the port does not
-    /// notice what is there already.
+    /// `receive` must return that error only if the system returned it for this socket. Otherwise the port misses data
+    /// that are in the socket already.
     ///
     /// # Errors
     ///
-    /// What the operation returns.
+    /// The call's own.
     #[inline]
     pub fn try_read<R>(&mut self, receive: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         receive().inspect_err(|error| self.note(would_block(error), EventFilter::IN))
     }
 
-    /// The same for something that sends. If it would block, there is no room left.
+    /// The same for a call that sends. If it would block, the send buffer is full.
     ///
     /// # Errors
     ///
-    /// What the operation returns.
+    /// The call's own.
     #[inline]
     pub fn try_write<R>(&mut self, send: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         send().inspect_err(|error| self.note(would_block(error), EventFilter::OUT))
@@ -146,10 +146,9 @@ fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Streams of the system, without a buffer of their own: a receive that returns less than there was room for has
-/// taken all there was.
+/// Streams without a buffer of their own, for which a short read means that the socket is drained.
 ///
-/// For others, use [`Readiness::try_read`].
+/// For other streams, use [`Readiness::try_read`].
 pub trait Stream: sealed::Stream {}
 
 impl<S: sealed::Stream> Stream for S {}
@@ -171,7 +170,7 @@ impl sealed::Stream for &UnixStream {}
 #[cfg(unix)]
 impl sealed::Stream for &mut UnixStream {}
 
-/// A stream whose outcomes are noted: see [`Readiness::io`].
+/// A stream whose reads and writes are noted: see [`Readiness::io`].
 #[derive(Debug)]
 pub struct Io<'a, S> {
     readiness: &'a mut Readiness,

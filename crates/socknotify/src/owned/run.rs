@@ -1,4 +1,4 @@
-//! Work that blocks: it runs on helper threads, and its result is a message of the port.
+//! Blocking work: it runs on helper threads, and its result is a message.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,22 +13,21 @@ use crate::Entry;
 pub(super) type Panic = Box<dyn Any + Send>;
 
 impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
-    /// Run something that blocks on a helper thread. What it returns comes out of the port as a
-    /// [message](super::Event::Message), to whichever thread takes it.
+    /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's
+    /// threads.
     ///
-    /// For what the system has no other way to wait for: a name to be resolved, a library's call. Work begins in the
-    /// order in which it was given. There are at most [so many](super::Builder::helper_threads) threads; they are
-    /// started when there is work, and end when there has been none for a second.
+    /// Use it for what cannot be watched: name resolution, or a library's blocking call. Work begins in the order of
+    /// the calls. The number of helper threads is [limited](super::Builder::helper_threads); they start when there is
+    /// work, and end after a second without any.
     ///
-    /// If the work panics, [`Worker::take`](super::Worker::take) goes on with the panic in place of the result.
+    /// If the work panics, [`Worker::take`](super::Worker::take) resumes the panic.
     ///
-    /// Closing the port drops work that has not begun, and does not wait for what has. The result of that is
-    /// dropped.
+    /// Closing the port drops work that has not begun. It does not wait for work that has, whose result is dropped.
     ///
     /// # Errors
     ///
-    /// The work comes back when the port is closed, in a forked child of the port's process, and when the
-    /// system starts no thread for it.
+    /// Returns the work if the port is closed, in a forked child of the port's process, or if the system cannot start a
+    /// thread for it.
     ///
     /// # Examples
     ///
@@ -62,7 +61,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
 }
 
 impl<T, M> Port<T, M> {
-    /// How many helper threads there are at this moment, for diagnosis.
+    /// The present number of helper threads, for diagnosis.
     pub fn helper_threads(&self) -> usize {
         self.shared.helpers.threads()
     }

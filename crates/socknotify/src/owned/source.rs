@@ -1,14 +1,14 @@
-//! [`Source`]: what has a socket.
+//! [`Source`]: a value with a socket in it.
 
 use crate::sys::{self, AsSocket, RawSocket};
 
 pub use crate::sys::{BorrowedSocket, OwnedSocket};
 
-/// Something with a socket in it: what a [`Port`](super::Port) owns.
+/// A value with a socket in it, which a [`Port`](super::Port) can own.
 ///
-/// Whatever is `AsFd` (on Windows: `AsSocket`) is one already: sockets of the standard library and of
-/// others, references to them, `Box`es and `Arc`s of them. For a type of your own, say which socket is meant.
-/// That must stay the same one as long as the port has the value.
+/// Whatever is `AsFd` (on Windows: `AsSocket`) is a source: sockets of the standard library and of other crates,
+/// references to them, `Box`es and `Arc`s of them. Implement it for a type of your own. The socket must stay the same
+/// one as long as the port has the value.
 ///
 /// # Examples
 ///

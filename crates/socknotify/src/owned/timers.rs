@@ -7,7 +7,7 @@ use super::OperationId;
 use super::lock;
 use super::port::{Port, SendError, Shared};
 
-/// Names a timer, from its setting to its end. It is never given again.
+/// Identifies a timer of a port. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     index: u32,
@@ -174,14 +174,14 @@ impl<T, M> Shared<T, M> {
 }
 
 impl<T, M> Port<T, M> {
-    /// Send a message after a time. It goes to whichever thread takes it, as with [`send`](Self::send).
+    /// Sends a message after this time, as [`send`](Self::send) does.
     ///
-    /// It comes up to some milliseconds later, and never earlier. A time too long to be represented does not
-    /// come. A timer takes no descriptor, and to set and to cancel one costs the same, however many there are.
+    /// It comes up to some milliseconds later, and never earlier. If the time is too long to be represented, it never
+    /// comes. A timer takes no descriptor, and the cost to set and to cancel one does not depend on their number.
     ///
     /// # Errors
     ///
-    /// The message comes back when the port is closed.
+    /// Returns the message if the port is closed.
     ///
     /// # Examples
     ///
@@ -215,12 +215,12 @@ impl<T, M> Port<T, M> {
             })
     }
 
-    /// Send a message again and again, first after one period. What a period brings later than the next one
-    /// begins is left out. A period is a millisecond at least.
+    /// Sends a message once per period, first after one period. A message that would be late by a whole period is left
+    /// out. The shortest period is a millisecond.
     ///
     /// # Errors
     ///
-    /// The message comes back when the port is closed.
+    /// Returns the message if the port is closed.
     pub fn send_every(&self, period: Duration, message: M) -> Result<TimerId, SendError<M>>
     where
         M: Clone + Send + Sync + 'static,
@@ -235,9 +235,9 @@ impl<T, M> Port<T, M> {
         timer.map_err(|_| SendError(message))
     }
 
-    /// Cancel a timer. From here on it sends nothing more.
+    /// Cancels a timer: it sends nothing any more.
     ///
-    /// False if it was cancelled before, or has sent its only message: that may be on its way.
+    /// Returns false if it was cancelled before, or has sent its only message, which may still be in the queue.
     pub fn cancel_timer(&self, timer: TimerId) -> bool {
         self.shared.cancel_timer(timer)
     }

@@ -1,4 +1,4 @@
-//! [`Worker`]: a thread's part of a port; [`Event`]: what it takes from there.
+//! [`Worker`]: one thread's handle to a port; [`Event`]: what it takes from there.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -19,42 +19,40 @@ use super::{FileCompletion, Held, Id, Interest, Source, lock};
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
-/// Something that a port has for one thread.
+/// What a port reports to one thread.
 ///
-/// There may be more of them in time. An arm for all others drops what they carry, and so closes a
-/// connection of which a program does not know why it was reported.
+/// Later versions may add events. A match arm `_ => {}` drops what they carry, which closes the connection.
 #[derive(Debug)]
 #[must_use = "a connection that is not armed again is closed"]
 #[non_exhaustive]
 pub enum Event<T, M = ()> {
-    /// What this connection waited for has come.
+    /// The connection is ready: what it waited for holds.
     Ready(Held<T>, Events),
     /// The connection's deadline has passed.
     TimedOut(Held<T>),
     /// The connection was [cancelled](super::Port::cancel).
     Cancelled(Held<T>),
-    /// The port [drains](super::Port::drain). The connection is closed when it is dropped; if it has something to
-    /// finish, arm it again.
+    /// The port [drains](super::Port::drain). Drop the connection to close it, or arm it again if it has something to
+    /// finish.
     Draining(Held<T>),
     /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
     Accepted(Held<T>),
-    /// A [listener](super::Port::listen) rests for a while, because it cannot accept. With the reason.
+    /// A [listener](super::Port::listen) cannot accept, for this reason, and pauses.
     NotAccepting(Id, io::Error),
     /// The connection has [connected](super::Port::connect).
     Connected(Held<T>),
     /// The connection could not [connect](super::Port::connect), for this reason.
     Unconnected(Held<T>, io::Error),
-    /// The system would not watch the connection: it is out of memory, or of what it allows to be watched; or
-    /// the socket in it is not the one that was adopted. Nothing else makes [arming](Worker::arm) fail.
+    /// The system refuses to watch the connection: for lack of memory, because of a limit, or because its socket is
+    /// not the one that was adopted. [Arming](Worker::arm) fails for no other reason.
     Refused(Held<T>, RegistrationError),
-    /// Something has happened at a [shared](super::Port::share) socket. Other threads may be notified of
-    /// it as well.
+    /// A [shared](super::Port::share) socket is ready. Other threads may be notified of it as well.
     Shared(Arc<T>, Events),
-    /// A socket that is [shared no longer](super::Port::unshare). No thread is notified of it after this.
+    /// The last event of a socket that is [not shared any more](super::Port::unshare).
     Returned(Arc<T>),
-    /// A [message](super::Port::send), to whichever thread takes it, or [to this one](super::Port::send_to).
+    /// A [message](super::Port::send), to any thread or [to this worker](super::Port::send_to).
     Message(M),
-    /// An [operation](super::Port::begin) on a file is done.
+    /// An [operation](super::Port::begin) on a file has completed.
     Completed(FileCompletion),
 }
 
@@ -62,12 +60,11 @@ pub enum Event<T, M = ()> {
 /// There may be an event behind those; but a registration that is not the port's may go on for ever.
 const MAX_POLLS: usize = 64;
 
-/// A thread's part of a [`Port`](super::Port): what it hands back, and what it gets.
+/// One thread's handle to a [`Port`](super::Port): it arms connections and takes events.
 ///
-/// Made by [`Port::worker`](super::Port::worker) and used by one thread at a time. When it is dropped,
-/// be it in a panic, what was handed to [`arm`](Self::arm) is armed, events that were not taken go
-/// to other threads, and so does this thread's place; connections that the system refused to watch are closed, and
-/// messages to this worker alone are dropped.
+/// Made by [`Port::worker`](super::Port::worker). When it is dropped, also by a panic, connections passed to
+/// [`arm`](Self::arm) are armed, events that were not taken go to other threads, and the thread's place is free.
+/// Connections that the system refuses to watch are closed then, and messages to this worker alone are dropped.
 ///
 /// # Examples
 ///
@@ -157,15 +154,15 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Hand a connection back to the port. It is armed by the next [`process`](Self::process).
+    /// Hands a connection back to the port. The next [`process`](Self::process) arms it.
     ///
-    /// This does not fail. What the system refuses to watch is reported as [`Event::Refused`]; once the port is
-    /// closed, so is the connection.
+    /// There is no error to return: a connection that the system refuses to watch is reported as [`Event::Refused`],
+    /// and if the port is closed, the connection is closed too.
     ///
     /// # Panics
     ///
-    /// If the connection belongs to another port. It is closed, and deregistered there; the others that
-    /// were handed to this worker are not affected.
+    /// If the connection belongs to another port. It is deregistered there and closed; other connections of this
+    /// worker are not affected.
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
         let interest = interest.into();
@@ -187,18 +184,17 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Arm all that was handed back, and wait for events for at most this time, `None` for ever. Returns how
-    /// many there are to [take](Self::take); 0 says that the time is over.
+    /// Arms the connections that were handed back, and waits for events, up to `timeout` (`None`: for ever).
     ///
-    /// So `while worker.process(timeout).is_ok()` goes on until the port is closed.
+    /// Returns the number of events to [take](Self::take); 0 if the time is over. So
+    /// `while worker.process(timeout).is_ok()` loops until the port is closed.
     ///
-    /// Events of the call before that were not [taken](Self::take) stay, and then this does not wait.
-    /// Nor does it if the system refuses to watch a connection that was handed back, for the first time
-    /// or with another filter.
+    /// Events of the call before that were not taken are kept, and then this does not wait. Nor does it wait if the
+    /// system refuses to watch a connection that was handed back.
     ///
     /// # Errors
     ///
-    /// - [`Error::Closed`]: the port is closed, and what was handed back is, too.
+    /// - [`Error::Closed`]: the port is closed, and so are the connections that were handed back.
     /// - [`Error::OtherProcess`]: this is a forked child of the port's process.
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
         let waits = timeout.filter(|timeout| !timeout.is_zero());
@@ -234,7 +230,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// How many events there are to take.
+    /// The number of events to take.
     fn count(&self) -> usize {
         self.pending.len() + self.mail.len()
     }
@@ -475,25 +471,25 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// The name of this worker: for [`Port::send_to`](super::Port::send_to).
+    /// Identifies this worker, for [`Port::send_to`](super::Port::send_to).
     pub fn id(&self) -> WorkerId {
         self.mailbox.id()
     }
 
-    /// Give this thread's place back, as [`CompletionPort::release`](crate::CompletionPort::release) does: before it
-    /// does something else for long.
+    /// Gives this thread's place back. Call it before the thread does something else for long. See
+    /// [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
         self.shared.home.port.release();
     }
 
-    /// The next event of the latest call.
+    /// Takes the next event of the latest [`process`](Self::process).
     ///
-    /// There may be none after all: a message is gone once the port is closed, and an event of a shared
-    /// socket once another thread has taken its [last one](Event::Returned).
+    /// There may be fewer than `process` returned: messages are dropped when the port is closed, and events of a
+    /// shared socket when another thread has taken its [last one](Event::Returned).
     ///
     /// # Panics
     ///
-    /// If work that the port [ran](super::Port::run) has panicked, with that panic.
+    /// If work of [`Port::run`](super::Port::run) has panicked: with that panic.
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if let Some(message) = self.mail.pop_front() {
             return Some(Event::Message(message));
