@@ -47,27 +47,27 @@ use self::run::Plan;
 #[derive(Parser)]
 #[command(about, version, args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// What to measure; everything if nothing is named. `list` says what there is.
+    /// The cases to measure [default: all]; `list` names them.
     cases: Vec<String>,
-    /// Few rounds, and a part of the settings, for a quick run.
+    /// Fewer rounds and settings, for a run of some minutes.
     #[arg(long)]
     quick: bool,
-    /// Print one JSON object for each case, implementation and setting.
+    /// Print JSON: one object for each case, implementation and setting.
     #[arg(long)]
     json: bool,
-    /// Write a page with plots into this directory.
+    /// Write a report into this directory: a page with plots, the rows and the goals.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Only implementations with this in their names.
+    /// Only implementations whose names contain this.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Rounds; the median counts.
+    /// Rounds, of which the median counts [default: 7, quick 3].
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only what is counted: system calls, instructions, allocations. Nothing is timed.
+    /// Only count system calls, instructions and allocations; measure no time.
     #[arg(long, conflicts_with = "timed")]
     counted: bool,
-    /// Only what takes time. Nothing is counted, which takes strace and valgrind.
+    /// Only measure time; count nothing, which needs strace and valgrind.
     #[arg(long)]
     timed: bool,
     #[command(flatten)]
@@ -88,7 +88,7 @@ struct Values {
     /// Connections of a server.
     #[arg(long, value_delimiter = ',')]
     connections: Vec<usize>,
-    /// Microseconds of computing for each request.
+    /// Microseconds of work for each request.
     #[arg(long, value_delimiter = ',')]
     work: Vec<usize>,
     /// Idle registrations.
@@ -100,7 +100,7 @@ struct Values {
     /// Processors that threads wake each other on.
     #[arg(long, value_delimiter = ',')]
     processors: Vec<usize>,
-    /// Percent of the highest rate that a client sends at.
+    /// Rates of a client, in percent of the highest.
     #[arg(long, value_delimiter = ',')]
     load: Vec<usize>,
     /// "written-armed" or "armed-written": whether data arrive before or after a socket is armed.
@@ -129,9 +129,9 @@ impl Values {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Say what cases there are.
+    /// List the cases.
     List,
-    /// Do so many turns of a case and nothing else, for profilers; print the allocations.
+    /// Repeat one turn of a case, for profilers; print the number of allocations.
     Turns {
         case: String,
         implementation: Implementation,
@@ -141,7 +141,7 @@ enum Part {
     },
     /// Write the tables of figures in the documents from a report, or check them.
     Readme(readme::Options),
-    /// The other side of a server, in a process of its own.
+    /// The client of a server, in a separate process.
     #[command(hide = true)]
     Client(client::Options),
 }

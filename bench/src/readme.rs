@@ -18,11 +18,11 @@ use crate::row::{self, Row};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The directory that `--report` has written: the tables are made from its rows.json and run.json.
+    /// The directory that `--report` has written, with rows.json and run.json.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Write nothing; fail if a document does not have what the report gives. Without a report, fail if its
-    /// tables differ in anything but figures.
+    /// Write nothing; fail if a document's tables are not those of the report. Without a report, fail if they
+    /// differ in anything but figures.
     #[arg(long, required_unless_present = "report")]
     check: bool,
     /// The project's directory.

@@ -12,7 +12,7 @@ use crate::options::OutputOptions;
 use crate::output;
 use crate::system::{self, System};
 
-/// Tell what this system offers: backends, processors, descriptor limits
+/// Report what this system offers: backends, processors, descriptor limits
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -40,7 +40,7 @@ struct Diagnosis {
     processors: Option<usize>,
     default_concurrency: usize,
     wake_policy: Option<String>,
-    /// Who does operations on files.
+    /// What does operations on files.
     file_driver: Option<&'static str>,
     descriptors: Limits,
 }

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 /// Write manual pages and shell completions into a directory
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to; it is made if it is not there
+    /// Where to write; made if it does not exist
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `socknotify`: tries socket state notifications on this machine.
+//! `socknotify`: servers, a load generator and diagnostics on completion ports.
 #![forbid(unsafe_code)]
 
 mod descriptors;
@@ -18,10 +18,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Try socket state notifications on this machine.
+/// Servers, a load generator and diagnostics on completion ports
 ///
-/// The exit code is 0 when all is well, 1 when something is not, and 2 when the command line is
-/// wrong.
+/// The exit code is 0 on success, 1 if something failed, and 2 if the command line is wrong.
 #[derive(Parser)]
 #[command(name = "socknotify", version)]
 struct Arguments {
@@ -31,15 +30,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the three published programs over loopback and check that every total adds up
+    // What each does is said at its arguments.
     Scenarios(scenarios::Arguments),
-    /// Serve TCP clients on one port and many threads: echo, discard or HTTP
     Serve(serve::Arguments),
-    /// Make requests of a server, and tell how many it answers and how long that takes
     Load(load::Arguments),
-    /// Tell what this system offers: backends, processors, descriptor limits
     Doctor(doctor::Arguments),
-    /// Write manual pages and shell completions into a directory
     Generate(generate::Arguments),
 }
 

@@ -13,11 +13,11 @@ const SECONDS: RangeInclusive<f64> = 0.001..=1_000_000.0;
 /// What the port is made with.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct PortOptions {
-    /// How many threads the port lets run at once [default: the number of processors]
+    /// Concurrency value of the port: how many threads it lets run at once [default: the number of processors]
     #[arg(long, value_name = "NUMBER", value_parser = threads())]
     concurrency: Option<u32>,
 
-    /// What the port runs on [default: the best that works here]
+    /// Backend of the port [default: the best that works here]
     #[arg(long, value_name = "NAME", value_parser = backends())]
     backend: Option<Backend>,
 }
@@ -44,12 +44,12 @@ impl PortOptions {
 /// What is printed.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct OutputOptions {
-    /// Print JSON and nothing else: one line for each report
+    /// Print JSON only, one line per report
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// A number of threads, or of places for them.
+/// A number of threads or places.
 pub(crate) fn threads() -> impl TypedValueParser<Value = u32> {
     value_parser!(u32).range(1..=10_000)
 }

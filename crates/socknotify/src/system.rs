@@ -111,7 +111,7 @@ impl Choice {
         Choice {
             // There is one.
             backend: Backend::ALL[0],
-            reason: "the way of this system",
+            reason: "the only backend for this system",
         }
     }
 

@@ -32,37 +32,37 @@ use score::Score;
 /// Descriptors that are neither a connection nor open already.
 const SPARE_DESCRIPTORS: u64 = 16;
 
-/// Make requests of a server, and report how many it answers and how long that takes
+/// Send requests to a server, and report the rate, the latency and what became of each connection
 ///
-/// A latency is the time from the send of a request to its whole answer. What is under way when the time
-/// is over does not count. Ctrl-C ends it early, with a report on the time until then.
+/// The latency is the time from sending a request to its complete answer. Requests under way at the end do not
+/// count. Ctrl-C ends the run early, with a report on the time until then.
 ///
-/// The exit code is 1 if a connection could not be made, was closed, or had a wrong answer or none, and if
-/// it was over before its time.
+/// The exit code is 1 if a connection failed, was closed by the server, or got a wrong answer or none, and if the run
+/// ended early.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The server: HOST:PORT, or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7007")]
     connect: Endpoint,
 
-    /// What the server does
+    /// Protocol of the server
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     mode: Mode,
 
-    /// Connections, all of them at the same time
+    /// Connections, all at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = options::connections())]
     connections: u32,
 
-    /// How long to make requests
+    /// How long to send requests
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = options::seconds)]
     seconds: Duration,
 
-    /// Requests of each connection that are under way at once
+    /// Requests under way at once on each connection
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pipeline: u32,
 
-    /// Threads that make requests [default: as many as may run at once]
+    /// Threads that send requests [default: as many as may run at once]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 

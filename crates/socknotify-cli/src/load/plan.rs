@@ -19,9 +19,9 @@ pub(crate) struct Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// It sends everything back
+    /// Sends everything back
     Echo,
-    /// It speaks HTTP/1.1
+    /// HTTP/1.1
     Http,
 }
 

@@ -31,26 +31,26 @@ use report::Report;
 use run::Run;
 use supervisor::{Display, Ending};
 
-/// Run the three published programs over loopback and check that every total adds up
+/// Run the three published programs over loopback, and check that every total adds up
 ///
-/// Both the server and its clients run in this process, on real sockets. The exit code is 1 if
-/// anything is missing at the end: a byte, a REMOVE notification, a registration left behind.
+/// Server and clients run in this process, on real sockets. The exit code is 1 if anything does not add up at the end:
+/// a missing byte or REMOVE notification, or a registration that is left.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Which of them to run
     #[arg(value_enum, default_value_t = Selection::All)]
     scenario: Selection,
 
-    /// Clients, each with a socket of its own; all of them are connected at the same time
+    /// Clients, all connected at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = options::connections())]
     clients: u32,
 
-    /// Sends of 4 bytes that each client makes
+    /// Sends of 4 bytes per client
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     sends: u32,
 
-    /// Server threads of multi-threaded-tcp; the other two have one
+    /// Server threads of multi-threaded-tcp; the other scenarios have one
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = options::threads())]
     threads: u32,
 

@@ -33,11 +33,11 @@ use server::Server;
 
 /// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
 ///
-/// Prints `listening on ADDRESS`, and a summary at the end. Ctrl-C drains: nothing is accepted any
-/// more, what has begun is finished, and then the program ends. A second Ctrl-C ends it at once.
+/// Prints `listening on ADDRESS`, and a summary at the end. Ctrl-C drains: the server accepts no more connections,
+/// finishes the requests that have begun, and exits. A second Ctrl-C exits at once.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to listen: HOST:PORT, where port 0 stands for any that is free, or unix:PATH
+    /// Where to listen: HOST:PORT (port 0: any free one) or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7007")]
     listen: Endpoint,
 
@@ -45,11 +45,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     mode: Mode,
 
-    /// The directory whose files are served with --mode files. Nothing outside of it is, by whatever path or link
+    /// Directory to serve with --mode files. No path or link leads out of it
     #[arg(long, value_name = "DIRECTORY", required_if_eq("mode", "files"))]
     root: Option<PathBuf>,
 
-    /// Threads that serve [default: two for each one that may run]
+    /// Threads that serve [default: twice as many as may run at once]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 
