@@ -76,7 +76,7 @@ pub(crate) fn drive(
     })
 }
 
-/// Waits until the time is over, a signal comes, or nobody is left.
+/// Waits until the time is over, a signal comes, or no connection is left.
 fn wait(start: Instant, plan: &Plan, left: &AtomicUsize, signals: &Signals) -> End {
     let bar = match plan.is_shown {
         false => ProgressBar::hidden(),

@@ -53,7 +53,7 @@ enum Phase {
     Open,
     /// When everything is sent, it is over.
     Closing,
-    /// When everything is sent, there may be something to receive that nobody wants.
+    /// When everything is sent, what the client still sends is received and dropped.
     Refused,
     /// Everything is sent, and the client knows that it is over.
     Lingering,

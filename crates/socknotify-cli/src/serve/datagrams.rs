@@ -8,7 +8,7 @@ use super::desk::Desk;
 /// How many a thread answers before it serves others again.
 const BATCH: usize = 64;
 
-/// Answers what has come, up to a number. Of the rest the port notifies again.
+/// Echoes datagrams, up to a limit. If there are more, the port notifies again.
 pub(crate) fn echo(socket: &UdpSocket, desk: &mut Desk) {
     for _ in 0..BATCH {
         match socket.recv_from(&mut desk.input) {

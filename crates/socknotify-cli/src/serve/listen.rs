@@ -109,7 +109,7 @@ fn bind_unix(path: &std::path::Path) -> io::Result<UnixListener> {
     Ok(std::os::fd::OwnedFd::from(socket).into())
 }
 
-/// Whether there is a socket's file, and nobody listens.
+/// Whether this is a socket's file on which no process listens.
 #[cfg(unix)]
 fn is_left(path: &std::path::Path) -> bool {
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
 /// Serves until a signal ends it. True if nothing went wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
-    // Before anybody is told that it listens: whoever is may send a signal.
+    // Before it prints that it listens: a program that waits for that may send a signal.
     let signals = Signals::catch()?;
     let root = arguments.root.as_deref().map(|path| {
         Root::open_at(path).map_err(|error| format!("open {}: {error}", path.display()))

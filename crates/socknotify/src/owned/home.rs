@@ -34,14 +34,14 @@ pub(super) struct Home<T> {
     pub(super) port: CompletionPort,
     pub(super) slots: Slots<Place<T>>,
     closed: AtomicBool,
-    /// How many connections there are, wherever.
+    /// The number of connections, armed or held.
     connections: AtomicUsize,
     /// When the last connection has gone, the port closes.
     draining: AtomicBool,
-    /// A listener rests until a connection ends.
+    /// A listener pauses until a connection ends.
     is_full: AtomicBool,
     listeners: Mutex<Vec<Token>>,
-    /// What was here when the port closed.
+    /// The connections that were armed when the port closed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     left: Mutex<Vec<Box<Node<T>>>>,
     pub(super) roused: Roused,
@@ -52,11 +52,11 @@ pub(super) struct Home<T> {
 pub(super) struct Place<T> {
     pub(super) armed: Option<Box<Node<T>>>,
     pub(super) fixture: Option<Fixture<T>>,
-    /// The end of the shared socket's registration was asked for.
+    /// The shared socket is being deregistered.
     pub(super) ends: bool,
-    /// The number that it was adopted under.
+    /// The descriptor number that it was adopted with.
     socket: RawSocket,
-    /// When the wait of what is armed here ends, in ticks.
+    /// The deadline of what is armed here, in ticks.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
     pub(super) scheduled: u64,
@@ -73,7 +73,7 @@ pub(super) struct Node<T> {
     pub(super) value: T,
     pub(super) home: Arc<Home<T>>,
     pub(super) token: Token,
-    /// And the number that it was adopted under, and the filter that the system watches it with.
+    /// Has the descriptor number that it was adopted with, and the filter that the system watches it with.
     pub(super) readiness: Readiness,
 }
 
@@ -218,9 +218,9 @@ impl<T> Home<T> {
         Ok(())
     }
 
-    /// Have the system interrupt the wait of a connection. False if it is not armed.
+    /// Interrupt the wait of a connection. False if it is not armed.
     ///
-    /// The slot is locked: nobody takes the connection, or arms it again, meanwhile.
+    /// The slot is locked: no thread takes the connection, or arms it again, meanwhile.
     pub(super) fn interrupt(
         &self,
         key: usize,
@@ -285,7 +285,7 @@ impl<T> Home<T> {
         lock(&self.listeners).push(token);
     }
 
-    /// A listener that has come out.
+    /// A listener that was reported.
     pub(super) fn listener(&self, key: usize) -> Option<(Id, RawSocket, Arc<Listener<T>>)> {
         let (token, mut place) = self.slots.named(key)?;
         place.deadline = NEVER;
@@ -308,7 +308,7 @@ impl<T> Home<T> {
         self.forget(token, socket, false);
     }
 
-    /// Close when the last connection has gone, and accept none.
+    /// Close the port when the last connection has ended, and accept no more.
     pub(super) fn drain(&self) {
         if !self.draining.swap(true, Ordering::SeqCst) {
             self.interrupt_all(DRAINING, |place| place.shared().is_none());

@@ -13,7 +13,7 @@ use crate::sys::OwnedSocket;
 use crate::system::{Ahead, SystemPort};
 use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
 
-/// How long a listener rests when the system has nothing left to accept with.
+/// How long a listener pauses when the system is out of descriptors or memory.
 const REST: Duration = Duration::from_millis(50);
 
 /// How many connections the system accepts ahead at most.
@@ -210,12 +210,12 @@ pub(super) struct Turn {
     pub(super) until: Option<Instant>,
     /// None was left.
     pub(super) is_drained: bool,
-    /// Why it rests.
+    /// Why it pauses.
     pub(super) error: Option<io::Error>,
 }
 
 impl Turn {
-    /// Rest for a while, because of this.
+    /// Pause, for this reason.
     fn rest(&mut self, error: io::Error) {
         self.filter = EventFilter::NONE;
         self.until = Instant::now().checked_add(REST);
@@ -261,7 +261,7 @@ impl<T> Listener<T> {
         }
     }
 
-    /// At the end of a turn, have the system accept ahead again. If that fails, the listener rests.
+    /// At the end of a turn, have the system accept ahead again. If that fails, the listener pauses.
     pub(super) fn replenish(&self, turn: &mut Turn) {
         if let (Some(ahead), None) = (self.accepts.ahead(), &turn.error) {
             if let Err(error) = ahead.post() {

@@ -160,7 +160,7 @@ impl<M> Mailboxes<M> {
         mailbox
     }
 
-    /// Take out all that nobody has taken. What messages do when they are dropped is their own business.
+    /// Take out all messages that were not taken. The caller drops them without a lock: that may run any code.
     pub(super) fn clear(&self, roused: &Roused) -> Vec<VecDeque<M>> {
         let all: Vec<_> = lock(&self.0).open.values().cloned().collect();
         all.iter().map(|mailbox| mailbox.fetch(roused)).collect()

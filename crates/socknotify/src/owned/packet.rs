@@ -28,7 +28,7 @@ pub(super) const CANCELLED: u32 = 1 << 30;
 pub(super) const TIMED_OUT: u32 = 1 << 31;
 pub(super) const DRAINING: u32 = 1 << 29;
 pub(super) const ACCEPTED: u32 = 1 << 27;
-/// A listener need not rest any more.
+/// A listener need not pause any more.
 pub(super) const RESUMED: u32 = 1 << 28;
 
 /// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In others it is 0, the

@@ -519,7 +519,7 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    /// There is nobody to take them.
+    /// No thread can take them.
     fn drop_refused(&self) {
         let refused = std::mem::take(&mut *lock(&self.refused));
         refused

@@ -95,7 +95,7 @@ impl<T, M> Shared<T, M> {
             Err(panic) => {
                 lock(&self.panics).push_back(panic);
                 let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
-                // If the port is closed, nobody takes it.
+                // If the port is closed, it is dropped.
                 let _ = self.home.port.post(packet);
             }
         }

@@ -117,7 +117,7 @@ pub struct Worker<T: Source, M = ()> {
     entries: Box<[Entry]>,
     /// What was dequeued and not taken, in reverse order.
     pending: Vec<Pending<T>>,
-    /// The packets of listeners that have come out.
+    /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
 }
 
@@ -390,7 +390,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Accept from the listeners that have come out, and arm all at once.
+    /// Accept from the listeners that were reported, and arm all connections at once.
     #[cold]
     fn accept(&mut self) {
         // The first turn of a listener takes all of its connections, in their order.
@@ -587,7 +587,7 @@ impl<T, M> Shared<T, M> {
                 Pending::Operation(key) => packets.push(self.files.packet(key)),
             }
         }
-        // If the port is closed, there is nobody to take them.
+        // If the port is closed, no thread can take them.
         let _ = self.home.port.post_all(&packets);
         rest
     }

@@ -66,7 +66,7 @@ impl Conversation {
         self.kept.len()
     }
 
-    /// Answers the requests that are there in full, and keeps the rest. `bytes` begin with what was
+    /// Answers the complete requests, and keeps the bytes after them. `bytes` begin with what was
     /// kept. `stats` is told how many requests were answered here.
     pub(crate) fn hear(
         &mut self,

@@ -1,6 +1,6 @@
 //! HTTP/1.1, as far as a server needs it that has one small answer, or files.
 //!
-//! Nothing here knows of sockets: bytes come in, answers come out.
+//! No sockets here: it takes bytes and returns answers.
 
 mod answer;
 mod conversation;

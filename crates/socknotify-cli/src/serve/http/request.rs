@@ -46,7 +46,7 @@ pub(super) enum Target {
     File(Box<FileRequest>),
 }
 
-/// Why a request is not answered. The connection ends with it: nobody knows where the next one begins.
+/// Why a request is not answered. The connection ends with it, because the next request's beginning is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     BadRequest,
