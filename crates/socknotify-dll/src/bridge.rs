@@ -568,7 +568,8 @@ impl Bridge {
                 state.due.push(due);
                 continue;
             }
-            let Some(record) = state.records.get_mut(&due.id) else {
+            let record = state.records.get_mut(&due.id);
+            let Some(record) = record.filter(|record| record.phase == Phase::Enabled) else {
                 continue;
             };
             match due.doubted {
@@ -717,12 +718,11 @@ impl Bridge {
             }
             return;
         }
-        if is_last {
-            record.phase = Phase::Left;
-        }
         let position = state.sent.add(id, kernel::depth(&self.port).unwrap_or(0));
         record.packet = Some(position);
-        if record.is_persistent_level() && !state.sent.is_alone() {
+        if is_last {
+            record.phase = Phase::Left;
+        } else if record.is_persistent_level() && !state.sent.is_alone() {
             let patience = record.patience;
             self.push_due(state, patience, id, Some(position));
         }

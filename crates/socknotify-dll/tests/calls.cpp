@@ -189,6 +189,41 @@ void others_hide_nothing_for_long() {
     std::puts("others hide nothing for long: ok");
 }
 
+/* Packets of others hide whether a level's packet was taken; that of a removal, or of one that was disabled, is
+ * not taken for gone. */
+void nothing_follows_disable_or_remove() {
+    HANDLE port = make_port();
+    Pair pair = connect_pair();
+    send_one(pair.theirs);
+    wait_until_readable(pair.ours);
+    for (auto call : {take, dequeue}) {
+        for (int operation : {SOCK_NOTIFY_OP_DISABLE, SOCK_NOTIFY_OP_REMOVE}) {
+            PostQueuedCompletionStatus(port, 0, 1, nullptr);
+            require_applied(port, enable(pair.ours, as_key(7), in, level));
+            require_applied(port, entry_for(pair.ours, static_cast<UINT8>(operation)));
+            /* Several times as long as it is waited for a packet that is hidden. */
+            Sleep(50);
+            ULONG own = 0;
+            ULONG told = 0;
+            ULONG removed = 0;
+            for (Taken taken = call(port, 0); taken.error == ERROR_SUCCESS; taken = call(port, 0)) {
+                for (UINT32 index = 0; index < taken.count; index += 1) {
+                    require(removed == 0, "REMOVE is the last one");
+                    own += taken.entries[index].lpCompletionKey == 1;
+                    told += taken.entries[index].dwNumberOfBytesTransferred == in;
+                    removed += (taken.entries[index].dwNumberOfBytesTransferred & SOCK_NOTIFY_EVENT_REMOVE) != 0;
+                }
+            }
+            require(own == 1 && told <= 1, "what was queued");
+            require(removed == (operation == SOCK_NOTIFY_OP_REMOVE ? 1 : 0), "REMOVE, if it was asked for");
+            require(count_after(port, 50) == 0, "nothing more");
+        }
+    }
+    close_pair(pair);
+    CloseHandle(port);
+    std::puts("nothing follows disable or remove: ok");
+}
+
 struct Leaving {
     HANDLE port;
     /* An entry that asks for nothing. It has its result when the call has begun. */
@@ -431,6 +466,7 @@ int main() {
     what_holds_is_there_at_once();
     what_holds_of_many_is_there_at_once();
     others_hide_nothing_for_long();
+    nothing_follows_disable_or_remove();
     closing_a_port_releases_its_threads();
     a_level_goes_to_the_next_thread();
     a_failed_connect_is_an_error_alone();

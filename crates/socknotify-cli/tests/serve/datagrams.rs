@@ -8,7 +8,7 @@ use crate::program::{PATIENCE, PROGRAM, Server};
 
 #[test]
 fn each_datagram_goes_back_to_its_sender_whole() -> io::Result<()> {
-    // Under Wine, two threads that answer at once are in each other's way, and one answer is lost.
+    // Under Wine a send fails with `WSAEWOULDBLOCK` while another thread sends on the socket, and the answer is lost.
     let threads = if cfg!(windows) { "1" } else { "16" };
     let server = Server::start("udp-echo", &["--threads", threads])?;
     let clients = (0..20)

@@ -187,7 +187,7 @@ fn long_load(server: &Server) -> io::Result<Child> {
 #[test]
 #[cfg_attr(
     windows,
-    ignore = "Wine keeps a connection open that it has accepted ahead for a server that is killed"
+    ignore = "Wine keeps a connection open whose process was killed while a thread was in a call of it"
 )]
 fn when_the_server_goes_it_ends_early_and_says_so() -> io::Result<()> {
     let mut server = Server::start("http", &[])?;

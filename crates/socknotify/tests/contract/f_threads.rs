@@ -24,7 +24,7 @@ const PACKET: Entry = Entry::new(51, 0, 0);
 #[for_every_backend]
 fn f1_any_number_of_threads_dequeue_register_and_post_at_once(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 12;
-    const ROUNDS: usize = 400;
+    const ROUNDS: usize = rounds(400);
     let port = port_with(backend, 3)?;
     let pairs = (0..THREADS)
         .map(|_| Pair::unix())
