@@ -298,7 +298,7 @@ impl Bridge {
         if let Some(id) = known.filter(|id| state.is_over(*id)) {
             self.find_gone(state);
             if state.records.contains_key(&id) {
-                let waits = state.sent.is_alone() || state.records[&id].phase == Phase::Leaving;
+                let waits = state.sent.is_certain() || state.records[&id].phase == Phase::Leaving;
                 if waits && self.disable(socket).is_ok() {
                     return Err(RegistrationError::RemovePending);
                 }
@@ -692,7 +692,7 @@ impl Bridge {
         if record.packet.is_some() {
             self.find_gone(state);
             if let Some(record) = state.records.get_mut(&id) {
-                if record.packet.is_some() && state.sent.is_alone() {
+                if record.packet.is_some() && state.sent.is_certain() {
                     record.kept |= events;
                     return;
                 }
@@ -722,7 +722,7 @@ impl Bridge {
         record.packet = Some(position);
         if is_last {
             record.phase = Phase::Left;
-        } else if record.is_persistent_level() && !state.sent.is_alone() {
+        } else if record.is_persistent_level() && !state.sent.is_certain() {
             let patience = record.patience;
             self.push_due(state, patience, id, Some(position));
         }
@@ -876,7 +876,8 @@ fn let_go(socket: SOCKET) {
         if let Some(&id) = state.ids.get(&socket) {
             bridge.find_gone(&mut state);
             let record = state.records.get(&id);
-            if record.is_some_and(|record| record.phase == Phase::Left) && !state.sent.is_alone() {
+            if record.is_some_and(|record| record.phase == Phase::Left) && !state.sent.is_certain()
+            {
                 bridge.end(&mut state, id);
             }
         }

@@ -61,6 +61,10 @@ pub(super) struct Sent {
     gone: u64,
     /// Whether packets of others were ever seen.
     mixed: bool,
+    /// Whether one of ours was ever taken by `ProcessSocketNotifications`.
+    taken: bool,
+    /// Whether one was ever missed for so long that something else has probably taken it.
+    missed: bool,
 }
 
 struct Packet {
@@ -100,7 +104,10 @@ impl Sent {
     /// The next packet that is known to be gone: the registration that it is of, and its position.
     pub(super) fn next_gone(&mut self) -> Option<(u32, u64)> {
         let is_gone = self.packets.front().is_some_and(|first| {
-            first.goal <= self.gone || (self.mixed && first.since.elapsed() >= PATIENCE)
+            let is_missed =
+                first.goal > self.gone && self.mixed && first.since.elapsed() >= PATIENCE;
+            self.missed |= is_missed;
+            first.goal <= self.gone || is_missed
         });
         if !is_gone {
             self.meet_others();
@@ -110,8 +117,9 @@ impl Sent {
         Some((first.id, first.position))
     }
 
-    /// The packet at this position was taken.
+    /// The packet at this position was taken by `ProcessSocketNotifications`.
     pub(super) fn remove(&mut self, position: u64) {
+        self.taken = true;
         let index = self
             .packets
             .binary_search_by_key(&position, |packet| packet.position);
@@ -130,8 +138,9 @@ impl Sent {
         self.mixed |= self.depth > self.packets.len() as u64;
     }
 
-    /// Whether nothing speaks against ours being the only ones, ever.
-    pub(super) fn is_alone(&self) -> bool {
-        !self.mixed
+    /// Whether nothing speaks against knowing which packets are gone: ours are the only ones, ever, or all are
+    /// taken by `ProcessSocketNotifications`.
+    pub(super) fn is_certain(&self) -> bool {
+        !self.mixed || (self.taken && !self.missed)
     }
 }
