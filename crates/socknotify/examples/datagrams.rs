@@ -28,10 +28,13 @@ const LENGTH: usize = 2048;
 fn main() -> io::Result<()> {
     let socket = UdpSocket::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
     socket.set_nonblocking(true)?;
-    println!("listening on {}", socket.local_addr()?);
+    let socket = Arc::new(socket);
 
     let port = Port::<UdpSocket>::new()?;
-    port.share(Arc::new(socket), EventFilter::IN, SharedTrigger::Edge)?;
+    port.share(Arc::clone(&socket), EventFilter::IN, SharedTrigger::Edge)?;
+    // What had arrived by then is no edge.
+    answer_all(&socket);
+    println!("listening on {}", socket.local_addr()?);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| serve(port.worker(1)));

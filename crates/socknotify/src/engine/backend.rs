@@ -161,9 +161,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
     type Memory: Default + Send;
 
-    /// How many threads may wait in it at once.
-    const WAITERS: usize = usize::MAX;
-
     /// Whether [`wait`](Self::wait) arms a batch first, in the same system call.
     const ARMS_ON_WAIT: bool = false;
 
@@ -175,6 +172,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// Whether what [`poll_now`](Self::poll_now) finds is reported by the next [`wait`](Self::wait).
     const REPORTS_POLLED: bool = false;
+
+    /// How many threads may wait in it at once.
+    fn waiters(&self) -> usize {
+        usize::MAX
+    }
 
     /// Tell the socket that has this number from every other that ever had it.
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError>;

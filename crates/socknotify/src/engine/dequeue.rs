@@ -324,7 +324,7 @@ impl<B: Backend> Engine<B> {
         call.idle = if is_idle { call.idle + 1 } else { 0 };
         core.scheduler.set_watched(false);
         core.scheduler.unpark(call.arrival, parker);
-        if is_idle && B::WAITERS > 1 {
+        if is_idle && self.backend.waiters() > 1 {
             // The system wakes it before others that poll already, so it counts as the last to have come.
             call.arrival = core.scheduler.arrive();
         }

@@ -27,6 +27,7 @@ const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 struct Model {
     kernel: Mutex<Kernel>,
     first_id: u64,
+    waiters: usize,
     /// Whether a batch is polled before it is armed again.
     polls: bool,
     /// Whether it watches sockets, or descriptors that are none.
@@ -83,6 +84,7 @@ impl Model {
         Model {
             kernel: Mutex::new(Kernel::default()),
             first_id: Self::ids(4),
+            waiters: WAITERS.load(Ordering::Relaxed),
             polls,
             kind,
         }
@@ -131,8 +133,9 @@ impl Backend for Model {
 
     const KEPT: Kept = Kept::ForGood;
 
-    /// With kqueue there may be one.
-    const WAITERS: usize = if cfg!(kqueue_stand_in) { 1 } else { usize::MAX };
+    fn waiters(&self) -> usize {
+        self.waiters
+    }
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         if self.kind == Kind::Others {
@@ -271,16 +274,25 @@ impl Backend for Model {
 
 type Port = Arc<Engine<Model>>;
 
-/// Explore with at most this many involuntary switches in one run.
+/// How many threads may wait in the backend of the model that is explored.
+static WAITERS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Explore with at most this many involuntary switches in one run: where any number of threads may wait in the
+/// backend, and, as with kqueue, one.
 ///
 /// One model at a time: which port has a socket is known to the whole process, and the models all use
 /// the same numbers.
 fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock();
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(run);
+    let run = Arc::new(run);
+    for waiters in [usize::MAX, 1] {
+        WAITERS.store(waiters, Ordering::Relaxed);
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        let run = Arc::clone(&run);
+        builder.check(move || run());
+    }
 }
 
 fn port(places: usize) -> Port {

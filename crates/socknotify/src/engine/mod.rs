@@ -138,6 +138,7 @@ impl<B: Backend> Engine<B> {
     pub(crate) fn new(backend: B, places: usize, wake_policy: WakePolicy) -> Self {
         static PORTS: AtomicU32 = AtomicU32::new(1);
         let id = PORTS.fetch_add(1, Ordering::Relaxed);
+        let scheduler = Scheduler::new(places, backend.waiters(), wake_policy);
         Engine {
             id,
             backend,
@@ -149,7 +150,7 @@ impl<B: Backend> Engine<B> {
             core: Mutex::new(Core {
                 table: Table::new(),
                 queue: Queue::default(),
-                scheduler: Scheduler::new(places, B::WAITERS, wake_policy),
+                scheduler,
                 generation: 0,
                 rearm_policy: RearmPolicy::default(),
                 unasked: 0,

@@ -4,12 +4,12 @@
 //! while a place is free *polls*: it waits in the backend, where the system wakes it when a socket
 //! becomes ready.
 //! One that comes while all places are taken is *parked*; and so is one that the backend wakes when
-//! all places are taken, and one that finds nothing while as many poll as [may](Backend::WAITERS). Two
+//! all places are taken, and one that finds nothing while as many poll as [may](Backend::waiters). Two
 //! rules keep every packet moving:
 //!
 //! 1. While packets wait and a place is free, a waiting thread is on its way to them.
 //! 2. While a thread is parked and a place is free, the backend is listened to: by as many threads as
-//!    places are free, or [may](Backend::WAITERS) ([`WakePolicy::Eager`]); or by one, which polls or
+//!    places are free, or [may](Backend::waiters) ([`WakePolicy::Eager`]); or by one, which polls or
 //!    watches ([`WakePolicy::Bounded`]).
 //!
 //! With the second policy one thread *watches* while others run. It sleeps for a short time, over and over, as long

@@ -559,7 +559,9 @@ fn run_lanes(
 fn f5_no_packet_is_left_behind(backend: Backend) -> io::Result<()> {
     for (places, threads, lanes) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
         let port = port_with(backend, places)?;
-        run_lanes(&port, lanes, 5000, threads, |_, entry| port.post(entry));
+        run_lanes(&port, lanes, rounds(5000) as u32, threads, |_, entry| {
+            port.post(entry)
+        });
     }
     Ok(())
 }
@@ -621,7 +623,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) ->
     for (places, threads, lanes) in [(1, 5, 3), (2, 5, 4), (3, 8, 8)] {
         let port = port_with(backend, places)?;
         let turn = AtomicUsize::new(0);
-        run_lanes(&port, lanes, 1500, threads, |_, entry| {
+        run_lanes(&port, lanes, rounds(1500) as u32, threads, |_, entry| {
             match turn.fetch_add(1, Ordering::Relaxed) % 6 {
                 // Posted while the place is lent, before, or after.
                 0 => port.blocking(|| port.post(entry)),

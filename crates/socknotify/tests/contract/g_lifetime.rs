@@ -27,7 +27,8 @@ use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
     counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed, port,
-    port_with, raw, take_number, this_thread, to_lonely_number, wait_for_waiting, wait_until,
+    port_with, raw, rounds, take_number, this_thread, to_lonely_number, wait_for_waiting,
+    wait_until,
 };
 
 const KEY: usize = 61;
@@ -406,7 +407,7 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
 #[for_every_backend]
 fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) -> io::Result<()> {
     // Connections over TCP take longer, and their ports are used up.
-    const ROUNDS: usize = if cfg!(unix) { 100_000 } else { 3000 };
+    const ROUNDS: usize = if cfg!(unix) { rounds(100_000) } else { 3000 };
     let port = port_with(backend, 1)?;
     let mut rng = fastrand::Rng::with_seed(2);
     let mut used: HashMap<RawSocket, usize> = HashMap::new();

@@ -38,14 +38,19 @@ pub(crate) use self::system::{
 pub(crate) use self::threads::{CloseAtEnd, Gate, wait_for_waiting, wait_until};
 
 /// How long something may take that has to come. Nothing waits this long unless it is lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(emulated) { 300 } else { 30 });
 
 /// How long to look for something that must not come, where nothing tells that it would be there.
 pub(crate) const GLANCE: Duration = Duration::from_millis(30);
 
-/// How often to try what a race may spoil. Under Wine each call asks a server, and takes that much longer.
+/// How often to try what a race may spoil. Under Wine each call asks a server, and takes that much longer; so does
+/// everything on a processor that is emulated, which only who builds the tests knows (`--cfg emulated`).
 pub(crate) const fn rounds(many: usize) -> usize {
-    if cfg!(windows) { many / 8 } else { many }
+    if cfg!(any(windows, emulated)) {
+        many / 8
+    } else {
+        many
+    }
 }
 
 /// Masks in short, for tables of triggers.

@@ -187,8 +187,9 @@ pub(crate) const LATENESS: Duration = if cfg!(any(target_os = "netbsd", target_o
     Duration::from_millis(3)
 };
 
-/// In what steps the system counts the processor time of a thread.
-pub(crate) const TICK: Duration = Duration::ZERO;
+/// In what steps the system counts the processor time of a thread. An emulated processor counts the time in which
+/// it does not run, too.
+pub(crate) const TICK: Duration = Duration::from_millis(if cfg!(emulated) { 20 } else { 0 });
 
 /// The processor time that this thread has used.
 pub(crate) fn thread_time() -> Duration {

@@ -248,10 +248,13 @@ impl AsFd for Kqueue {
 impl Backend for Kqueue {
     type Memory = Memory;
 
-    const WAITERS: usize = 1;
     const ARMS_ON_WAIT: bool = true;
     const KEPT: Kept = Kept::Never;
     const REPORTS_POLLED: bool = true;
+
+    fn waiters(&self) -> usize {
+        1
+    }
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
         let kind = match sys::is_stream(socket).map_err(refusal)? {
