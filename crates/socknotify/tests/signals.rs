@@ -47,9 +47,9 @@ fn catch_signals() {
     });
 }
 
-/// Sends signals to a thread, one every few milliseconds, until it ends.
+/// Sends signals to a thread, one every few milliseconds, until it ends. Returns how many have come.
 #[track_caller]
-fn bombard<T>(thread: &JoinHandle<T>, at_least: usize) {
+fn bombard<T>(thread: &JoinHandle<T>) -> usize {
     let before = SIGNALS.load(Ordering::Relaxed);
     let end = Instant::now() + PATIENCE;
     while !thread.is_finished() {
@@ -61,24 +61,29 @@ fn bombard<T>(thread: &JoinHandle<T>, at_least: usize) {
             "the wait does not end while signals come"
         );
     }
-    let seen = SIGNALS.load(Ordering::Relaxed) - before;
-    assert!(seen >= at_least, "only {seen} signals have come");
+    SIGNALS.load(Ordering::Relaxed) - before
 }
 
 /// Waits in vain on a thread of its own, which gets signals all the time.
 fn wait_in_vain(port: &Arc<CompletionPort>, timeout: Duration) -> Duration {
-    let waiting = {
-        let port = Arc::clone(port);
-        thread::spawn(move || {
-            let start = Instant::now();
-            let result = port.dequeue_one(Some(timeout));
-            (result, start.elapsed())
-        })
-    };
-    bombard(&waiting, 5);
-    let (result, waited) = waiting.join().expect("no panic");
-    assert_eq!(result, Err(Error::TimedOut));
-    waited
+    // On a busy machine there may be no time for signals.
+    for _ in 0..100 {
+        let waiting = {
+            let port = Arc::clone(port);
+            thread::spawn(move || {
+                let start = Instant::now();
+                let result = port.dequeue_one(Some(timeout));
+                (result, start.elapsed())
+            })
+        };
+        let signals = bombard(&waiting);
+        let (result, waited) = waiting.join().expect("no panic");
+        assert_eq!(result, Err(Error::TimedOut));
+        if signals >= 5 {
+            return waited;
+        }
+    }
+    panic!("hardly any signal has come");
 }
 
 #[for_every_backend]
@@ -139,7 +144,7 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
         }
         Ok(())
     });
-    bombard(&waiting, 1);
+    assert!(bombard(&waiting) > 0);
     waiting.join().expect("no panic")?;
     sending.join().expect("no panic")
 }
@@ -193,22 +198,24 @@ fn g3_a_signal_gives_no_false_notification_of_a_duplicate(backend: Backend) -> i
     const ROUNDS: usize = 20_000;
     catch_signals();
     let storm = Arc::new(AtomicBool::new(true));
+    let before = SIGNALS.load(Ordering::Relaxed);
     let watched = {
         let storm = Arc::clone(&storm);
-        thread::spawn(move || {
-            let result = false_notifications(backend, ROUNDS);
+        thread::spawn(move || -> io::Result<_> {
+            let mut found = Vec::new();
+            // On a busy machine there may be no time for signals in so many rounds.
+            while found.is_empty() && SIGNALS.load(Ordering::Relaxed) < before + 100 {
+                found = false_notifications(backend, ROUNDS)?;
+            }
             storm.store(false, Ordering::Relaxed);
-            result
+            Ok(found)
         })
     };
-    let before = SIGNALS.load(Ordering::Relaxed);
     while storm.load(Ordering::Relaxed) && !watched.is_finished() {
         // SAFETY: the thread was not joined, so its handle is good.
         unsafe { libc::pthread_kill(watched.as_pthread_t(), libc::SIGUSR1) };
     }
-    let seen = SIGNALS.load(Ordering::Relaxed) - before;
     let found = watched.join().expect("no panic")?;
-    assert!(seen >= 100, "only {seen} signals have come");
     assert_eq!(found, [], "in {ROUNDS} rounds");
     Ok(())
 }
