@@ -1,14 +1,14 @@
-//! A service for datagrams on several threads: each is answered with what it said, in capitals.
+//! A UDP service on several threads: it answers each datagram with the same text in capitals.
 //!
 //! What it shows:
 //!
-//! - One socket is shared by all threads. A datagram needs no state beside it, so whoever has it can answer.
-//! - The trigger is an edge. A level says "there is something" for as long as there is: the next thread would be woken
-//!   for the datagram that the first one is about to receive. An edge comes for what arrives, once. So a thread is woken
-//!   for new work only, and while it is busy with that, a second one is woken for what arrives meanwhile.
-//! - The price of an edge is that whoever was notified receives until nothing is left: what stays behind brings no
-//!   other one. Who wants to take one datagram and go has to ask for a level.
-//! - That nothing is left although one was notified is no error. Another thread was faster.
+//! - All threads share one socket. A datagram needs no other state, so any thread can answer it.
+//! - The trigger is an edge. A level-triggered socket is reported as long as there is a datagram in it: a second thread
+//!   would be woken for the datagram that the first one is about to receive. An edge is reported once for what arrives.
+//!   So a thread is woken for new work only, and a second one for what arrives while the first is busy.
+//! - With an edge, a thread must receive until nothing is left, because what it leaves makes no other edge. To take one
+//!   datagram at a time, use a level.
+//! - A thread may find nothing to receive. That is no error: another thread was faster.
 //!
 //! Run it with `cargo run -p socknotify --example datagrams 127.0.0.1:7007`, and talk to it with
 //! `nc -u 127.0.0.1 7007`. It ends when its standard input does.
@@ -67,7 +67,7 @@ fn answer_all(socket: &UdpSocket) {
                 let _ = socket.send_to(answer, peer);
             }
             Err(error) => match error.kind() {
-                // An answer was refused, which is told at this place. There may be more behind it.
+                // An earlier answer was refused, which a receive reports. There may be more behind it.
                 ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => {}
                 ErrorKind::Interrupted => {}
                 _ => return,

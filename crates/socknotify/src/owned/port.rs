@@ -362,7 +362,8 @@ impl<T, M> fmt::Debug for Port<T, M> {
 pub enum SharedTrigger {
     /// For as long as a wanted condition holds.
     Level,
-    /// When a wanted condition begins to hold.
+    /// When a wanted condition begins to hold. One that holds when the socket is shared is not reported: share a
+    /// socket before its peers know its address, or receive once after.
     Edge,
 }
 
