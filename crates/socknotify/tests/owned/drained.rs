@@ -207,10 +207,14 @@ fn d2_what_was_left_behind_is_notified(backend: Backend) -> io::Result<()> {
 
 fn wait_for_bytes(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     let mut buffer = vec![0; bytes];
-    while uninterrupted(|| stream.peek(&mut buffer))? < bytes {
-        thread::yield_now();
+    loop {
+        match uninterrupted(|| stream.peek(&mut buffer)) {
+            Ok(length) if length >= bytes => return Ok(()),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+            // Not every system has it there when the peer's call returns.
+            _ => thread::yield_now(),
+        }
     }
-    Ok(())
 }
 
 /// Where the system shows it before the data are received.
