@@ -25,12 +25,16 @@ pub(crate) enum Parameter {
     Processors,
     /// Percent of the highest rate.
     Load,
+    /// Bytes of a file.
+    Bytes,
+    /// 1: the system has the files in memory; 0: it reads them from the disk each time.
+    Cached,
     /// An [`Order`].
     Order,
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 10] = [
+    pub(crate) const ALL: [Parameter; 12] = [
         Parameter::Batch,
         Parameter::Threads,
         Parameter::Connections,
@@ -40,6 +44,8 @@ impl Parameter {
         Parameter::UnderWay,
         Parameter::Processors,
         Parameter::Load,
+        Parameter::Bytes,
+        Parameter::Cached,
         Parameter::Order,
     ];
 
@@ -54,6 +60,8 @@ impl Parameter {
             Parameter::UnderWay => "under-way",
             Parameter::Processors => "processors",
             Parameter::Load => "load",
+            Parameter::Bytes => "bytes",
+            Parameter::Cached => "cached",
             Parameter::Order => "order",
         }
     }
@@ -91,6 +99,8 @@ impl Parameter {
             Parameter::UnderWay => "operations under way",
             Parameter::Processors => "processors",
             Parameter::Load => "percent of the highest rate",
+            Parameter::Bytes => "bytes of a file",
+            Parameter::Cached => "whether files are in memory",
             Parameter::Order => "order",
         }
     }

@@ -66,6 +66,8 @@ pub(crate) fn start(address: SocketAddr, load: Load) -> io::Result<Child> {
     let exchange = match load.exchange {
         Exchange::Echo => "echo",
         Exchange::Http => "http",
+        Exchange::SmallFile => "small-file",
+        Exchange::LargeFile => "large-file",
     };
     Command::new(std::env::current_exe()?)
         .args(["client", &address.to_string()])

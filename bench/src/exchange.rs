@@ -23,13 +23,25 @@ pub(crate) const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
 pub(crate) enum Exchange {
     Echo,
     Http,
+    SmallFile,
+    LargeFile,
+}
+
+/// How long a file is, in bytes.
+pub(crate) const SMALL_FILE: usize = 4096;
+pub(crate) const LARGE_FILE: usize = 16 << 20;
+
+/// What comes before a file.
+pub(crate) fn file_head(length: u64) -> String {
+    let kind = "application/octet-stream";
+    format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n")
 }
 
 impl Exchange {
     pub(crate) fn request(self) -> &'static [u8] {
         match self {
             Exchange::Echo => &[0x5a; MESSAGE],
-            Exchange::Http => REQUEST,
+            Exchange::Http | Exchange::SmallFile | Exchange::LargeFile => REQUEST,
         }
     }
 
@@ -38,6 +50,8 @@ impl Exchange {
         match self {
             Exchange::Echo => MESSAGE,
             Exchange::Http => RESPONSE.len(),
+            Exchange::SmallFile => file_head(SMALL_FILE as u64).len() + SMALL_FILE,
+            Exchange::LargeFile => file_head(LARGE_FILE as u64).len() + LARGE_FILE,
         }
     }
 }

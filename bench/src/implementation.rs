@@ -26,6 +26,8 @@ pub(crate) enum Implementation {
     Polling,
     Mio,
     Tokio,
+    /// The same, where a task opens a file itself if that does not block.
+    TokioAtOnce,
     /// The port with keys.
     Socknotify(Backend),
     /// The port that owns connections.
@@ -123,6 +125,7 @@ impl fmt::Display for Implementation {
             Implementation::Polling => "polling",
             Implementation::Mio => "mio",
             Implementation::Tokio => "tokio",
+            Implementation::TokioAtOnce => "tokio, opens at once",
             Implementation::Socknotify(backend) => return f.pad(&format!("socknotify {backend}")),
             Implementation::Owned(backend) => {
                 return f.pad(&format!("socknotify {backend}, owned"));
@@ -159,7 +162,7 @@ impl FromStr for Implementation {
                 Eventfd,
                 Pread,
             ],
-            &[Polling, Mio, Tokio, Wheel, Heap, Tree],
+            &[Polling, Mio, Tokio, TokioAtOnce, Wheel, Heap, Tree],
         )
         .into_iter()
         .chain(Self::with(Drained))

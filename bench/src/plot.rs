@@ -208,6 +208,6 @@ fn color(implementation: Implementation) -> RGBColor {
         Implementation::Mio | Implementation::Tree => RGBColor(110, 160, 60),
         Implementation::Pread => RGBColor(20, 60, 130),
         Implementation::Tokio | Implementation::Eventfd => RGBColor(40, 40, 40),
-        Implementation::Bare => RGBColor(190, 190, 190),
+        Implementation::Bare | Implementation::TokioAtOnce => RGBColor(190, 190, 190),
     }
 }

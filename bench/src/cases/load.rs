@@ -2,13 +2,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 use crate::client::{self, Load};
 use crate::exchange::Found;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
-use crate::servers::{self, Protocol, Shape};
+use crate::servers::{self, Protocol, Shape, Until};
 use crate::stopwatch::Stopwatch;
 
 /// What the client finds; for each answer, the CPU time of this process, and how often a thread had to wait.
@@ -18,15 +18,23 @@ pub(super) fn measure<P: Protocol>(
     protocol: &P,
     load: Load,
 ) -> io::Result<Sample> {
+    measure_server(load, |connections, until| {
+        servers::serve(implementation, shape, protocol, connections, until)
+    })
+}
+
+/// The same of any server.
+pub(super) fn measure_server(
+    load: Load,
+    serve: impl FnOnce(Vec<TcpStream>, Until<'_>) -> io::Result<()>,
+) -> io::Result<Sample> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     // As many as may wait; who finds no room tries again a second later.
     rustix::net::listen(&listener, i32::MAX)?;
     let mut client = client::start(listener.local_addr()?, load)?;
     let connections = client::accept(&listener, load.connections)?;
     let (stopwatch, before) = (Stopwatch::of_process(), waits()?);
-    servers::serve(implementation, shape, protocol, connections, &mut || {
-        client.wait().map(drop)
-    })?;
+    serve(connections, &mut || client.wait().map(drop))?;
     let (cpu, waits) = (stopwatch.cpu(), waits()? - before);
     let Found { answers, figures } = client::found(client)?;
     let mut sample = figures;

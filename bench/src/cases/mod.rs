@@ -5,6 +5,7 @@ mod churn;
 mod deadlines;
 mod echo;
 mod files;
+mod files_http;
 mod http;
 mod idle;
 mod latency;
@@ -19,7 +20,7 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 16] = [
+pub(crate) static ALL: [&Case; 17] = [
     &ready::ONE_SHOT,
     &ready::EDGE,
     &ready::LEVEL,
@@ -36,6 +37,7 @@ pub(crate) static ALL: [&Case; 16] = [
     &memory::CASE,
     &deadlines::CASE,
     &files::CASE,
+    &files_http::CASE,
 ];
 
 /// The cases of these names, all if there are none. `ready` stands for one-shot, edge and level.

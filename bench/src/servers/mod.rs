@@ -4,6 +4,7 @@
 //! has something for it. Those with a set of sockets for each thread deal the connections out; with the
 //! others any thread serves any connection, and arms it again after each time.
 
+pub(crate) mod files;
 mod mio;
 mod polling;
 mod raw_epoll;
