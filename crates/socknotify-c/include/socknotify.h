@@ -288,14 +288,20 @@ typedef struct sn_registration {
     uint32_t registrationResult; /* out: SN_SUCCESS, or why this entry was not applied */
 } sn_registration;
 
-/* A block of the caller's own that is posted with a packet: OVERLAPPED. It is never looked into. */
+/*
+ * A block of the caller's own that goes with a packet: OVERLAPPED. In one that is posted, nobody looks.
+ * For an operation on a file, Offset and OffsetHigh say where in the file it begins, and the first two
+ * are the library's: sn_result() says what has become of it. It has to be aligned then.
+ */
 typedef struct sn_overlapped {
-    uintptr_t Internal;
-    uintptr_t InternalHigh;
+    uintptr_t Internal;     /* SN_STATUS_PENDING while the operation is under way */
+    uintptr_t InternalHigh; /* then the number of bytes */
     uint32_t Offset;
     uint32_t OffsetHigh;
-    void *hEvent;
+    void *hEvent; /* not used */
 } sn_overlapped;
+
+#define SN_STATUS_PENDING 0x103
 
 /* One packet: OVERLAPPED_ENTRY. Whether a socket or a post has sent it, the key must tell. */
 typedef struct sn_entry {
@@ -353,15 +359,22 @@ typedef struct sn_entry {
 /* Error codes, with the values that they have on Windows. */
 #define SN_SUCCESS 0
 #define SN_TOO_MANY_OPEN_FILES 4    /* no descriptor is left for a new port */
+#define SN_ACCESS_DENIED 5          /* an operation's, as those that follow with no other word */
 #define SN_INVALID_HANDLE 6         /* not an open port of this process */
 #define SN_NOT_ENOUGH_MEMORY 8
 #define SN_GEN_FAILURE 31           /* the system refused for a reason of its own */
+#define SN_HANDLE_EOF 38            /* a read that begins at the end of its file, or behind it */
 #define SN_NOT_SUPPORTED 50
 #define SN_INVALID_PARAMETER 87     /* the call's: the arguments contradict each other; an entry's: */
                                     /* its masks do, or its key is not that of the registration, */
                                     /* which is another port's or is being removed: sn_reason() */
+#define SN_DISK_FULL 112
+#define SN_FILE_TOO_LARGE 223
 #define SN_TIMEOUT 258              /* no packet came in time; the registrations were applied */
 #define SN_ABANDONED_WAIT 735       /* the port was closed during the call */
+#define SN_OPERATION_ABORTED 995    /* it was cancelled, or its port was closed */
+#define SN_IO_INCOMPLETE 996        /* it is under way */
+#define SN_IO_DEVICE 1117
 #define SN_NOT_FOUND 1168           /* an entry's: its socket is not registered with this port */
 #define SN_INTERNAL_ERROR 1359      /* a fault of this library */
 #define SN_NO_SYSTEM_RESOURCES 1450 /* a limit of the system is reached */
@@ -444,7 +457,11 @@ uint32_t sn_dequeue(sn_port port,
                     uint32_t *received,
                     uint32_t timeout_ms);
 
-/* Dequeue one packet. When that fails, *overlapped becomes null and the other two stay as they are. */
+/*
+ * Dequeue one packet. When that fails, *overlapped becomes null and the other two stay as they are. The
+ * packet of an operation that has failed is a packet, too: *overlapped is not null, the other two are
+ * written, and the operation's error is returned.
+ */
 uint32_t sn_dequeue_one(sn_port port,
                         uint32_t *transferred,
                         uintptr_t *completion_key,
@@ -456,6 +473,50 @@ uint32_t sn_post(sn_port port,
                  uint32_t transferred,
                  uintptr_t completion_key,
                  sn_overlapped *overlapped);
+
+/*
+ * Begin to read from a file, or to write to it: `length` bytes at `memory`, from the offset in
+ * `overlapped` on. When it is done, a packet with this key comes out of the port, with the number of
+ * bytes, and with `overlapped`: by these two it is told from others. sn_result() says whether it has
+ * succeeded. A read may be short, and so may a write. Any number may be under way, in any order.
+ *
+ * What has begun has one packet; what fails here has none. SN_INVALID_HANDLE for what is no file: a pipe
+ * or a socket could take for ever. At most 1 GiB at once.
+ *
+ * Until the packet was dequeued, or sn_close_port() has returned, which waits for the system, nobody
+ * frees the memory or `overlapped`, or writes to them, and the descriptor stays open.
+ *
+ * Not on Windows, where ReadFile and WriteFile do this.
+ */
+uint32_t sn_read(sn_port port,
+                 int file,
+                 void *memory,
+                 uint32_t length,
+                 uintptr_t completion_key,
+                 sn_overlapped *overlapped);
+uint32_t sn_write(sn_port port,
+                  int file,
+                  const void *memory,
+                  uint32_t length,
+                  uintptr_t completion_key,
+                  sn_overlapped *overlapped);
+
+/*
+ * Have an operation end early, if that is possible still. Its packet comes in any case, and says which.
+ * SN_NOT_FOUND if it is not under way on this port.
+ */
+uint32_t sn_cancel(sn_port port, const sn_overlapped *overlapped);
+
+/* What has become of an operation: its error, and how many bytes it has read or written. */
+uint32_t sn_result(const sn_overlapped *overlapped, uint32_t *transferred);
+
+/*
+ * For the Win32 names: a file whose operations complete on a port under a key, and these operations. A
+ * file is associated until it is associated anew, or another file has its number.
+ */
+uint32_t sn_associate(sn_port port, int file, uintptr_t completion_key);
+uint32_t sn_read_associated(int file, void *memory, uint32_t length, sn_overlapped *overlapped);
+uint32_t sn_write_associated(int file, const void *memory, uint32_t length, sn_overlapped *overlapped);
 
 /*
  * Run work(context), and let another thread take packets meanwhile in place of this one.
@@ -564,6 +625,14 @@ typedef sn_entry OVERLAPPED_ENTRY, *LPOVERLAPPED_ENTRY;
 #define ERROR_GEN_FAILURE 31L
 #define ERROR_NOT_SUPPORTED 50L
 #define ERROR_INVALID_PARAMETER 87L
+#define ERROR_ACCESS_DENIED 5L
+#define ERROR_HANDLE_EOF 38L
+#define ERROR_DISK_FULL 112L
+#define ERROR_FILE_TOO_LARGE 223L
+#define ERROR_OPERATION_ABORTED 995L
+#define ERROR_IO_INCOMPLETE 996L
+#define ERROR_IO_PENDING 997L
+#define ERROR_IO_DEVICE 1117L
 #define WAIT_TIMEOUT 258L
 #define ERROR_ABANDONED_WAIT_0 735L
 #define ERROR_NOT_FOUND 1168L
@@ -576,6 +645,18 @@ static inline DWORD GetLastError(void) {
     return sn_last_error();
 }
 
+/* The descriptor of a file; -1 for what can be none. NULL is no file, as it is none on Windows. */
+static inline int sn_descriptor(HANDLE file) {
+#ifdef __cplusplus
+    intptr_t number = reinterpret_cast<intptr_t>(file);
+    int descriptor = static_cast<int>(number);
+#else
+    intptr_t number = (intptr_t)file;
+    int descriptor = (int)number;
+#endif
+    return number == descriptor && number != 0 ? descriptor : -1;
+}
+
 /* What a function with a BOOL for a result returns. */
 static inline BOOL sn_bool_outcome(uint32_t error) {
     if (error == SN_SUCCESS) {
@@ -586,25 +667,52 @@ static inline BOOL sn_bool_outcome(uint32_t error) {
 }
 
 /*
- * Make a port: with INVALID_HANDLE_VALUE and NULL, and whatever key. Anything else fails, with NULL:
- * ERROR_NOT_SUPPORTED for a file, ERROR_INVALID_PARAMETER for a port without a file.
+ * Make a port, with INVALID_HANDLE_VALUE; or have operations on a file complete on a port under a key, on
+ * a new port if there is none. A file is a descriptor, cast: (HANDLE)(intptr_t)descriptor. It can be
+ * associated anew. What fails returns NULL.
  */
 static inline HANDLE CreateIoCompletionPort(HANDLE file,
                                             HANDLE existing_port,
                                             ULONG_PTR completion_key,
                                             DWORD concurrency) {
-    HANDLE port = NULL;
-    uint32_t error;
-    (void)completion_key;
-    if (file != INVALID_HANDLE_VALUE) {
-        error = SN_NOT_SUPPORTED;
-    } else if (existing_port != NULL) {
+    HANDLE port = existing_port;
+    uint32_t error = SN_SUCCESS;
+    if (file == INVALID_HANDLE_VALUE && existing_port != NULL) {
         error = SN_INVALID_PARAMETER;
-    } else {
+    } else if (existing_port == NULL) {
         error = sn_create_port(concurrency, &port);
     }
-    (void)sn_bool_outcome(error);
-    return port;
+    if (error == SN_SUCCESS && file != INVALID_HANDLE_VALUE) {
+        error = sn_associate(port, sn_descriptor(file), completion_key);
+        if (error != SN_SUCCESS && existing_port == NULL) {
+            (void)sn_close_port(port);
+        }
+    }
+    return sn_bool_outcome(error) ? port : NULL;
+}
+
+/*
+ * Begin an operation on an associated file. It never completes within the call: it returns FALSE with
+ * ERROR_IO_PENDING, and a packet comes. With any other error none does.
+ */
+static inline BOOL ReadFile(HANDLE file, PVOID memory, DWORD length, DWORD *read, OVERLAPPED *overlapped) {
+    uint32_t error = sn_read_associated(sn_descriptor(file), memory, length, overlapped);
+    if (read != NULL) {
+        *read = 0;
+    }
+    return sn_bool_outcome(error != SN_SUCCESS ? error : ERROR_IO_PENDING);
+}
+
+static inline BOOL WriteFile(HANDLE file,
+                             const void *memory,
+                             DWORD length,
+                             DWORD *written,
+                             OVERLAPPED *overlapped) {
+    uint32_t error = sn_write_associated(sn_descriptor(file), memory, length, overlapped);
+    if (written != NULL) {
+        *written = 0;
+    }
+    return sn_bool_outcome(error != SN_SUCCESS ? error : ERROR_IO_PENDING);
 }
 
 /* Close a port. Any other handle fails, with ERROR_INVALID_HANDLE. */

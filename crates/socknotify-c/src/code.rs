@@ -32,6 +32,21 @@ pub const INTERNAL_ERROR: Code = 1359;
 /// `ERROR_NO_SYSTEM_RESOURCES`
 pub const NO_SYSTEM_RESOURCES: Code = 1450;
 
+/// `ERROR_ACCESS_DENIED`
+pub const ACCESS_DENIED: Code = 5;
+/// `ERROR_HANDLE_EOF`
+pub const HANDLE_EOF: Code = 38;
+/// `ERROR_DISK_FULL`
+pub const DISK_FULL: Code = 112;
+/// `ERROR_FILE_TOO_LARGE`
+pub const FILE_TOO_LARGE: Code = 223;
+/// `ERROR_OPERATION_ABORTED`
+pub const OPERATION_ABORTED: Code = 995;
+/// `ERROR_IO_INCOMPLETE`
+pub const IO_INCOMPLETE: Code = 996;
+/// `ERROR_IO_DEVICE`
+pub const IO_DEVICE: Code = 1117;
+
 /// The code for an entry's own outcome.
 pub(crate) fn of_registration(result: Result<(), RegistrationError>) -> Code {
     result.map_or_else(RegistrationError::code, |()| SUCCESS)

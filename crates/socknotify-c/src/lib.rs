@@ -15,6 +15,7 @@
 
 pub mod caller;
 pub mod code;
+pub mod files;
 mod handles;
 mod reason;
 mod scratch;
@@ -212,7 +213,8 @@ pub unsafe extern "C" fn sn_dequeue_one(
             completion_key.write_unaligned(packet.completion_key);
             overlapped.write_unaligned(ptr::with_exposed_provenance_mut(packet.overlapped));
         }
-        Ok(())
+        // An operation that has failed is a packet, too.
+        files::of_packet(&packet)
     })
 }
 

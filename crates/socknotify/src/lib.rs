@@ -155,6 +155,8 @@ mod windows;
 pub use backend::{Backend, UnknownBackend};
 pub use entry::{Entry, Events, Origin};
 pub use error::{Error, RegisterError, RegistrationError};
+#[cfg(unix)]
+pub use operations::Overlapped;
 pub use port::{Builder, CompletionPort, Snapshot, WakePolicy, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};
 

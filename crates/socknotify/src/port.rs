@@ -3,8 +3,12 @@
 use std::fmt;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(unix)]
+use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(unix)]
+use crate::operations::Raw;
 use crate::sys::AsSocket;
 use crate::system::{Choice, SystemPort};
 use crate::{Backend, Entry, Error, RegisterError, Registration};
@@ -57,6 +61,9 @@ use crate::{Backend, Entry, Error, RegisterError, Registration};
 pub struct CompletionPort {
     system: SystemPort,
     choice: Choice,
+    /// Operations on files in the caller's hands.
+    #[cfg(unix)]
+    raw: Arc<Raw>,
 }
 
 impl CompletionPort {
@@ -82,7 +89,12 @@ impl CompletionPort {
     }
 
     pub(crate) fn assemble(choice: Choice, system: SystemPort) -> Self {
-        CompletionPort { system, choice }
+        CompletionPort {
+            #[cfg(unix)]
+            raw: Raw::new(system.clone()),
+            system,
+            choice,
+        }
     }
 
     /// Options for a new port.
@@ -298,9 +310,18 @@ impl CompletionPort {
     /// All registrations end without a notification, and packets in the queue are dropped. The sockets stay open, and
     /// can be registered with another port when this returns. Every later call fails with [`Error::Closed`]. Closing
     /// twice does nothing.
+    ///
+    /// On Unix it waits for operations on files that the system has begun; the others are cancelled.
     #[doc(alias = "CloseHandle")]
     pub fn close(&self) {
         self.system.close();
+        #[cfg(unix)]
+        self.raw.close();
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn raw(&self) -> &Raw {
+        &self.raw
     }
 
     /// The backend that this port runs on.
@@ -336,7 +357,7 @@ impl CompletionPort {
 
 impl Drop for CompletionPort {
     fn drop(&mut self) {
-        self.system.close();
+        self.close();
     }
 }
 

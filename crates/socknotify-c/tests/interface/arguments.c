@@ -37,7 +37,7 @@ static DWORD error_of(BOOL outcome) {
     return error;
 }
 
-static void make_ports_only(void) {
+static void make_ports_and_associate_files_only(void) {
     HANDLE port = make_port();
     int file = 0;
     const struct {
@@ -45,10 +45,10 @@ static void make_ports_only(void) {
         HANDLE existing;
         DWORD expected;
     } cases[] = {
-        {NULL, NULL, ERROR_NOT_SUPPORTED},
-        {&file, NULL, ERROR_NOT_SUPPORTED},
-        {port, NULL, ERROR_NOT_SUPPORTED},
-        {&file, port, ERROR_NOT_SUPPORTED},
+        {NULL, NULL, ERROR_INVALID_HANDLE},
+        {&file, NULL, ERROR_INVALID_HANDLE},
+        {port, NULL, ERROR_INVALID_HANDLE},
+        {&file, port, ERROR_INVALID_HANDLE},
         {INVALID_HANDLE_VALUE, port, ERROR_INVALID_PARAMETER},
         {INVALID_HANDLE_VALUE, INVALID_HANDLE_VALUE, ERROR_INVALID_PARAMETER},
     };
@@ -360,7 +360,7 @@ static void leave_the_parent_alone_in_a_forked_child(void) {
 }
 
 int main(void) {
-    make_ports_only();
+    make_ports_and_associate_files_only();
     find_out_what_is_no_handle();
     refuse_what_contradicts_itself();
     give_each_entry_its_own_result();

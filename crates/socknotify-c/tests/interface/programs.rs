@@ -119,3 +119,13 @@ fn a_program_can_ask_why_an_entry_failed_and_what_a_port_looks_like() {
 fn memcheck_finds_nothing_in_state() {
     is_clean(SOURCES, "state.c", Language::C11);
 }
+
+#[test]
+fn files_are_read_and_written_with_both_spellings() {
+    runs(SOURCES, "files.c", Language::C11);
+}
+
+#[test]
+fn memcheck_finds_nothing_in_files() {
+    is_clean(SOURCES, "files.c", Language::C11);
+}

@@ -245,9 +245,23 @@ impl<B: Backend> Engine<B> {
         entries: &[Entry],
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
+        self.queue(|queue| queue.post(entries), before_waking)
+    }
+
+    /// Queue what something else has completed with. If the port is closed, nobody dequeues it.
+    #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
+    pub(crate) fn complete(&self, entries: &[Entry]) {
+        let _ = self.queue(|queue| queue.complete(entries), || {});
+    }
+
+    fn queue(
+        &self,
+        add: impl FnOnce(&mut Queue),
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
         let mut core = self.enter()?;
         self.fetch_before_packet(&mut core);
-        core.queue.post(entries);
+        add(&mut core.queue);
         let wake = core.release();
         drop(core);
         before_waking();

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::file::FileOperation;
+use super::raw::{Request, Settle};
 use super::{Begun, FileDriver, Settled};
 use crate::Entry;
 use crate::system::SystemPort;
@@ -30,6 +31,18 @@ impl Direct {
 
     pub(super) fn new(_port: &SystemPort, _key: usize) -> io::Result<Arc<Self>> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn raw(_port: &SystemPort, _settle: Weak<dyn Settle>) -> io::Result<Arc<Self>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// # Safety
+    ///
+    /// Nothing is begun.
+    #[allow(unsafe_code, reason = "elsewhere the system has the memory")]
+    pub(super) unsafe fn begin_raw(&self, _key: usize, _: &Request) -> Begun {
+        match *self {}
     }
 
     /// # Safety

@@ -47,6 +47,56 @@ struct State {
     closed: bool,
 }
 
+/// Counts what helper threads are at, so that closing can wait for it.
+#[derive(Default)]
+pub(super) struct Gate {
+    state: Mutex<GateState>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    inside: usize,
+    closed: bool,
+}
+
+/// A thread that is inside.
+pub(super) struct Entered<'a>(&'a Gate);
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if it is closed.
+    pub(super) fn enter(&self) -> Option<Entered<'_>> {
+        let mut state = self.lock();
+        (!state.closed).then(|| {
+            state.inside += 1;
+            Entered(self)
+        })
+    }
+
+    /// Let nobody in any more, and wait until nobody is inside.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        while state.inside > 0 {
+            state = self
+                .left
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.lock().inside -= 1;
+        self.0.left.notify_all();
+    }
+}
+
 impl Helpers {
     /// At most so many threads, and at least one.
     pub(crate) fn new(most: usize) -> Self {

@@ -29,6 +29,8 @@ mod direct;
 mod driver;
 mod file;
 mod helpers;
+#[cfg(unix)]
+mod raw;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;
@@ -40,6 +42,10 @@ pub use self::buffer::Buffer;
 pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
+#[cfg(unix)]
+pub use self::raw::Overlapped;
+#[cfg(unix)]
+pub(crate) use self::raw::Raw;
 pub(crate) use self::table::{Operations, Reason};
 
 /// What has become of an operation that the system was to begin.

@@ -5,11 +5,11 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use super::direct::{self, Association, Direct};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
-use super::helpers::{Helpers, Perform};
+use super::helpers::{Gate, Helpers, Perform};
 use super::{Begun, FileDriver, Settled, system};
 use crate::Entry;
 use crate::slots::{Slots, Token};
@@ -35,15 +35,8 @@ pub(crate) struct Operations<D> {
     /// Locked for reading while an operation begins.
     closed: RwLock<bool>,
     count: AtomicUsize,
-    running: Mutex<Running>,
-    ended: Condvar,
-}
-
-/// What helper threads are at.
-#[derive(Default)]
-struct Running {
-    count: usize,
-    closed: bool,
+    /// What helper threads are at.
+    gate: Gate,
 }
 
 struct Flight<D> {
@@ -89,10 +82,6 @@ impl<D> Default for Flight<D> {
     }
 }
 
-fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<D: Send + 'static> Operations<D> {
     /// Their packets have these completion keys: those that are posted, and those of the system.
     pub(crate) fn new(
@@ -112,8 +101,7 @@ impl<D: Send + 'static> Operations<D> {
             process: Process::this(),
             closed: RwLock::new(false),
             count: AtomicUsize::new(0),
-            running: Mutex::default(),
-            ended: Condvar::new(),
+            gate: Gate::default(),
         }
     }
 
@@ -337,15 +325,7 @@ impl<D: Send + 'static> Operations<D> {
         if let Some(Some(direct)) = self.direct.get() {
             direct.close();
         }
-        let mut running = lock(&self.running);
-        running.closed = true;
-        while running.count > 0 {
-            running = self
-                .ended
-                .wait(running)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(running);
+        self.gate.close();
         let tokens: Vec<_> = self.slots.iter_named().map(|(token, _)| token).collect();
         for token in tokens {
             // With no lock held: what a buffer does when it is dropped is its own business.
@@ -367,12 +347,9 @@ impl<D: Send + 'static> Operations<D> {
 
 impl<D: Send + 'static> Perform for Operations<D> {
     fn perform(&self, key: usize) {
-        let mut running = lock(&self.running);
-        if running.closed {
+        let Some(_entered) = self.gate.enter() else {
             return;
-        }
-        running.count += 1;
-        drop(running);
+        };
         let begun = self.slots.get_by_key(key).and_then(|mut flight| {
             // Otherwise it was cancelled.
             matches!(flight.stage, Stage::Queued).then(|| {
@@ -388,7 +365,5 @@ impl<D: Send + 'static> Perform for Operations<D> {
             }
             self.post(key);
         }
-        lock(&self.running).count -= 1;
-        self.ended.notify_all();
     }
 }

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::file::{FileOperation, Kind};
+use super::raw::{Request, Settle};
 use super::{Begun, FileDriver, Settled};
 use crate::backend::Completions;
 use crate::system::SystemPort;
@@ -48,8 +49,7 @@ pub(super) struct Association;
 /// A ring.
 pub(super) struct Direct {
     ring: IoUring,
-    /// The completion key of its packets.
-    key: usize,
+    packets: Packets,
     submission: Mutex<Submission>,
     /// Held by the thread that takes completions.
     completion: Mutex<()>,
@@ -58,6 +58,13 @@ pub(super) struct Direct {
     /// Something is in the ring that the kernel was not told of.
     is_pending: AtomicBool,
     has_backlog: AtomicBool,
+}
+
+/// What becomes of completions.
+enum Packets {
+    /// Packets with this completion key, for [`Direct::settle`].
+    Of(usize),
+    Raw(Weak<dyn Settle>),
 }
 
 #[derive(Default)]
@@ -104,9 +111,18 @@ impl Direct {
 
     /// A ring whose completions come out of this port under this key.
     pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
+        Self::with(port, Packets::Of(key))
+    }
+
+    /// A ring whose completions are settled before they come out of this port.
+    pub(super) fn raw(port: &SystemPort, settle: Weak<dyn Settle>) -> io::Result<Arc<Self>> {
+        Self::with(port, Packets::Raw(settle))
+    }
+
+    fn with(port: &SystemPort, packets: Packets) -> io::Result<Arc<Self>> {
         let this = Arc::new(Direct {
             ring: Self::open()?,
-            key,
+            packets,
             submission: Mutex::default(),
             completion: Mutex::default(),
             in_ring: AtomicUsize::new(0),
@@ -129,10 +145,20 @@ impl Direct {
     /// The operation's file and buffer stay as they are, and nobody touches the buffer, until its completion
     /// came out, or [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, key: usize, operation: &mut FileOperation) -> Begun {
-        let entry = match entry(operation) {
-            Ok(entry) => entry,
-            Err(error) => return Begun::Over(Err(error)),
-        };
+        match Request::of(operation) {
+            // SAFETY: the promise is the same.
+            Ok(request) => unsafe { self.begin_raw(key, &request) },
+            Err(error) => Begun::Over(Err(error)),
+        }
+    }
+
+    /// The same.
+    ///
+    /// # Safety
+    ///
+    /// As for [`begin`](Self::begin).
+    pub(super) unsafe fn begin_raw(&self, key: usize, request: &Request) -> Begun {
+        let entry = entry(request);
         let mut submission = lock(&self.submission);
         if submission.is_broken {
             return Begun::Refused;
@@ -254,14 +280,7 @@ impl Direct {
         if entry.origin() != Some(Origin::Completion) {
             return None;
         }
-        let settled = match entry.transferred as i32 {
-            count @ 0.. => Settled::Done(Ok(count as usize)),
-            error => match -error {
-                libc::ECANCELED | libc::EINTR => Settled::Cancelled,
-                error => Settled::Done(Err(io::Error::from_raw_os_error(error))),
-            },
-        };
-        Some((entry.overlapped, settled))
+        Some((entry.overlapped, settled(entry.transferred as i32)))
     }
 
     /// Take nothing more, and wait until the kernel is done with all that it was told of.
@@ -295,24 +314,23 @@ impl Direct {
 }
 
 /// An operation, as the kernel is told of it.
-fn entry(operation: &mut FileOperation) -> io::Result<squeue::Entry> {
-    let fd = Fd(operation.file.as_raw_fd());
-    Ok(match operation.kind {
-        Kind::Read => {
-            let offset = operation.checked_offset()?;
-            let (memory, length) = operation.memory_mut()?;
-            opcode::Read::new(fd, memory, length).offset(offset).build()
-        }
-        Kind::Write => {
-            let offset = operation.checked_offset()?;
-            let (memory, length) = operation.memory()?;
-            opcode::Write::new(fd, memory, length)
-                .offset(offset)
-                .build()
-        }
+fn entry(request: &Request) -> squeue::Entry {
+    let &Request {
+        file,
+        kind,
+        memory,
+        length,
+        offset,
+    } = request;
+    let fd = Fd(file);
+    match kind {
+        Kind::Read => opcode::Read::new(fd, memory, length).offset(offset).build(),
+        Kind::Write => opcode::Write::new(fd, memory, length)
+            .offset(offset)
+            .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
         Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-    })
+    }
 }
 
 impl AsFd for Direct {
@@ -324,20 +342,50 @@ impl AsFd for Direct {
 
 impl Completions for Direct {
     fn take(&self, packets: &mut Vec<Entry>) {
+        let raw = match &self.packets {
+            Packets::Of(_) => None,
+            Packets::Raw(settle) => settle.upgrade(),
+        };
+        let mut has_begun_again = false;
         let completion = lock(&self.completion);
-        self.reap(&completion, |key, result| {
-            packets.push(Entry::new(self.key, result as u32, key));
+        self.reap(&completion, |key, result| match (&self.packets, &raw) {
+            (&Packets::Of(completion_key), _) => {
+                packets.push(Entry::new(completion_key, result as u32, key));
+            }
+            (Packets::Raw(_), Some(raw)) => match raw.settle(key, settled(result)) {
+                Some(packet) => packets.push(packet),
+                None => has_begun_again = true,
+            },
+            // The port is closed.
+            (Packets::Raw(_), None) => {}
         });
         drop(completion);
-        if self.has_backlog.load(Ordering::SeqCst) {
+        if has_begun_again || self.has_backlog.load(Ordering::SeqCst) {
             // There is room for more.
             let refused = self.submit(&mut lock(&self.submission));
             let interrupted = -libc::EINTR as u32;
-            packets.extend(
-                refused
-                    .into_iter()
-                    .map(|key| Entry::new(self.key, interrupted, key)),
-            );
+            for key in refused {
+                match (&self.packets, &raw) {
+                    (&Packets::Of(completion_key), _) => {
+                        packets.push(Entry::new(completion_key, interrupted, key));
+                    }
+                    (Packets::Raw(_), Some(raw)) => {
+                        packets.extend(raw.settle(key, Settled::Cancelled))
+                    }
+                    (Packets::Raw(_), None) => {}
+                }
+            }
         }
+    }
+}
+
+/// What a completion says.
+fn settled(result: i32) -> Settled {
+    match result {
+        count @ 0.. => Settled::Done(Ok(count as usize)),
+        error => match -error {
+            libc::ECANCELED | libc::EINTR => Settled::Cancelled,
+            error => Settled::Done(Err(io::Error::from_raw_os_error(error))),
+        },
     }
 }

@@ -18,6 +18,8 @@ mod b_operations;
 mod c_triggers;
 mod d_conditions;
 mod e_dequeuing;
+#[cfg(unix)]
+mod e_files;
 mod f_places;
 mod f_threads;
 mod g_lifetime;

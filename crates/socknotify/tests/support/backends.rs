@@ -8,8 +8,12 @@ use std::time::Duration;
 
 use socknotify::{Backend, CompletionPort, WakePolicy};
 
-/// How long one test may take before it is taken to hang.
-const LIMIT: Duration = Duration::from_secs(300);
+/// How long one test may take before it is taken to hang. `SOCKNOTIFY_TEST_SECONDS` asks for another time.
+fn limit() -> Duration {
+    let asked = std::env::var("SOCKNOTIFY_TEST_SECONDS").ok();
+    let asked = asked.and_then(|text| text.parse().ok());
+    Duration::from_secs(asked.unwrap_or(300))
+}
 
 /// What `#[for_every_backend]` makes of a function's name: a test for each backend of this system.
 macro_rules! tests_on_backends {
@@ -83,7 +87,7 @@ pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::
         let _ = done.send(());
         result
     });
-    match outcome.recv_timeout(LIMIT) {
+    match outcome.recv_timeout(limit()) {
         // It ended, or panicked, and so dropped its end of the channel.
         Ok(()) | Err(RecvTimeoutError::Disconnected) => match body.join() {
             Ok(result) => result,

@@ -1,0 +1,175 @@
+/* Operations on files, with both spellings. */
+#define _POSIX_C_SOURCE 200809L
+#define SOCKNOTIFY_WIN32_NAMES
+#include <socknotify.h>
+
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define CHECK(is_so) CHECK_EQ(!(is_so), 0)
+
+enum { KEY = 7, COUNT = 2000 };
+
+struct request {
+    OVERLAPPED overlapped;
+    char memory[16];
+};
+
+static int temporary(void) {
+    char name[] = "/tmp/socknotify-files-XXXXXX";
+    int file = mkstemp(name);
+    CHECK(file >= 0);
+    CHECK(unlink(name) == 0);
+    return file;
+}
+
+static struct request *request_at(uint64_t offset) {
+    struct request *request = (struct request *)calloc(1, sizeof *request);
+    CHECK(request != NULL);
+    request->overlapped.Offset = (uint32_t)offset;
+    request->overlapped.OffsetHigh = (uint32_t)(offset >> 32);
+    return request;
+}
+
+/* Dequeue the packet of an operation. */
+static struct request *next(sn_port port, uint32_t expected, uint32_t bytes) {
+    uint32_t transferred = 99;
+    uintptr_t key = 0;
+    sn_overlapped *overlapped = NULL;
+    CHECK(sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE) == expected);
+    CHECK(key == KEY && overlapped != NULL && transferred == bytes);
+    CHECK(overlapped->Internal != SN_STATUS_PENDING);
+    CHECK(sn_result(overlapped, &transferred) == expected && transferred == bytes);
+    return (struct request *)overlapped;
+}
+
+static void the_sn_names(void) {
+    sn_port port;
+    int file = temporary();
+    int pipe_ends[2];
+    uint32_t found;
+    struct request *request;
+    CHECK(sn_create_port(0, &port) == SN_SUCCESS);
+
+    request = request_at(3);
+    memcpy(request->memory, "hello", 5);
+    CHECK(sn_write(port, file, request->memory, 5, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_SUCCESS, 5) == request);
+    memset(request, 0, sizeof *request);
+    request->overlapped.Offset = 4;
+    CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_SUCCESS, 4) == request);
+    CHECK(memcmp(request->memory, "ello", 5) == 0);
+    request->overlapped.Offset = 8;
+    CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_HANDLE_EOF, 0) == request);
+    CHECK(sn_cancel(port, &request->overlapped) == SN_NOT_FOUND);
+
+    /* What is not begun has no packet. */
+    CHECK(pipe(pipe_ends) == 0);
+    CHECK(sn_read(port, pipe_ends[0], request->memory, 1, KEY, &request->overlapped) ==
+          SN_INVALID_HANDLE);
+    CHECK(sn_read(port, -1, request->memory, 1, KEY, &request->overlapped) == SN_INVALID_HANDLE);
+    CHECK(sn_read(port, 12345, request->memory, 1, KEY, &request->overlapped) == SN_INVALID_HANDLE);
+    CHECK(sn_read(port, file, NULL, 1, KEY, &request->overlapped) == SN_INVALID_PARAMETER);
+    CHECK(sn_read(port, file, request->memory, 1, KEY, NULL) == SN_INVALID_PARAMETER);
+    CHECK(sn_read(NULL, file, request->memory, 1, KEY, &request->overlapped) == SN_INVALID_HANDLE);
+    CHECK(sn_result(NULL, &found) == SN_INVALID_PARAMETER);
+    CHECK(sn_result(&request->overlapped, NULL) == SN_INVALID_PARAMETER);
+    CHECK(sn_cancel(port, NULL) == SN_INVALID_PARAMETER);
+    request->overlapped.OffsetHigh = UINT32_MAX;
+    CHECK(sn_read(port, file, request->memory, 1, KEY, &request->overlapped) == SN_INVALID_PARAMETER);
+    free(request);
+
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    CHECK(close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0 && close(file) == 0);
+}
+
+/* Many are under way, and the port is closed: their memory is the caller's again. */
+static void closing(void) {
+    static struct request requests[COUNT];
+    sn_port port;
+    int file = temporary();
+    int index;
+    CHECK(write(file, "0123456789abcdef", 16) == 16);
+    CHECK(sn_create_port(0, &port) == SN_SUCCESS);
+    for (index = 0; index < COUNT; index++) {
+        struct request *request = &requests[index];
+        CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    for (index = 0; index < COUNT; index++) {
+        uint32_t bytes;
+        uint32_t error = sn_result(&requests[index].overlapped, &bytes);
+        CHECK(error == SN_OPERATION_ABORTED || (error == SN_SUCCESS && bytes == 16));
+    }
+    CHECK(close(file) == 0);
+}
+
+/* As a program for Windows does it. */
+static void the_win32_names(void) {
+    int descriptor = temporary();
+    int other = temporary();
+    HANDLE file = (HANDLE)(intptr_t)descriptor;
+    HANDLE port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, 0);
+    struct request *request = request_at(1);
+    OVERLAPPED *done = NULL;
+    DWORD bytes = 99;
+    ULONG_PTR key = 0;
+    CHECK(port != NULL);
+
+    /* It is not associated yet. */
+    CHECK(!ReadFile(file, request->memory, 5, &bytes, &request->overlapped));
+    CHECK(GetLastError() == ERROR_INVALID_PARAMETER && bytes == 0);
+    CHECK(CreateIoCompletionPort(file, port, KEY, 0) == port);
+    CHECK(CreateIoCompletionPort(file, file, KEY, 0) == NULL);
+    CHECK(GetLastError() == ERROR_INVALID_HANDLE);
+
+    memcpy(request->memory, "hello", 5);
+    CHECK(!WriteFile(file, request->memory, 5, NULL, &request->overlapped));
+    CHECK(GetLastError() == ERROR_IO_PENDING);
+    CHECK(GetQueuedCompletionStatus(port, &bytes, &key, &done, INFINITE));
+    CHECK(key == KEY && bytes == 5 && done == &request->overlapped);
+    memset(request->memory, 0, sizeof request->memory);
+    CHECK(!ReadFile(file, request->memory, 16, &bytes, &request->overlapped));
+    CHECK(GetLastError() == ERROR_IO_PENDING);
+    CHECK(GetQueuedCompletionStatus(port, &bytes, &key, &done, INFINITE));
+    CHECK(key == KEY && bytes == 5 && memcmp(request->memory, "hello", 5) == 0);
+    request->overlapped.Offset = 100;
+    CHECK(!ReadFile(file, request->memory, 16, &bytes, &request->overlapped));
+    CHECK(!GetQueuedCompletionStatus(port, &bytes, &key, &done, INFINITE));
+    CHECK(GetLastError() == ERROR_HANDLE_EOF && done == &request->overlapped && bytes == 0);
+
+    /* Another file has the number: the association was not its own. */
+    CHECK(dup2(other, descriptor) == descriptor);
+    CHECK(!ReadFile(file, request->memory, 5, &bytes, &request->overlapped));
+    CHECK(GetLastError() == ERROR_INVALID_PARAMETER);
+
+    /* With a port of its own. */
+    CHECK(CloseHandle(port));
+    port = CreateIoCompletionPort(file, NULL, KEY, 1);
+    CHECK(port != NULL);
+    request->overlapped.Offset = 0;
+    CHECK(!WriteFile(file, "abc", 3, NULL, &request->overlapped));
+    CHECK(GetLastError() == ERROR_IO_PENDING);
+    CHECK(GetQueuedCompletionStatus(port, &bytes, &key, &done, INFINITE));
+    CHECK(key == KEY && bytes == 3);
+    CHECK(CloseHandle(port));
+    CHECK(!ReadFile(file, request->memory, 5, &bytes, &request->overlapped));
+    CHECK(GetLastError() == ERROR_INVALID_HANDLE);
+    free(request);
+    CHECK(close(descriptor) == 0 && close(other) == 0);
+}
+
+int main(void) {
+    the_sn_names();
+    closing();
+    the_win32_names();
+    return 0;
+}
