@@ -158,17 +158,6 @@ fn a_message_reaches_its_worker_however_busy_another_is(backend: Backend) -> io:
     let name = worker.id();
     let turns = AtomicU64::new(0);
     thread::scope(|scope| -> io::Result<()> {
-        let port = &port;
-        let waiting = scope.spawn(move || {
-            loop {
-                match message(next(&mut worker)) {
-                    // What is for anybody goes on for as long as the test does.
-                    0 => port.send(0).expect("it is open"),
-                    message => return message,
-                }
-            }
-        });
-        wait_until("it waits", || port.snapshot().waiting == 1);
         let busy = scope.spawn(|| {
             let mut busy = port.worker(8);
             for _ in 0..4 {
@@ -183,6 +172,16 @@ fn a_message_reaches_its_worker_however_busy_another_is(backend: Backend) -> io:
             }
         });
         wait_until("it is busy", || turns.load(Ordering::SeqCst) > 100);
+        // From here on nobody else has the place, unless it is given back.
+        let waiting = scope.spawn(|| {
+            loop {
+                match message(next(&mut worker)) {
+                    0 => port.send(0).expect("it is open"),
+                    message => return message,
+                }
+            }
+        });
+        wait_until("it waits", || port.snapshot().waiting == 1);
         let begin = Instant::now();
         let sent = port.send_to(name, 5);
         let got = waiting.join();
