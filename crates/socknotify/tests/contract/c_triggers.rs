@@ -559,6 +559,55 @@ fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// With epoll and kqueue more data is an edge, drained or not. With AFD it is one after a receive, whether that has
+/// left something behind or something has come.
+#[for_every_backend]
+fn c5_edge_of_a_socket_that_is_not_drained(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        let pair = kind.pair()?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
+        pair.send()?;
+        expect(&port, &[IN]);
+        pair.send()?;
+        let is_told = |expected: bool| match expected {
+            true => expect(&port, &[IN]),
+            false => expect_nothing(&port),
+        };
+        let more_data = match backend.name() {
+            "epoll" | "kqueue" => true,
+            "afd" => false,
+            _ => return Ok(()),
+        };
+        is_told(more_data);
+        assert_eq!((&pair.ours).read(&mut [0])?, 1);
+        is_told(!more_data);
+        pair.drain()?;
+        expect_nothing(&port);
+        pair.send()?;
+        expect(&port, &[IN]);
+    }
+    Ok(())
+}
+
+/// A report of epoll shows all that holds.
+#[for_every_backend]
+fn c5_edge_of_in_repeats_out_with_epoll_alone(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    let sent = pair.fill()?;
+    port.enable(&pair.ours, KEY, EventFilter::IN | EventFilter::OUT, EDGE)?;
+    pair.make_room(sent)?;
+    expect(&port, &[(KEY, Events::OUT)]);
+    drain_port(&port);
+    pair.send()?;
+    let found = port.dequeue_one(Some(PATIENCE))?.events();
+    let repeats = backend.name() == "epoll";
+    assert_eq!(found.contains(Events::OUT), repeats, "{found:?}");
+    assert!(found.contains(Events::IN), "{found:?}");
+    Ok(())
+}
+
 #[for_every_backend]
 fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
