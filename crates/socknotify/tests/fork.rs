@@ -26,8 +26,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use socket2::Socket;
 use socknotify::owned::{Event, FileOperation, Port};
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
-    RegistrationError,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Overlapped, RegisterError,
+    Registration, RegistrationError,
 };
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
@@ -656,6 +656,45 @@ fn o8_a_child_begins_nothing_and_its_parents_operations_complete(
                 other => panic!("{other:?}"),
             }
         }
+    }
+    Ok(())
+}
+
+#[for_every_backend]
+fn e7_a_child_begins_no_operation_and_its_parents_complete(backend: Backend) -> io::Result<()> {
+    const COUNT: usize = 200;
+    let port = port(backend)?;
+    let file = tempfile::tempfile()?;
+    let block = [7; 64];
+    for _ in 0..10 {
+        let mut begun: Vec<_> = (0..COUNT)
+            .map(|number| Overlapped::new(number as u64 * 64))
+            .collect();
+        for overlapped in &mut begun {
+            // SAFETY: all of it stays until the last packet has come.
+            unsafe { port.write_at(&file, &raw const block, 5, overlapped)? };
+        }
+        let mut memory = [0; 4];
+        let child = Child::fork(|| {
+            let mut mine = Overlapped::new(0);
+            // SAFETY: nothing is begun, or this fails.
+            let outcome = unsafe { port.read_at(&file, &raw mut memory, 6, &raw mut mine) };
+            if outcome != Err(Error::OtherProcess) {
+                return 1;
+            }
+            // SAFETY: they are there.
+            if begun.iter().any(|it| unsafe { port.cancel_operation(it) }) {
+                return 2;
+            }
+            port.close();
+            0
+        })?;
+        assert_eq!(child.status(), Some(0));
+        for _ in 0..COUNT {
+            let entry = port.dequeue_one(Some(PATIENCE))?;
+            assert_eq!((entry.completion_key, entry.transferred), (5, 64));
+        }
+        assert!(begun.iter().all(|it| matches!(it.result(), Ok(64))));
     }
     Ok(())
 }
