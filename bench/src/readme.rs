@@ -18,9 +18,10 @@ use crate::row::{self, Row};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The directory that `--report` has written, with rows.json and run.json.
+    /// The directory that `--report` has written, with rows.json and run.json. Given more than once, it is of parts
+    /// of a run, on one machine and of one commit.
     #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
+    report: Vec<PathBuf>,
     /// Write nothing; fail if a document's tables are not those of the report. Without a report, fail if they
     /// differ in anything but figures.
     #[arg(long, required_unless_present = "report")]
@@ -235,7 +236,13 @@ const ACCEPTING: Table = Table {
 ///
 /// Names the document that could not be read or is not as it has to be.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
-    let report = options.report.as_deref().map(Report::read).transpose()?;
+    let parts = options.report.iter().map(|it| Report::read(it));
+    let parts = parts.collect::<io::Result<Vec<_>>>()?;
+    let report = parts
+        .into_iter()
+        .map(Ok)
+        .reduce(|all, part| all?.with(part?))
+        .transpose()?;
     for (name, blocks) in &DOCUMENTS {
         let path = options.root.join(name);
         let found = fs::read_to_string(&path).map_err(|error| named(&path, error))?;
@@ -285,6 +292,24 @@ impl Report {
             rows: rows.collect::<io::Result<_>>()?,
             run: serde_json::from_str(&read("run.json")?)?,
         })
+    }
+
+    /// With the rows of another part.
+    fn with(mut self, part: Report) -> io::Result<Self> {
+        for name in ["commit", "processor", "system"] {
+            if self.run[name] != part.run[name] {
+                return Err(io::Error::other(format!(
+                    "the reports differ in their {name}"
+                )));
+            }
+        }
+        let effort = |run: &Value| run["effort"].as_str().unwrap_or_default().to_owned();
+        let (efforts, other) = (effort(&self.run), effort(&part.run));
+        if !efforts.split(" and ").any(|it| it == other) {
+            self.run["effort"] = format!("{efforts} and {other}").into();
+        }
+        self.rows.extend(part.rows);
+        Ok(self)
     }
 
     fn block(&self, block: &Block) -> String {
@@ -506,6 +531,23 @@ mod tests {
         let again = document.clone();
         replace(&mut document, "figures", &text).expect("the block is there");
         assert_eq!(document, again);
+    }
+
+    #[test]
+    fn parts_of_a_run_are_put_together() {
+        let mut other = report();
+        other.rows.clear();
+        other.run["effort"] = "full, rounds: 9".into();
+        let both = report().with(other).expect("of one machine");
+        assert_eq!(both.rows.len(), report().rows.len());
+        let text = both.block(&BLOCKS[0].1);
+        assert!(
+            text.contains("full, rounds: 7 and full, rounds: 9;"),
+            "{text}"
+        );
+        let mut elsewhere = report();
+        elsewhere.run["processor"] = "another".into();
+        assert!(report().with(elsewhere).is_err());
     }
 
     #[test]
