@@ -2,8 +2,8 @@
 //! allocations.
 //!
 //! The program runs itself, twice: with some turns and with more. The difference is what turns cost,
-//! without start and end. It runs on one processor, so that it does not depend on chance, nor on the
-//! tools, who comes to a lock when; and its tracer runs there too, because the two take turns.
+//! without start and end. It runs [on one processor](crate::processors::on_each), so that it does not depend on
+//! chance, nor on the tools, who comes to a lock when; and its tracer runs there too, because the two take turns.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,6 @@ use crate::allocator;
 use crate::case::{Case, Effort, Parameter, Setting};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
-use crate::processors;
 
 /// How many turns of the first run: what happens every so many turns falls into both alike.
 const FEW: usize = 64;
@@ -32,8 +31,7 @@ pub(crate) fn per_turn(
 ) -> io::Result<Option<Sample>> {
     let more = more(setting);
     let totals = |turns| totals(case, implementation, setting, turns);
-    let (few, many) = processors::on_one(|| Ok((totals(FEW)?, totals(FEW + more)?)))?;
-    let (Some(few), Some(many)) = (few, many) else {
+    let (Some(few), Some(many)) = (totals(FEW)?, totals(FEW + more)?) else {
         return Ok(None);
     };
     let turns = more as f64;

@@ -1,6 +1,7 @@
 //! Where threads run.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -18,14 +19,35 @@ pub(crate) fn stay_on(processor: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Do this on a thread that, with the processes that it starts, runs on one processor only.
-pub(crate) fn on_one<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    let on_first = || {
-        if let [processor, ..] = *allowed()? {
-            stay_on(processor)?;
-        }
-        action()
+/// Do this with every item, on a thread for each processor, which stays there with the processes that it starts. The
+/// results are in the order of the items.
+pub(crate) fn on_each<I: Sync, T: Send>(
+    items: &[I],
+    action: impl Fn(&I) -> io::Result<T> + Sync,
+) -> io::Result<Vec<T>> {
+    let (next, action) = (AtomicUsize::new(0), &action);
+    let next = || {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        items.get(index).map(|item| (index, item))
     };
-    let outcome = std::thread::scope(|scope| scope.spawn(on_first).join());
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let work = |processor| -> io::Result<Vec<(usize, T)>> {
+        stay_on(processor)?;
+        std::iter::from_fn(next)
+            .map(|(index, item)| Ok((index, action(item)?)))
+            .collect()
+    };
+    let work = &work;
+    let processors = allowed()?.into_iter().take(items.len());
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = processors
+            .map(|processor| scope.spawn(move || work(processor)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut results = Vec::with_capacity(items.len());
+    for outcome in outcomes {
+        results.extend(outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+    }
+    results.sort_by_key(|&(index, _)| index);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }

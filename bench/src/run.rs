@@ -3,11 +3,11 @@
 use std::io;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
-use crate::count;
 use crate::descriptors;
 use crate::figure::{Figure, Sample, Summary};
 use crate::implementation::Implementation;
 use crate::row::{self, Row};
+use crate::{count, processors};
 
 /// What of a case to run.
 pub(crate) struct Plan {
@@ -137,12 +137,19 @@ fn count_turns(
     implementations: &[Implementation],
     found: &mut [Summary],
 ) -> io::Result<()> {
-    let bare = count::per_turn(case, Implementation::Bare, setting)?.unwrap_or_default();
-    for (&implementation, found) in implementations.iter().zip(found) {
+    let counted = processors::on_each(implementations, |&implementation| {
+        count::per_turn(case, implementation, setting)
+    })?;
+    let mut sides = implementations.iter().zip(&counted);
+    let bare = sides.find(|(implementation, _)| **implementation == Implementation::Bare);
+    let bare = bare
+        .and_then(|(_, counted)| counted.clone())
+        .unwrap_or_default();
+    for ((&implementation, counted), found) in implementations.iter().zip(counted).zip(found) {
         if implementation == Implementation::Bare {
             continue;
         }
-        if let Some(mut counted) = count::per_turn(case, implementation, setting)? {
+        if let Some(mut counted) = counted {
             count::take_off(&bare, &mut counted);
             found.medians.append(&mut counted);
         }
