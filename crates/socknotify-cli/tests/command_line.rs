@@ -1,10 +1,14 @@
 //! The program as a person or a script meets it: its options, its output and its exit codes.
 
+mod support;
+
 use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use support::started;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_socknotify");
 
@@ -15,7 +19,7 @@ const ALL: [&str; 3] = [
 ];
 
 fn socknotify(arguments: &[&str]) -> io::Result<Output> {
-    Command::new(PROGRAM).args(arguments).output()
+    started(|| Command::new(PROGRAM).args(arguments).output())
 }
 
 /// Runs the program after a command of the shell, such as `ulimit`.

@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
 use crate::program::{PATIENCE, PROGRAM, Server};
+use crate::support::started;
 
 #[test]
 fn each_datagram_goes_back_to_its_sender_whole() -> io::Result<()> {
@@ -42,10 +43,12 @@ fn each_datagram_goes_back_to_its_sender_whole() -> io::Result<()> {
 fn an_address_that_is_taken_is_an_error() -> io::Result<()> {
     let taken = UdpSocket::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?.to_string();
-    let output = Command::new(PROGRAM)
-        .args(["serve", "--mode", "udp-echo", "--listen", &address])
-        .stdin(Stdio::null())
-        .output()?;
+    let output = started(|| {
+        Command::new(PROGRAM)
+            .args(["serve", "--mode", "udp-echo", "--listen", &address])
+            .stdin(Stdio::null())
+            .output()
+    })?;
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains(&address), "{message}");

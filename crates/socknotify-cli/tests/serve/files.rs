@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::clients::{Answer, HttpClient};
 use crate::program::{PROGRAM, Server, eventually};
+use crate::support::started;
 
 /// More than one read takes, and no multiple of it.
 const LARGE: usize = 3_000_001;
@@ -459,14 +460,15 @@ fn no_file_stays_open() -> io::Result<()> {
 
 #[test]
 fn there_has_to_be_a_root() -> io::Result<()> {
-    let program = || std::process::Command::new(PROGRAM);
-    let output = program().args(["serve", "--mode", "files"]).output()?;
+    let program = || {
+        let mut command = std::process::Command::new(PROGRAM);
+        command.args(["serve", "--mode", "files"]);
+        command
+    };
+    let output = started(|| program().output())?;
     assert_eq!(output.status.code(), Some(2));
     let nowhere = tempfile::tempdir()?.path().join("nowhere");
-    let output = program()
-        .args(["serve", "--mode", "files", "--root"])
-        .arg(&nowhere)
-        .output()?;
+    let output = started(|| program().arg("--root").arg(&nowhere).output())?;
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("nowhere"), "{message}");

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::clients::stats;
 use crate::program::{PROGRAM, Server, eventually};
+use crate::support::started;
 
 fn load(address: &str, mode: &str, arguments: &[&str]) -> io::Result<Output> {
     let mut command = Command::new(PROGRAM);
@@ -16,7 +17,8 @@ fn load(address: &str, mode: &str, arguments: &[&str]) -> io::Result<Output> {
     if !arguments.contains(&"--seconds") {
         command.args(["--seconds", "1"]);
     }
-    command.args(arguments).output()
+    command.args(arguments);
+    started(|| command.output())
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod http;
 mod load;
 mod program;
 mod streams;
+#[path = "../support/mod.rs"]
+mod support;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;

@@ -9,6 +9,8 @@ use windows_sys::Win32::System::Console::{
 };
 use windows_sys::Win32::System::Threading::CREATE_NO_WINDOW;
 
+use crate::support::started;
+
 /// A backend that works wherever this system does.
 pub(crate) const BACKEND: &str = "afd";
 
@@ -28,7 +30,8 @@ pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     // Whoever has started the tests may be deaf to Ctrl-C, and that is inherited.
     // SAFETY: there is no function to call.
     check(unsafe { SetConsoleCtrlHandler(None, 0) })?;
-    command.creation_flags(CREATE_NO_WINDOW).spawn()
+    command.creation_flags(CREATE_NO_WINDOW);
+    started(|| command.spawn())
 }
 
 /// Ctrl-C is for all who share a console, and whoever goes to another one leaves his own: so it takes a
