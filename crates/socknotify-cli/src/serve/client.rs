@@ -30,6 +30,8 @@ pub(crate) struct Client {
     phase: Phase,
     waits_for: Wait,
     deadline: Option<Instant>,
+    /// The port has said that it drains.
+    drains: bool,
 }
 
 #[derive(Debug)]
@@ -107,7 +109,13 @@ impl Client {
             phase: Phase::Open,
             waits_for: Wait::Anything,
             deadline: None,
+            drains: false,
         }
+    }
+
+    /// From here on it waits for nothing that has not begun.
+    pub(crate) fn drain(&mut self) {
+        self.drains = true;
     }
 
     /// Do what can be done now: at most one receive, the answers to it, and two sends.
@@ -193,10 +201,11 @@ impl Client {
             }
             _ => (Wait::Anything, Interest::IN, plan.idle_timeout),
         };
-        let cut_off = plan.cut_off();
-        if waits_for == Wait::Anything && cut_off.is_some() {
+        // Before that, a request may have come that nobody has looked for.
+        if waits_for == Wait::Anything && self.drains {
             return Next::Close;
         }
+        let cut_off = plan.cut_off();
         if waits_for != self.waits_for || waits_for == Wait::Anything {
             self.waits_for = waits_for;
             // A time too long to be represented is none.

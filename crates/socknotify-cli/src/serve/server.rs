@@ -172,7 +172,7 @@ impl Server {
             Event::Ready(held, _) => (held, Turn::Serve),
             Event::TimedOut(held) => (held, Turn::End),
             // A request that has come by now is still answered.
-            Event::Draining(held) => (held, Turn::Serve),
+            Event::Draining(held) => (held, Turn::Drain),
             Event::Accepted(held) => (held, Turn::Begin),
             Event::Refused(held, _) => {
                 return self.go_on(held, Next::Shed(Reason::Refused), worker, desk);
@@ -204,7 +204,10 @@ impl Server {
                 desk.counts.accepted += 1;
                 client.wait(&self.plan)
             }
-            Turn::Serve => {
+            Turn::Serve | Turn::Drain => {
+                if matches!(turn, Turn::Drain) {
+                    client.drain();
+                }
                 let mut figures = |counts: &mut _| self.figures_with(counts);
                 client.turn(readiness, &self.plan, &mut figures, desk)
             }
@@ -305,5 +308,7 @@ fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, Opened>) {
 enum Turn {
     Begin,
     Serve,
+    /// The port drains: what has come is served, and nothing else is waited for.
+    Drain,
     End,
 }
