@@ -107,17 +107,15 @@ const TO_EPOLL: Option<Implementation> = Some(Implementation::RawEpoll);
 const TO_MIO: Option<Implementation> = Some(Implementation::Mio);
 const TO_TOKIO: Option<Implementation> = Some(Implementation::Tokio);
 
-/// Servers, to tokio.
-const SERVERS: &[Column] = &[
-    column(
-        "raw `epoll`, a set per thread",
-        Implementation::RawEpollEach,
-        TO_TOKIO,
-        "",
-    ),
-    column("keys", KEYS, TO_TOKIO, ""),
-    column("owned", OWNED, TO_TOKIO, ""),
-];
+const RAW_TO_TOKIO: Column = column(
+    "raw `epoll`, a set per thread",
+    Implementation::RawEpollEach,
+    TO_TOKIO,
+    "",
+);
+const KEYS_TO_TOKIO: Column = column("keys", KEYS, TO_TOKIO, "");
+const OWNED_TO_TOKIO: Column = column("owned", OWNED, TO_TOKIO, "");
+const EAGER_TO_TOKIO: Column = column("eager", EAGER, TO_TOKIO, "");
 
 const FIGURES: [Table; 4] = [
     Table {
@@ -153,7 +151,7 @@ const FIGURES: [Table; 4] = [
     Table {
         about: "**Servers**: requests per second, to tokio. More is better.",
         head: "",
-        columns: SERVERS,
+        columns: &[RAW_TO_TOKIO, KEYS_TO_TOKIO, OWNED_TO_TOKIO],
         lines: &[
             line(
                 "HTTP, 100 connections",
@@ -197,17 +195,7 @@ const FIGURES: [Table; 4] = [
         about: "**Latency** of HTTP at half of the rate that tokio reaches at most, 100 connections, to tokio. Less \
                 is better. *Eager* is the owned port with `WakePolicy::Eager`.",
         head: "",
-        columns: &[
-            column(
-                "raw `epoll`, a set per thread",
-                Implementation::RawEpollEach,
-                TO_TOKIO,
-                "",
-            ),
-            column("keys", KEYS, TO_TOKIO, ""),
-            column("owned", OWNED, TO_TOKIO, ""),
-            column("eager", EAGER, TO_TOKIO, ""),
-        ],
+        columns: &[RAW_TO_TOKIO, KEYS_TO_TOKIO, OWNED_TO_TOKIO, EAGER_TO_TOKIO],
         lines: &[
             line("median", "latency", Figure::P50, "load=50"),
             line("99th percentile", "latency", Figure::P99, "load=50"),
@@ -236,13 +224,14 @@ const ACCEPTING: Table = Table {
 ///
 /// Names the document that could not be read or is not as it has to be.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
-    let parts = options.report.iter().map(|it| Report::read(it));
-    let parts = parts.collect::<io::Result<Vec<_>>>()?;
-    let report = parts
-        .into_iter()
-        .map(Ok)
-        .reduce(|all, part| all?.with(part?))
-        .transpose()?;
+    let mut report: Option<Report> = None;
+    for directory in &options.report {
+        let part = Report::read(directory)?;
+        report = Some(match report {
+            None => part,
+            Some(parts) => parts.with(part)?,
+        });
+    }
     for (name, blocks) in &DOCUMENTS {
         let path = options.root.join(name);
         let found = fs::read_to_string(&path).map_err(|error| named(&path, error))?;

@@ -137,18 +137,15 @@ fn count_turns(
     implementations: &[Implementation],
     found: &mut [Summary],
 ) -> io::Result<()> {
-    let counted = processors::on_each(implementations, |&implementation| {
-        count::per_turn(case, implementation, setting)
-    })?;
-    let mut sides = implementations.iter().zip(&counted);
-    let bare = sides.find(|(implementation, _)| **implementation == Implementation::Bare);
-    let bare = bare
-        .and_then(|(_, counted)| counted.clone())
-        .unwrap_or_default();
-    for ((&implementation, counted), found) in implementations.iter().zip(counted).zip(found) {
-        if implementation == Implementation::Bare {
-            continue;
-        }
+    let sides = implementations.iter().copied().zip(found);
+    let sides = sides.filter(|&(implementation, _)| implementation != Implementation::Bare);
+    let (mut all, found): (Vec<_>, Vec<_>) = sides.unzip();
+    // What the case does by itself is taken off, whether it is shown or not.
+    all.insert(0, Implementation::Bare);
+    let counted = processors::on_each(&all, |&it| count::per_turn(case, it, setting))?;
+    let mut counted = counted.into_iter();
+    let bare = counted.next().flatten().unwrap_or_default();
+    for (counted, found) in counted.zip(found) {
         if let Some(mut counted) = counted {
             count::take_off(&bare, &mut counted);
             found.medians.append(&mut counted);

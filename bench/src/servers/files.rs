@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use socknotify::Error;
 use socknotify::owned::{
     BorrowedSocket, Buffer, Event, FileDriver, FileOperation, Held, Interest, Port, PortFile,
     Source, Worker,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::socknotify::take_events;
 use super::{MOST, Until, is_end, on_threads};
 use crate::exchange::file_head;
 
@@ -164,38 +164,26 @@ pub(crate) fn serve(
 
 impl Server {
     fn run(&self) -> io::Result<()> {
-        let mut worker = self.port.worker(64);
-        loop {
-            match worker.process(None) {
-                Ok(_) => {}
-                Err(Error::Closed) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-            while let Some(event) = worker.take() {
-                match event {
-                    Event::Ready(held, _) if held.answer.is_some() => {
-                        self.send(held, &mut worker)?
-                    }
-                    Event::Ready(held, _) => self.hear(held, &mut worker)?,
-                    Event::Message(Opened(held, file)) => self.begin(held, file?, &mut worker)?,
-                    Event::Completed(done) => {
-                        let Ok(reading) = done.buffer.into_owner::<Reading>() else {
-                            continue;
-                        };
-                        let Reading(mut held, chunk) = *reading;
-                        if let Some(answer) = &mut held.answer {
-                            let count = done.result?;
-                            answer.chunk = chunk;
-                            answer.unsent = 0..answer.room + count;
-                            answer.rest.start += count as u64;
-                            answer.room = 0;
-                        }
-                        self.send(held, &mut worker)?;
-                    }
-                    _ => {}
+        take_events(&self.port, 64, |event, worker| match event {
+            Event::Ready(held, _) if held.answer.is_some() => self.send(held, worker),
+            Event::Ready(held, _) => self.hear(held, worker),
+            Event::Message(Opened(held, file)) => self.begin(held, file?, worker),
+            Event::Completed(done) => {
+                let Ok(reading) = done.buffer.into_owner::<Reading>() else {
+                    return Ok(());
+                };
+                let Reading(mut held, chunk) = *reading;
+                if let Some(answer) = &mut held.answer {
+                    let count = done.result?;
+                    answer.chunk = chunk;
+                    answer.unsent = 0..answer.room + count;
+                    answer.rest.start += count as u64;
+                    answer.room = 0;
                 }
+                self.send(held, worker)
             }
-        }
+            _ => Ok(()),
+        })
     }
 
     fn hear(&self, mut held: Held<Client>, worker: &mut Worker<Client, Opened>) -> io::Result<()> {
@@ -293,13 +281,7 @@ pub(crate) fn serve_tokio(
             runtime.spawn(converse(site.clone(), opens_at_once, number, stream))
         })
         .collect();
-    until()?;
-    runtime.block_on(async {
-        for task in tasks {
-            task.await.expect("the server does not panic")?;
-        }
-        Ok(())
-    })
+    super::tokio::finish(&runtime, tasks, until)
 }
 
 async fn converse(

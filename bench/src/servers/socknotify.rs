@@ -2,7 +2,7 @@
 
 use std::io;
 
-use socknotify::owned::{Event, Interest, Port};
+use socknotify::owned::{Event, Interest, Port, Source, Worker};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger, WakePolicy,
 };
@@ -63,28 +63,40 @@ pub(super) fn serve_owned<S: Session>(
         let connection = port.adopt(connection)?;
         port.arm(connection, Interest::IN);
     }
-    let serve = || -> io::Result<()> {
-        let mut worker = port.worker(shape.room);
-        loop {
-            match worker.process(None) {
-                Ok(_) => {}
-                Err(Error::Closed) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-            while let Some(event) = worker.take() {
-                if let Event::Ready(mut held, _) = event {
-                    let (connection, readiness) = held.split();
-                    let stream = readiness.io(&connection.stream);
-                    if connection.session.serve(stream)? != Outcome::Ended {
-                        worker.arm(held, Interest::IN);
-                    }
+    let serve = || {
+        take_events(&port, shape.room, |event, worker| {
+            if let Event::Ready(mut held, _) = event {
+                let (connection, readiness) = held.split();
+                let stream = readiness.io(&connection.stream);
+                if connection.session.serve(stream)? != Outcome::Ended {
+                    worker.arm(held, Interest::IN);
                 }
             }
-        }
+            Ok(())
+        })
     };
     let threads = std::iter::repeat_n(serve, shape.threads);
     on_threads(threads, until, || {
         port.close();
         Ok(())
     })
+}
+
+/// Take events on this thread, until the port is closed.
+pub(super) fn take_events<T: Source, M>(
+    port: &Port<T, M>,
+    room: usize,
+    mut handle: impl FnMut(Event<T, M>, &mut Worker<T, M>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut worker = port.worker(room);
+    loop {
+        match worker.process(None) {
+            Ok(_) => {}
+            Err(Error::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(event) = worker.take() {
+            handle(event, &mut worker)?;
+        }
+    }
 }

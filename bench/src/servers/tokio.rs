@@ -4,6 +4,8 @@ use std::io;
 use std::net::TcpStream;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use super::{Protocol, Shape, Until, is_end};
 
@@ -21,8 +23,16 @@ pub(super) fn serve<P: Protocol>(
         .into_iter()
         .map(|stream| runtime.spawn(converse(stream, protocol.clone())))
         .collect();
+    finish(&runtime, tasks, until)
+}
+
+/// Wait for the end, and then for all tasks, which end with their connections.
+pub(super) fn finish(
+    runtime: &Runtime,
+    tasks: Vec<JoinHandle<io::Result<()>>>,
+    until: Until<'_>,
+) -> io::Result<()> {
     until()?;
-    // They end with their connections.
     runtime.block_on(async {
         for task in tasks {
             task.await.expect("the server does not panic")?;
