@@ -71,8 +71,8 @@ unsafe fn begin(
     completion_key: usize,
     overlapped: *mut Overlapped,
 ) -> Result<(), Code> {
-    let is_aligned = overlapped.is_aligned() && !overlapped.is_null();
-    if memory.is_null() || !is_aligned {
+    check(overlapped)?;
+    if memory.is_null() {
         return Err(code::INVALID_PARAMETER);
     }
     if file < 0 {
@@ -95,6 +95,14 @@ unsafe fn begin(
     })
 }
 
+/// Whether the pointer can be one.
+fn check(overlapped: *const Overlapped) -> Result<(), Code> {
+    match overlapped.is_null() || !overlapped.is_aligned() {
+        true => Err(code::INVALID_PARAMETER),
+        false => Ok(()),
+    }
+}
+
 /// `CancelIoEx`.
 ///
 /// # Safety
@@ -103,9 +111,7 @@ unsafe fn begin(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sn_cancel(port: *mut c_void, overlapped: *const Overlapped) -> u32 {
     entry_point(|| {
-        if overlapped.is_null() || !overlapped.is_aligned() {
-            return Err(code::INVALID_PARAMETER);
-        }
+        check(overlapped)?;
         // SAFETY: the caller vouches for it.
         match unsafe { self::port(port)?.cancel_operation(overlapped) } {
             true => Ok(()),
@@ -123,9 +129,7 @@ pub unsafe extern "C" fn sn_cancel(port: *mut c_void, overlapped: *const Overlap
 pub unsafe extern "C" fn sn_result(overlapped: *const Overlapped, transferred: *mut u32) -> u32 {
     entry_point(|| {
         let transferred = NonNull::new(transferred).ok_or(code::INVALID_PARAMETER)?;
-        if overlapped.is_null() || !overlapped.is_aligned() {
-            return Err(code::INVALID_PARAMETER);
-        }
+        check(overlapped)?;
         // SAFETY: the caller vouches for it.
         let outcome = outcome(unsafe { &*overlapped });
         // SAFETY: it is not null, and the caller vouches for the rest.
@@ -180,6 +184,10 @@ struct Association {
     identity: (u64, u64),
 }
 
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
 fn metadata(file: c_int) -> io::Result<Metadata> {
     if file < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -201,7 +209,7 @@ pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: u
         let association = Association {
             port: port.addr(),
             completion_key,
-            identity: (metadata.dev(), metadata.ino()),
+            identity: identity(&metadata),
         };
         let mut associations = ASSOCIATIONS.write().unwrap_or_else(PoisonError::into_inner);
         // Those of ports that were closed are of no use.
@@ -258,8 +266,7 @@ unsafe fn begin_associated(
     let associations = ASSOCIATIONS.read().unwrap_or_else(PoisonError::into_inner);
     let found = associations.get(&file).copied();
     drop(associations);
-    let identity = (metadata.dev(), metadata.ino());
-    let found = found.filter(|it| it.identity == identity);
+    let found = found.filter(|it| it.identity == identity(&metadata));
     let association = found.ok_or(code::INVALID_PARAMETER)?;
     let port = ptr::without_provenance_mut(association.port);
     let key = association.completion_key;

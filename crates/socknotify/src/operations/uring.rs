@@ -346,35 +346,25 @@ impl Completions for Direct {
             Packets::Of(_) => None,
             Packets::Raw(settle) => settle.upgrade(),
         };
+        let packet = |key, result: i32| match (&self.packets, &raw) {
+            (&Packets::Of(completion_key), _) => {
+                Some(Entry::new(completion_key, result as u32, key))
+            }
+            // Otherwise the port is closed.
+            (Packets::Raw(_), raw) => raw.as_ref()?.settle(key, settled(result)),
+        };
         let mut has_begun_again = false;
         let completion = lock(&self.completion);
-        self.reap(&completion, |key, result| match (&self.packets, &raw) {
-            (&Packets::Of(completion_key), _) => {
-                packets.push(Entry::new(completion_key, result as u32, key));
-            }
-            (Packets::Raw(_), Some(raw)) => match raw.settle(key, settled(result)) {
-                Some(packet) => packets.push(packet),
-                None => has_begun_again = true,
-            },
-            // The port is closed.
-            (Packets::Raw(_), None) => {}
+        self.reap(&completion, |key, result| match packet(key, result) {
+            Some(packet) => packets.push(packet),
+            None => has_begun_again = raw.is_some(),
         });
         drop(completion);
         if has_begun_again || self.has_backlog.load(Ordering::SeqCst) {
             // There is room for more.
             let refused = self.submit(&mut lock(&self.submission));
-            let interrupted = -libc::EINTR as u32;
-            for key in refused {
-                match (&self.packets, &raw) {
-                    (&Packets::Of(completion_key), _) => {
-                        packets.push(Entry::new(completion_key, interrupted, key));
-                    }
-                    (Packets::Raw(_), Some(raw)) => {
-                        packets.extend(raw.settle(key, Settled::Cancelled))
-                    }
-                    (Packets::Raw(_), None) => {}
-                }
-            }
+            let interrupted = |key| packet(key, -libc::EINTR);
+            packets.extend(refused.into_iter().filter_map(interrupted));
         }
     }
 }
