@@ -37,11 +37,12 @@ pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
 /// Ctrl-C is for all who share a console, and whoever goes to another one leaves his own: so it takes a
 /// process.
 pub(crate) fn interrupt(process: &Child) -> io::Result<()> {
-    let status = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    command
         .args(["--ignored", "--exact", "system::press_ctrl_c"])
         .env(SERVER, process.id().to_string())
-        .stdout(Stdio::null())
-        .status()?;
+        .stdout(Stdio::null());
+    let status = started(|| command.status())?;
     assert!(status.success(), "{status}");
     Ok(())
 }
