@@ -137,6 +137,7 @@ mod backend;
 mod engine;
 mod entry;
 mod error;
+mod lock;
 #[cfg(windows)]
 mod native;
 mod operations;

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::home::{Home, NEVER};
-use super::lock;
 use super::packet::{TIMED_OUT, TIMER};
 use super::wheel::Wheel;
 use crate::Entry;
+use crate::lock::lock;
 
 pub(super) struct Deadlines {
     /// When time was 0.

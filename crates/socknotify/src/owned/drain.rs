@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::home::Node;
 use super::packet::CANCELLED;
+use super::timers::Action;
 use super::{Held, Id, Port, Source};
 
 impl<T, M> Port<T, M> {
@@ -53,7 +54,7 @@ impl<T, M> Port<T, M> {
     /// ```
     pub fn drain(&self, within: Duration) {
         if let Some(end) = Instant::now().checked_add(within) {
-            self.shared.end_at(end);
+            let _ = self.shared.set_timer(end, Action::EndDrain);
         }
         self.shared.home.drain();
     }

@@ -2,17 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 use super::port::Shared;
-use super::timers::{Action, TimerId};
-use super::{
-    Event, FileDriver, FileOperation, OperationId, Port, PortFile, SendError, Source, Worker,
-};
-use crate::operations::{Operations, Reason};
-
-/// What is under way on files; with each, the timer of its deadline.
-pub(super) type Files = Arc<Operations<TimerId>>;
+use super::timers::Action;
+use super::{FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile, SendError};
+use crate::operations::Reason;
 
 impl<T, M> Port<T, M> {
     /// Adopts a file, so that operations on it complete on this port.
@@ -93,23 +87,11 @@ impl<T, M> Port<T, M> {
     }
 }
 
-impl<T: Source, M> Worker<T, M> {
-    /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process), which
-    /// begins any number of them in one system call.
-    ///
-    /// # Errors
-    ///
-    /// As [`Port::begin`].
-    pub fn begin(
-        &mut self,
+impl<T, M> Shared<T, M> {
+    pub(super) fn begin(
+        &self,
         operation: FileOperation,
     ) -> Result<OperationId, SendError<FileOperation>> {
-        self.shared.begin(operation)
-    }
-}
-
-impl<T, M> Shared<T, M> {
-    fn begin(&self, operation: FileOperation) -> Result<OperationId, SendError<FileOperation>> {
         if self.home.is_closed() {
             return Err(SendError(operation));
         }
@@ -125,17 +107,12 @@ impl<T, M> Shared<T, M> {
         Ok(id)
     }
 
-    /// The time of this operation is over.
-    pub(super) fn expire(&self, id: OperationId) {
-        self.files.cancel(id, Reason::Deadline);
-    }
-
     /// The packet of an operation was dequeued.
-    pub(super) fn completed(&self, key: usize) -> Option<Event<T, M>> {
+    pub(super) fn completed(&self, key: usize) -> Option<FileCompletion> {
         let (completion, timer) = self.files.finish(key)?;
         if let Some(timer) = timer {
             self.cancel_timer(timer);
         }
-        Some(Event::Completed(completion))
+        Some(completion)
     }
 }

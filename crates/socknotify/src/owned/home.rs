@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Readiness;
-use super::listen::Listener;
-use super::lock;
-use super::mail::Roused;
+use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
+use super::roused::Roused;
 use crate::CompletionPort;
+use crate::lock::lock;
 use crate::slots::{Slots, Token};
 use crate::sys::RawSocket;
 

@@ -1,310 +1,14 @@
 //! [`Port::listen`]: connections that come by themselves.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use super::home::{Home, Place};
+use super::listener::{Listener, Turn};
 use super::packet::{DRAINING, RESUMED};
 use super::source::raw;
-use super::{Id, Interest, Port, Source};
-use crate::sys::OwnedSocket;
-use crate::system::{Ahead, SystemPort};
-use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
-
-/// How long a listener pauses when the system is out of descriptors or memory.
-const REST: Duration = Duration::from_millis(50);
-
-/// How many connections the system accepts ahead at most.
-const AHEAD: usize = 16;
-
-/// What a port can [listen](Port::listen) with.
-pub trait Listen: Source + Send + Sync + 'static {
-    /// A connection.
-    type Stream: Source;
-    /// The peer's address.
-    type Address;
-
-    /// Accepts a connection, in non-blocking mode.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::WouldBlock`] if no connection waits; otherwise the system's.
-    #[doc(alias = "accept4")]
-    fn accept_next(&self) -> io::Result<(Self::Stream, Self::Address)>;
-
-    /// Makes [`accept_next`](Self::accept_next) non-blocking.
-    ///
-    /// # Errors
-    ///
-    /// The system's.
-    fn prepare(&self) -> io::Result<()>;
-
-    /// Makes the result of [`accept_next`](Self::accept_next) from a socket that the system has accepted.
-    ///
-    /// With this, Windows accepts connections ahead, by `AcceptEx`. Without it, and on other systems, the port watches
-    /// the listener and calls `accept_next`.
-    const ACCEPTED: Option<Accepted<Self::Stream, Self::Address>> = None;
-}
-
-/// Makes a connection and its address from an accepted socket: see [`Listen::ACCEPTED`].
-pub type Accepted<Stream, Address> = fn(OwnedSocket) -> io::Result<(Stream, Address)>;
-
-impl Listen for TcpListener {
-    type Stream = TcpStream;
-    type Address = SocketAddr;
-
-    const ACCEPTED: Option<Accepted<TcpStream, SocketAddr>> = Some(|socket| {
-        let stream = TcpStream::from(socket);
-        stream.set_nonblocking(true)?;
-        let address = stream.peer_addr()?;
-        Ok((stream, address))
-    });
-
-    fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stream, address) = self.accept()?;
-        stream.set_nonblocking(true)?;
-        Ok((stream, address))
-    }
-
-    fn prepare(&self) -> io::Result<()> {
-        self.set_nonblocking(true)
-    }
-}
-
-#[cfg(unix)]
-impl Listen for std::os::unix::net::UnixListener {
-    type Stream = std::os::unix::net::UnixStream;
-    type Address = std::os::unix::net::SocketAddr;
-
-    fn accept_next(&self) -> io::Result<(Self::Stream, Self::Address)> {
-        let (stream, address) = self.accept()?;
-        stream.set_nonblocking(true)?;
-        Ok((stream, address))
-    }
-
-    fn prepare(&self) -> io::Result<()> {
-        self.set_nonblocking(true)
-    }
-}
-
-/// What a listener does with the connections that it accepts.
-///
-/// An [`Interest`] converts into one: each connection is armed for it.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use socknotify::owned::{Interest, Listening};
-///
-/// // Each is armed for its first request, with a deadline; at most 10,000 connections.
-/// let _ = Listening::arming(Interest::IN.within(Duration::from_secs(10))).at_most(10_000);
-/// // Each is reported before it is armed.
-/// let _ = Listening::reporting();
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct Listening {
-    interest: Option<Interest>,
-    batch: usize,
-    limit: usize,
-}
-
-impl Listening {
-    /// Each connection is armed for this at once, and reported when it is ready.
-    pub const fn arming(interest: Interest) -> Self {
-        Listening {
-            interest: Some(interest),
-            ..Self::reporting()
-        }
-    }
-
-    /// Each connection is reported as [`Event::Accepted`](super::Event::Accepted), and not armed.
-    pub const fn reporting() -> Self {
-        Listening {
-            interest: None,
-            batch: 16,
-            limit: usize::MAX,
-        }
-    }
-
-    /// The maximum number of connections to accept before others are served: 16 by default.
-    pub const fn batch(self, connections: usize) -> Self {
-        let batch = if connections == 0 { 1 } else { connections };
-        Listening { batch, ..self }
-    }
-
-    /// Pause while the port has this many connections of any kind. New ones wait in the listener's backlog.
-    #[doc(alias = "backlog")]
-    pub const fn at_most(self, connections: usize) -> Self {
-        Listening {
-            limit: connections,
-            ..self
-        }
-    }
-}
-
-impl From<Interest> for Listening {
-    fn from(interest: Interest) -> Self {
-        Self::arming(interest)
-    }
-}
-
-/// A listener and what becomes of its connections, whatever types these are of.
-trait Accept<T>: Send + Sync {
-    fn accept(&self) -> io::Result<T>;
-
-    /// Have the system accept ahead, if it can: this many, which end in the port under this key.
-    fn begin(&self, port: &SystemPort, key: usize, depth: usize);
-
-    /// What the system has accepted ahead, if it does.
-    fn ahead(&self) -> Option<&Ahead>;
-}
-
-struct With<L, F> {
-    // In this order they go: accepts end before their listener does.
-    ahead: OnceLock<Ahead>,
-    listener: L,
-    make: F,
-}
-
-impl<T, L: Listen, F> Accept<T> for With<L, F>
-where
-    F: Fn(L::Stream, L::Address) -> T + Send + Sync,
-{
-    fn accept(&self) -> io::Result<T> {
-        let (stream, address) = match (L::ACCEPTED, self.ahead.get()) {
-            (Some(accepted), Some(ahead)) => accepted(ahead.take()?)?,
-            _ => self.listener.accept_next()?,
-        };
-        Ok((self.make)(stream, address))
-    }
-
-    fn begin(&self, port: &SystemPort, key: usize, depth: usize) {
-        if L::ACCEPTED.is_some() {
-            // Where that is not possible, the listener is watched.
-            if let Ok(ahead) = Ahead::new(port, self.listener.socket(), key, depth) {
-                let _ = self.ahead.set(ahead);
-            }
-        }
-    }
-
-    fn ahead(&self) -> Option<&Ahead> {
-        self.ahead.get()
-    }
-}
-
-/// A listener of a port.
-pub(super) struct Listener<T> {
-    listening: Listening,
-    accepts: Box<dyn Accept<T>>,
-}
-
-/// What a turn of a listener has come to.
-#[derive(Debug)]
-pub(super) struct Turn {
-    /// What to arm it for.
-    pub(super) filter: EventFilter,
-    pub(super) until: Option<Instant>,
-    /// None was left.
-    pub(super) is_drained: bool,
-    /// Why it pauses.
-    pub(super) error: Option<io::Error>,
-}
-
-impl Turn {
-    /// Pause, for this reason.
-    fn rest(&mut self, error: io::Error) {
-        self.filter = EventFilter::NONE;
-        self.until = Instant::now().checked_add(REST);
-        self.error = Some(error);
-    }
-}
-
-impl<T> Listener<T> {
-    /// What to arm connections for.
-    pub(super) fn interest(&self) -> Option<Interest> {
-        self.listening.interest
-    }
-
-    /// What to watch it for. Accepts that the system makes ahead have packets of their own.
-    fn filter(&self) -> EventFilter {
-        match self.accepts.ahead() {
-            Some(_) => EventFilter::NONE,
-            None => EventFilter::IN,
-        }
-    }
-
-    /// Have the system accept ahead, if it can. What ends has packets under this key.
-    fn begin(&self, port: &SystemPort, key: usize) {
-        let Listening { batch, limit, .. } = self.listening;
-        let depth = batch.min(limit).clamp(1, AHEAD);
-        self.accepts.begin(port, key, depth);
-    }
-
-    /// This is the packet of an accept that the system has made ahead.
-    pub(super) fn has_ended(&self, entry: &Entry) {
-        if let Some(ahead) = self.accepts.ahead() {
-            ahead.ended(entry.overlapped);
-        }
-    }
-
-    /// A turn in which nothing is accepted.
-    pub(super) fn idle(&self) -> Turn {
-        Turn {
-            filter: self.filter(),
-            until: None,
-            is_drained: false,
-            error: None,
-        }
-    }
-
-    /// At the end of a turn, have the system accept ahead again. If that fails, the listener pauses.
-    pub(super) fn replenish(&self, turn: &mut Turn) {
-        if let (Some(ahead), None) = (self.accepts.ahead(), &turn.error) {
-            if let Err(error) = ahead.post() {
-                turn.rest(error);
-            }
-        }
-    }
-
-    /// Accept what waits, up to a number. A connection is handed over with its place among those that there
-    /// may be.
-    pub(super) fn accept(&self, home: &Home<T>, mut each: impl FnMut(T)) -> Turn {
-        let mut turn = self.idle();
-        for _ in 0..self.listening.batch {
-            let Some(room) = home.reserve(self.listening.limit) else {
-                // It is woken when a connection ends.
-                turn.filter = EventFilter::NONE;
-                break;
-            };
-            match self.accepts.accept() {
-                Ok(connection) => {
-                    room.keep();
-                    each(connection);
-                }
-                Err(error) => match error.kind() {
-                    // It was given up by its peer before it was accepted.
-                    io::ErrorKind::ConnectionAborted
-                    | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::NotConnected
-                    | io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => {
-                        turn.is_drained = true;
-                        break;
-                    }
-                    _ => {
-                        turn.rest(error);
-                        break;
-                    }
-                },
-            }
-        }
-        turn
-    }
-}
+use super::{Id, Listen, Listening, Port, Source};
+use crate::{Error, EventFilter, Registration, RegistrationError};
 
 impl<T: Source, M> Port<T, M> {
     /// Accepts connections from a listener, for as long as the port is open.
@@ -364,14 +68,7 @@ impl<T: Source, M> Port<T, M> {
         if home.is_draining() {
             return Err(Error::Closed.into());
         }
-        let listener = Arc::new(Listener {
-            listening: listening.into(),
-            accepts: Box::new(With {
-                ahead: OnceLock::new(),
-                listener,
-                make,
-            }),
-        });
+        let listener = Arc::new(Listener::new(listener, listening.into(), make));
         let place = Place::of_listener(socket, Arc::clone(&listener));
         let token = home.slots.insert(place);
         let token = token.ok_or(RegistrationError::LimitReached)?;
@@ -399,5 +96,43 @@ impl<T: Source, M> Port<T, M> {
             home.interrupt_named(token, RESUMED);
         }
         Ok(Id(token))
+    }
+}
+
+impl<T> Home<T> {
+    /// Accept what waits, up to a number. A connection is handed over with its place among those that there
+    /// may be.
+    pub(super) fn accept_from(&self, listener: &Listener<T>, mut each: impl FnMut(T)) -> Turn {
+        let Listening { batch, limit, .. } = listener.listening;
+        let mut turn = listener.idle();
+        for _ in 0..batch {
+            let Some(room) = self.reserve(limit) else {
+                // It is woken when a connection ends.
+                turn.filter = EventFilter::NONE;
+                break;
+            };
+            match listener.accept() {
+                Ok(connection) => {
+                    room.keep();
+                    each(connection);
+                }
+                Err(error) => match error.kind() {
+                    // It was given up by its peer before it was accepted.
+                    io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::NotConnected
+                    | io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => {
+                        turn.is_drained = true;
+                        break;
+                    }
+                    _ => {
+                        turn.rest(error);
+                        break;
+                    }
+                },
+            }
+        }
+        turn
     }
 }

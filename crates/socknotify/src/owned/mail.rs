@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
-use super::lock;
+use super::home::Home;
 use super::packet::MAIL;
-use super::port::{Port, SendError, Shared};
+use super::roused::Roused;
 use crate::Entry;
+use crate::lock::lock;
 
 /// Identifies a [`Worker`](super::Worker) of a port. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,50 +42,6 @@ const WAITING: u8 = 1;
 const FILLED: u8 = 2;
 /// There are messages, and there is a packet to wake the worker.
 const ROUSED: u8 = 3;
-
-/// How many workers have messages, and have not been woken yet.
-#[derive(Default)]
-pub(super) struct Roused {
-    count: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Roused {
-    pub(super) fn is_any(&self) -> bool {
-        *lock(&self.count) > 0
-    }
-
-    fn add(&self) {
-        *lock(&self.count) += 1;
-    }
-
-    fn remove(&self) {
-        *lock(&self.count) -= 1;
-        self.notify();
-    }
-
-    /// Have those that wait look again.
-    pub(super) fn notify(&self) {
-        // Not between their look and their wait.
-        drop(lock(&self.count));
-        self.changed.notify_all();
-    }
-
-    /// Wait until all are awake, or it is over. False if this time comes first.
-    pub(super) fn wait(&self, is_over: impl Fn() -> bool, deadline: Option<Instant>) -> bool {
-        let mut count = lock(&self.count);
-        while *count > 0 && !is_over() {
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return false;
-            }
-            let left = left.unwrap_or(Duration::MAX);
-            let waited = self.changed.wait_timeout(count, left);
-            count = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-}
 
 impl<M> Mailbox<M> {
     pub(super) fn id(&self) -> WorkerId {
@@ -165,100 +121,61 @@ impl<M> Mailboxes<M> {
         let all: Vec<_> = lock(&self.0).open.values().cloned().collect();
         all.iter().map(|mailbox| mailbox.fetch(roused)).collect()
     }
-}
 
-impl<T, M> Shared<T, M> {
-    pub(super) fn mail_packet(&self) -> Entry {
-        Entry::new(self.home.slots.reserved_key(MAIL), 0, 0)
-    }
-
-    /// A worker has gone. Returns what it has not taken.
-    pub(super) fn close_mailbox(&self, mailbox: &Mailbox<M>) -> VecDeque<M> {
-        lock(&self.mailboxes.0).open.remove(&mailbox.id);
-        let left = mailbox.fetch(&self.home.roused);
-        // It may have had the packet that was for another one.
-        if self.home.roused.is_any() {
-            let _ = self.home.port.post(self.mail_packet());
-        }
-        left
-    }
-}
-
-impl<T, M> Port<T, M> {
-    /// Sends a message to one worker. Its next [`process`](super::Worker::process) returns the message before other
-    /// events; if it is waiting there, it is woken.
-    ///
-    /// Messages to one worker come in order. Those that it has not taken are dropped with it.
-    ///
-    /// Use this for what concerns one thread, such as its own state, and [`send`](Self::send) for everything else: to
-    /// wake a certain thread takes longer than to wake any.
-    ///
-    /// # Errors
-    ///
-    /// Returns the message if there is no such worker any more, or the port is closed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::net::TcpStream;
-    /// use socknotify::owned::{Event, Port};
-    ///
-    /// # fn main() -> std::io::Result<()> {
-    /// let port = Port::<TcpStream, &str>::new()?;
-    /// let [mut one, mut two] = [port.worker(8), port.worker(8)];
-    /// port.send_to(two.id(), "for you")?;
-    /// port.send_to_all("for both");
-    ///
-    /// one.process(None)?;
-    /// assert!(matches!(one.take(), Some(Event::Message("for both"))));
-    /// two.process(None)?;
-    /// assert!(matches!(two.take(), Some(Event::Message("for you"))));
-    /// assert!(matches!(two.take(), Some(Event::Message("for both"))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn send_to(&self, worker: WorkerId, message: M) -> Result<(), SendError<M>> {
-        let shared = &self.shared;
-        let table = lock(&shared.mailboxes.0);
+    /// Send a message to one worker. It comes back if there is no such worker, or the port is closed.
+    pub(super) fn send<T>(&self, home: &Home<T>, worker: WorkerId, message: M) -> Result<(), M> {
+        let table = lock(&self.0);
         match table.open.get(&worker) {
-            Some(mailbox) if !shared.home.is_closed() => {
-                if mailbox.put(message, &shared.home.roused) {
+            Some(mailbox) if !home.is_closed() => {
+                if mailbox.put(message, &home.roused) {
                     drop(table);
-                    let _ = shared.home.port.post(shared.mail_packet());
+                    let _ = home.port.post(packet(home));
                 }
                 Ok(())
             }
-            _ => Err(SendError(message)),
+            _ => Err(message),
         }
     }
 
-    /// Sends a message to each present worker, as [`send_to`](Self::send_to) does. Returns how many these are: 0 if the
-    /// port is closed.
-    ///
-    /// All workers get such messages in the same order.
-    pub fn send_to_all(&self, message: M) -> usize
+    /// Send a message to each worker. Returns how many these are.
+    pub(super) fn send_to_all<T>(&self, home: &Home<T>, message: M) -> usize
     where
         M: Clone,
     {
-        let shared = &self.shared;
         // Cloned before: what that does is the message's business.
-        let count = lock(&shared.mailboxes.0).open.len();
+        let count = lock(&self.0).open.len();
         let mut copies = vec![message; count];
-        let table = lock(&shared.mailboxes.0);
-        if shared.home.is_closed() {
+        let table = lock(&self.0);
+        if home.is_closed() {
             return 0;
         }
         let mut is_any_roused = false;
         let mut sent = 0;
         for mailbox in table.open.values() {
             let Some(copy) = copies.pop() else { break };
-            is_any_roused |= mailbox.put(copy, &shared.home.roused);
+            is_any_roused |= mailbox.put(copy, &home.roused);
             sent += 1;
         }
         drop(table);
         if is_any_roused {
-            let _ = shared.home.port.post(shared.mail_packet());
+            let _ = home.port.post(packet(home));
         }
         sent
     }
+
+    /// A worker has gone. Returns what it has not taken.
+    pub(super) fn close<T>(&self, home: &Home<T>, mailbox: &Mailbox<M>) -> VecDeque<M> {
+        lock(&self.0).open.remove(&mailbox.id);
+        let left = mailbox.fetch(&home.roused);
+        // It may have had the packet that was for another one.
+        if home.roused.is_any() {
+            let _ = home.port.post(packet(home));
+        }
+        left
+    }
+}
+
+/// Wakes a thread: the worker that has messages, or another one.
+pub(super) fn packet<T>(home: &Home<T>) -> Entry {
+    Entry::new(home.slots.reserved_key(MAIL), 0, 0)
 }

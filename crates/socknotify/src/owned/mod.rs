@@ -114,25 +114,35 @@
 //! # }
 //! ```
 
-mod builder;
-mod connect;
-mod deadlines;
-mod drain;
-mod files;
-mod held;
-mod home;
+// Each group uses those before it.
 mod interest;
-mod listen;
-mod mail;
 mod packet;
-mod port;
 mod readiness;
-mod run;
+mod roused;
 mod source;
-mod timers;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
+
+// The state of a port.
+mod deadlines;
+mod held;
+mod home;
+mod listener;
+mod mail;
+mod timers;
+
+mod event;
+mod port;
+
+// What a port does.
+mod builder;
+mod connect;
+mod drain;
+mod files;
+mod listen;
+mod messages;
+mod run;
 mod worker;
 
 pub use crate::operations::{
@@ -140,14 +150,15 @@ pub use crate::operations::{
 };
 pub use builder::Builder;
 pub use connect::Connect;
+pub use event::Event;
 pub use held::{AdoptError, Held};
 pub use home::Id;
 pub use interest::Interest;
-pub use listen::{Accepted, Listen, Listening};
+pub use listener::{Accepted, Listen, Listening};
 pub use mail::WorkerId;
-use port::lock;
-pub use port::{Port, SendError, SharedTrigger};
+pub use messages::SendError;
+pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;
-pub use worker::{Event, Worker};
+pub use worker::Worker;

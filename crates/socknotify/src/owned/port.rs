@@ -1,20 +1,20 @@
 //! [`Port`]: a completion port that owns connections.
 
+use std::any::Any;
 use std::collections::VecDeque;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
-use super::files::Files;
 use super::home::{Home, Node, Place};
 use super::mail::Mailboxes;
-use super::packet::{DIRECT, DRAINING, MESSAGE, OPERATION, REFUSED};
-use super::run::Panic;
+use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
 use super::source::{Source, raw};
 use super::timers::Timers;
-use super::{AdoptError, FileDriver, Held, Id, Interest, Readiness, Worker};
+use super::{AdoptError, FileDriver, Held, Id, Interest, Readiness, TimerId};
+use crate::lock::lock;
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
 use crate::{
@@ -46,11 +46,15 @@ pub(super) struct Shared<T, M> {
     pub(super) timers: Timers<M>,
     /// What could not be armed, and waits to be reported, with a packet in the queue for each.
     pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
-    pub(super) files: Files,
+    /// What is under way on files; with each, the timer of its deadline.
+    pub(super) files: Arc<Operations<TimerId>>,
     pub(super) helpers: Helpers,
     /// Panics in what helper threads ran, with a packet in the queue for each.
     pub(super) panics: Mutex<VecDeque<Panic>>,
 }
+
+/// What a panic carries.
+pub(super) type Panic = Box<dyn Any + Send>;
 
 /// A connection that the system would not watch, and why.
 type Refusal<T> = (Box<Node<T>>, RegistrationError);
@@ -63,11 +67,6 @@ impl<T: Source, M> Port<T, M> {
     /// As [`CompletionPort::new`].
     pub fn new() -> Result<Self, Error> {
         CompletionPort::new().map(Self::from)
-    }
-
-    /// Makes a worker, for one thread, with room for this many events at once (at least one).
-    pub fn worker(&self, room: usize) -> Worker<T, M> {
-        Worker::new(Arc::clone(&self.shared), room.max(1))
     }
 
     /// Registers a connection with the port, and returns it held. It is not armed yet.
@@ -225,25 +224,6 @@ impl<T: Source, M> Port<T, M> {
         self.shared.home.cancel(id)
     }
 
-    /// Queues a message. One thread takes it, as [`Event::Message`](super::Event::Message), in the order of the queue.
-    ///
-    /// # Errors
-    ///
-    /// Returns the message if the port is closed.
-    pub fn send(&self, message: M) -> Result<(), SendError<M>> {
-        let mut messages = lock(&self.shared.messages);
-        messages.push_back(message);
-        // Whoever wakes for it finds the lock free.
-        let mut messages = Some(messages);
-        let packet = self.shared.message_packet();
-        let system = self.shared.home.port.system();
-        let outcome = system.post(&[packet], || drop(messages.take()));
-        match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
-            (Err(_), Some(message)) => Err(SendError(message)),
-            _ => Ok(()),
-        }
-    }
-
     /// Closes the port, and returns the connections that were armed.
     ///
     /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds, and those that its
@@ -376,28 +356,6 @@ impl From<SharedTrigger> for Trigger {
     }
 }
 
-/// A message that could not be sent, because the port is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendError<M>(pub M);
-
-impl<M> fmt::Display for SendError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the port is closed, and takes no message")
-    }
-}
-
-impl<M: fmt::Debug> std::error::Error for SendError<M> {}
-
-impl<M> From<SendError<M>> for io::Error {
-    fn from(_: SendError<M>) -> Self {
-        Error::Closed.into()
-    }
-}
-
-pub(super) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What has become of a connection that a thread gave back.
 pub(super) enum Put<T> {
     /// It is in its slot, and can be armed.
@@ -448,24 +406,6 @@ impl<T, M> Shared<T, M> {
         let mut node = self.home.slots.get_by_key(key)?.take()?;
         node.readiness.unwatch();
         Some(node)
-    }
-
-    /// Send messages, in order. Once the port is closed, they are dropped.
-    pub(super) fn send_all(&self, messages: Vec<M>) {
-        if messages.is_empty() {
-            return;
-        }
-        let packets = vec![self.message_packet(); messages.len()];
-        let mut list = lock(&self.messages);
-        list.extend(messages);
-        let mut list = Some(list);
-        // Whoever wakes for them finds the lock free.
-        let system = self.home.port.system();
-        let _ = system.post(&packets, || drop(list.take()));
-    }
-
-    pub(super) fn message_packet(&self) -> Entry {
-        Entry::new(self.home.slots.reserved_key(MESSAGE), 0, 0)
     }
 
     /// Give a connection its place in the port, which is counted already.

@@ -1,16 +1,13 @@
 //! Blocking work: it runs on helper threads, and its result is a message.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use super::packet::PANICKED;
-use super::port::Shared;
-use super::{Port, SendError, lock};
+use super::port::{Panic, Shared};
+use super::{Port, SendError};
 use crate::Entry;
-
-/// What a panic carries.
-pub(super) type Panic = Box<dyn Any + Send>;
+use crate::lock::lock;
 
 impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
     /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's

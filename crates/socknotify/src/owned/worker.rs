@@ -1,4 +1,4 @@
-//! [`Worker`]: one thread's handle to a port; [`Event`]: what it takes from there.
+//! [`Worker`]: one thread's handle to a port.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -8,61 +8,25 @@ use std::{fmt, io};
 
 use super::connect;
 use super::home::{Fixture, Node};
-use super::listen::Listener;
-use super::mail::{Mailbox, WorkerId};
+use super::listener::Listener;
+use super::mail::{self, Mailbox, WorkerId};
 use super::packet::{
     ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION,
     PANICKED, REFUSED, TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Put, Shared};
-use super::{FileCompletion, Held, Id, Interest, Source, lock};
+use super::{Event, FileOperation, Held, Id, Interest, OperationId, Port, SendError, Source};
+use crate::lock::lock;
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
-
-/// What a port reports to one thread.
-///
-/// Later versions may add events. A match arm `_ => {}` drops what they carry, which closes the connection.
-#[derive(Debug)]
-#[must_use = "a connection that is not armed again is closed"]
-#[non_exhaustive]
-pub enum Event<T, M = ()> {
-    /// The connection is ready: what it waited for holds.
-    Ready(Held<T>, Events),
-    /// The connection's deadline has passed.
-    TimedOut(Held<T>),
-    /// The connection was [cancelled](super::Port::cancel).
-    Cancelled(Held<T>),
-    /// The port [drains](super::Port::drain). Drop the connection to close it, or arm it again if it has something to
-    /// finish.
-    Draining(Held<T>),
-    /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
-    Accepted(Held<T>),
-    /// A [listener](super::Port::listen) cannot accept, for this reason, and pauses.
-    NotAccepting(Id, io::Error),
-    /// The connection has [connected](super::Port::connect).
-    Connected(Held<T>),
-    /// The connection could not [connect](super::Port::connect), for this reason.
-    Unconnected(Held<T>, io::Error),
-    /// The system refuses to watch the connection: for lack of memory, because of a limit, or because its socket is
-    /// not the one that was adopted. [Arming](Worker::arm) fails for no other reason.
-    Refused(Held<T>, RegistrationError),
-    /// A [shared](super::Port::share) socket is ready. Other threads may be notified of it as well.
-    Shared(Arc<T>, Events),
-    /// The last event of a socket that is [not shared any more](super::Port::unshare).
-    Returned(Arc<T>),
-    /// A [message](super::Port::send), to any thread or [to this worker](super::Port::send_to).
-    Message(M),
-    /// An [operation](super::Port::begin) on a file has completed.
-    Completed(FileCompletion),
-}
 
 /// How often a call whose time is over polls again because it has dequeued nothing but stale packets.
 /// There may be an event behind those; but a registration that is not the port's may go on for ever.
 const MAX_POLLS: usize = 64;
 
-/// One thread's handle to a [`Port`](super::Port): it arms connections and takes events.
+/// One thread's handle to a [`Port`]: it arms connections and takes events.
 ///
-/// Made by [`Port::worker`](super::Port::worker). When it is dropped, also by a panic, connections passed to
+/// Made by [`Port::worker`]. When it is dropped, also by a panic, connections passed to
 /// [`arm`](Self::arm) are armed, events that were not taken go to other threads, and the thread's place is free.
 /// Connections that the system refuses to watch are closed then, and messages to this worker alone are dropped.
 ///
@@ -99,7 +63,7 @@ const MAX_POLLS: usize = 64;
 /// # }
 /// ```
 pub struct Worker<T: Source, M = ()> {
-    pub(super) shared: Arc<Shared<T, M>>,
+    shared: Arc<Shared<T, M>>,
     mailbox: Arc<Mailbox<M>>,
     /// What came for this worker alone, and was not taken.
     mail: VecDeque<M>,
@@ -137,8 +101,15 @@ enum Pending<T> {
     Operation(usize),
 }
 
+impl<T: Source, M> Port<T, M> {
+    /// Makes a worker, for one thread, with room for this many events at once (at least one).
+    pub fn worker(&self, room: usize) -> Worker<T, M> {
+        Worker::new(Arc::clone(&self.shared), room.max(1))
+    }
+}
+
 impl<T: Source, M> Worker<T, M> {
-    pub(super) fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
+    fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
             mailbox: shared.mailboxes.open(),
             mail: VecDeque::new(),
@@ -182,6 +153,19 @@ impl<T: Source, M> Worker<T, M> {
             Put::Refused(node, error) => self.pending.push(Pending::Refused(node, error)),
             Put::Closed => {}
         }
+    }
+
+    /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process), which
+    /// begins any number of them in one system call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Port::begin`].
+    pub fn begin(
+        &mut self,
+        operation: FileOperation,
+    ) -> Result<OperationId, SendError<FileOperation>> {
+        self.shared.begin(operation)
     }
 
     /// Arms the connections that were handed back, and waits for events, up to `timeout` (`None`: for ever).
@@ -270,7 +254,7 @@ impl<T: Source, M> Worker<T, M> {
     #[cold]
     fn pass_mail_on(&mut self) {
         let home = &self.shared.home;
-        self.is_last = home.roused.is_any() && home.port.post(self.shared.mail_packet()).is_ok();
+        self.is_last = home.roused.is_any() && home.port.post(mail::packet(home)).is_ok();
     }
 
     /// Wait until no other worker is to be woken, without a place. False if the time is over before.
@@ -380,10 +364,7 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         if is_timer_among {
-            let due = self.shared.deadlines.expire(home);
-            if !due.is_empty() {
-                self.shared.ring(&due);
-            }
+            self.shared.ring();
         }
         if !self.listeners.is_empty() {
             self.accept();
@@ -424,7 +405,7 @@ impl<T: Source, M> Worker<T, M> {
         let shared = Arc::clone(&self.shared);
         let mut accepted = Vec::new();
         let accept = || {
-            listener.accept(&shared.home, |connection| {
+            shared.home.accept_from(listener, |connection| {
                 // If it is not adopted, the port was closed meanwhile.
                 let Ok(held) = shared.adopt(connection) else {
                     return;
@@ -471,7 +452,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Identifies this worker, for [`Port::send_to`](super::Port::send_to).
+    /// Identifies this worker, for [`Port::send_to`].
     pub fn id(&self) -> WorkerId {
         self.mailbox.id()
     }
@@ -489,7 +470,7 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// # Panics
     ///
-    /// If work of [`Port::run`](super::Port::run) has panicked: with that panic.
+    /// If work of [`Port::run`] has panicked: with that panic.
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if let Some(message) = self.mail.pop_front() {
             return Some(Event::Message(message));
@@ -505,7 +486,7 @@ impl<T: Source, M> Worker<T, M> {
                     Some(panic) => resume_unwind(panic),
                     None => None,
                 },
-                Pending::Operation(key) => self.shared.completed(key),
+                Pending::Operation(key) => self.shared.completed(key).map(Event::Completed),
             };
             if event.is_some() {
                 return event;
@@ -598,7 +579,10 @@ impl<T: Source, M> Drop for Worker<T, M> {
         let _ = self.submit();
         self.release();
         // What is dropped here may panic; so it is the last thing.
-        let _mail = self.shared.close_mailbox(&self.mailbox);
+        let _mail = self
+            .shared
+            .mailboxes
+            .close(&self.shared.home, &self.mailbox);
         let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }
 }

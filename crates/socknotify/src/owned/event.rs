@@ -1,0 +1,44 @@
+//! [`Event`]: what a worker takes from a port.
+
+use std::io;
+use std::sync::Arc;
+
+use super::{FileCompletion, Held, Id};
+use crate::{Events, RegistrationError};
+
+/// What a port reports to one thread.
+///
+/// Later versions may add events. A match arm `_ => {}` drops what they carry, which closes the connection.
+#[derive(Debug)]
+#[must_use = "a connection that is not armed again is closed"]
+#[non_exhaustive]
+pub enum Event<T, M = ()> {
+    /// The connection is ready: what it waited for holds.
+    Ready(Held<T>, Events),
+    /// The connection's deadline has passed.
+    TimedOut(Held<T>),
+    /// The connection was [cancelled](super::Port::cancel).
+    Cancelled(Held<T>),
+    /// The port [drains](super::Port::drain). Drop the connection to close it, or arm it again if it has something to
+    /// finish.
+    Draining(Held<T>),
+    /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
+    Accepted(Held<T>),
+    /// A [listener](super::Port::listen) cannot accept, for this reason, and pauses.
+    NotAccepting(Id, io::Error),
+    /// The connection has [connected](super::Port::connect).
+    Connected(Held<T>),
+    /// The connection could not [connect](super::Port::connect), for this reason.
+    Unconnected(Held<T>, io::Error),
+    /// The system refuses to watch the connection: for lack of memory, because of a limit, or because its socket is
+    /// not the one that was adopted. [Arming](super::Worker::arm) fails for no other reason.
+    Refused(Held<T>, RegistrationError),
+    /// A [shared](super::Port::share) socket is ready. Other threads may be notified of it as well.
+    Shared(Arc<T>, Events),
+    /// The last event of a socket that is [not shared any more](super::Port::unshare).
+    Returned(Arc<T>),
+    /// A [message](super::Port::send), to any thread or [to this worker](super::Port::send_to).
+    Message(M),
+    /// An [operation](super::Port::begin) on a file has completed.
+    Completed(FileCompletion),
+}

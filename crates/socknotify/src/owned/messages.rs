@@ -1,0 +1,231 @@
+//! Messages: now or later, to any worker, to one and to all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use super::mail::WorkerId;
+use super::packet::MESSAGE;
+use super::port::{Port, Shared};
+use super::timers::{Action, TimerId};
+use crate::lock::lock;
+use crate::operations::Reason;
+use crate::{Entry, Error};
+
+/// A time that never comes.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// A message that could not be sent, because the port is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendError<M>(pub M);
+
+impl<M> fmt::Display for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the port is closed, and takes no message")
+    }
+}
+
+impl<M: fmt::Debug> std::error::Error for SendError<M> {}
+
+impl<M> From<SendError<M>> for io::Error {
+    fn from(_: SendError<M>) -> Self {
+        Error::Closed.into()
+    }
+}
+
+impl<T, M> Port<T, M> {
+    /// Queues a message. One thread takes it, as [`Event::Message`](super::Event::Message), in the order of the queue.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message if the port is closed.
+    pub fn send(&self, message: M) -> Result<(), SendError<M>> {
+        let mut messages = lock(&self.shared.messages);
+        messages.push_back(message);
+        // Whoever wakes for it finds the lock free.
+        let mut messages = Some(messages);
+        let packet = self.shared.message_packet();
+        let system = self.shared.home.port.system();
+        let outcome = system.post(&[packet], || drop(messages.take()));
+        match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
+            (Err(_), Some(message)) => Err(SendError(message)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a message to one worker. Its next [`process`](super::Worker::process) returns the message before other
+    /// events; if it is waiting there, it is woken.
+    ///
+    /// Messages to one worker come in order. Those that it has not taken are dropped with it.
+    ///
+    /// Use this for what concerns one thread, such as its own state, and [`send`](Self::send) for everything else: to
+    /// wake a certain thread takes longer than to wake any.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message if there is no such worker any more, or the port is closed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<TcpStream, &str>::new()?;
+    /// let [mut one, mut two] = [port.worker(8), port.worker(8)];
+    /// port.send_to(two.id(), "for you")?;
+    /// port.send_to_all("for both");
+    ///
+    /// one.process(None)?;
+    /// assert!(matches!(one.take(), Some(Event::Message("for both"))));
+    /// two.process(None)?;
+    /// assert!(matches!(two.take(), Some(Event::Message("for you"))));
+    /// assert!(matches!(two.take(), Some(Event::Message("for both"))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send_to(&self, worker: WorkerId, message: M) -> Result<(), SendError<M>> {
+        let Shared {
+            mailboxes, home, ..
+        } = &*self.shared;
+        mailboxes.send(home, worker, message).map_err(SendError)
+    }
+
+    /// Sends a message to each present worker, as [`send_to`](Self::send_to) does. Returns how many these are: 0 if the
+    /// port is closed.
+    ///
+    /// All workers get such messages in the same order.
+    pub fn send_to_all(&self, message: M) -> usize
+    where
+        M: Clone,
+    {
+        self.shared
+            .mailboxes
+            .send_to_all(&self.shared.home, message)
+    }
+
+    /// Sends a message after this time, as [`send`](Self::send) does.
+    ///
+    /// It comes up to some milliseconds later, and never earlier. If the time is too long to be represented, it never
+    /// comes. A timer takes no descriptor, and the cost to set and to cancel one does not depend on their number.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message if the port is closed, or has no room for one more timer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Event, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<TcpStream, &str>::new()?;
+    /// port.send_after(Duration::from_millis(5), "tick")?;
+    /// let tock = port.send_after(Duration::from_secs(3600), "tock")?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// assert!(matches!(worker.take(), Some(Event::Message("tick"))));
+    /// assert!(port.cancel_timer(tock));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "timerfd_settime")]
+    pub fn send_after(&self, time: Duration, message: M) -> Result<TimerId, SendError<M>> {
+        let shared = &self.shared;
+        let at = Instant::now() + time.min(FAR);
+        shared
+            .set_timer(at, Action::Send(message))
+            .map_err(|action| match action {
+                Action::Send(message) => SendError(message),
+                _ => unreachable!("it is the one that was given"),
+            })
+    }
+
+    /// Sends a message once per period, first after one period. A message that would be late by a whole period is left
+    /// out. The shortest period is a millisecond.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message if the port is closed, or has no room for one more timer.
+    pub fn send_every(&self, period: Duration, message: M) -> Result<TimerId, SendError<M>>
+    where
+        M: Clone + Send + Sync + 'static,
+    {
+        let period = period.clamp(Duration::from_millis(1), FAR);
+        let begin = Instant::now();
+        let copy = message.clone();
+        let make: Arc<dyn Fn() -> M + Send + Sync> = Arc::new(move || copy.clone());
+        let action = Action::SendEvery(make, period, begin + period);
+        let timer = self.shared.set_timer(begin + period, action);
+        timer.map_err(|_| SendError(message))
+    }
+
+    /// Cancels a timer: it sends nothing any more.
+    ///
+    /// Returns false if it was cancelled before, or has sent its only message, which may still be in the queue.
+    pub fn cancel_timer(&self, timer: TimerId) -> bool {
+        self.shared.cancel_timer(timer)
+    }
+}
+
+impl<T, M> Shared<T, M> {
+    /// Send messages, in order. Once the port is closed, they are dropped.
+    pub(super) fn send_all(&self, messages: Vec<M>) {
+        if messages.is_empty() {
+            return;
+        }
+        let packets = vec![self.message_packet(); messages.len()];
+        let mut list = lock(&self.messages);
+        list.extend(messages);
+        let mut list = Some(list);
+        // Whoever wakes for them finds the lock free.
+        let system = self.home.port.system();
+        let _ = system.post(&packets, || drop(list.take()));
+    }
+
+    pub(super) fn message_packet(&self) -> Entry {
+        Entry::new(self.home.slots.reserved_key(MESSAGE), 0, 0)
+    }
+
+    pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
+        let Shared {
+            timers,
+            home,
+            deadlines,
+            ..
+        } = self;
+        timers.set(home, deadlines, time, action)
+    }
+
+    pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
+        self.timers.cancel(&self.deadlines, timer)
+    }
+
+    /// TIMER was dequeued.
+    pub(super) fn ring(&self) {
+        let due = self.deadlines.expire(&self.home);
+        let mut messages = Vec::new();
+        let mut repeated = Vec::new();
+        let mut is_over = false;
+        for action in self.timers.ring(&self.home, &self.deadlines, due) {
+            match action {
+                Action::Send(message) => messages.push(message),
+                Action::SendEvery(make, ..) => repeated.push(make),
+                Action::EndDrain => is_over = true,
+                Action::Expire(id) => {
+                    self.files.cancel(id, Reason::Deadline);
+                }
+            }
+        }
+        // What it takes to make a message is the caller's business, so it is the last thing.
+        messages.extend(repeated.into_iter().map(|make| make()));
+        self.send_all(messages);
+        if is_over {
+            self.home.end();
+        }
+    }
+}
