@@ -27,7 +27,8 @@ impl<T, M> Port<T, M> {
         self.shared.files.adopt(file)
     }
 
-    /// Begins an operation on a file. It completes as [`Event::Completed`], with the file, the buffer and the result.
+    /// Begins an operation on a file. It completes as [`Event::Completed`](super::Event::Completed), with the file, the
+    /// buffer and the result.
     ///
     /// Any number may be under way, on one file and on many, and they complete in any order. Closing the port
     /// [waits](Self::close) for those that the system has begun.

@@ -16,7 +16,7 @@ const REST: Duration = Duration::from_millis(50);
 /// How many connections the system accepts ahead at most.
 const AHEAD: usize = 16;
 
-/// What a port can [listen](Port::listen) with.
+/// What a port can [listen](super::Port::listen) with.
 pub trait Listen: Source + Send + Sync + 'static {
     /// A connection.
     type Stream: Source;

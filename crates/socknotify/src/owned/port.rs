@@ -24,8 +24,8 @@ use crate::{
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
 ///
-/// Each thread that serves connections has a [`Worker`]. Any thread can use the port itself: to adopt or cancel
-/// connections, to send messages, and to close it.
+/// Each thread that serves connections has a [`Worker`](super::Worker). Any thread can use the port itself: to adopt or
+/// cancel connections, to send messages, and to close it.
 ///
 /// Dropping the port closes it.
 ///
@@ -123,8 +123,8 @@ impl<T: Source, M> Port<T, M> {
         self.shared.adopt_by(descriptor, adopt)
     }
 
-    /// Arms one connection at once. In a worker use [`Worker::arm`], which arms any number of connections in one
-    /// step.
+    /// Arms one connection at once. In a worker use [`Worker::arm`](super::Worker::arm), which arms any number of
+    /// connections in one step.
     ///
     /// There is no error to return: a connection that the system refuses to watch is reported as
     /// [`Event::Refused`](super::Event::Refused), and if the port is closed, the connection is closed too.
