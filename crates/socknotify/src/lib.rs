@@ -1,10 +1,10 @@
-//! A completion port for sockets: many threads take from one queue, and each ready connection goes to exactly one
-//! of them.
+//! A completion port for sockets: many threads share one queue, and each ready connection goes to exactly one of
+//! them.
 //!
 //! # Start here: a port that owns its connections
 //!
-//! [`owned::Port`] owns the connections. To arm one moves it into the port; its notification moves it out, to exactly
-//! one thread. That thread has it alone, without a lock, and closes it by dropping it. No more threads run than there
+//! [`owned::Port`] owns the connections. Arming a connection moves it into the port. An event moves it out, to exactly
+//! one thread, which then has it alone, without a lock, and closes it by dropping it. No more threads run than there
 //! are processors.
 //!
 //! ```
@@ -47,25 +47,25 @@
 //! # }
 //! ```
 //!
-//! The [`guide`] leads from there to a server with deadlines, backpressure, timers, outgoing connections and a
+//! The [`guide`] leads from here to a server with deadlines, backpressure, timers, outgoing connections and a
 //! graceful shutdown.
 //!
-//! # Beneath it: the port of the Windows interface
+//! # The layer beneath: the Windows interface
 //!
 //! With `ProcessSocketNotifications`, Windows registers a batch of sockets with an I/O completion port and dequeues
 //! notifications of ready sockets in one call. [`CompletionPort`] has the same contract on systems without that
 //! function: Linux, over `epoll`; macOS and the BSDs, over `kqueue`; older Windows and Wine, over polls of the socket
-//! driver (AFD). Where Windows has the function, a port is the kernel's own.
+//! driver (AFD). If Windows has the function, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
-//! - Many threads share one port. It lets no more of them run than its concurrency value allows, and wakes
-//!   waiting threads last in, first out.
+//! - Many threads share one port. No more of them run than its concurrency value allows, and waiting threads
+//!   are woken last in, first out.
 //! - Packets of your own go through the same queue ([`CompletionPort::post`]).
 //! - The last notification of a registration is REMOVE. After it, you may free what the completion key
-//!   stands for ([`Events::REMOVE`]).
+//!   refers to ([`Events::REMOVE`]).
 //! - The port keeps no I/O buffer per socket.
 //!
-//! Use it for a runtime, to port a program written for Windows, or if you need completion keys.
+//! Use it to build a runtime, to port a program written for Windows, or if you need completion keys.
 //!
 //! ```
 //! use std::io::{Read, Write};
