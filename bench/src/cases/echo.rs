@@ -1,7 +1,7 @@
 //! An echo server, by its threads, connections, and how much computing a request takes.
 //!
-//! A thread takes up to 3 events at a time, as the published program does; where there is one only, up to
-//! 64 besides.
+//! A thread takes up to 3 events at a time, as Microsoft's multi-threaded server does. A single thread also
+//! runs with up to 64.
 
 use std::io;
 use std::time::{Duration, Instant};

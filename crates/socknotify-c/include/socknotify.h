@@ -1,30 +1,30 @@
 /*
  * socknotify.h - socket state notifications on a completion port
  *
- * A port is a queue of packets, with threads that take from it. Sockets are registered with it, and
- * packets come out when they become ready; programs post packets of their own. The interface is that
- * of Windows (ProcessSocketNotifications), brought to systems that have nothing of the kind.
+ * A port is a queue of packets, from which threads dequeue. Register a socket with a port, and a
+ * packet is queued when the socket becomes ready. Programs can also post packets of their own. The
+ * interface is that of Windows (ProcessSocketNotifications), on systems that lack it.
  *
- * There are two spellings. The sn_ names below are always there. With
+ * There are two sets of names. The sn_ names are always defined. With
  *
  *     #define SOCKNOTIFY_WIN32_NAMES
  *     #include <socknotify.h>
  *
- * the names of the Windows headers are there as well, for programs that use them already. Structures
- * and masks are the same in both. docs/PORTING.md says what is the same and what differs.
+ * so are the names of the Windows headers, for programs that use them already. Structures and masks
+ * are the same in both. docs/PORTING.md says what is the same and what differs.
  *
  * Rules for all functions:
  *
  *   - Any thread may call any of them at any time, also while another closes the port.
- *   - Each returns an error code, SN_SUCCESS or another of the SN_ codes, except where it says
- *     otherwise. What fails with anything but SN_TIMEOUT has done nothing.
- *   - A port that was closed, or that never was one, is SN_INVALID_HANDLE. Its value is checked, not
- *     followed.
- *   - A null pointer, where there has to be something, is SN_INVALID_PARAMETER. Arrays need not be
- *     aligned, and may overlap; where they do, what is written later stays: first the registrations'
- *     results, then the entries, then the count.
- *   - A port belongs to the process that made it. In a forked child it is SN_INVALID_HANDLE, except
- *     that it can be closed there, which does not disturb the parent.
+ *   - Each returns an error code, SN_SUCCESS or another of the SN_ codes, unless its comment says
+ *     otherwise. A call that fails with anything but SN_TIMEOUT has done nothing.
+ *   - A port that was closed, or a value that never was one, is SN_INVALID_HANDLE. The value is
+ *     checked, never dereferenced.
+ *   - A null pointer that is not allowed is SN_INVALID_PARAMETER. Arrays need not be aligned. They
+ *     may overlap; then the last write counts: first the registrations' results, then the entries,
+ *     then the count.
+ *   - A port belongs to the process that made it. In a forked child every call on it fails with
+ *     SN_INVALID_HANDLE, but it can be closed there, which does not affect the parent.
  *   - None may be called from a signal handler.
  *
  * This header is C99 and C++11. Link with -lsocknotify.
@@ -32,7 +32,7 @@
 #ifndef SOCKNOTIFY_H
 #define SOCKNOTIFY_H
 
-/* The version of this header. sn_version() says that of the library. */
+/* The version of this header. sn_version() returns the library's. */
 #define SN_VERSION_MAJOR 0
 #define SN_VERSION_MINOR 1
 #define SN_VERSION_PATCH 0
@@ -42,18 +42,17 @@
 #ifdef _WIN32
 
 /*
- * On Windows the interface is the system's, with the system's names and on the system's completion
- * ports, and the sn_ names stand for these. What follows is what its headers may lack: MinGW's lacked
- * all of it, newer ones leave the functions out for programs that ask for an older Windows.
- * socknotify.dll has the function for systems that do not; where the system has it, it is the
- * system's that is called.
+ * On Windows the interface is the system's, on the system's completion ports, and the sn_ names call
+ * it. The following definitions may be missing in the system's headers: MinGW lacked all of them, and
+ * newer headers leave the functions out for programs that ask for an older Windows. On a system
+ * without the function, socknotify.dll has it; otherwise the DLL calls the system's.
  */
 #include <winsock2.h>
 #include <ws2tcpip.h>
 #include <windows.h>
 #include <stdint.h>
 
-/* The first Windows that these headers declare the functions for. */
+/* The first version of Windows for which these headers declare the functions. */
 #if !defined(SOCK_NOTIFY_REGISTER_EVENT_NONE)
 #define SN_DECLARED_FROM 0xFFFFFFFF
 #elif defined(__MINGW32__)
@@ -118,9 +117,8 @@ static inline UINT32 SocketNotificationRetrieveEvents(OVERLAPPED_ENTRY *notifica
 #endif /* SN_DECLARED_FROM */
 
 /*
- * The sn_ names, as they are described below. What differs: there are as many error codes as the system
- * has, a port is any that CreateIoCompletionPort has made, and the system sees by itself when a thread
- * blocks.
+ * The sn_ names, as described below, with three differences: error codes are the system's, a port is
+ * any that CreateIoCompletionPort has made, and the system itself sees when a thread blocks.
  */
 typedef HANDLE sn_port;
 typedef SOCKET sn_socket;
@@ -153,7 +151,7 @@ static inline uint32_t sn_create_port(uint32_t concurrency, sn_port *port) {
 }
 
 static inline uint32_t sn_close_port(sn_port port) {
-    /* The system takes this value for the process itself, which it closes with success. */
+    /* This value is also the pseudo handle of the process, which CloseHandle closes with success. */
     if (port == INVALID_HANDLE_VALUE) {
         return SN_INVALID_HANDLE;
     }
@@ -198,7 +196,7 @@ static inline uint32_t sn_dequeue(sn_port port,
     return error;
 }
 
-/* A failed operation of the caller's own is a packet too: its error is returned, with the rest filled in. */
+/* The packet of a failed operation is a packet too: its error is returned, with the rest filled in. */
 static inline uint32_t sn_dequeue_one(sn_port port,
                                       uint32_t *transferred,
                                       uintptr_t *completion_key,
@@ -270,31 +268,31 @@ static inline void sn_set_last_error(uint32_t error) {
 extern "C" {
 #endif
 
-/* ---- What goes in and what comes out -------------------------------------------------------- */
+/* ---- Types and constants -------------------------------------------------------------------- */
 
 /* A completion port. Never null, and never -1. */
 typedef void *sn_port;
 
-/* A socket: its descriptor. Wide enough for -1 to become the largest value, which is no socket. */
+/* A socket: its descriptor. -1 converts to the largest value, which is no socket. */
 typedef uintptr_t sn_socket;
 
-/* One socket, and what to do with it: SOCK_NOTIFY_REGISTRATION. */
+/* A socket, and what to do with it: SOCK_NOTIFY_REGISTRATION. */
 typedef struct sn_registration {
     sn_socket socket;
-    void *completionKey;         /* comes back in each notification; fixed until REMOVE has come out */
+    void *completionKey;         /* is in each notification; fixed until REMOVE was dequeued */
     uint16_t eventFilter;        /* SOCK_NOTIFY_REGISTER_EVENT_*: what to notify */
-    uint8_t operation;           /* SOCK_NOTIFY_OP_*: one of them at most */
+    uint8_t operation;           /* SOCK_NOTIFY_OP_*: at most one */
     uint8_t triggerFlags;        /* SOCK_NOTIFY_TRIGGER_*: when to notify, and how often */
     uint32_t registrationResult; /* out: SN_SUCCESS, or why this entry was not applied */
 } sn_registration;
 
 /*
- * A block of the caller's own that goes with a packet: OVERLAPPED. In one that is posted, nobody looks.
- * For an operation on a file, Offset and OffsetHigh say where in the file it begins, and the first two
- * are the library's: sn_result() says what has become of it. It has to be aligned then.
+ * A block of the caller's own that belongs to a packet: OVERLAPPED. The library does not read one that
+ * is posted. For an operation on a file, Offset and OffsetHigh say where in the file it begins, the
+ * library writes the first two fields, and the block has to be aligned. sn_result() returns its result.
  */
 typedef struct sn_overlapped {
-    uintptr_t Internal;     /* SN_STATUS_PENDING while the operation is under way */
+    uintptr_t Internal;     /* SN_STATUS_PENDING until the operation is complete */
     uintptr_t InternalHigh; /* then the number of bytes */
     uint32_t Offset;
     uint32_t OffsetHigh;
@@ -303,7 +301,7 @@ typedef struct sn_overlapped {
 
 #define SN_STATUS_PENDING 0x103
 
-/* One packet: OVERLAPPED_ENTRY. Whether a socket or a post has sent it, the key must tell. */
+/* A packet: OVERLAPPED_ENTRY. Choose keys that distinguish notifications from posted packets. */
 typedef struct sn_entry {
     uintptr_t lpCompletionKey;           /* the key of the registration, or as posted */
     sn_overlapped *lpOverlapped;         /* null, or as posted */
@@ -313,7 +311,7 @@ typedef struct sn_entry {
 
 #ifndef SOCK_NOTIFY_REGISTER_EVENT_NONE
 
-/* What to notify. Errors and the removal are notified in any case. */
+/* What to notify. Errors and the removal are always notified. */
 #define SOCK_NOTIFY_REGISTER_EVENT_NONE 0x00
 #define SOCK_NOTIFY_REGISTER_EVENT_IN 0x01     /* a receive, or an accept, would not block */
 #define SOCK_NOTIFY_REGISTER_EVENT_OUT 0x02    /* a send would not block, or a connect succeeded */
@@ -324,8 +322,8 @@ typedef struct sn_entry {
 #define SOCK_NOTIFY_EVENT_IN SOCK_NOTIFY_REGISTER_EVENT_IN
 #define SOCK_NOTIFY_EVENT_OUT SOCK_NOTIFY_REGISTER_EVENT_OUT
 #define SOCK_NOTIFY_EVENT_HANGUP SOCK_NOTIFY_REGISTER_EVENT_HANGUP
-#define SOCK_NOTIFY_EVENT_ERR 0x40    /* the socket has an error: the next receive says which */
-#define SOCK_NOTIFY_EVENT_REMOVE 0x80 /* the last one: what belongs to the key may be freed */
+#define SOCK_NOTIFY_EVENT_ERR 0x40    /* the socket has an error: the next receive returns it */
+#define SOCK_NOTIFY_EVENT_REMOVE 0x80 /* the last notification: what the key refers to may be freed */
 #define SOCK_NOTIFY_EVENTS_ALL 0xC7
 
 /* What to do with a registration. */
@@ -334,22 +332,22 @@ typedef struct sn_entry {
 #define SOCK_NOTIFY_OP_DISABLE 0x02 /* no new notifications until enabled again */
 #define SOCK_NOTIFY_OP_REMOVE 0x04  /* end it; a last notification follows */
 
-/* When to notify: exactly one of LEVEL and EDGE, and ONESHOT or PERSISTENT (if neither is given). */
+/* When to notify: exactly one of LEVEL and EDGE, and ONESHOT or PERSISTENT (the default). */
 #define SOCK_NOTIFY_TRIGGER_ONESHOT 0x01 /* dequeuing a notification disables the registration */
 #define SOCK_NOTIFY_TRIGGER_PERSISTENT 0x02
-#define SOCK_NOTIFY_TRIGGER_LEVEL 0x04 /* whenever it holds */
-#define SOCK_NOTIFY_TRIGGER_EDGE 0x08  /* when it begins to hold */
+#define SOCK_NOTIFY_TRIGGER_LEVEL 0x04 /* while the condition holds */
+#define SOCK_NOTIFY_TRIGGER_EDGE 0x08  /* when the condition begins to hold */
 #define SOCK_NOTIFY_TRIGGER_ALL 0x0F
 
 #endif /* SOCK_NOTIFY_REGISTER_EVENT_NONE */
 
-/* The time-out, in milliseconds, that never comes. */
+/* As timeout_ms: wait for ever. */
 #define SN_INFINITE 0xFFFFFFFF
 
-/* The concurrency value that is no limit. */
+/* As concurrency value: no limit. */
 #define SN_UNLIMITED 0xFFFFFFFF
 
-/* What Windows does not have. */
+/* Extensions, which Windows does not have. */
 #define SN_REGISTER_EVENT_PRIORITY 0x4000    /* urgent data can be received: on Linux */
 #define SN_REGISTER_EVENT_FULL_HANGUP 0x8000 /* neither side will send any more: on Linux */
 #define SN_EVENT_PRIORITY SN_REGISTER_EVENT_PRIORITY
@@ -359,64 +357,64 @@ typedef struct sn_entry {
 /* Error codes, with the values that they have on Windows. */
 #define SN_SUCCESS 0
 #define SN_TOO_MANY_OPEN_FILES 4    /* no descriptor is left for a new port */
-#define SN_ACCESS_DENIED 5          /* an operation's, as those that follow with no other word */
+#define SN_ACCESS_DENIED 5          /* of an operation, as the codes below that have no comment */
 #define SN_INVALID_HANDLE 6         /* not an open port of this process */
 #define SN_NOT_ENOUGH_MEMORY 8
-#define SN_GEN_FAILURE 31           /* the system refused for a reason of its own */
-#define SN_HANDLE_EOF 38            /* a read that begins at the end of its file, or behind it */
+#define SN_GEN_FAILURE 31           /* the system refused for another reason */
+#define SN_HANDLE_EOF 38            /* a read that begins at or after the end of the file */
 #define SN_NOT_SUPPORTED 50
-#define SN_INVALID_PARAMETER 87     /* the call's: the arguments contradict each other; an entry's: */
-                                    /* its masks do, or its key is not that of the registration, */
-                                    /* which is another port's or is being removed: sn_reason() */
+#define SN_INVALID_PARAMETER 87     /* of a call: the arguments contradict each other; of an entry: */
+                                    /* its masks do, its key is not that of the registration, or the */
+                                    /* socket has another port or is being removed: see sn_reason() */
 #define SN_DISK_FULL 112
 #define SN_FILE_TOO_LARGE 223
 #define SN_TIMEOUT 258              /* no packet came in time; the registrations were applied */
 #define SN_ABANDONED_WAIT 735       /* the port was closed during the call */
-#define SN_OPERATION_ABORTED 995    /* it was cancelled, or its port was closed */
-#define SN_IO_INCOMPLETE 996        /* it is under way */
+#define SN_OPERATION_ABORTED 995    /* the operation was cancelled, or its port closed */
+#define SN_IO_INCOMPLETE 996        /* the operation is in progress */
 #define SN_IO_DEVICE 1117
-#define SN_NOT_FOUND 1168           /* an entry's: its socket is not registered with this port */
-#define SN_INTERNAL_ERROR 1359      /* a fault of this library */
+#define SN_NOT_FOUND 1168           /* of an entry: its socket is not registered with this port */
+#define SN_INTERNAL_ERROR 1359      /* a bug in this library */
 #define SN_NO_SYSTEM_RESOURCES 1450 /* a limit of the system is reached */
-#define SN_NOT_A_SOCKET 10038       /* an entry's: not an open socket */
+#define SN_NOT_A_SOCKET 10038       /* of an entry: not an open socket */
 
 /*
- * Why an entry was not applied, more closely than registrationResult says: SN_INVALID_PARAMETER there
- * stands for the first six.
+ * Why an entry was not applied, in more detail than registrationResult: the first six are all
+ * SN_INVALID_PARAMETER there.
  */
 #define SN_REASON_NONE 0x00000000              /* it was applied, or there is no such entry */
 #define SN_REASON_INVALID_OPERATION 0x20000001 /* two operations, or an unknown one */
 #define SN_REASON_INVALID_FILTER 0x20000002    /* a bit that is no event to notify */
-#define SN_REASON_INVALID_TRIGGER 0x20000003   /* not one of LEVEL and EDGE, or too much beside it */
+#define SN_REASON_INVALID_TRIGGER 0x20000003   /* a combination that is not allowed */
 #define SN_REASON_OTHER_PORT 0x20000004        /* the socket is registered with another port */
 #define SN_REASON_OTHER_KEY 0x20000005         /* it is registered with another key */
-#define SN_REASON_REMOVE_PENDING 0x20000006    /* REMOVE was accepted, and has not come out yet */
+#define SN_REASON_REMOVE_PENDING 0x20000006    /* REMOVE was accepted, and not dequeued yet */
 #define SN_REASON_NOT_FOUND 0x20000007         /* it is not registered with this port */
 #define SN_REASON_NOT_A_SOCKET 0x20000008      /* not an open descriptor of a socket */
 #define SN_REASON_LIMIT_REACHED 0x20000009     /* the system's limit of watched sockets */
 #define SN_REASON_OUT_OF_MEMORY 0x2000000A
-#define SN_REASON_OTHER 0x2000000B             /* the system's own: registrationResult says which */
+#define SN_REASON_OTHER 0x2000000B             /* an error of the system: see registrationResult */
 
-/* What a port looks like at one moment: see sn_query_port. */
+/* The state of a port at one moment: see sn_query_port. */
 typedef struct sn_port_state {
-    uint32_t concurrency;   /* places: so many threads may run with packets in hand */
+    uint32_t concurrency;   /* places: how many threads may run with packets in hand */
     uint32_t running;       /* threads that hold a place */
     uint32_t waiting;       /* threads that wait for a packet */
-    uint32_t queued;        /* packets in the queue, but for what was not fetched from the system */
-    uint32_t registrations; /* also of sockets that were closed and not noticed yet */
+    uint32_t queued;        /* packets in the queue, except those not fetched from the kernel yet */
+    uint32_t registrations; /* including closed sockets that the port has not noticed yet */
 } sn_port_state;
 
-/* ---- What to call --------------------------------------------------------------------------- */
+/* ---- Functions ------------------------------------------------------------------------------ */
 
 /*
- * Make a port, of which at most `concurrency` threads run with packets in hand; 0 stands for the
- * number of processors, SN_UNLIMITED for a place for every thread. When it fails, *port becomes null.
+ * Make a port that lets at most `concurrency` threads run with packets in hand. 0 means the number of
+ * processors, SN_UNLIMITED a place for every thread. On failure, *port becomes null.
  */
 uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
 
 /*
- * The same on a certain backend: "epoll" on Linux, or NULL for the best one. A name that is no backend's
- * here is SN_NOT_SUPPORTED.
+ * The same on a particular backend: "epoll" on Linux, or NULL for the best one. Any other name is
+ * SN_NOT_SUPPORTED.
  */
 uint32_t sn_create_port_on(uint32_t concurrency, const char *backend, sn_port *port);
 
@@ -429,18 +427,18 @@ uint32_t sn_close_port(sn_port port);
 /*
  * Apply registrations, in order, then dequeue packets.
  *
- * Each registration gets its own registrationResult; one that fails does not stop the others. What
- * they make ready can come out of this same call. Results are written with SN_SUCCESS and with
- * SN_TIMEOUT. With everything else, nothing was applied (with SN_ABANDONED_WAIT, it is gone with the
+ * Each registration gets its own registrationResult; one that fails does not stop the others. The
+ * same call can dequeue what they make ready. Results are written if the call returns SN_SUCCESS or
+ * SN_TIMEOUT. With any other code nothing was applied (with SN_ABANDONED_WAIT, it has ended with the
  * port).
  *
- * Then at least one packet is waited for, timeout_ms at most, and as many as are there (up to
- * entry_count, and up to 65536) are written to `entries`, and their number to *received. A call that
- * fails sets *received to 0.
+ * Then the call waits for at least one packet, at most timeout_ms. It writes as many as there are, up
+ * to entry_count and up to 65536, to `entries`, and their number to *received. A call that fails sets
+ * *received to 0.
  *
- * With registration_count 0, `registrations` must be null: that is a plain dequeue. With entry_count
- * 0, `entries` and `received` must be null and timeout_ms 0: that only registers. All else that does
- * not fit together is SN_INVALID_PARAMETER.
+ * With registration_count 0, `registrations` must be null: the call only dequeues. With entry_count 0,
+ * `entries` and `received` must be null and timeout_ms 0: the call only registers. Other combinations
+ * are SN_INVALID_PARAMETER.
  */
 uint32_t sn_process(sn_port port,
                     uint32_t registration_count,
@@ -458,7 +456,7 @@ uint32_t sn_dequeue(sn_port port,
                     uint32_t timeout_ms);
 
 /*
- * Dequeue one packet. When that fails, *overlapped becomes null and the other two stay as they are. The
+ * Dequeue one packet. If that fails, *overlapped becomes null and the other two do not change. The
  * packet of an operation that has failed is a packet, too: *overlapped is not null, the other two are
  * written, and the operation's error is returned.
  */
@@ -468,23 +466,24 @@ uint32_t sn_dequeue_one(sn_port port,
                         sn_overlapped **overlapped,
                         uint32_t timeout_ms);
 
-/* Queue a packet, which comes out unchanged. `overlapped` may be anything. */
+/* Queue a packet, which is dequeued unchanged. `overlapped` may have any value. */
 uint32_t sn_post(sn_port port,
                  uint32_t transferred,
                  uintptr_t completion_key,
                  sn_overlapped *overlapped);
 
 /*
- * Begin to read from a file, or to write to it: `length` bytes at `memory`, from the offset in
- * `overlapped` on. When it is done, a packet with this key comes out of the port, with the number of
- * bytes, and with `overlapped`: by these two it is told from others. sn_result() says whether it has
- * succeeded. A read may be short, and so may a write. Any number may be under way, in any order.
+ * Begin to read from a file, or to write to it: `length` bytes at `memory`, at the offset in
+ * `overlapped`. When the operation is complete, a packet is queued with this key, the number of bytes,
+ * and `overlapped`; key and `overlapped` distinguish it from other packets. sn_result() says whether it
+ * has succeeded. A read may be short, and so may a write. Any number can be in progress, and they
+ * complete in any order.
  *
- * What has begun has one packet; what fails here has none. SN_INVALID_HANDLE for what is no file: a pipe
- * or a socket could take for ever. At most 1 GiB at once.
+ * If this call succeeds, there is one packet; if it fails, there is none. A descriptor that is no file
+ * is SN_INVALID_HANDLE: a pipe or a socket could take for ever. At most 1 GiB at once.
  *
- * Until the packet was dequeued, or sn_close_port() has returned, which waits for the system, nobody
- * frees the memory or `overlapped`, or writes to them, and the descriptor stays open.
+ * Until the packet was dequeued, or sn_close_port() has returned (which waits for the system), do not
+ * free the memory or `overlapped`, do not write to them, and do not close the descriptor.
  *
  * Not on Windows, where ReadFile and WriteFile do this.
  */
@@ -502,71 +501,71 @@ uint32_t sn_write(sn_port port,
                   sn_overlapped *overlapped);
 
 /*
- * Have an operation end early, if that is possible still. Its packet comes in any case, and says which.
- * SN_NOT_FOUND if it is not under way on this port.
+ * Cancel an operation, if that is still possible. Its packet comes in any case; sn_result() says
+ * whether it was cancelled. SN_NOT_FOUND if it is not in progress on this port.
  */
 uint32_t sn_cancel(sn_port port, const sn_overlapped *overlapped);
 
-/* What has become of an operation: its error, and how many bytes it has read or written. */
+/* The result of an operation: its error code, and how many bytes it has read or written. */
 uint32_t sn_result(const sn_overlapped *overlapped, uint32_t *transferred);
 
 /*
- * For the Win32 names: a file whose operations complete on a port under a key, and these operations. A
- * file is associated until it is associated anew, or another file has its number.
+ * For the Win32 names: associate a file with a port and a key, and begin operations on it. The
+ * association lasts until the file is associated again, or another file has its number.
  */
 uint32_t sn_associate(sn_port port, int file, uintptr_t completion_key);
 uint32_t sn_read_associated(int file, void *memory, uint32_t length, sn_overlapped *overlapped);
 uint32_t sn_write_associated(int file, const void *memory, uint32_t length, sn_overlapped *overlapped);
 
 /*
- * Run work(context), and let another thread take packets meanwhile in place of this one.
+ * Run work(context), and meanwhile let another thread run in place of this one.
  *
- * For work that blocks with a packet in hand: on Windows the kernel sees a thread block, here it has
- * to be told. `work` must return to its caller: no longjmp, no exception, no end of the thread.
+ * Use it for work that blocks while the thread has packets in hand. On Windows the kernel sees a thread
+ * block; this library cannot. `work` must return: no longjmp, no exception, no pthread_exit.
  */
 uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
 
 /*
- * Give back the place of this thread, if it has one: for a thread that is done with its packets, and does
- * not dequeue again soon. Without it the place stays taken until the thread dequeues, or ends.
+ * Give back the place of this thread, if it has one. Call it if the thread is done with its packets and
+ * does not dequeue again soon. Otherwise it keeps the place until it dequeues or ends.
  */
 uint32_t sn_release(sn_port port);
 
 /*
- * End a registration at once. When this returns, no thread will dequeue a notification of it: one that was
- * queued is withdrawn, and no REMOVE comes. A thread that has dequeued one before may still be working on
- * it. The socket can be registered again at once, with any key. SN_NOT_FOUND if it is not registered.
+ * End a registration at once. After this returns, no thread dequeues a notification of it: a queued one
+ * is withdrawn, and no REMOVE comes. A thread that dequeued one before may still be working on it. The
+ * socket can be registered again at once, with any key. SN_NOT_FOUND if it is not registered.
  */
 uint32_t sn_deregister(sn_port port, sn_socket socket);
 
 /*
- * The reason of one entry of the latest sn_process call of this thread: SN_REASON_*. `index` is its place in
- * `registrations`.
+ * Why an entry of this thread's latest sn_process call was not applied: SN_REASON_*. `index` is its
+ * index in `registrations`.
  */
 uint32_t sn_reason(uint32_t index);
 
-/* What a port looks like now: for diagnosis and for tests. */
+/* The present state of a port, for diagnosis and tests. */
 uint32_t sn_query_port(sn_port port, sn_port_state *state);
 
 /*
- * A descriptor that is readable when a dequeue would return something, and perhaps at other times: for
- * another loop, with poll, select or epoll. It is the port's, which closes it. Dequeue with a timeout of 0,
- * and let no thread wait in the port meanwhile.
+ * A descriptor that is readable if a dequeue would return something, and perhaps at other times. Watch
+ * it in another loop, with poll, select or epoll. Then dequeue with a timeout of 0, and let no thread
+ * wait in the port meanwhile. The port owns the descriptor and closes it.
  */
 uint32_t sn_port_descriptor(sn_port port, int *descriptor);
 
-/* The name of a port's backend, for ever valid. Null if that is no port. */
+/* The name of a port's backend. The string is always valid. Null if that is no port. */
 const char *sn_backend(sn_port port);
 
-/* An error code or a reason in words, for ever valid and never null. */
+/* The text of an error code or a reason. The string is always valid, and never null. */
 const char *sn_strerror(uint32_t error);
 
 /* The version of the library, as SN_VERSION is that of the header. */
 uint32_t sn_version(void);
 
 /*
- * The last error of this thread. The sn_ functions leave it alone; those with Win32 names set it when
- * they fail, and so may code that stands in for other parts of Windows.
+ * The last error of this thread. The sn_ functions do not change it. Those with Win32 names set it if
+ * they fail, and so may code that emulates other parts of Windows.
  */
 uint32_t sn_last_error(void);
 void sn_set_last_error(uint32_t error);
@@ -579,9 +578,9 @@ void sn_set_last_error(uint32_t error);
 
 #endif /* SOCKNOTIFY_H */
 
-/* ---- The Win32 spelling --------------------------------------------------------------------- */
+/* ---- The Win32 names ------------------------------------------------------------------------ */
 
-/* With a guard of its own: the header may have been included without the names before. */
+/* A guard of its own, because the header may have been included before without the names. */
 #if defined(SOCKNOTIFY_WIN32_NAMES) && !defined(SOCKNOTIFY_WIN32_NAMES_DEFINED) && !defined(_WIN32)
 #define SOCKNOTIFY_WIN32_NAMES_DEFINED
 
@@ -645,7 +644,7 @@ static inline DWORD GetLastError(void) {
     return sn_last_error();
 }
 
-/* The descriptor of a file; -1 for what can be none. NULL is no file, as it is none on Windows. */
+/* The descriptor of a file, or -1 if the value cannot be one. NULL is no file, as on Windows. */
 static inline int sn_descriptor(HANDLE file) {
 #ifdef __cplusplus
     intptr_t number = reinterpret_cast<intptr_t>(file);
@@ -657,7 +656,7 @@ static inline int sn_descriptor(HANDLE file) {
     return number == descriptor && number != 0 ? descriptor : -1;
 }
 
-/* What a function with a BOOL for a result returns. */
+/* The result of a function that returns a BOOL. */
 static inline BOOL sn_bool_outcome(uint32_t error) {
     if (error == SN_SUCCESS) {
         return TRUE;
@@ -667,9 +666,9 @@ static inline BOOL sn_bool_outcome(uint32_t error) {
 }
 
 /*
- * Make a port, with INVALID_HANDLE_VALUE; or have operations on a file complete on a port under a key, on
- * a new port if there is none. A file is a descriptor, cast: (HANDLE)(intptr_t)descriptor. It can be
- * associated anew. What fails returns NULL.
+ * Make a port, with INVALID_HANDLE_VALUE for the file. Or associate a file with a port and a key, with
+ * a new port if existing_port is NULL. A file is a descriptor: (HANDLE)(intptr_t)descriptor. It can be
+ * associated again. Returns NULL on failure.
  */
 static inline HANDLE CreateIoCompletionPort(HANDLE file,
                                             HANDLE existing_port,
@@ -692,8 +691,8 @@ static inline HANDLE CreateIoCompletionPort(HANDLE file,
 }
 
 /*
- * Begin an operation on an associated file. It never completes within the call: it returns FALSE with
- * ERROR_IO_PENDING, and a packet comes. With any other error none does.
+ * Begin an operation on an associated file. It never completes within the call, which returns FALSE
+ * with ERROR_IO_PENDING, and a packet follows. With any other error there is no packet.
  */
 static inline BOOL ReadFile(HANDLE file, PVOID memory, DWORD length, DWORD *read, OVERLAPPED *overlapped) {
     uint32_t error = sn_read_associated(sn_descriptor(file), memory, length, overlapped);
@@ -715,12 +714,12 @@ static inline BOOL WriteFile(HANDLE file,
     return sn_bool_outcome(error != SN_SUCCESS ? error : ERROR_IO_PENDING);
 }
 
-/* Close a port. Any other handle fails, with ERROR_INVALID_HANDLE. */
+/* Close a port. Other handles fail with ERROR_INVALID_HANDLE. */
 static inline BOOL CloseHandle(HANDLE port) {
     return sn_bool_outcome(sn_close_port(port));
 }
 
-/* Returns the error code, and sets the last error too if it is one. */
+/* Returns the error code, and on failure also sets the last error. */
 static inline DWORD ProcessSocketNotifications(HANDLE port,
                                                UINT32 registration_count,
                                                SOCK_NOTIFY_REGISTRATION *registrations,
@@ -739,7 +738,7 @@ static inline UINT32 SocketNotificationRetrieveEvents(const OVERLAPPED_ENTRY *no
     return notification != NULL ? notification->dwNumberOfBytesTransferred : 0;
 }
 
-/* `alertable` is accepted, and makes no difference. */
+/* `alertable` has no effect. */
 static inline BOOL GetQueuedCompletionStatusEx(HANDLE port,
                                                OVERLAPPED_ENTRY *entries,
                                                ULONG entry_count,

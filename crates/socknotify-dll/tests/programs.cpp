@@ -1,5 +1,5 @@
 /*
- * The published programs as Windows runs them: ports of CreateIoCompletionPort, packets taken with
+ * Microsoft's example programs as Windows runs them: ports of CreateIoCompletionPort, packets taken with
  * GetQueuedCompletionStatusEx and with ProcessSocketNotifications itself. Built with MinGW, and run
  * beside socknotify.dll.
  */

@@ -1,4 +1,4 @@
-//! The second published program: an edge-triggered server for datagrams.
+//! Microsoft's second program: an edge-triggered server for datagrams.
 //!
 //! One socket, registered once and before it is bound, so that nothing can arrive unseen. Each
 //! notification says that datagrams began to arrive; unless all of them are received, no further

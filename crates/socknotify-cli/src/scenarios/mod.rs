@@ -1,4 +1,4 @@
-//! `socknotify scenarios`: the three published programs, rebuilt over loopback.
+//! `socknotify scenarios`: Microsoft's three example programs, rebuilt over loopback.
 //!
 //! A scenario is a server on a completion port and its clients, all in this process and all on real
 //! sockets. It counts what happens ([`tally`]); afterwards the totals are compared with what the
@@ -31,7 +31,7 @@ use report::Report;
 use run::Run;
 use supervisor::{Display, Ending};
 
-/// Run the three published programs over loopback, and check that every total adds up
+/// Run Microsoft's three example programs, rebuilt over loopback, and check every total
 ///
 /// Server and clients run in this process, on real sockets. The exit code is 1 if anything does not add up at the end:
 /// a missing byte or REMOVE notification, or a registration that is left.

@@ -1,4 +1,4 @@
-//! The third published program: a server with many threads on one port.
+//! Microsoft's third program: a server with many threads on one port.
 //!
 //! Registrations are one-shot and level-triggered, so that whoever dequeues a notification has the
 //! socket to itself until it enables it again. A thread's loop is a single call: it applies what the
@@ -29,7 +29,7 @@ const EXIT: usize = usize::MAX;
 
 const TRIGGER: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 
-/// How many packets a thread takes at once, as in the published program.
+/// How many packets a thread takes at once, as in Microsoft's program.
 const DEQUEUE_COUNT: usize = 3;
 
 /// How many connections one notification of the listener accepts at most, so that they are spread

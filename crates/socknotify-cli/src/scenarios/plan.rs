@@ -2,13 +2,13 @@
 
 use crate::options::PortOptions;
 
-/// The length of one send, as in the published programs.
+/// The length of one send, as in Microsoft's programs.
 pub(crate) const SEND_LENGTH: usize = 4;
 
 /// Descriptors for what is neither a client's nor open before the start: the listener, the port.
 const SPARE_DESCRIPTORS: u64 = 32;
 
-/// One of the published programs.
+/// One of Microsoft's programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scenario {
     PollReplacement,

@@ -1,4 +1,4 @@
-//! The first published program: a completion port in place of `poll`.
+//! Microsoft's first program: a completion port in place of `poll`.
 //!
 //! One thread, persistent level-triggered registrations, plain dequeuing. Nothing is ever armed
 //! again; a socket is notified for as long as a condition holds.

@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 /// would wait a second before it tries again.
 const BACKLOG: i32 = 4096;
 
-/// The size of the receive buffer, as in the published programs.
+/// The size of the receive buffer, as in Microsoft's programs.
 pub(crate) const CHUNK: usize = 512;
 
 /// A listener on loopback, on a port of the system's choice, that does not block.
