@@ -28,14 +28,14 @@ bitflags! {
         const ERR = 0x40;
         /// The registration has ended, and this is its last notification.
         ///
-        /// What the completion key stands for may be freed now.
+        /// You may free now what the completion key refers to.
         #[doc(alias = "SOCK_NOTIFY_EVENT_REMOVE")]
         const REMOVE = 0x80;
     }
 }
 
 impl Events {
-    /// Every event of the published interface.
+    /// Every event of the Windows interface.
     #[doc(alias = "SOCK_NOTIFY_EVENTS_ALL")]
     pub const ALL: Self = Self::IN
         .union(Self::OUT)
@@ -130,7 +130,7 @@ impl Entry {
         Self::new(self.completion_key, self.transferred, self.overlapped)
     }
 
-    /// The same packet, of something else that has completed.
+    /// The same packet, from something else that has completed.
     pub(crate) const fn completion(self) -> Self {
         Entry {
             origin: From::Completion,
@@ -138,7 +138,7 @@ impl Entry {
         }
     }
 
-    /// The same packet, of the kernel's port.
+    /// The same packet, from the kernel's port.
     #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
     pub(crate) const fn unknown(self) -> Self {
         Entry {

@@ -15,8 +15,8 @@ use crate::{Backend, Entry, Error, RegisterError, Registration};
 
 /// An I/O completion port that reports the state of sockets.
 ///
-/// Threads register sockets and dequeue packets, as many threads as you like on one port. Sharing is
-/// by reference or in an [`Arc`](std::sync::Arc); no call needs a lock around it.
+/// Any number of threads register sockets and dequeue packets. Share the port by reference or in an
+/// [`Arc`](std::sync::Arc); no call needs a lock around it.
 ///
 /// # Places
 ///
@@ -72,14 +72,13 @@ impl CompletionPort {
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyOpenFiles`] and [`Error::OutOfMemory`] when the system has no more to give.
+    /// [`Error::TooManyOpenFiles`] and [`Error::OutOfMemory`] if the system has no descriptor or no memory left.
     #[doc(alias = "CreateIoCompletionPort")]
     pub fn new() -> Result<Self, Error> {
         Self::builder().build()
     }
 
-    /// `CreateIoCompletionPort` — Makes a port with `concurrency` places; 0 stands for the number of
-    /// processors.
+    /// `CreateIoCompletionPort` — Makes a port with `concurrency` places; 0 means the number of processors.
     ///
     /// # Errors
     ///
@@ -140,8 +139,8 @@ impl CompletionPort {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::Entry`] with whatever made the entry fail; [`RegisterError::Call`] with
-    /// [`Error::Closed`] or [`Error::OtherProcess`].
+    /// [`RegisterError::Entry`] if the entry failed; [`RegisterError::Call`] with [`Error::Closed`] or
+    /// [`Error::OtherProcess`].
     ///
     /// # Examples
     ///
@@ -167,7 +166,7 @@ impl CompletionPort {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::Entry`] with what made the first of those fail that did: each says so in its
+    /// [`RegisterError::Entry`] with the error of the first entry that failed; each entry has its own
     /// [result](Registration::result). [`RegisterError::Call`] as [`register`](Self::register).
     ///
     /// # Examples
@@ -398,8 +397,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The number of places: how many threads may run with packets in hand. 0, the default, stands
-    /// for the [available parallelism](std::thread::available_parallelism).
+    /// The number of places: how many threads may run with packets in hand. 0, the default, means
+    /// the [available parallelism](std::thread::available_parallelism).
     #[doc(alias = "NumberOfConcurrentThreads")]
     pub fn concurrency(mut self, places: usize) -> Self {
         self.concurrency = places;

@@ -1,4 +1,4 @@
-//! [`Registration`]: what a port is to do with one socket; and the masks in it.
+//! [`Registration`]: what a port does with one socket; and the masks in it.
 
 use std::marker::PhantomData;
 
@@ -42,13 +42,13 @@ impl EventFilter {
     /// No condition: only errors and the removal are notified.
     #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_NONE")]
     pub const NONE: Self = Self::empty();
-    /// Every condition of the published interface.
+    /// Every condition of the Windows interface.
     #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENTS_ALL")]
     pub const ALL: Self = Self::IN.union(Self::OUT).union(Self::HANGUP);
 }
 
 impl EventFilter {
-    /// What a notification may show with this filter, beside REMOVE.
+    /// What a notification can show with this filter, apart from REMOVE.
     pub(crate) fn wanted(self) -> Events {
         Events::from_bits_truncate(u32::from(self.bits())) | Events::ERR
     }
@@ -67,7 +67,7 @@ bitflags! {
         /// Stop notifications and keep the registration with its completion key.
         #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
         const DISABLE = 0x02;
-        /// End the registration; a last notification with the REMOVE bit says that it is over.
+        /// End the registration. A last notification, with the REMOVE bit, follows.
         #[doc(alias = "SOCK_NOTIFY_OP_REMOVE")]
         const REMOVE = 0x04;
         const _ = !0;
@@ -113,7 +113,7 @@ bitflags! {
 }
 
 impl Trigger {
-    /// Every trigger bit of the published interface. Not a valid combination.
+    /// Every trigger bit of the Windows interface. Not a valid combination.
     #[doc(alias = "SOCK_NOTIFY_TRIGGER_ALL")]
     pub const ALL: Self = Self::ONESHOT
         .union(Self::PERSISTENT)
@@ -174,9 +174,9 @@ pub struct Registration<'socket> {
     pub trigger: Trigger,
     socket: RawSocket,
     pub(crate) result: Result<(), RegistrationError>,
-    /// The port owns the socket, which was adopted: the number stands for nothing else.
+    /// The port owns the socket, which was adopted. So the number stands for nothing else.
     pub(crate) owned: bool,
-    /// Whoever had the socket since it was notified has seen that no wanted condition held any more.
+    /// The thread that had the socket since its notification has seen that no wanted condition held any more.
     pub(crate) is_drained: bool,
     /// Which sockets ENABLE and DISABLE are for.
     pub(crate) only: Only,
@@ -259,7 +259,7 @@ impl<'socket> Registration<'socket> {
     /// Extension: ENABLE for any descriptor that the system can watch: a pipe, a terminal, an `eventfd`,
     /// `timerfd`, `signalfd`, `pidfd` or `inotify` descriptor, another port.
     ///
-    /// IN, OUT and ERR mean what they mean to `poll`. HANGUP is `POLLHUP`, and comes with IN, since a read does not block
+    /// IN, OUT and ERR mean the same as in `poll`. HANGUP is `POLLHUP`, and comes with IN, since a read does not block
     /// then. DISABLE and REMOVE work as for a socket.
     ///
     /// The port cannot identify such a descriptor while it is disabled. So remove one that you are about to close,
@@ -314,7 +314,7 @@ impl<'socket> Registration<'socket> {
     /// DISABLE: no new notifications until the socket is enabled again.
     ///
     /// For a socket that is not registered with the port it does nothing, successfully.
-    /// A notification that is queued already may still come out.
+    /// A notification that is queued already may still be dequeued.
     #[doc(alias = "SOCK_NOTIFY_OP_DISABLE")]
     pub fn disable<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {
@@ -326,8 +326,8 @@ impl<'socket> Registration<'socket> {
     /// REMOVE: end the registration. One last notification with
     /// [`Events::REMOVE`] follows.
     ///
-    /// Keep the socket open until that notification was dequeued: closing it earlier is allowed, and
-    /// the notification still comes, but only then is it certain that no other thread holds one.
+    /// Keep the socket open until that notification was dequeued. If you close it earlier, the notification still comes, but
+    /// until then another thread may hold an earlier one.
     #[doc(alias = "SOCK_NOTIFY_OP_REMOVE")]
     pub fn remove<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {
@@ -338,14 +338,14 @@ impl<'socket> Registration<'socket> {
 
     /// An entry for a descriptor number that need not be open.
     ///
-    /// This is the way in for interfaces that take plain numbers, such as a C interface: a number
-    /// that is no open socket makes the entry fail with [`RegistrationError::NotASocket`].
+    /// For interfaces that take plain numbers, such as a C interface. If the number is no open socket, the entry fails with
+    /// [`RegistrationError::NotASocket`] or [`NotOpen`](RegistrationError::NotOpen).
     ///
     /// # Safety
     ///
-    /// Memory is never at stake. But whoever passes a number that it does not own may register, or
-    /// take the registration from, a socket that belongs to other code; by Rust's rules of I/O
-    /// safety that takes an unsafe call.
+    /// The number must be a socket that the caller owns or borrows, or no open descriptor at all. Otherwise the call may
+    /// register a socket of other code, or end its registration, which Rust's rules of I/O safety forbid. Memory is
+    /// never affected.
     #[allow(
         unsafe_code,
         reason = "declares the promise of I/O safety; nothing here relies on it"
@@ -417,7 +417,7 @@ impl<'socket> Registration<'socket> {
     ///
     /// # Errors
     ///
-    /// Whatever made this entry fail. The other entries of its batch are not affected.
+    /// Why this entry failed. The other entries of its batch are not affected.
     #[doc(alias = "registrationResult")]
     pub fn result(&self) -> Result<(), RegistrationError> {
         self.result
@@ -445,9 +445,9 @@ impl<'socket> Registration<'socket> {
         self.is_silent || self.only != Only::Any || self.is_descriptor
     }
 
-    /// Check what can be checked without looking at the socket.
+    /// Check what can be checked without asking for the socket's state.
     ///
-    /// `conditions` are those that the system can tell.
+    /// `conditions` are those that the system can report.
     pub(crate) fn check(&self, conditions: EventFilter) -> Result<(), RegistrationError> {
         let known = Operation::ENABLE
             .union(Operation::DISABLE)

@@ -4,10 +4,10 @@ use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Memory that moves into an operation, and comes out with its result.
+/// Memory that moves into an operation, and out again with its result.
 ///
-/// Mostly a `Vec<u8>`, which costs no further allocation. What has its bytes elsewhere, in a pool or in a mapping, comes
-/// in a box: [`from_owner`](Self::from_owner).
+/// Usually a `Vec<u8>`, which costs no further allocation. For memory of another owner, such as a pool or a mapping, use
+/// [`from_owner`](Self::from_owner).
 ///
 /// # Examples
 ///
@@ -54,7 +54,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send + 'static> Owner for B {
 }
 
 impl Buffer {
-    /// The bytes of something else that owns them.
+    /// A buffer of the bytes that another type owns.
     ///
     /// # Examples
     ///
@@ -72,7 +72,7 @@ impl Buffer {
         Buffer(Content::Other(owner))
     }
 
-    /// The vector that it was made of; or a copy, if it was made of something else.
+    /// The vector that the buffer was made of, or a copy if it was made of something else.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Content::Vec(vec) => vec,
@@ -80,11 +80,11 @@ impl Buffer {
         }
     }
 
-    /// What it was made of by [`from_owner`](Self::from_owner).
+    /// The owner that the buffer was [made of](Self::from_owner).
     ///
     /// # Errors
     ///
-    /// The buffer comes back if it was made of something else.
+    /// Returns the buffer if it was made of something else.
     pub fn into_owner<B: 'static>(self) -> Result<Box<B>, Self> {
         match self.0 {
             Content::Other(owner) if (*owner).as_any().is::<B>() => {
@@ -95,7 +95,7 @@ impl Buffer {
     }
 }
 
-/// Of no bytes.
+/// An empty buffer.
 impl Default for Buffer {
     fn default() -> Self {
         Buffer(Content::Vec(Vec::new()))

@@ -1,11 +1,11 @@
-//! [`FileDriver`]: who does operations on files.
+//! [`FileDriver`]: what performs operations on files.
 
 use std::fmt;
 use std::io;
 
 use super::direct::{self, Direct};
 
-/// Who does a port's operations on files.
+/// What performs a port's operations on files.
 ///
 /// # Examples
 ///
@@ -22,17 +22,17 @@ use super::direct::{self, Direct};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileDriver {
-    /// Linux: a ring of the kernel's for each port. Many containers forbid it.
+    /// Linux: an `io_uring` ring for each port. Many containers forbid it.
     IoUring,
-    /// Windows: overlapped operations on the port itself, for files that were opened for that
-    /// (`FILE_FLAG_OVERLAPPED`). For others, helper threads.
+    /// Windows: overlapped operations on the port itself, for files that were opened with
+    /// `FILE_FLAG_OVERLAPPED`; helper threads for others.
     Overlapped,
     /// The port's [helper threads](crate::owned::Builder::helper_threads).
     Threads,
 }
 
 impl FileDriver {
-    /// All that there are on some system, best first.
+    /// The drivers of all systems, best first.
     pub const ALL: [FileDriver; 3] = [
         FileDriver::IoUring,
         FileDriver::Overlapped,
@@ -48,11 +48,11 @@ impl FileDriver {
         }
     }
 
-    /// Try whether it works here, now.
+    /// Tests whether the driver works here, now.
     ///
     /// # Errors
     ///
-    /// What keeps it from working.
+    /// Why it does not work.
     pub fn probe(self) -> io::Result<()> {
         match self {
             FileDriver::Threads => Ok(()),

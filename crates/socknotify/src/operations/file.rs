@@ -1,4 +1,4 @@
-//! [`PortFile`], what is to be done with one, and what has become of it.
+//! [`PortFile`], the [operations](FileOperation) on it, and their [completions](FileCompletion).
 
 use std::fmt;
 use std::fs::File;
@@ -15,8 +15,8 @@ use crate::slots::Token;
 
 /// A file whose operations complete on a port.
 ///
-/// [`Port::adopt_file`](crate::owned::Port::adopt_file) makes one. A clone is the same file, which is closed when
-/// the last one has gone and no operation is under way.
+/// Made by [`Port::adopt_file`](crate::owned::Port::adopt_file). A clone is the same file, which is closed when the
+/// last clone is dropped and no operation on it is in progress.
 #[derive(Clone)]
 pub struct PortFile(Arc<Inner>);
 
@@ -36,11 +36,11 @@ impl PortFile {
         self.0.association
     }
 
-    /// The file, unless there is a clone, or an operation is under way.
+    /// Returns the file, unless it has a clone or an operation in progress.
     ///
     /// # Errors
     ///
-    /// It comes back if there is.
+    /// Returns the `PortFile` if it has.
     pub fn into_file(self) -> Result<File, Self> {
         Arc::try_unwrap(self.0)
             .map(|inner| inner.file)
@@ -62,7 +62,7 @@ impl fmt::Debug for PortFile {
     }
 }
 
-/// Names an operation on a file, from its beginning to its end. It is never given again.
+/// Identifies an operation on a file. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub(super) Token);
 
@@ -80,7 +80,7 @@ pub(crate) enum Kind {
     SyncData,
 }
 
-/// Something to be done with a file: see [`Port::begin`](crate::owned::Port::begin).
+/// An operation on a file, for [`Port::begin`](crate::owned::Port::begin).
 #[must_use = "it does nothing until it is begun"]
 pub struct FileOperation {
     pub(super) file: PortFile,
@@ -103,8 +103,8 @@ impl FileOperation {
         }
     }
 
-    /// `pread`, `ReadFile` — Reads into this buffer from this offset in the file on: at most as many bytes as the
-    /// buffer has. 0 bytes say that the file ends there.
+    /// `pread`, `ReadFile` — Reads from the file at this offset, at most as many bytes as the buffer has. A result of 0
+    /// bytes means that the file ends there.
     #[doc(alias = "pread")]
     #[doc(alias = "ReadFile")]
     #[doc(alias = "IORING_OP_READ")]
@@ -112,8 +112,8 @@ impl FileOperation {
         Self::new(file, Kind::Read, buffer.into(), offset)
     }
 
-    /// `pwrite`, `WriteFile` — Writes what is in this buffer to the file, from this offset on. Where the file was
-    /// opened to append, the system may write at its end instead.
+    /// `pwrite`, `WriteFile` — Writes the buffer to the file at this offset. If the file was opened to append, the
+    /// system may write at its end instead.
     #[doc(alias = "pwrite")]
     #[doc(alias = "WriteFile")]
     #[doc(alias = "IORING_OP_WRITE")]
@@ -121,34 +121,34 @@ impl FileOperation {
         Self::new(file, Kind::Write, buffer.into(), offset)
     }
 
-    /// `fsync`, `FlushFileBuffers` — Has what was written reach the disk, as [`File::sync_all`] does. Operations that
-    /// are under way at the same time may count or not.
+    /// `fsync`, `FlushFileBuffers` — Waits until everything written is on the disk, as [`File::sync_all`] does. Writes
+    /// that are in progress at the same time may be included or not.
     #[doc(alias = "fsync")]
     #[doc(alias = "FlushFileBuffers")]
     pub fn sync_all(file: &PortFile) -> Self {
         Self::new(file, Kind::SyncAll, Buffer::default(), 0)
     }
 
-    /// `fdatasync` — The same without what is not needed to read it again, as [`File::sync_data`].
+    /// `fdatasync` — The same without metadata that is not needed to read the data, as [`File::sync_data`].
     #[doc(alias = "fdatasync")]
     pub fn sync_data(file: &PortFile) -> Self {
         Self::new(file, Kind::SyncData, Buffer::default(), 0)
     }
 
-    /// Use this part of the buffer only. One that is not within the buffer makes the operation fail.
+    /// Uses this part of the buffer only. If it is not within the buffer, the operation fails.
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = range;
         self
     }
 
-    /// Cancel the operation if it takes longer than this. Then it completes with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). What the system does not let go of, completes when it is done.
+    /// Cancels the operation if it takes longer than this. Then it completes with
+    /// [`TimedOut`](io::ErrorKind::TimedOut). If the system cannot cancel it any more, it completes when it is done.
     pub fn within(mut self, time: Duration) -> Self {
         self.deadline = Instant::now().checked_add(time);
         self
     }
 
-    /// The buffer, if the operation was not begun.
+    /// Returns the buffer of an operation that was not begun.
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }
@@ -171,7 +171,7 @@ impl FileOperation {
         Ok((bytes.as_ptr(), bytes.len().min(MOST) as u32))
     }
 
-    /// The offset, if a file can be that long. What is beyond has other meanings to some systems.
+    /// The offset, if a file can be that long. Some systems give larger values other meanings.
     pub(super) fn checked_offset(&self) -> io::Result<u64> {
         match i64::try_from(self.offset) {
             Ok(_) => Ok(self.offset),
@@ -179,7 +179,7 @@ impl FileOperation {
         }
     }
 
-    /// Do it, and wait for it.
+    /// Perform it, and wait for it.
     pub(super) fn perform(&mut self) -> io::Result<usize> {
         let FileOperation {
             file,
@@ -208,7 +208,7 @@ impl FileOperation {
 /// How many bytes are transferred at once, at the most.
 const MOST: usize = 1 << 30;
 
-/// The owner of a buffer may be of a type that panics.
+/// The owner of a buffer may panic.
 fn unless_panics<R>(attempt: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     let outcome = catch_unwind(AssertUnwindSafe(attempt));
     outcome.unwrap_or_else(|_| Err(io::Error::other("the buffer panicked")))
@@ -231,7 +231,7 @@ impl fmt::Debug for FileOperation {
     }
 }
 
-/// What has become of an operation on a file.
+/// A completed operation on a file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FileCompletion {
@@ -239,11 +239,10 @@ pub struct FileCompletion {
     pub id: OperationId,
     /// The file.
     pub file: PortFile,
-    /// The buffer that the operation was made with. What was read is at the beginning of its
-    /// [range](FileOperation::range).
+    /// The buffer of the operation. What was read is at the beginning of its [range](FileOperation::range).
     pub buffer: Buffer,
-    /// How many bytes were read or written: 0 at the end of the file, and maybe fewer than asked for.
+    /// How many bytes were read or written: 0 at the end of the file, and possibly fewer than requested.
     pub result: io::Result<usize>,
-    /// It was cancelled, by its name or by its deadline, and has an error for that.
+    /// Whether it was cancelled, by its id or by its deadline. Then `result` is an error.
     pub is_cancelled: bool,
 }

@@ -1,4 +1,4 @@
-//! Operations on files whose descriptor, memory and overlapped value are the caller's.
+//! Operations on files with the caller's descriptor, memory and overlapped value.
 
 #![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
 
@@ -19,13 +19,13 @@ use crate::sys::Process;
 use crate::system::SystemPort;
 use crate::{CompletionPort, Entry, Error};
 
-/// `OVERLAPPED` — Where an operation on a file begins, and what has become of it.
+/// `OVERLAPPED` — Where an operation on a file begins, and its result.
 ///
-/// It is the caller's, and its address is the packet's [overlapped value](Entry::overlapped). Mostly it is the first
-/// field of a structure that has the buffer and whatever else belongs to the operation. It has the size and the
-/// fields of the published structure; after an operation it can be used for the next one.
+/// It belongs to the caller, and its address is the packet's [overlapped value](Entry::overlapped). Usually it is the
+/// first field of a structure that has the buffer and whatever else the operation needs. It has the size and the fields
+/// of the Windows structure. After an operation it can be used for the next one.
 ///
-/// Only on Unix. On Windows it is the system's own.
+/// Only on Unix. On Windows, use the system's own.
 #[doc(alias = "OVERLAPPED")]
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ const END_OF_FILE: usize = 0xC000_0011;
 const ERROR: usize = 0xE000_0000;
 
 impl Overlapped {
-    /// For an operation from this offset in the file on.
+    /// For an operation at this offset in the file.
     pub const fn new(offset: u64) -> Self {
         Overlapped {
             internal: AtomicUsize::new(SUCCESS),
@@ -64,20 +64,20 @@ impl Overlapped {
         (self.offset_high as u64) << 32 | self.offset as u64
     }
 
-    /// `HasOverlappedIoCompleted` — Whether the operation is under way. That it is not does not say that its packet
-    /// was dequeued.
+    /// `HasOverlappedIoCompleted` — Whether the operation is in progress. If it is not, its packet may still be in the
+    /// queue.
     #[doc(alias = "HasOverlappedIoCompleted")]
     pub fn is_pending(&self) -> bool {
         self.internal.load(Ordering::Acquire) == PENDING
     }
 
-    /// `GetOverlappedResult` — How many bytes were read or written: 0 at the end of the file, and maybe fewer than
-    /// asked for.
+    /// `GetOverlappedResult` — How many bytes were read or written: 0 at the end of the file, and possibly fewer than
+    /// requested.
     ///
     /// # Errors
     ///
-    /// What kept the system from it; `ECANCELED` of what was cancelled, or cut off by closing the port; and
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while it is under way.
+    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed;
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while it is in progress.
     #[doc(alias = "GetOverlappedResult")]
     pub fn result(&self) -> io::Result<usize> {
         match self.internal.load(Ordering::Acquire) {
@@ -88,7 +88,7 @@ impl Overlapped {
         }
     }
 
-    /// `ERROR_HANDLE_EOF` — Whether the operation was a read that began at the end of the file, or behind it.
+    /// `ERROR_HANDLE_EOF` — Whether the operation was a read that began at or after the end of the file.
     #[doc(alias = "ERROR_HANDLE_EOF")]
     pub fn is_end_of_file(&self) -> bool {
         self.internal.load(Ordering::Acquire) == END_OF_FILE
@@ -111,28 +111,28 @@ impl Overlapped {
 /// Only on Unix. On Windows `ReadFile` and `WriteFile` do the same on a file that is
 /// [associated](https://learn.microsoft.com/windows/win32/fileio/createiocompletionport) with the port.
 impl CompletionPort {
-    /// `ReadFile` — Begins to read from a file into memory, from the offset in `overlapped` on. When that is done, a
-    /// packet with this key, the number of bytes, and the address of `overlapped` comes out of the port. Whether it
-    /// has succeeded, [`Overlapped::result`] says.
+    /// `ReadFile` — Begins to read from a file into memory, at the offset in `overlapped`. When the operation is
+    /// complete, a packet is queued with this key, the number of bytes, and the address of `overlapped`.
+    /// [`Overlapped::result`] says whether it has succeeded.
     ///
-    /// Any number may be under way; they are done in any order. On Linux the kernel does them, unless it is
+    /// Any number can be in progress, and they complete in any order. On Linux the kernel performs them, unless that is
     /// forbidden; otherwise helper threads do.
     ///
     /// # Errors
     ///
-    /// Then nothing was begun, and no packet comes. [`Error::Closed`] and [`Error::OtherProcess`];
-    /// [`Error::InvalidParameter`] of what is longer than 1 GiB or beyond the end of any file; [`Error::OutOfMemory`];
-    /// [`Error::Os`] of what is no file: an operation on a pipe could take for ever.
+    /// [`Error::Closed`] and [`Error::OtherProcess`]; [`Error::InvalidParameter`] if the length is over 1 GiB, or the
+    /// offset beyond the end of any file; [`Error::OutOfMemory`]; [`Error::Os`] if the descriptor is no file: an
+    /// operation on a pipe could take for ever. After an error no packet comes.
     ///
     /// # Safety
     ///
     /// Until its packet was dequeued, or [`close`](Self::close) has returned:
     ///
-    /// - `memory` is that many bytes, which stay where they are, and nobody else reads or writes them;
-    /// - `overlapped` stays where it is, and nobody writes to it; what is under way has no second operation;
-    /// - the descriptor stays open, and stands for the same file.
+    /// - `memory` must be valid for that many bytes, and nobody else may read or write them;
+    /// - `overlapped` must be valid, nobody may write to it, and it must not be used for a second operation;
+    /// - the descriptor must stay open, and stand for the same file.
     ///
-    /// That a call fails with a time-out, or that an entry is overlooked, makes no difference.
+    /// This also holds after a call that timed out.
     ///
     /// # Examples
     ///
@@ -148,7 +148,7 @@ impl CompletionPort {
     /// let mut memory = [0; 4];
     /// let mut overlapped = Overlapped::new(3);
     /// let address = &raw mut overlapped;
-    /// // SAFETY: all three stay until the packet has come.
+    /// // SAFETY: all three stay valid until the packet was dequeued.
     /// unsafe { port.read_at(&file, &raw mut memory, 7, address)? };
     ///
     /// let entry = port.dequeue_one(None)?;
@@ -172,7 +172,7 @@ impl CompletionPort {
         unsafe { self.begin(Kind::Read, &file, memory, completion_key, overlapped) }
     }
 
-    /// `WriteFile` — Begins to write memory to a file: as [`read_at`](Self::read_at).
+    /// `WriteFile` — Begins to write memory to a file, as [`read_at`](Self::read_at) reads.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl CompletionPort {
     ///
     /// # Safety
     ///
-    /// As [`read_at`](Self::read_at), but that others may read the memory meanwhile.
+    /// As [`read_at`](Self::read_at), except that others may read the memory meanwhile.
     #[doc(alias = "WriteFile")]
     #[doc(alias = "pwrite")]
     pub unsafe fn write_at<F: AsFd>(
@@ -195,8 +195,8 @@ impl CompletionPort {
         unsafe { self.begin(Kind::Write, &file, memory, completion_key, overlapped) }
     }
 
-    /// `CancelIoEx` — Has an operation end early, if that is possible still. Its packet comes in any case, with an
-    /// error or with its result. Returns false if it is not under way on this port.
+    /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or with
+    /// its result. Returns false if it is not in progress on this port.
     ///
     /// # Safety
     ///
@@ -244,7 +244,7 @@ fn os_error(error: io::Error) -> Error {
 /// How many bytes are transferred at once, at the most.
 const MOST: u32 = 1 << 30;
 
-/// An operation, as the system is told of it.
+/// An operation, as it is passed to the system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) file: RawFd,
@@ -284,11 +284,11 @@ impl Request {
         work(&file)
     }
 
-    /// Do it, and wait for it.
+    /// Perform it, and wait for it.
     ///
     /// # Safety
     ///
-    /// The memory is there, and nobody else's meanwhile.
+    /// The memory is valid, and nobody else uses it meanwhile.
     unsafe fn perform(&self) -> io::Result<usize> {
         let length = self.length as usize;
         self.with_file(|file| match self.kind {
@@ -308,20 +308,20 @@ impl Request {
     }
 }
 
-/// Makes packets of what the system says.
+/// Makes packets of the system's completions.
 pub(super) trait Settle: Send + Sync {
-    /// None if it has been begun again.
+    /// `None` if it was begun again.
     fn settle(&self, key: usize, settled: Settled) -> Option<Entry>;
 }
 
-/// What is under way on a port, each in a slot from its beginning until its packet is queued.
+/// The operations of a port, each in a slot from its beginning until its packet is queued.
 pub(crate) struct Raw {
-    /// For what outlives a call.
+    /// For operations that outlive a call.
     this: Weak<Raw>,
     slots: Slots<Flight>,
     port: SystemPort,
     helpers: Helpers,
-    /// The system itself, if it does them; from the first operation on.
+    /// The system itself, if it performs them; from the first operation on.
     direct: OnceLock<Option<Arc<Direct>>>,
     process: Process,
     /// Locked for reading while an operation begins.
@@ -347,11 +347,11 @@ unsafe impl Send for Flight {}
 
 #[derive(Clone, Copy, Default)]
 enum Stage {
-    /// No helper thread has begun with it.
+    /// No helper thread has begun it.
     #[default]
     Queued,
     Running,
-    /// The system is at it, and may have been asked to end it.
+    /// The system performs it, and may have been asked to cancel it.
     Direct {
         is_cancelled: bool,
     },
@@ -373,7 +373,7 @@ impl Raw {
 
     /// # Safety
     ///
-    /// As [`CompletionPort::read_at`] says.
+    /// As for [`CompletionPort::read_at`].
     unsafe fn begin(
         &self,
         request: Request,
@@ -416,7 +416,7 @@ impl Raw {
         self.direct.get_or_init(open).as_deref()
     }
 
-    /// Have the system do the operation in a slot, or else a helper thread. False if there is none.
+    /// Pass the operation in a slot to the system, or else to a helper thread. False if neither takes it.
     fn start(&self, token: Token) -> bool {
         let key = self.slots.key(token);
         if let (Some(direct), Some(mut flight)) = (self.direct(), self.slots.get(token)) {
@@ -479,7 +479,7 @@ impl Raw {
         true
     }
 
-    /// The operation is over. From here on, its memory may be the caller's again at any time.
+    /// The operation is complete. From here on, its memory may be the caller's again at any time.
     fn finish(&self, key: usize, result: io::Result<usize>) -> Option<Entry> {
         let (token, flight) = self.slots.named(key)?;
         drop(flight);
@@ -492,7 +492,7 @@ impl Raw {
         Some(Entry::new(operation.completion_key, count, address))
     }
 
-    /// Begin nothing more, and wait for what the system or a helper thread is at.
+    /// Begin nothing more, and wait for the operations that the system or a helper thread performs.
     pub(crate) fn close(&self) {
         if !self.process.is_this() {
             return;

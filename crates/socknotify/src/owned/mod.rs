@@ -1,7 +1,7 @@
 //! A port that owns its connections: Rust's ownership says which thread may use which connection.
 //!
-//! A [`CompletionPort`](crate::CompletionPort) reports completion keys. What a key stands for, which thread may use
-//! it and when it may be freed is up to the caller. This port has the connections themselves:
+//! A [`CompletionPort`](crate::CompletionPort) reports completion keys. The caller has to know what a key refers to,
+//! which thread may use that, and when it may be freed. This port has the connections themselves:
 //!
 //! - [`Port::adopt`] registers a connection and returns it as a [`Held`]. A held connection is yours alone, as `&mut`,
 //!   without a lock.
@@ -9,7 +9,7 @@
 //! - An event moves it out again, to exactly one thread: [`Event::Ready`].
 //! - A held connection that is dropped is deregistered and closed.
 //!
-//! So the caller needs no unsafe code, no lock around a connection, and no REMOVE notification to wait for.
+//! So the caller needs no unsafe code and no lock around a connection, and waits for no REMOVE notification.
 //!
 //! One call, [`Worker::process`], arms all connections that this thread has handed back and waits for the next
 //! events.
@@ -25,7 +25,7 @@
 //! use socknotify::EventFilter;
 //! use socknotify::owned::{Event, Interest, Port, Worker};
 //!
-//! /// Echo what has come. False at the end of the stream.
+//! /// Echo what has arrived. False at the end of the stream.
 //! fn echo(connection: &mut TcpStream) -> io::Result<bool> {
 //!     let mut buffer = [0; 1024];
 //!     let length = connection.read(&mut buffer)?;
