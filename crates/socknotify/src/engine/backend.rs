@@ -19,7 +19,7 @@ pub(crate) struct Rearm {
     pub(crate) is_armed: bool,
     /// It was reported once, and the system keeps silent about it until it is armed.
     pub(crate) is_silent: bool,
-    /// The port owns the socket, so that its number stands for nothing else.
+    /// The port owns the socket, so its number stands for no other.
     pub(crate) is_owned: bool,
     /// When the registration was enabled.
     pub(super) generation: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Rearm {
 /// What became of a [`Rearm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is armed; or another thread has changed the interest, which that one saw to.
+    /// It is armed; or another thread has changed the interest, and armed that.
     Armed,
     /// These conditions hold, and it may not be armed.
     Ready(Events),
@@ -41,12 +41,12 @@ pub(crate) enum Outcome {
     Failed(ArmError),
 }
 
-/// What holds of a socket at a moment.
+/// The state of a socket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     NotReady,
     Ready(Events),
-    /// It cannot be told cheaply, or the system did not say, or the number stands for another socket.
+    /// Finding out is expensive, or the system call failed, or the number stands for another socket.
     Unknown,
 }
 
@@ -69,16 +69,16 @@ pub(crate) struct Report {
 pub(crate) enum Validity {
     /// Nothing speaks against it.
     Valid,
-    /// What it stands for is in another state than what is reported, or could not be asked about.
+    /// The number stands for a socket in another state than the reported one, or the check failed.
     Doubtful,
-    /// It is closed, or stands for another one, though the socket lives on somewhere else.
+    /// The number is closed, or stands for another socket. The reported one may live on under a duplicate.
     Closed,
 }
 
-/// What a wait is to bring at most, and how long it may take.
+/// How many reports a wait may return, and how long it may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    /// So many reports at most, if the system has more.
+    /// The maximum number of reports.
     pub(crate) room: usize,
     /// `None`: for ever.
     pub(crate) timeout: Option<Duration>,
@@ -89,7 +89,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// What there is now, and no more than a batch of it, with the engine's lock held.
+    /// At most one batch of what is ready now, with the engine's lock held.
     pub(crate) const NOW: Wait = Wait {
         room: BATCH,
         timeout: Some(Duration::ZERO),
@@ -103,20 +103,20 @@ impl Wait {
     }
 }
 
-/// How many reports a thread takes at once, at the most.
+/// The maximum number of reports that a thread takes at once.
 pub(crate) const BATCH: usize = 256;
 
-/// What one wait has brought.
+/// The results of one wait.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     pub(crate) reports: Vec<Report>,
-    /// Packets of others, for the queue as they are.
+    /// Packets of others, to be queued unchanged.
     pub(crate) packets: Vec<Entry>,
     /// It was ended by [`Backend::wake`].
     pub(crate) woken: bool,
-    /// The time of the alarm is over.
+    /// The alarm has gone off.
     pub(crate) alarmed: bool,
-    /// Something is to be done in an [exclusive](Wait::is_exclusive) wait.
+    /// The backend asks for an [exclusive](Wait::is_exclusive) wait.
     pub(crate) wants_exclusive: bool,
 }
 
@@ -141,7 +141,7 @@ impl Reports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each backend is one of these")]
 pub(crate) enum Kept {
-    /// Nothing: sockets that the port owns are armed each time.
+    /// Not supported: sockets that the port owns are armed each time.
     Never,
     /// It is armed until it is reported.
     UntilReported,
@@ -149,14 +149,13 @@ pub(crate) enum Kept {
     ForGood,
 }
 
-/// A bit of the identity of what is no socket. Sockets do not have it.
+/// A bit in the identity of descriptors that are no sockets. Sockets do not have it.
 pub(crate) const DESCRIPTOR: u64 = 1 << 39;
 
-/// A system's way to tell which sockets are ready.
+/// A system's interface to find out which sockets are ready.
 ///
-/// Several threads may call it at once. One report wakes one of those that wait. It holds nothing that
-/// keeps a closed socket alive. What is wanted of each socket is published in [`Wanted`] before the backend
-/// is told of it.
+/// Several threads may call it at once. One report wakes one waiting thread. It holds nothing that
+/// keeps a closed socket alive. An interest is published in [`Wanted`] before it is passed to the backend.
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
     type Memory: Default + Send;
@@ -164,10 +163,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Whether [`wait`](Self::wait) arms a batch first, in the same system call.
     const ARMS_ON_WAIT: bool = false;
 
-    /// How long what is armed as [`Mode::Kept`](super::Mode::Kept) stays armed.
+    /// How long a socket that is armed as [`Mode::Kept`](super::Mode::Kept) stays armed.
     const KEPT: Kept;
 
-    /// The conditions that the system can tell.
+    /// The conditions that the system can report.
     const CONDITIONS: EventFilter = EventFilter::ALL;
 
     /// Whether what [`poll_now`](Self::poll_now) finds is reported by the next [`wait`](Self::wait).
@@ -178,16 +177,16 @@ pub(crate) trait Backend: Send + Sync + 'static {
         usize::MAX
     }
 
-    /// Tell the socket that has this number from every other that ever had it.
+    /// Return a value that distinguishes the socket from all others that ever had this number.
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError>;
 
-    /// The same for any descriptor that can be watched. One that is no socket has a number that it had never
-    /// before, with the bit [`DESCRIPTOR`].
+    /// The same for any descriptor that can be watched. If it is no socket, this is a new value each time, with the bit
+    /// [`DESCRIPTOR`].
     fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
         self.identify(socket)
     }
 
-    /// Whether the number stands for what is watched under it, where its identity does not tell.
+    /// Whether the number still stands for the watched descriptor, for descriptors without an identity.
     fn is_still_armed(&self, _socket: u32) -> bool {
         true
     }
@@ -197,22 +196,22 @@ pub(crate) trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Watch for edges, and report what holds already as well. False if it is not reported.
+    /// Watch for edges, and also report what holds already. False if that is not reported.
     fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
         self.arm(interest, is_new).map(|()| false)
     }
 
-    /// Watch a socket: one that is not watched (`is_new`), or in another way than before.
+    /// Watch a socket that is not watched yet (`is_new`), or watch it in another way.
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError>;
 
-    /// Arm many again that were armed before, or say that they are ready. Called without the engine's lock:
-    /// another thread may change an interest at the same time ([`Wanted::follow`]).
+    /// Re-arm many sockets, or report that they are ready. Called without the engine's lock: another thread may
+    /// change an interest at the same time ([`Wanted::follow`]).
     fn rearm(&self, wanted: &Wanted, memory: &mut Self::Memory, batch: &mut [Rearm]);
 
     /// Stop watching a socket.
     fn disarm(&self, socket: u32) -> Result<(), ArmError>;
 
-    /// Tell which conditions hold now of sockets that are armed, or were: `readiness` of the same length.
+    /// Find out which conditions hold now of sockets that are or were armed. `readiness` gets the same length.
     fn poll_now(
         &self,
         memory: &mut Self::Memory,
@@ -220,9 +219,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
         readiness: &mut Vec<Readiness>,
     );
 
-    /// Wait for reports, or a wake-up, or until the time is over, or for no reason.
+    /// Wait for reports, a wake-up, or the timeout. It may also return without a reason.
     ///
-    /// `batch`: what to arm first, as [`rearm`](Self::rearm) does, if the backend [does](Self::ARMS_ON_WAIT).
+    /// `batch`: what to arm first, as [`rearm`](Self::rearm) does, if the backend [arms on wait](Self::ARMS_ON_WAIT).
     fn wait(
         &self,
         wanted: &Wanted,
@@ -232,22 +231,22 @@ pub(crate) trait Backend: Send + Sync + 'static {
         wait: &Wait,
     );
 
-    /// The notification of a socket that is watched for a level was dequeued, and the next one is due for as
-    /// long as the condition holds. If the backend kept silent since its report, it has to report again,
-    /// at the latest when this thread waits or [flushes](Self::flush).
+    /// The notification of a level-triggered socket was dequeued, and the next one is due while the condition holds. If
+    /// the backend has been silent since its report, it has to report again, at the latest when this thread waits or
+    /// [flushes](Self::flush).
     fn delivered(&self, _socket: u32) {}
 
-    /// Hand over now what would be handed over with the next wait.
+    /// Pass to the system now what the next wait would pass to it.
     fn flush(&self, _wanted: &Wanted) {}
 
-    /// Wake the newest waiting thread, or else the next one to wait: now, or after this time, for which
-    /// the latest call counts and which the reports call an alarm.
+    /// Wake the newest waiting thread, or else the next one to wait: now, or after this time. The latter is reported as
+    /// an alarm, and the latest call replaces earlier ones.
     fn wake(&self, after: Option<Duration>) -> Result<(), Error>;
 
-    /// Leave no trace in the sockets that are watched: another port may have them next.
+    /// Stop watching all sockets, so that another port can register them.
     fn close(&self) {}
 
-    /// Whether reports and wake-ups go to the newest waiting thread. If not, to the oldest.
+    /// Whether reports and wake-ups go to the newest waiting thread; otherwise to the oldest.
     fn wakes_newest(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Dequeuing: take packets, or wait for them in the backend or parked.
+//! Dequeuing: take packets, or wait for them, in the backend or parked.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::{Entry, Error, Registration};
 enum Deadline {
     Never,
     At(Instant),
-    /// At once: see what there is, and do not wait.
+    /// At once: take what is ready, and do not wait.
     Now,
 }
 
@@ -26,14 +26,14 @@ impl Deadline {
         match timeout {
             None => Deadline::Never,
             Some(Duration::ZERO) => Deadline::Now,
-            // A time too far away to be represented does not come.
+            // A time too far away to be represented never comes.
             Some(timeout) => Instant::now()
                 .checked_add(timeout)
                 .map_or(Deadline::Never, Deadline::At),
         }
     }
 
-    /// How long there is still to wait; `None` for ever.
+    /// The time left to wait; `None` for ever.
     fn remaining(self) -> Option<Duration> {
         match self {
             Deadline::Never => None,
@@ -47,7 +47,7 @@ impl Deadline {
     }
 }
 
-/// How often in a row calls do not ask the backend, if all that they armed is ready, or something could not
+/// How many calls in a row may skip asking the backend, if all that they armed is ready, or something could not
 /// be armed.
 const UNASKED: u8 = 3;
 
@@ -60,21 +60,21 @@ struct Call<'call, 'socket, B: Backend> {
     room: usize,
     arrival: Arrival,
     deadline: Deadline,
-    /// It has asked the backend without waiting, and there was nothing.
+    /// It has polled the backend without waiting, and found nothing.
     has_looked: bool,
-    /// How often in a row it has watched while nobody took anything.
+    /// How many times in a row it has watched while no thread dequeued.
     idle: u32,
 }
 
 impl<B: Backend> Call<'_, '_, B> {
-    /// Whether there is a reason for the thread of this call to get up when it is parked.
+    /// Whether the thread of this call has a reason to end its parking.
     fn is_due(&self, core: &Core<B>) -> bool {
         core.closed || core.scheduler.is_released(self.arrival) || self.deadline.has_passed()
     }
 }
 
 impl<B: Backend> Engine<B> {
-    /// Dequeue packets, after the registrations were applied. What is yet to be armed is armed on the way.
+    /// Dequeue packets, after the registrations were applied. Also arms what is not armed yet.
     pub(super) fn dequeue<'a>(
         self: &'a Arc<Self>,
         mut core: Guard<'a, B>,
@@ -96,7 +96,7 @@ impl<B: Backend> Engine<B> {
             has_looked: false,
             idle: 0,
         };
-        // Waiting once, if only for no time, fetches what the system knows.
+        // Wait at least once, even with a timeout of zero, to fetch what the system reports.
         let mut has_waited = false;
         let result = loop {
             if core.closed {
@@ -114,7 +114,7 @@ impl<B: Backend> Engine<B> {
         core = self.rearm(core, &mut call.scratch, call.registrations);
         core.scratch.push(call.scratch);
         if core.closed {
-            // Closing wakes one thread that waits in the backend, and each wakes the next.
+            // Closing wakes one thread that waits in the backend; each woken thread wakes the next.
             let wake = core.scheduler.is_anyone_polling();
             drop(core);
             if wake {
@@ -139,7 +139,7 @@ impl<B: Backend> Engine<B> {
                 true => Way::Park,
                 false => core.scheduler.way(call.idle),
             };
-            // A thread that is awake takes what there is before it sleeps.
+            // A thread that is awake takes what is queued before it sleeps.
             let looks = !is_aside && !call.has_looked && core.scheduler.has_place();
             let is_polling = way == Way::Poll || looks;
             let was_ahead;
@@ -156,7 +156,7 @@ impl<B: Backend> Engine<B> {
                     _ => self.park(core, call),
                 };
                 if call.idle > 0 {
-                    // There may be something all the same; if not, the next to come wakes this thread.
+                    // A packet may have come even so. If not, the next packet wakes this thread.
                     continue;
                 }
                 was_ahead = core.scheduler.is_newer_polling(call.arrival);
@@ -177,7 +177,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Move packets to the caller, if there is a place for its thread, which takes it.
+    /// Move packets to the caller, if its thread can take a place.
     fn take(self: &Arc<Self>, core: &mut Core<B>, entries: &mut [Entry]) -> usize {
         if core.queue.len() == 0 || !core.scheduler.has_place() {
             return 0;
@@ -203,8 +203,8 @@ impl<B: Backend> Engine<B> {
         count
     }
 
-    /// Wait in the backend, or only look ([`Call::has_looked`]), after what this call arms was handed over, and
-    /// turn what is reported into notifications. Says also whether newer threads are still there.
+    /// Wait in the backend, or only poll it ([`Call::has_looked`]), after arming what this call arms, and turn the
+    /// reports into notifications. Also returns whether newer threads are still waiting.
     fn poll<'a>(
         &'a self,
         mut core: Guard<'a, B>,
@@ -222,17 +222,17 @@ impl<B: Backend> Engine<B> {
             true => HandedOver::Armed,
             false => self.hand_over(scratch),
         };
-        // What could not be armed is dealt with first: it may be ready when it is registered anew.
+        // First handle what could not be armed: it may be ready when it is registered again.
         let mut has_failed = handed_over == HandedOver::Failed;
         let is_all_ready = handed_over == HandedOver::Ready(call.registrations.len());
         let asks = !(may_skip && (has_failed || is_all_ready));
         let wait = Wait {
-            // One more than this thread takes: if there is one, another thread is woken for it.
+            // One more report than this thread takes: if there is one, another thread is woken for it.
             room: call.room.saturating_add(1).min(BATCH),
             timeout: match handed_over {
                 HandedOver::Armed if call.has_looked => Some(Duration::ZERO),
                 HandedOver::Armed => call.deadline.remaining(),
-                // What is ready already goes behind what was reported before that.
+                // Sockets that are ready already are queued after those that were reported before.
                 _ => Some(Duration::ZERO),
             },
             borrowed: call.armed,
@@ -271,7 +271,7 @@ impl<B: Backend> Engine<B> {
             }
             self.take_outcomes(&mut core, scratch, call.registrations);
             if core.queue.len() == 0 {
-                // There may be more behind it.
+                // There may be more reports.
                 *has_waited &= scratch.reports.reports.len() < wait.room;
                 if is_stray {
                     core.rearm_policy.on_spurious_wakeup();
@@ -282,7 +282,7 @@ impl<B: Backend> Engine<B> {
         (core, was_ahead)
     }
 
-    /// Wait until released, or until the time is over.
+    /// Wait until released, or until the timeout.
     fn park<'a>(&'a self, mut core: Guard<'a, B>, call: &mut Call<'_, '_, B>) -> Guard<'a, B> {
         self.backend.flush(&self.wanted);
         call.idle = 0;
@@ -300,8 +300,8 @@ impl<B: Backend> Engine<B> {
         core
     }
 
-    /// The same, but no longer than others come back for more each time that this time is over. If they don't, the
-    /// threads that run are [idle](Call::idle), or busy for long.
+    /// The same, in slices of this time, as long as another thread dequeues within each. If none does, the running
+    /// threads are [idle](Call::idle), or busy for long.
     fn watch<'a>(
         &'a self,
         mut core: Guard<'a, B>,
@@ -325,7 +325,7 @@ impl<B: Backend> Engine<B> {
         core.scheduler.set_watched(false);
         core.scheduler.unpark(call.arrival, parker);
         if is_idle && self.backend.waiters() > 1 {
-            // The system wakes it before others that poll already, so it counts as the last to have come.
+            // The system wakes it before others that poll already, so it counts as the newest.
             call.arrival = core.scheduler.arrive();
         }
         core

@@ -1,4 +1,4 @@
-//! [`Interest`]: what is to be watched of one socket, in one word; and its generation.
+//! [`Interest`]: what to watch one socket for, in one word; and its generation.
 
 use std::fmt;
 
@@ -7,25 +7,25 @@ use crate::{EventFilter, RegistrationError};
 /// How the system watches a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Report a condition that holds, or the next one to hold, once; then keep silent until armed again.
+    /// Report a condition that holds, or the next one to hold, once; then be silent until armed again.
     Once,
     /// Report as long as a condition holds; at least once until the report is
     /// [delivered](Backend::delivered).
     Level,
-    /// Report when a condition begins to hold after it was armed. One that held all the time is none,
-    /// though it may be shown beside one that began to.
+    /// Report when a condition begins to hold after it was armed. One that held all the time is not reported, except
+    /// together with one that began to.
     Edge,
     /// Report when a condition begins to hold; one that holds when it is armed may be reported or not. The
-    /// port owns the socket, so that its number stands for nothing else.
+    /// port owns the socket, so its number stands for no other.
     Kept,
 }
 
-/// What is to be watched of one socket.
+/// What to watch one socket for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interest {
     /// The number of the socket.
     pub(crate) socket: u32,
-    /// All the rest, as it is published in [`Wanted`]. The lowest bit is set.
+    /// Everything else, as published in [`Wanted`]. The lowest bit is set.
     pub(super) word: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) mod word {
     pub(crate) const FILTER: u32 = 1;
     pub(crate) const MODE: u32 = 26;
     pub(crate) const GENERATION: u32 = 29;
-    /// Tells apart the changes of an edge-triggered interest whose edges carry on.
+    /// Distinguishes the changes of an edge-triggered interest with carried edges.
     pub(crate) const REVISION: u32 = 60;
 }
 
@@ -58,7 +58,7 @@ impl Interest {
         Interest { socket, word }
     }
 
-    /// Its parts but for the socket and the filter, in the upper 38 bits.
+    /// All parts except socket and filter, in the upper 38 bits.
     #[cfg_attr(
         not(all(target_os = "linux", not(kqueue_stand_in))),
         allow(dead_code, reason = "not every backend has to know")
@@ -67,13 +67,13 @@ impl Interest {
         self.word
     }
 
-    /// When it was armed, counted within the port. Reports carry it, so that stale ones are known.
+    /// When it was armed, counted within the port. Reports carry it, so that stale ones are recognised.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         (self.word >> word::GENERATION) as u32 & GENERATIONS
     }
 
-    /// The conditions. Errors are watched for in any case.
+    /// The conditions. Errors are always watched for.
     #[inline]
     pub(crate) fn filter(&self) -> EventFilter {
         EventFilter::from_bits_retain((self.word >> word::FILTER) as u16)
@@ -116,7 +116,7 @@ pub(crate) enum ArmError {
     Refused(RegistrationError),
 }
 
-/// A socket that was there a moment ago, and that the system does not find, was closed.
+/// If the system does not find a socket that was open a moment ago, it was closed.
 impl From<ArmError> for RegistrationError {
     fn from(error: ArmError) -> Self {
         match error {

@@ -1,7 +1,7 @@
 //! The port, for systems whose kernel has none.
 //!
-//! No system call is made here. What is needed of the system is named in [`Backend`], and each way to get
-//! it is in `crate::backend`.
+//! No system call is made here. [`Backend`] names what the engine needs of a system; the implementations are in
+//! `crate::backend`.
 //!
 //! ```text
 //! process ── register ──► table ──► rearm, wanted ──► backend: arm, rearm, disarm
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! One lock guards table, queue and scheduler. It is not held while a thread waits, nor while a batch is
-//! armed again.
+//! re-armed.
 
 mod backend;
 mod dequeue;
@@ -61,7 +61,7 @@ pub(crate) struct Engine<B: Backend> {
     backend: B,
     /// The process that made the port.
     process: Process,
-    /// Under which sockets belong to this port.
+    /// The port's entry in the owners' table.
     owner: Owner,
     places: usize,
     wake_policy: WakePolicy,
@@ -69,7 +69,7 @@ pub(crate) struct Engine<B: Backend> {
     core: Mutex<Core<B>>,
 }
 
-/// All that the lock guards.
+/// What the lock guards.
 struct Core<B: Backend> {
     table: Table,
     queue: Queue,
@@ -78,13 +78,13 @@ struct Core<B: Backend> {
     generation: u32,
     /// How sockets that the port owns are armed.
     rearm_policy: RearmPolicy,
-    /// How often in a row calls went with what they had armed, and did not ask the backend for more.
+    /// How many calls in a row returned what they had armed, without asking the backend for more.
     unasked: u8,
-    /// Memory that no call uses.
+    /// Memory that no call uses at the moment.
     scratch: Vec<Box<Scratch<B>>>,
     /// The packet to queue when the backend's alarm goes off.
     alarm: Entry,
-    /// Somebody watches the port itself.
+    /// Another loop watches the port itself.
     exposed: bool,
     closed: bool,
 }
@@ -93,9 +93,9 @@ struct Core<B: Backend> {
 struct Scratch<B: Backend> {
     memory: B::Memory,
     reports: Reports,
-    /// What this call arms again, and has not handed over.
+    /// What this call re-arms, and has not passed to the backend yet.
     rearms: Vec<Rearm>,
-    /// A connection could not be armed: its owner has to know, whatever else comes.
+    /// A connection could not be armed. Its owner has to be notified in any case.
     has_failed_owned: bool,
     /// Sockets to check.
     interests: Vec<Interest>,
@@ -162,7 +162,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The backend, for what else it can do on its system.
+    /// The backend, for its system-specific methods.
     #[allow(dead_code, reason = "not every backend can do more")]
     pub(crate) fn backend(&self) -> &B {
         &self.backend
@@ -174,7 +174,7 @@ impl<B: Backend> Engine<B> {
 
     /// The lock, if the port can be used.
     fn enter(&self) -> Result<Guard<'_, B>, Error> {
-        // After a fork the lock may be held by a thread that this process does not have.
+        // After a fork, a thread that this process does not have may hold the lock.
         if !self.process.is_this() {
             return Err(Error::OtherProcess);
         }
@@ -196,7 +196,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Let go of the lock, and wake whoever is due.
+    /// Release the lock, and wake the threads that are due.
     fn leave(&self, mut core: Guard<'_, B>) {
         let wake = core.release();
         drop(core);
@@ -239,7 +239,7 @@ impl<B: Backend> Engine<B> {
         self.dequeue(core, scratch, registrations, borrowed, entries, timeout)
     }
 
-    /// Queue packets; and do something more before the thread wakes that is to dequeue them.
+    /// Queue packets, and do something more before the thread that dequeues them wakes.
     pub(crate) fn post(
         &self,
         entries: &[Entry],
@@ -248,7 +248,7 @@ impl<B: Backend> Engine<B> {
         self.queue(|queue| queue.post(entries), before_waking)
     }
 
-    /// Queue what something else has completed with. If the port is closed, nobody dequeues it.
+    /// Queue a completion of something else. If the port is closed, nobody dequeues it.
     #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
     pub(crate) fn complete(&self, entries: &[Entry]) {
         let _ = self.queue(|queue| queue.complete(entries), || {});
@@ -272,7 +272,7 @@ impl<B: Backend> Engine<B> {
     pub(crate) fn close(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.closed = true;
-        // Before another port can have the sockets.
+        // Before another port can register the sockets.
         self.backend.close();
         for socket in core.table.sockets() {
             self.wanted.withdraw(socket);
@@ -285,7 +285,7 @@ impl<B: Backend> Engine<B> {
         for parker in parkers {
             parker.notify_one();
         }
-        // The thread that this wakes wakes the next.
+        // Each woken thread wakes the next.
         self.wake(Wake::Polling);
     }
 
@@ -297,7 +297,7 @@ impl<B: Backend> Engine<B> {
         self.wake_policy
     }
 
-    /// In a forked child there is nothing of it.
+    /// In a forked child the port has nothing.
     pub(crate) fn snapshot(&self) -> Snapshot {
         if !self.process.is_this() {
             return Snapshot {
@@ -345,7 +345,7 @@ impl<B: Backend> Places for Engine<B> {
     }
 }
 
-/// A place that another thread may have meanwhile.
+/// A place that is lent to another thread.
 pub(crate) struct LentPlace<'a, B: Backend> {
     engine: &'a Engine<B>,
     lent: bool,

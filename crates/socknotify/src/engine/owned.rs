@@ -1,7 +1,7 @@
-//! Registrations of sockets that the port's user has given to the port: see [`crate::owned`].
+//! Registrations of sockets that the port owns: see [`crate::owned`].
 //!
-//! Between its notification and the time that it is armed again such a registration is disabled, and
-//! whoever was notified has the socket. Nobody else may arm it, and nobody closes it while it is armed.
+//! From its notification until it is armed again, such a registration is disabled, and the notified thread has the
+//! socket. No other thread may arm it, and none closes it while it is armed.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use super::{Core, Engine};
 use crate::sys::{self, RawSocket};
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
-/// How the sockets that the port owns are armed: kept armed for good, or armed each time.
+/// Whether the sockets that the port owns stay armed, or are armed each time.
 ///
-/// What arrives while a thread has the connection wakes another thread for nothing, if the socket is kept
-/// armed. Where that happens more often than every fourth time, as it does when clients are quick and
-/// several threads serve them, sockets are armed each time, for a while.
+/// If a socket stays armed, data that arrive while a thread has the connection wake another thread for nothing. If that
+/// happens for more than one in four armed sockets, as with quick clients and several threads, sockets are armed each
+/// time for a while.
 #[derive(Debug, Default)]
 pub(super) struct RearmPolicy {
-    /// Goes up with each spurious wake-up, and down with each socket that is armed.
+    /// Grows with each spurious wake-up, and falls with each armed socket.
     score: u32,
-    /// How many sockets are to be armed before it is tried again to keep them armed.
+    /// How many more sockets are armed each time before the policy tries again to keep them armed.
     left: u32,
 }
 
@@ -100,7 +100,7 @@ impl<B: Backend> Engine<B> {
         (slot.is_owned && slot.key == key).then_some((slot, queue))
     }
 
-    /// Arm an adopted socket for the first time; or queue the packet that was asked for instead.
+    /// Arm an adopted socket for the first time, or queue the packet that was requested in place of that.
     pub(super) fn enable_owned(
         &self,
         core: &mut Core<B>,
@@ -123,8 +123,8 @@ impl<B: Backend> Engine<B> {
             .map_err(RegistrationError::from)
     }
 
-    /// End the registration of a socket that is not armed, without a notification. The system need not
-    /// be told if the socket is closed next.
+    /// End the registration of a socket that is not armed, without a notification. If the socket is closed next, no
+    /// system call is needed.
     pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
         let (Some(socket), Ok(mut core)) = (sys::number(socket), self.enter()) else {
             return;
@@ -134,7 +134,7 @@ impl<B: Backend> Engine<B> {
         };
         if slot.armed.is_some() && stays_open {
             self.wanted.withdraw(socket);
-            // If that fails, what is reported is stale.
+            // If that fails, its reports are stale.
             let _ = self.backend.disarm(socket);
         }
         self.forget(&mut core, socket);
@@ -142,11 +142,11 @@ impl<B: Backend> Engine<B> {
         self.backend.flush(&self.wanted);
     }
 
-    /// Disarm a registration, if it is armed, and have its packet give this value, which is one bit. True if that
+    /// Disarm a registration, if it is armed, and queue its packet with this value, which is one bit. True if that
     /// was done.
     ///
-    /// `insist`: the value takes the place of events that are in the queue already. If the registration is not
-    /// armed, or another value is in the queue, it comes when it is armed the next time.
+    /// `insist`: the value replaces events that are in the queue already. If the registration is not armed, or another
+    /// value is in the queue, the packet comes when the registration is armed next.
     pub(crate) fn interrupt(
         &self,
         socket: RawSocket,
@@ -193,15 +193,14 @@ impl<B: Backend> Engine<B> {
         is_armed
     }
 
-    /// Queue this packet when the time is over. The latest time counts.
+    /// Queue this packet after this time. The latest call replaces earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let mut core = self.enter()?;
         core.alarm = entry;
         self.backend.wake(Some(delay))
     }
 
-    /// The backend, to be watched itself: it wakes whoever watches it when there is something to
-    /// dequeue and nobody waits.
+    /// The backend, for another loop to watch: it is ready if there is something to dequeue and no thread waits.
     #[allow(dead_code, reason = "not every system has such loops")]
     pub(crate) fn expose(&self) -> &B {
         if let Ok(mut core) = self.enter() {
@@ -222,7 +221,7 @@ mod tests {
     fn sockets_are_armed_each_time_for_a_while_after_many_spurious_wakeups() {
         let mut policy = RearmPolicy::default();
         for _ in 0..100 {
-            // Now and then is in order.
+            // A few are acceptable.
             policy.on_spurious_wakeup();
             assert!((0..4).all(|_| policy.mode() == Mode::Kept));
         }

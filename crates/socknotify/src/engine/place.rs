@@ -19,7 +19,7 @@ struct ThreadPlace {
     stay: Option<Stay>,
 }
 
-/// When a thread took packets, and how many: to see how long it takes to handle them.
+/// When a thread took packets, and how many, to measure how long it takes to handle them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
     since: Instant,
@@ -68,8 +68,8 @@ fn leave(port: Option<Weak<dyn Places>>) {
     }
 }
 
-/// Take the place away from this thread, wherever it holds one. True if that is in this port, to which the
-/// caller has to give it back; to another one it was given back. Says also since when it held it, if that is known.
+/// Take the place away from this thread, in whichever port it holds one. True if it is in this port: then the caller has
+/// to give it back. A place in another port is given back here. Also returns since when the thread held it, if known.
 pub(super) fn vacate(port: u32) -> (bool, Option<Stay>) {
     let vacated = PLACE.try_with(|place| {
         let mut place = place.borrow_mut();
@@ -79,7 +79,7 @@ pub(super) fn vacate(port: u32) -> (bool, Option<Stay>) {
         }
         (false, None, place.take())
     });
-    // At the very end of a thread its place is gone already.
+    // While the thread ends, its place may be gone already.
     let (here, stay, elsewhere) = vacated.unwrap_or_default();
     leave(elsewhere);
     (here, stay)
@@ -95,7 +95,7 @@ pub(super) fn take_back(port: u32) -> bool {
         .unwrap_or(false)
 }
 
-/// Give this thread a place in a port. False at the very end of a thread, which can hold none.
+/// Give this thread a place in a port. False while the thread ends: it can hold none.
 pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>, stay: Option<Stay>) -> bool {
     PLACE
         .try_with(|place| {

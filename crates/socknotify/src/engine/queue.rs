@@ -9,10 +9,10 @@ use crate::{Entry, Events, Trigger};
 /// Something that waits to be dequeued.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
-    /// A notification of a registration. What it says is kept with the registration, where more can
-    /// be merged into it; and if that has another ticket by now, it says nothing.
+    /// A notification of a registration. Its events are stored in the registration, where more can be merged into
+    /// them. If the registration has another ticket by now, this one is void.
     Notification(u32, Ticket),
-    /// A packet that is complete as it is.
+    /// A complete packet.
     Entry(Entry),
 }
 
@@ -20,13 +20,13 @@ enum Packet {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     packets: VecDeque<Packet>,
-    /// How many of them say nothing.
+    /// How many of them are void.
     void: usize,
     tickets: Ticket,
 }
 
 impl Queue {
-    /// Packets that are to be dequeued.
+    /// The number of packets to dequeue.
     pub(super) fn len(&self) -> usize {
         self.packets.len() - self.void
     }
@@ -36,7 +36,7 @@ impl Queue {
         self.packets.extend(posted);
     }
 
-    /// Queue what something else has completed with.
+    /// Queue a completion of something else.
     pub(super) fn complete(&mut self, entries: &[Entry]) {
         let completed = entries
             .iter()
@@ -56,7 +56,7 @@ impl Queue {
         }
     }
 
-    /// Of what waits, keep what shows one of these. If nothing does, the notification loses its turn.
+    /// Keep only these events of the queued notification. If none is left, it loses its position.
     pub(super) fn retain(&mut self, slot: &mut Slot, events: Events) {
         slot.pending &= events;
         if slot.pending.is_empty() {
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Withdraw the notification that waits, if one does.
+    /// Withdraw the queued notification, if there is one.
     pub(super) fn withdraw(&mut self, slot: &mut Slot) {
         slot.pending = Events::empty();
         if std::mem::take(&mut slot.ticket) != 0 {
@@ -72,7 +72,7 @@ impl Queue {
         }
     }
 
-    /// The registrations of which a notification is among the first packets.
+    /// The registrations that have a notification among the first packets.
     pub(super) fn notified<'a>(
         &'a self,
         table: &'a mut Table,
@@ -94,9 +94,8 @@ impl Queue {
         }
     }
 
-    /// Move the first packets to the caller, and let their delivery have its effect: it disables a
-    /// one-shot registration, lets one that is watched for a level be reported again (`on_level`), and ends
-    /// one that is being removed (`on_end`). Returns how many there were.
+    /// Move the first packets to the caller. Delivery disables a one-shot registration, allows the next report of a
+    /// level-triggered one (`on_level`), and ends one that is being removed (`on_end`). Returns the number of packets.
     pub(super) fn dequeue(
         &mut self,
         table: &mut Table,
@@ -137,8 +136,8 @@ impl Queue {
         count
     }
 
-    /// Make the queued notification of a registration complete in itself, so that it is dequeued as it
-    /// is although the registration ends now.
+    /// Turn the queued notification of a registration into a complete packet, so that it is dequeued although the
+    /// registration ends now.
     pub(super) fn detach(&mut self, slot: &mut Slot) {
         let ticket = std::mem::take(&mut slot.ticket);
         let of_this =

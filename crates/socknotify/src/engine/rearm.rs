@@ -1,4 +1,4 @@
-//! What is armed follows what is wanted: the only place where the system is told.
+//! What is armed follows what is wanted. This is the only place where sockets are armed.
 
 use super::backend::{Backend, Outcome, Rearm};
 use super::interest::{ArmError, Interest, Mode};
@@ -11,14 +11,14 @@ use crate::{Registration, RegistrationError, Trigger};
 pub(super) enum HandedOver {
     /// All is armed.
     Armed,
-    /// So many are ready, all others are armed.
+    /// This many are ready; all others are armed.
     Ready(usize),
-    /// Some are not armed, and have to be dealt with before anybody waits for them.
+    /// Some are not armed, and have to be handled before a thread waits for them.
     Failed,
 }
 
 impl<B: Backend> Engine<B> {
-    /// Have the system watch what was just [wanted](Self::want), with the lock held.
+    /// Arm what was just [wanted](Self::want), with the lock held.
     pub(super) fn arm(
         &self,
         core: &mut Core<B>,
@@ -38,14 +38,14 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Whether what holds is to be notified when these edges begin.
+    /// Whether what holds already is notified when these edges begin.
     fn reports_initial(&self, core: &mut Core<B>, interest: &Interest) -> bool {
         let slot = core.table.slot(interest.socket);
         interest.mode() == Mode::Edge
             && slot.is_some_and(|slot| slot.trigger.contains(Trigger::INITIAL))
     }
 
-    /// Arm edges, and have what holds already notified.
+    /// Arm edges, and notify what holds already.
     fn arm_initial(
         &self,
         core: &mut Core<B>,
@@ -62,7 +62,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Have the system stop watching a registration that is to be disabled or removed.
+    /// Stop watching a registration that will be disabled or removed.
     pub(super) fn disarm(&self, core: &mut Core<B>, socket: u32) -> Result<(), RegistrationError> {
         let Some(slot) = core.table.live(socket) else {
             self.backend.identify(socket)?;
@@ -71,7 +71,7 @@ impl<B: Backend> Engine<B> {
         let is_same = match slot.armed {
             None => self.is_same_socket(socket, false)?,
             Some(_) => {
-                // Whoever arms it at this moment sees that it is not wanted any more.
+                // A thread that arms it at this moment sees that it is not wanted any more.
                 self.wanted.withdraw(socket);
                 slot.armed = None;
                 match self.backend.disarm(socket) {
@@ -89,8 +89,8 @@ impl<B: Backend> Engine<B> {
         Err(RegistrationError::NotFound)
     }
 
-    /// Arm what this call has yet to arm, with the lock held: something that follows in the batch comes
-    /// after it.
+    /// Arm what this call has not armed yet, with the lock held, because a later entry of the batch has to come after
+    /// it.
     pub(super) fn flush_rearms(
         &self,
         core: &mut Core<B>,
@@ -104,7 +104,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Arm what this call has yet to arm, with the lock released meanwhile.
+    /// Arm what this call has not armed yet, with the lock released meanwhile.
     pub(super) fn rearm<'a>(
         &'a self,
         core: Guard<'a, B>,
@@ -161,7 +161,7 @@ impl<B: Backend> Engine<B> {
                 Outcome::Ready(events) => {
                     let Core { table, queue, .. } = core;
                     let slot = table.slot(socket);
-                    // Unless another thread has had it since.
+                    // Unless another thread has dequeued it since.
                     if let Some(slot) = slot.filter(|slot| {
                         slot.state == State::Enabled && slot.generation == rearm.generation
                     }) {
@@ -170,7 +170,7 @@ impl<B: Backend> Engine<B> {
                     }
                 }
                 Outcome::Withdrawn => {
-                    // By another thread, to which the socket seemed to be closed: so it is another one.
+                    // By another thread, which found the socket closed. So this is another one.
                     let entry = &mut batch[rearm.entry as usize];
                     let slot = core.table.slot(socket);
                     if slot.is_some_and(|slot| slot.state == State::Vacant) && !entry.owned {
@@ -184,7 +184,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The system would not arm this again. True if it is a connection's.
+    /// The system refused to re-arm this. True if it belongs to a connection.
     #[cold]
     fn rearm_failed(
         &self,

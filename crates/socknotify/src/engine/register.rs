@@ -18,7 +18,7 @@ fn next(generation: u32) -> u32 {
     generation.wrapping_add(1) & GENERATIONS
 }
 
-/// What is wanted from now on. Of a notification that waits in the queue, only that is kept.
+/// Set what is wanted from now on. A notification that waits in the queue keeps only that.
 #[inline]
 fn enable(slot: &mut Slot, queue: &mut Queue, entry: &Registration<'_>) {
     slot.filter = entry.event_filter;
@@ -30,7 +30,7 @@ fn enable(slot: &mut Slot, queue: &mut Queue, entry: &Registration<'_>) {
     }
 }
 
-/// How a registration is to be armed.
+/// The mode to arm a registration with.
 #[inline]
 fn mode<B: Backend>(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
     if slot.is_owned && B::KEPT != Kept::Never {
@@ -46,7 +46,7 @@ fn mode<B: Backend>(slot: &Slot, policy: &mut RearmPolicy) -> Mode {
 
 /// How a registration that the system knows is enabled again.
 enum Again {
-    /// It is armed already, and nothing holds that will not be reported.
+    /// It is armed already, and everything that holds will be reported.
     Armed,
     Rearm(Rearm),
 }
@@ -54,8 +54,8 @@ enum Again {
 impl<B: Backend> Engine<B> {
     /// Apply a batch in order, each entry with its own result.
     ///
-    /// An entry that enables a known level-triggered registration again is only noted in
-    /// [`Scratch::rearms`]: to arm it is one system call for each, for which the lock is released.
+    /// An entry that enables a known level-triggered registration again only goes to [`Scratch::rearms`]: arming takes
+    /// a system call for each, for which the lock is released.
     pub(super) fn apply(
         &self,
         core: &mut Core<B>,
@@ -64,7 +64,7 @@ impl<B: Backend> Engine<B> {
     ) -> Armed {
         scratch.has_failed_owned = false;
         let first = next(core.generation);
-        // The first generation that is yet to be handed over.
+        // The first generation that was not passed to the backend yet.
         let mut pending = first;
         let mut is_fetched = false;
         for index in 0..batch.len() {
@@ -163,7 +163,7 @@ impl<B: Backend> Engine<B> {
             }
             Operation::DISABLE => {
                 match self.disarm(core, socket) {
-                    // There is nothing to be disabled.
+                    // There is nothing to disable.
                     Err(RegistrationError::NotFound) if entry.only != Only::Known => return Ok(()),
                     outcome => outcome?,
                 }
@@ -192,7 +192,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Whether this port has the socket, or has not, as was asked for.
+    /// Whether this port has the socket, or does not have it, as the entry requires.
     fn check_only(
         &self,
         core: &mut Core<B>,
@@ -231,7 +231,7 @@ impl<B: Backend> Engine<B> {
             State::Vacant | State::Removed => self.enable_new(core, socket, entry),
             State::Enabled | State::Disabled if has_same_key && slot.armed.is_some() => {
                 let goes_on = slot.state == State::Enabled && slot.armed == Some(Mode::Edge);
-                // What holds is notified anew, of edges that go on as of new ones.
+                // What holds is notified again, for carried edges as for new ones.
                 let is_initial = entry.trigger.contains(Trigger::INITIAL);
                 if goes_on && entry.trigger.contains(Trigger::EDGE) && !is_initial {
                     return self.enable_edge_again(core, socket, entry);
@@ -258,8 +258,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Register a socket that this port does not have. If its number has a registration all the same,
-    /// that one's socket was closed.
+    /// Register a socket that this port does not have. If its number has a registration even so, that registration's
+    /// socket was closed.
     pub(super) fn enable_new(
         &self,
         core: &mut Core<B>,
@@ -279,7 +279,7 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Have the socket, or any other descriptor that can be watched, belong to this port.
+    /// Claim the socket, or any other descriptor that can be watched, for this port.
     pub(super) fn claim(&self, socket: u32, is_descriptor: bool) -> Result<(), RegistrationError> {
         self.owner.claim(socket, || match is_descriptor {
             true => self.backend.identify_any(socket),
@@ -303,7 +303,7 @@ impl<B: Backend> Engine<B> {
             .slot(socket)
             .is_some_and(|it| it.armed_filter != filter)
         {
-            // With another filter it begins anew; what began to hold before that is queued.
+            // With another filter it starts again; what began to hold before is queued.
             self.fetch(core);
         }
         let Core { table, queue, .. } = core;
@@ -322,7 +322,7 @@ impl<B: Backend> Engine<B> {
         self.or_enable_new(core, socket, entry, armed)
     }
 
-    /// If the system does not know the socket that is registered, that one is closed, and this is another.
+    /// If the system does not know the registered socket, it was closed, and this is another one.
     fn or_enable_new(
         &self,
         core: &mut Core<B>,
@@ -337,7 +337,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Enable a registration, and publish what is to be watched from now on.
+    /// Enable a registration, and publish what to watch from now on.
     pub(super) fn want(
         &self,
         core: &mut Core<B>,
@@ -362,7 +362,7 @@ impl<B: Backend> Engine<B> {
 
     /// Whether the number stands for the socket that this port registered under it.
     ///
-    /// `is_armed`: the system watches what was registered. That tells descriptors apart that are no sockets.
+    /// `is_armed`: the system still watches what was registered. This distinguishes descriptors that are no sockets.
     pub(super) fn is_same_socket(
         &self,
         socket: u32,

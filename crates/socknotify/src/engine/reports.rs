@@ -12,10 +12,10 @@ pub(crate) fn is_newer(generation: u32, than: u32) -> bool {
 }
 
 impl<B: Backend> Engine<B> {
-    /// Take everything that the backend has to report now, without waiting. The lock stays held.
+    /// Take all present reports of the backend, without waiting. The lock stays held.
     pub(super) fn fetch(&self, core: &mut Core<B>) {
         let mut scratch = core.take_scratch();
-        // A level-triggered socket is reported over and over, after all others had their turn.
+        // A level-triggered socket is reported again and again, after all others.
         let mut left = core.table.len();
         loop {
             let count = self.fetch_into(core, &mut scratch);
@@ -37,18 +37,17 @@ impl<B: Backend> Engine<B> {
             .wait(&self.wanted, memory, &mut [], reports, &Wait::NOW);
         let count = reports.reports.len();
         self.take_reports(core, scratch, began);
-        // A wake-up is meant for a thread that waits; pass it on.
+        // A wake-up is for a waiting thread; pass it on.
         if scratch.reports.woken {
             let _ = self.backend.wake(None);
         }
         count
     }
 
-    /// What the system knew before a packet is queued goes before it. Threads that wait in the backend see
-    /// to that themselves.
+    /// Queue what the system reports before a packet is queued. If a thread waits in the backend, it does that itself.
     ///
-    /// Level-triggered sockets that wait in the queue are reported all the time. Where a whole batch of
-    /// reports is of those, this is enough, and does not go through all of them for each packet.
+    /// Level-triggered sockets that wait in the queue are reported again and again. If a whole batch of reports has
+    /// nothing else, this stops, so that not each packet walks over all of them.
     pub(super) fn fetch_before_packet(&self, core: &mut Core<B>) {
         let is_silent = core.table.len() == 0 && !self.backend.has_packets();
         if is_silent || core.scheduler.is_anyone_polling() {
@@ -65,7 +64,7 @@ impl<B: Backend> Engine<B> {
         core.scratch.push(scratch);
     }
 
-    /// Merge into the notifications at the head of the queue what has become true since they were queued.
+    /// Merge into the notifications at the head of the queue which conditions have become true since they were queued.
     pub(super) fn refresh(&self, core: &mut Core<B>, scratch: &mut Scratch<B>, room: usize) {
         if core.queue.len() == 0 || !core.scheduler.has_place() {
             return;
@@ -89,7 +88,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Notify what holds of these sockets, if they are enabled as they were.
+    /// Notify the conditions that hold for these sockets, if they are still enabled.
     pub(super) fn merge_what_holds(&self, core: &mut Core<B>, scratch: &mut Scratch<B>) {
         let Scratch {
             memory,
@@ -105,7 +104,7 @@ impl<B: Backend> Engine<B> {
                 Readiness::NotReady => continue,
                 Readiness::Unknown => {
                     if interest.mode() == Mode::Kept {
-                        // It is reported once more. If it cannot be armed, it is not in the set.
+                        // This has it reported once more. If it cannot be armed, it is not in the set.
                         let _ = self.backend.arm(interest, false);
                     }
                     continue;
@@ -122,8 +121,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Turn reports into notifications. The thread that has them began to wait when the port had this
-    /// generation. Returns whether any was of a connection that a thread holds.
+    /// Turn reports into notifications. `began` is the port's generation when the thread began to wait. Returns whether a
+    /// report was of a connection that a thread holds.
     pub(super) fn take_reports(
         &self,
         core: &mut Core<B>,

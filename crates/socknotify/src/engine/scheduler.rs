@@ -1,28 +1,27 @@
 //! Places and waiting threads.
 //!
-//! A thread that has dequeued packets holds one of the port's *places*. A thread that comes to wait
+//! A thread that has dequeued packets holds one of the port's *places*. A thread that begins to wait
 //! while a place is free *polls*: it waits in the backend, where the system wakes it when a socket
-//! becomes ready.
-//! One that comes while all places are taken is *parked*; and so is one that the backend wakes when
-//! all places are taken, and one that finds nothing while as many poll as [may](Backend::waiters). Two
-//! rules keep every packet moving:
+//! becomes ready. A thread is *parked* if all places are taken when it begins to wait, or when the backend wakes it,
+//! or if as many threads poll already as [may](Backend::waiters).
+//!
+//! Two rules keep every packet moving:
 //!
 //! 1. While packets wait and a place is free, a waiting thread is on its way to them.
-//! 2. While a thread is parked and a place is free, the backend is listened to: by as many threads as
-//!    places are free, or [may](Backend::waiters) ([`WakePolicy::Eager`]); or by one, which polls or
-//!    watches ([`WakePolicy::Bounded`]).
+//! 2. While a thread is parked and a place is free, other threads wait in the backend: as many as places are free, or
+//!    as [may](Backend::waiters) ([`WakePolicy::Eager`]); or one, which polls or watches ([`WakePolicy::Bounded`]).
 //!
-//! With the second policy one thread *watches* while others run. It sleeps for a short time, over and over, as long
-//! as others come back for more in that time. If nobody has, it asks the backend itself; and if that has nothing and
-//! nobody has come the next time either, it polls.
+//! With the second policy one thread *watches* while others run. It sleeps for a short time, and again as long as
+//! another thread dequeues in that time. If none has, it asks the backend itself. If the backend has nothing, and no
+//! thread dequeues the next time either, it polls.
 //!
-//! Whatever breaks one of them calls [`Scheduler::release`], which names the thread to wake. A thread
-//! that leaves with packets, or leaves for good, calls it too; so wakes follow one another as long as
+//! A change that breaks one of the rules calls [`Scheduler::release`], which names the thread to wake. A thread
+//! that returns with packets, or stops waiting, calls it too. So threads wake one after the other as long as
 //! there is work and a place for it, and one packet does not wake two threads.
 //!
-//! Threads are released last in, first out. Among those that poll the system does that; among the parked
-//! ones the stack does; and between the two, a thread that is back from polling and finds a newer
-//! one that waits, leaves the packet to that one ([`Scheduler::precedence`]).
+//! Threads are released last in, first out. The system does that among the polling threads, the stack among the
+//! parked ones. Between the two, a thread that returns from polling while a newer one waits leaves the packet to
+//! that one ([`Scheduler::precedence`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use super::backend::Backend;
 use super::sync::Condvar;
 use crate::WakePolicy;
 
-/// Where a thread stands in the order of arrival. Higher is newer.
+/// A thread's position in the order of arrival. Higher is newer.
 pub(super) type Arrival = u64;
 
 /// A waiting thread that does not poll.
@@ -57,37 +56,36 @@ pub(super) enum Wake {
 #[derive(Debug)]
 struct Polling {
     arrival: Arrival,
-    /// It began to poll when newer ones did already, and so is woken before them.
+    /// It began to poll after newer ones, and so is woken before them.
     is_ahead: bool,
 }
 
-/// How a thread waits that finds no packet.
+/// How a thread waits if it finds no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// In the backend.
     Poll,
-    /// Parked for no longer than this at a time.
+    /// Parked, for this long at a time.
     Watch(Duration),
     /// Parked.
     Park,
 }
 
-/// What a thread that is awake does about newer ones that wait.
+/// What a thread that is awake does if newer ones wait.
 #[derive(Debug)]
 pub(super) enum Precedence {
     /// It goes first.
     Own,
-    /// It leaves the queue to a newer one, and waits on.
+    /// It leaves the queue to a newer one, and waits again.
     Newer(Wake),
     /// The same, but it does not poll: it would be woken again.
     NewerPolling(Wake),
 }
 
-/// What a packet may take to handle for its thread to be worth waiting for: some times what it takes to wake
-/// another one.
+/// Up to this time per packet it pays to wait for the running thread: a few times what it takes to wake another.
 const QUICK: Duration = Duration::from_micros(15);
 
-/// Of so many calls that take packets, one is timed.
+/// One in this many calls that take packets is timed.
 const SAMPLED: u32 = 8;
 
 /// Who runs, who waits, and who comes next.
@@ -99,7 +97,7 @@ pub(super) struct Scheduler {
     pollers: usize,
     running: usize,
     arrivals: Arrival,
-    /// How often packets were taken, modulo 2^32.
+    /// The number of times that packets were taken, modulo 2^32.
     taken: u32,
     /// One of the parked threads watches.
     is_watched: bool,
@@ -107,11 +105,11 @@ pub(super) struct Scheduler {
     handling: Duration,
     /// Threads that poll, oldest first.
     polling: Vec<Polling>,
-    /// Threads that were parked and have been released, and have not come to look yet.
+    /// Threads that were parked and released, and have not run since.
     released: Vec<Arrival>,
     /// Parked threads, oldest first.
     parked: Vec<Parked>,
-    /// Whether a wake-up of a thread that polls is under way.
+    /// Whether a polling thread is being woken.
     is_wake_due: bool,
     /// Condition variables that nobody waits on.
     idle_parkers: Vec<Arc<Condvar>>,
@@ -158,7 +156,7 @@ impl Scheduler {
         !self.polling.is_empty()
     }
 
-    /// How a thread is to wait that has watched so many times in a row while nobody took anything.
+    /// How a thread waits that has watched this many times in a row while no thread dequeued.
     pub(super) fn way(&self, idle: u32) -> Way {
         if !self.may_poll() {
             return Way::Park;
@@ -172,7 +170,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a thread polls, or watches, or comes to do so.
+    /// Whether a thread polls or watches, or is about to.
     fn is_listened_to(&self) -> bool {
         self.is_anyone_polling() || !self.released.is_empty() || self.is_watched
     }
@@ -186,31 +184,31 @@ impl Scheduler {
         self.is_watched = is_watched;
     }
 
-    /// How often packets were taken: another number when they were taken since.
+    /// A number that changes each time packets are taken.
     pub(super) fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// Packets are taken. True if it is worth knowing how long they take.
+    /// Packets are taken. True if the time to handle them should be measured.
     pub(super) fn on_taken(&mut self) -> bool {
         self.taken = self.taken.wrapping_add(1);
         // The model checker knows no time.
         !cfg!(interleavings) && self.policy != WakePolicy::Eager && self.taken % SAMPLED == 0
     }
 
-    /// A packet took so long to handle.
+    /// A packet took this long to handle.
     pub(super) fn on_handled(&mut self, time: Duration) {
-        // One that took very long does not say more than one that took long.
+        // A very long time counts no more than a long one.
         let time = time.min(QUICK * 8);
         self.handling = (self.handling * 7 + time) / 8;
     }
 
-    /// Whether packets are handled so quickly that to wake a thread for one takes as long.
+    /// Whether handling a packet takes no longer than waking a thread for it.
     fn is_quick(&self) -> bool {
         self.handling <= QUICK
     }
 
-    /// A thread takes a place. It may be one too many, when it comes back from blocking.
+    /// A thread takes a place. It may be one too many, if the thread returns from blocking.
     pub(super) fn take_place(&mut self) {
         self.running += 1;
     }
@@ -220,7 +218,7 @@ impl Scheduler {
         self.running -= 1;
     }
 
-    /// A thread comes to wait.
+    /// A thread begins to wait.
     pub(super) fn arrive(&mut self) -> Arrival {
         self.arrivals += 1;
         self.arrivals
@@ -239,8 +237,8 @@ impl Scheduler {
         self.polling.insert(index, Polling { arrival, is_ahead });
     }
 
-    /// A thread is back from polling. `woken` if it was the wake-up that brought it. Says whether
-    /// it was woken before newer ones that are still there.
+    /// A thread has returned from polling; `woken` if because of the wake-up. Returns whether it was woken before newer
+    /// ones that are still waiting.
     pub(super) fn end_polling(&mut self, arrival: Arrival, woken: bool) -> bool {
         if woken {
             self.is_wake_due = false;
@@ -253,7 +251,7 @@ impl Scheduler {
         thread.is_ahead && index < self.polling.len()
     }
 
-    /// A thread parks, to wait in the parker that it gets.
+    /// A thread parks. It waits in the parker that this returns.
     pub(super) fn park(&mut self, arrival: Arrival) -> Arc<Condvar> {
         let parker = self
             .idle_parkers
@@ -275,14 +273,14 @@ impl Scheduler {
         self.released.contains(&arrival)
     }
 
-    /// A thread that parked gets up, released or not.
+    /// A parked thread continues, released or not.
     pub(super) fn unpark(&mut self, arrival: Arrival, parker: Arc<Condvar>) {
         self.parked.retain(|other| other.arrival != arrival);
         self.released.retain(|&other| other != arrival);
         self.idle_parkers.push(parker);
     }
 
-    /// Release a thread, if one of the two rules asks for it.
+    /// Release a thread, if one of the two rules requires it.
     pub(super) fn release(&mut self, packets: usize) -> Wake {
         let on_the_way = self.on_the_way();
         if packets > on_the_way && self.running + on_the_way < self.places {
@@ -308,8 +306,8 @@ impl Scheduler {
 
     /// Who goes first: the thread that is awake, or a newer one that waits.
     ///
-    /// A packet is only ever handed on towards the newest thread of all. Were it handed on to just any
-    /// newer one, two threads could hand it back and forth past a third.
+    /// A packet is only passed on to the newest thread of all. If it were passed to any newer one, two threads could
+    /// pass it back and forth, past a third.
     pub(super) fn precedence(
         &mut self,
         arrival: Arrival,
@@ -327,7 +325,7 @@ impl Scheduler {
         if self.newest_parked() > newest {
             return Precedence::Newer(self.release_parked());
         }
-        // Where it was not woken ahead of them, the newer ones are on their way with packets as well.
+        // If it was not woken before the newer ones, they are returning with packets too.
         if newest == Some(arrival) || !was_ahead {
             return Precedence::Own;
         }
@@ -350,7 +348,7 @@ impl Scheduler {
         }
     }
 
-    /// Threads that have been woken and have not come to look yet.
+    /// Threads that were woken and have not run since.
     fn on_the_way(&self) -> usize {
         self.released.len() + usize::from(self.is_wake_due)
     }
@@ -365,7 +363,7 @@ impl Scheduler {
         }
     }
 
-    /// Everyone who is parked, to be told that the port is closed.
+    /// All parked threads, to wake because the port is closed.
     pub(super) fn parkers(&self) -> Vec<Arc<Condvar>> {
         self.parked
             .iter()
@@ -384,7 +382,7 @@ mod tests {
         let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
         scheduler.begin_polling(newest);
         let _parker = scheduler.park(parked);
-        // It is the last to begin, and so is woken first.
+        // It is the last to begin, so it is woken first.
         scheduler.begin_polling(oldest);
         let was_ahead = scheduler.end_polling(oldest, false);
         assert!(was_ahead);

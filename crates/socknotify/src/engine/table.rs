@@ -11,7 +11,7 @@ pub(super) enum State {
     /// There is none.
     #[default]
     Vacant,
-    /// There is none any more: it was removed, and not only found to be closed.
+    /// There is none any more: it was removed, rather than found closed.
     Removed,
     /// Registered, with its notifications stopped.
     Disabled,
@@ -21,7 +21,7 @@ pub(super) enum State {
     Removing,
 }
 
-/// Names a notification in the queue. 0 names none.
+/// Identifies a notification in the queue. 0 means none.
 pub(super) type Ticket = u32;
 
 /// What the port knows of one descriptor number.
@@ -30,33 +30,33 @@ pub(super) struct Slot {
     pub(super) key: usize,
     /// When it was enabled last, counted within the port.
     pub(super) generation: u32,
-    /// The generation that the system was told, which comes back with its reports.
+    /// The generation that was armed, which the reports carry.
     pub(super) armed_generation: u32,
     /// The notification of this registration that is in the queue.
     pub(super) ticket: Ticket,
-    /// What that will say.
+    /// The events of that notification.
     pub(super) pending: Events,
-    /// Packets with these bits come instead, one each time that it is armed.
+    /// Packets with these bits come in place of notifications, one each time that it is armed.
     pub(super) interruption: u32,
     pub(super) filter: EventFilter,
     pub(super) trigger: Trigger,
     pub(super) state: State,
     /// How the system watches the socket, if it does.
     pub(super) armed: Option<Mode>,
-    /// What it watches for.
+    /// The filter that it watches with.
     pub(super) armed_filter: EventFilter,
-    /// Changes of the filter that edges outlast.
+    /// Counts changes of the filter that carry edges.
     pub(super) revision: u8,
     /// The port owns the socket.
     pub(super) is_owned: bool,
-    /// It was reported while a thread had the socket, so that one cannot tell whether it was dealt with.
+    /// It was reported while a thread had the socket, so the thread may or may not have handled that.
     pub(super) has_risen: bool,
-    /// More was reported of it than that it is ready. What is left of that may never be reported again.
+    /// The report had more than IN and OUT. What is left of that may never be reported again.
     pub(super) is_exceptional: bool,
 }
 
 impl Slot {
-    /// Events that a notification of this registration may show.
+    /// The events that a notification of this registration can show.
     #[inline]
     pub(super) fn wanted(&self) -> Events {
         self.filter.wanted()
@@ -66,7 +66,7 @@ impl Slot {
         matches!(self.state, State::Enabled | State::Disabled)
     }
 
-    /// Note what was found to hold.
+    /// Record which conditions were found to hold.
     #[inline]
     pub(super) fn note(&mut self, events: Events) {
         let is_plain = (Events::IN | Events::OUT).contains(events);
@@ -79,7 +79,7 @@ impl Slot {
         self.armed_generation == report.generation && self.armed.is_some() && self.is_live()
     }
 
-    /// It is to be armed in this way, as it was enabled last. Returns what the system is to be told.
+    /// Set the mode to arm it with, as it was enabled last. Returns the interest to arm.
     #[inline]
     pub(super) fn arm(&mut self, socket: u32, mode: Mode) -> Interest {
         self.armed = Some(mode);
@@ -89,7 +89,7 @@ impl Slot {
         self.interest(socket, mode)
     }
 
-    /// What the system was told last, or is to be told next.
+    /// The interest that was armed last, or is about to be.
     #[inline]
     pub(super) fn interest(&self, socket: u32, mode: Mode) -> Interest {
         let filter = self.armed_filter;
@@ -112,7 +112,7 @@ impl Table {
         }
     }
 
-    /// How many registrations there are, those that are being removed among them.
+    /// The number of registrations, including those that are being removed.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -134,14 +134,14 @@ impl Table {
         self.slots.entry(socket)
     }
 
-    /// Begin a registration in place of what is over.
+    /// Begin a registration in a slot whose previous one has ended.
     pub(super) fn insert(&mut self, socket: u32, key: usize) -> &mut Slot {
         let slot = self.slots.entry(socket);
         debug_assert!(matches!(slot.state, State::Vacant | State::Removed));
         self.len += 1;
         *slot = Slot {
             key,
-            // What is reported of an earlier registration stays stale.
+            // Reports of earlier registrations stay stale.
             generation: slot.generation,
             armed_generation: slot.armed_generation,
             state: State::Disabled,

@@ -1,8 +1,8 @@
-//! What is to be watched of each socket, published for those who tell the system without a lock.
+//! What to watch each socket for, published for threads that arm sockets without a lock.
 //!
-//! A thread that tells the system of an interest may be late: another one may have changed the interest,
-//! and told the system, in the meantime. So whoever tells the system reads the interest again afterwards
-//! ([`Wanted::follow`]). Whatever the order, what the system was told last was current when it was told.
+//! A thread that arms an interest may be late: another one may have changed the interest meanwhile, and armed that.
+//! So each thread reads the interest again after it has armed it ([`Wanted::follow`]). Whatever the order, the last
+//! interest that the system got was current when it got it.
 
 use std::sync::atomic::Ordering;
 
@@ -16,14 +16,14 @@ pub(crate) struct Wanted {
     interests: SharedPages<AtomicU64>,
 }
 
-/// What came of telling the system.
+/// The result of arming an interest that may change meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Followed {
-    /// The system was told, and answered.
+    /// The system call was made, with this result.
     Told(Result<(), ArmError>),
-    /// Another thread has changed the interest, and sees to it.
+    /// Another thread has changed the interest, and arms it.
     Changed,
-    /// There is none any more.
+    /// The interest was withdrawn.
     Withdrawn,
 }
 
@@ -34,7 +34,7 @@ impl Wanted {
         }
     }
 
-    /// What is to be watched of this socket, if anything.
+    /// What to watch this socket for, if anything.
     #[inline]
     pub(crate) fn get(&self, socket: u32) -> Option<Interest> {
         let word = self.interests.get(socket)?.load(Ordering::Acquire);
@@ -54,10 +54,10 @@ impl Wanted {
         }
     }
 
-    /// Tell the system of an interest, and of the next one for as long as it changes meanwhile.
+    /// Arm an interest, and again as long as it changes meanwhile.
     ///
-    /// If this is withdrawn, the system was or will be told with the engine's lock held, after which it
-    /// knows no such socket to be armed again.
+    /// If it is withdrawn, the thread that holds the engine's lock removes the socket from the system, after which it
+    /// cannot be re-armed.
     #[inline]
     pub(crate) fn follow(
         &self,
@@ -81,7 +81,7 @@ impl Wanted {
         }
     }
 
-    /// Every interest that there is.
+    /// All interests.
     #[cfg_attr(
         not(all(target_os = "linux", not(kqueue_stand_in))),
         allow(dead_code, reason = "not every backend builds anything anew")
