@@ -14,7 +14,7 @@ const PRI: u32 = libc::EPOLLPRI as u32;
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
 #[inline]
 pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
-    // Without RDHUP, a stream that was hung up cannot be told from one that was never connected.
+    // Without RDHUP, a stream that was hung up looks like one that was never connected.
     let mut flags = RDHUP
         | match mode {
             Mode::Once => libc::EPOLLONESHOT as u32,

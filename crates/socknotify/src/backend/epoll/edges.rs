@@ -1,10 +1,9 @@
-//! Edges begin when a registration is enabled.
+//! The beginning of edges, when a registration is enabled.
 //!
-//! The kernel reports a condition that holds already when a socket is put into a set with `EPOLLET`, as if
-//! it had just begun to hold; the contract wants no notification of it. So if something holds, a second set
-//! takes in the same socket and gives up that first report at once: from there on it reports true edges
-//! and nothing else. When the first report comes from the port's set, which is shared by all threads, the
-//! second set tells whether there was an edge behind it.
+//! If a socket is added to a set with `EPOLLET`, the kernel reports a condition that holds already as if it had
+//! just begun to hold. The contract allows no notification of it. So if a condition holds, the socket is also added
+//! to a second set, whose first report is dropped at once: from then on it reports only edges. When the port's set,
+//! which all threads share, first reports the socket, the second set says whether there was an edge.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -36,7 +35,7 @@ struct Entries {
     events: Vec<Event>,
 }
 
-/// How many reports of the second set are taken at once.
+/// How many reports of the second set are fetched at once.
 const BATCH: usize = 64;
 
 impl InitialEdges {
@@ -80,7 +79,7 @@ impl InitialEdges {
             self.remove(&mut entries, interest.socket);
             return armed;
         }
-        // Give up the second set's first report.
+        // Drop the second set's first report.
         self.collect(&mut entries);
         if let Some(initial) = entries.initial.get_mut(&interest.socket) {
             initial.has_risen = false;
@@ -88,23 +87,23 @@ impl InitialEdges {
         Ok(())
     }
 
-    /// Have the second set take in a socket that the port's set has.
+    /// Add a socket that the port's set has to the second set.
     ///
-    /// In this order: what raises an edge goes through the sets that wait for it, the latest first. So whoever
-    /// hears of the edge from the port's set finds that the second one has seen it.
+    /// The order matters. The kernel passes an edge to the sets that watch the socket, the latest first. So a thread that
+    /// gets the edge from the port's set finds it in the second one too.
     fn add(&self, interest: &Interest) -> Result<(), Errno> {
         let flags = conditions::flags(interest.filter(), Mode::Edge);
         let data = Data::of(interest);
         let control = |call| sys::control(&self.set, call, interest.socket, flags, data);
         let delete = || control(libc::EPOLL_CTL_DEL);
         match control(libc::EPOLL_CTL_ADD) {
-            // Something else may have had the number, and live on.
+            // Another socket may have had the number, and live on.
             Err(libc::EEXIST) => delete().and_then(|()| control(libc::EPOLL_CTL_ADD)),
             done => done,
         }
     }
 
-    /// The interest of this number is over.
+    /// The interest of this number has ended.
     pub(super) fn forget(&self, socket: u32) {
         if !self.is_empty() {
             self.remove(&mut self.lock(), socket);
@@ -113,14 +112,14 @@ impl InitialEdges {
 
     fn remove(&self, entries: &mut Entries, socket: u32) {
         if entries.initial.remove(&socket).is_some() {
-            // If it was closed, the set has let go of it.
+            // If it was closed, the set has dropped it.
             let delete = libc::EPOLL_CTL_DEL;
             let _ = sys::control(&self.set, delete, socket, 0, Data::IGNORED);
             self.count.store(entries.initial.len(), Ordering::Release);
         }
     }
 
-    /// Note the edges that the second set has seen.
+    /// Record the edges that the second set has seen.
     fn collect(&self, entries: &mut Entries) {
         let Entries { initial, events } = entries;
         loop {
@@ -137,7 +136,7 @@ impl InitialEdges {
         }
     }
 
-    /// Drop the reports, from the `first` on, that are of nothing but what held already.
+    /// Drop the reports, from the `first` on, that only show what held already.
     pub(super) fn suppress(&self, reports: &mut Reports, first: usize) {
         let is_edge = |report: &Report| Data::from_token(report.token).is(Mode::Edge);
         if !reports.reports[first..].iter().any(is_edge) {

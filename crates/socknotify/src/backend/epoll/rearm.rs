@@ -1,15 +1,14 @@
-//! Arming a batch again.
+//! Re-arming a batch.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Epoll, Memory, conditions, sys};
 use crate::engine::{Followed, Interest, Outcome, Readiness, Rearm, Wanted};
 
-/// Whether one-shot registrations are worth a `poll` before they are armed.
+/// Whether to `poll` one-shot registrations before they are armed.
 ///
-/// If they are ready already, one `poll` finds that for all, and they need not be armed. If data come later,
-/// as they do from clients that wait for their answers, it costs something and finds nothing. So what recent
-/// polls have found decides.
+/// If they are ready already, one `poll` finds that for all, and they need not be armed. If data come later, for instance
+/// from clients that wait for their answers, the `poll` is wasted. So the results of recent polls decide.
 #[derive(Debug)]
 pub(super) struct PollPolicy {
     /// While it is not 0, a batch is polled.
@@ -28,12 +27,12 @@ impl Default for PollPolicy {
 }
 
 impl PollPolicy {
-    /// How many sockets there have to be, if their numbers could stand for others: then one more call for
-    /// each that is ready has to tell.
+    /// The minimum number of sockets, if their numbers could stand for others: then each one that is ready takes another
+    /// call to check.
     const AT_LEAST: usize = 4;
     /// After a poll that found many ready.
     const FULL: u32 = 8;
-    /// While there is no credit, one in so many batches is polled.
+    /// While there is no credit, one in this many batches is polled.
     const TRY: u32 = 32;
 
     fn polls(&self) -> bool {
@@ -46,7 +45,7 @@ impl PollPolicy {
         skipped == Self::TRY
     }
 
-    /// What a poll has found.
+    /// Learn from the result of a poll.
     fn learn(&self, ready: usize, sockets: usize) {
         let credit = match ready * 2 >= sockets {
             true => Self::FULL,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::sys::{self, Errno};
 
-/// How often something is looked after that the kernel does not report.
+/// How often to poll what the kernel does not report.
 const TICK: Duration = Duration::from_millis(10);
 
 /// A timer for an alarm, and for ticks.

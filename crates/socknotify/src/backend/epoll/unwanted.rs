@@ -1,4 +1,4 @@
-//! What the kernel reports though nobody asked, and what it does not report.
+//! Conditions that the kernel reports although nobody wants them, and those that it does not report.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,8 @@ use super::{Data, Epoll, Timer, conditions, sys};
 use crate::engine::{ArmError, Followed, Interest, Mode, Report, Reports, Validity, Wanted};
 
 impl Epoll {
-    /// A report showed nothing that is wanted: hang-ups cannot be masked out. It would come over and over,
-    /// or be the last one; so from here on changes are waited for. False if the number stands for another
-    /// socket than the one that is reported.
+    /// A report showed nothing wanted: hang-ups cannot be masked out. It would be repeated, or be the last one. So from
+    /// here on the socket is watched for changes. False if the number stands for another socket than the reported one.
     pub(super) fn quiet(&self, wanted: &Wanted, interest: &Interest) -> bool {
         if !matches!(interest.mode(), Mode::Once | Mode::Level) {
             return true;
@@ -47,14 +46,14 @@ impl Epoll {
                 && events.intersects(interest.filter().wanted())
             {
                 if interest.mode() == Mode::Level {
-                    // What was waited for has come: it is watched as was asked.
+                    // A wanted condition holds: from now on it is watched as requested.
                     self.follow_late(wanted, &interest);
                 }
                 reports.reports.push(Report {
                     socket,
                     generation: interest.generation(),
                     events,
-                    // It goes by the number alone.
+                    // The poll only knows the number.
                     validity: Validity::Doubtful,
                     token: Data::of(&interest).to_token(),
                 });
@@ -68,8 +67,8 @@ impl Epoll {
     }
 }
 
-/// Unix stream sockets that are watched and not connected. When they connect, the kernel wakes nobody; so
-/// while there are any, they are polled from time to time.
+/// Unix stream sockets that are watched and not connected. When they connect, the kernel reports nothing. So they are
+/// polled from time to time.
 #[derive(Default)]
 pub(super) struct Silent {
     count: AtomicUsize,
