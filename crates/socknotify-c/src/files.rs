@@ -12,8 +12,8 @@ use std::sync::{PoisonError, RwLock};
 
 use socknotify::{Entry, Error, Origin, Overlapped};
 
+use crate::call::{self, entry_point};
 use crate::code::{self, Code};
-use crate::{entry_point, port};
 
 /// What is to be done.
 #[derive(Clone, Copy)]
@@ -79,7 +79,7 @@ unsafe fn begin(
         return Err(code::INVALID_HANDLE);
     }
     overlapped.expose_provenance();
-    let port = self::port(port)?;
+    let port = call::port(port)?;
     // SAFETY: it is not -1, and if it is not open, the port finds out.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     // SAFETY: the caller vouches for it.
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn sn_cancel(port: *mut c_void, overlapped: *const Overlap
     entry_point(|| {
         check(overlapped)?;
         // SAFETY: the caller vouches for it.
-        match unsafe { self::port(port)?.cancel_operation(overlapped) } {
+        match unsafe { call::port(port)?.cancel_operation(overlapped) } {
             true => Ok(()),
             false => Err(code::NOT_FOUND),
         }
@@ -201,7 +201,7 @@ fn metadata(file: c_int) -> io::Result<Metadata> {
 #[unsafe(no_mangle)]
 pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: usize) -> u32 {
     entry_point(|| {
-        drop(self::port(port)?);
+        drop(call::port(port)?);
         let metadata = metadata(file).map_err(|_| code::INVALID_HANDLE)?;
         if !metadata.is_file() {
             return Err(code::INVALID_HANDLE);
@@ -213,7 +213,7 @@ pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: u
         };
         let mut associations = ASSOCIATIONS.write().unwrap_or_else(PoisonError::into_inner);
         // Those of ports that were closed are of no use.
-        associations.retain(|_, it| self::port(ptr::without_provenance_mut(it.port)).is_ok());
+        associations.retain(|_, it| call::port(ptr::without_provenance_mut(it.port)).is_ok());
         associations.insert(file, association);
         Ok(())
     })

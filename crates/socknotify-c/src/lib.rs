@@ -13,6 +13,7 @@
 //! older versions lack.
 #![cfg(unix)]
 
+mod call;
 pub mod caller;
 pub mod code;
 pub mod files;
@@ -23,19 +24,16 @@ mod scratch;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 use socknotify::{CompletionPort, Entry, Error, Operation, RegisterError};
 
+use self::call::{PORTS, entry_point, port};
 use self::caller::{CallerArray, OverlappedEntry, PortState, SockNotifyRegistration};
 use self::code::Code;
-use self::handles::{Handle, Pin, Table};
+use self::handles::Handle;
 use self::scratch::Scratch;
-
-/// Every port of this process.
-static PORTS: Table<CompletionPort> = Table::new();
 
 /// More packets than this are not dequeued at once, whatever the caller's room.
 const MOST_ENTRIES: usize = 1 << 16;
@@ -45,23 +43,6 @@ const UNLIMITED: u32 = u32::MAX;
 
 /// The time-out that never comes: `INFINITE`.
 const INFINITE: u32 = u32::MAX;
-
-/// Run the body of an exported function. A panic ends here.
-fn entry_point(body: impl FnOnce() -> Result<(), Code>) -> u32 {
-    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-        // Dropping it could panic again.
-        std::mem::forget(payload);
-        Err(code::INTERNAL_ERROR)
-    });
-    outcome.err().unwrap_or(code::SUCCESS)
-}
-
-/// The port that a handle stands for. It stays in being while the result does, also when another
-/// thread closes it.
-fn port(handle: *mut c_void) -> Result<Pin<'static, CompletionPort>, Code> {
-    let handle = Handle::from_number(handle.addr()).ok_or(code::INVALID_HANDLE)?;
-    PORTS.pin(handle).ok_or(code::INVALID_HANDLE)
-}
 
 fn timeout(milliseconds: u32) -> Option<Duration> {
     (milliseconds != INFINITE).then(|| Duration::from_millis(milliseconds.into()))

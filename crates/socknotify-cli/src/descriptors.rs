@@ -2,24 +2,7 @@
 
 use std::{fmt, io};
 
-use serde::Serialize;
-
-use crate::system;
-
-/// The limits of this process. `None` stands for no limit.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Limits {
-    /// The limit in force.
-    pub(crate) soft: Option<u64>,
-    /// How far the process may raise it.
-    pub(crate) hard: Option<u64>,
-}
-
-impl Limits {
-    pub(crate) fn read() -> Self {
-        system::limits()
-    }
-}
+use crate::system::{self, Limits};
 
 /// How many descriptors are open now, 0 where the system does not tell.
 pub(crate) fn in_use() -> u64 {
@@ -28,7 +11,7 @@ pub(crate) fn in_use() -> u64 {
 
 /// Raises the soft limit to `needed`, if it is lower.
 pub(crate) fn provide(needed: u64) -> Result<(), Shortage> {
-    let limits = Limits::read();
+    let limits = system::limits();
     if limits.soft.is_none_or(|soft| soft >= needed) {
         return Ok(());
     }
@@ -41,7 +24,7 @@ pub(crate) fn provide(needed: u64) -> Result<(), Shortage> {
 
 /// Raises the soft limit as far as the process may.
 pub(crate) fn raise() {
-    let Limits { soft, hard } = Limits::read();
+    let Limits { soft, hard } = system::limits();
     // Without a limit, or when it may not be raised, it stays as it is: the program runs all the same.
     if let (Some(_), Some(hard)) = (soft, hard) {
         let _ = system::set_limit(hard, Some(hard));
@@ -67,7 +50,7 @@ impl Shortage {
     pub(crate) fn now(needed: u64) -> Self {
         Shortage {
             needed,
-            limits: Limits::read(),
+            limits: system::limits(),
         }
     }
 }

@@ -7,10 +7,10 @@ use serde::Serialize;
 use socknotify::owned::Port;
 use socknotify::{Backend, CompletionPort};
 
-use crate::descriptors::{Limit, Limits};
+use crate::descriptors::Limit;
 use crate::options::OutputOptions;
 use crate::output;
-use crate::system::{self, System};
+use crate::system::{self, Limits, System};
 
 /// Report what this system offers: backends, processors, descriptor limits
 #[derive(clap::Args)]
@@ -86,7 +86,7 @@ impl Diagnosis {
             file_driver: Port::<TcpStream>::new()
                 .ok()
                 .map(|port| port.file_driver().name()),
-            descriptors: Limits::read(),
+            descriptors: system::limits(),
         }
     }
 }

@@ -150,6 +150,7 @@ mod registration;
 mod slots;
 mod sys;
 mod system;
+mod threads;
 #[cfg(windows)]
 mod windows;
 
@@ -158,8 +159,9 @@ pub use entry::{Entry, Events, Origin};
 pub use error::{Error, RegisterError, RegistrationError};
 #[cfg(unix)]
 pub use operations::Overlapped;
-pub use port::{Builder, CompletionPort, Snapshot, WakePolicy, default_concurrency};
+pub use port::{Builder, CompletionPort, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};
+pub use threads::{Snapshot, WakePolicy};
 
 /// The program in the README compiles.
 #[cfg(doctest)]

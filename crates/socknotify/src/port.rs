@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::operations::Raw;
 use crate::sys::AsSocket;
 use crate::system::{Choice, SystemPort};
-use crate::{Backend, Entry, Error, RegisterError, Registration};
+use crate::{Backend, Entry, Error, RegisterError, Registration, Snapshot, WakePolicy};
 
 /// An I/O completion port that reports the state of sockets.
 ///
@@ -440,68 +440,9 @@ impl Builder {
     }
 }
 
-/// When a port wakes a further thread for a socket that becomes ready, while others run.
-///
-/// A posted packet never waits while a place is free and a thread waits, whatever the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WakePolicy {
-    /// At once, as Windows does: a ready socket never waits while a place is free and a thread waits.
-    ///
-    /// Best if answering a request takes much longer than waking a thread.
-    Eager,
-    /// When the running threads do not dequeue within this time, or do not keep up.
-    ///
-    /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do so.
-    /// A thread that dequeues and has no room for all packets wakes another at once. One waiting thread watches the
-    /// running ones: it wakes after each such time, and takes what is ready if no thread has dequeued meanwhile. So a
-    /// socket waits up to twice this time, plus the timer's delay (on Linux 50 µs, unless the thread has another timer
-    /// slack). While nothing is ready and no thread dequeues, the port behaves as with [`Eager`](Self::Eager).
-    ///
-    /// This avoids waking a thread for one or two requests. If a request takes a few microseconds, such as an HTTP
-    /// server's cached answer, to wake a thread costs more than the request.
-    ///
-    /// On Windows timers are as coarse as 16 ms, and so is this. A port on the kernel's own
-    /// `ProcessSocketNotifications` is always eager.
-    Bounded(Duration),
-}
-
-impl WakePolicy {
-    /// [`Bounded`](Self::Bounded) by 200 µs: measured as best for servers that answer in some microseconds.
-    pub const BOUNDED: Self = WakePolicy::Bounded(Duration::from_micros(200));
-}
-
-impl fmt::Display for WakePolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WakePolicy::Eager => f.write_str("eager"),
-            WakePolicy::Bounded(time) => write!(f, "bounded by {time:?}"),
-        }
-    }
-}
-
 /// The concurrency value that a port has when none is given: the available parallelism, at least 1.
 pub fn default_concurrency() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// The state of a port at one moment.
-///
-/// Its values are of one moment, and may be out of date when you read them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// The number of registrations. One whose socket was closed without REMOVE counts until the port notices, when the
-    /// number is registered again or reported. `None` on Windows' own port, which does not say.
-    pub registrations: Option<usize>,
-    /// Packets in the queue. Ready sockets that the kernel has not reported yet are not counted.
-    pub queued: usize,
-    /// Threads that have a place. `None` on Windows' own port, which does not say.
-    pub running: Option<usize>,
-    /// Threads that wait for a packet.
-    pub waiting: usize,
-    /// Whether one of the waiting threads [watches](WakePolicy::Bounded) the running ones.
-    pub is_watched: bool,
 }
 
 /// Lets another event loop watch the port: its descriptor is readable when a dequeue would return a packet, and now and

@@ -6,6 +6,8 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
+use serde::Serialize;
+
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(windows)]
@@ -16,4 +18,13 @@ pub(crate) struct System {
     pub(crate) os: String,
     pub(crate) kernel: String,
     pub(crate) architecture: String,
+}
+
+/// The limits of this process. `None` stands for no limit.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Limits {
+    /// The limit in force.
+    pub(crate) soft: Option<u64>,
+    /// How far the process may raise it.
+    pub(crate) hard: Option<u64>,
 }

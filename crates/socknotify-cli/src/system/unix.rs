@@ -12,8 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::System;
-use crate::descriptors::Limits;
+use super::{Limits, System};
 
 /// Errors that say that no descriptor is left, for this process or for the whole system.
 pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use windows_version::OsVersion;
 
-use super::System;
-use crate::descriptors::Limits;
+use super::{Limits, System};
 
 /// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
 pub(crate) const USED_UP: [i32; 2] = [10024, 4];

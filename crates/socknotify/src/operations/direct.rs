@@ -4,18 +4,13 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use super::file::FileOperation;
-use super::raw::{Request, Settle};
-use super::{Begun, FileDriver, Settled};
+use super::request::{Association, Request};
+use super::{Begun, FileDriver, Settle, Settled};
 use crate::Entry;
 use crate::system::SystemPort;
 
 /// There is none.
 pub(super) const DRIVER: Option<FileDriver> = None;
-
-/// There is nothing that a file and a port have to know of each other.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Association;
 
 /// There is none.
 pub(super) enum Direct {}
@@ -41,15 +36,7 @@ impl Direct {
     ///
     /// Nothing is begun.
     #[allow(unsafe_code, reason = "elsewhere the system has the memory")]
-    pub(super) unsafe fn begin_raw(&self, _key: usize, _: &Request) -> Begun {
-        match *self {}
-    }
-
-    /// # Safety
-    ///
-    /// Nothing is begun.
-    #[allow(unsafe_code, reason = "elsewhere the system has the memory")]
-    pub(super) unsafe fn begin(&self, _key: usize, _: &mut FileOperation) -> Begun {
+    pub(super) unsafe fn begin(&self, _key: usize, _: &Request) -> Begun {
         match *self {}
     }
 

@@ -1,9 +1,6 @@
 //! [`FileDriver`]: what performs operations on files.
 
 use std::fmt;
-use std::io;
-
-use super::direct::{self, Direct};
 
 /// What performs a port's operations on files.
 ///
@@ -45,19 +42,6 @@ impl FileDriver {
             FileDriver::IoUring => "io_uring",
             FileDriver::Overlapped => "overlapped",
             FileDriver::Threads => "threads",
-        }
-    }
-
-    /// Tests whether the driver works here, now.
-    ///
-    /// # Errors
-    ///
-    /// Why it does not work.
-    pub fn probe(self) -> io::Result<()> {
-        match self {
-            FileDriver::Threads => Ok(()),
-            other if direct::DRIVER == Some(other) => Direct::probe(),
-            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
-use super::direct::Association;
+use super::request::{Association, Kind, MOST, Request, Work};
 use super::system;
 use crate::slots::Token;
 
@@ -22,18 +23,12 @@ pub struct PortFile(Arc<Inner>);
 
 struct Inner {
     file: File,
-    #[cfg_attr(not(windows), allow(dead_code, reason = "there it says nothing"))]
     association: Association,
 }
 
 impl PortFile {
     pub(super) fn new(file: File, association: Association) -> Self {
         PortFile(Arc::new(Inner { file, association }))
-    }
-
-    #[cfg(windows)]
-    pub(super) fn association(&self) -> Association {
-        self.0.association
     }
 
     /// Returns the file, unless it has a clone or an operation in progress.
@@ -72,22 +67,14 @@ impl fmt::Display for OperationId {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    SyncAll,
-    SyncData,
-}
-
 /// An operation on a file, for [`Port::begin`](crate::owned::Port::begin).
 #[must_use = "it does nothing until it is begun"]
 pub struct FileOperation {
     pub(super) file: PortFile,
-    pub(super) kind: Kind,
+    kind: Kind,
     pub(super) buffer: Buffer,
-    pub(super) range: Range<usize>,
-    pub(super) offset: u64,
+    range: Range<usize>,
+    offset: u64,
     deadline: Option<Instant>,
 }
 
@@ -156,31 +143,10 @@ impl FileOperation {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
+}
 
-    /// The bytes to read into.
-    pub(super) fn memory_mut(&mut self) -> io::Result<(*mut u8, u32)> {
-        let FileOperation { buffer, range, .. } = self;
-        let bytes = unless_panics(|| buffer.get_mut(range.clone()).ok_or_else(out_of_range))?;
-        Ok((bytes.as_mut_ptr(), bytes.len().min(MOST) as u32))
-    }
-
-    /// The bytes to write.
-    pub(super) fn memory(&self) -> io::Result<(*const u8, u32)> {
-        let FileOperation { buffer, range, .. } = self;
-        let bytes = unless_panics(|| buffer.get(range.clone()).ok_or_else(out_of_range))?;
-        Ok((bytes.as_ptr(), bytes.len().min(MOST) as u32))
-    }
-
-    /// The offset, if a file can be that long. Some systems give larger values other meanings.
-    pub(super) fn checked_offset(&self) -> io::Result<u64> {
-        match i64::try_from(self.offset) {
-            Ok(_) => Ok(self.offset),
-            Err(_) => Err(io::ErrorKind::InvalidInput.into()),
-        }
-    }
-
-    /// Perform it, and wait for it.
-    pub(super) fn perform(&mut self) -> io::Result<usize> {
+impl Work for FileOperation {
+    fn request(&mut self) -> io::Result<Request> {
         let FileOperation {
             file,
             kind,
@@ -189,36 +155,40 @@ impl FileOperation {
             offset,
             ..
         } = self;
-        let attempt = || match kind {
-            Kind::Read => {
-                let bytes = buffer.get_mut(range.clone()).ok_or_else(out_of_range)?;
-                system::read_at(file, bytes, *offset)
-            }
-            Kind::Write => {
-                let bytes = buffer.get(range.clone()).ok_or_else(out_of_range)?;
-                system::write_at(file, bytes, *offset)
-            }
-            Kind::SyncAll => file.sync_all().map(|()| 0),
-            Kind::SyncData => file.sync_data().map(|()| 0),
+        // Some systems give larger values other meanings.
+        if i64::try_from(*offset).is_err() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (memory, length) = match kind {
+            Kind::Read => unless_panics(|| {
+                let bytes = buffer.get_mut(range.clone())?;
+                Some((bytes.as_mut_ptr(), bytes.len()))
+            })?,
+            Kind::Write => unless_panics(|| {
+                let bytes = buffer.get(range.clone())?;
+                Some((bytes.as_ptr().cast_mut(), bytes.len()))
+            })?,
+            Kind::SyncAll | Kind::SyncData => (ptr::null_mut(), 0),
         };
-        unless_panics(attempt)
+        Ok(Request {
+            file: system::raw(&file.0.file),
+            association: file.0.association,
+            kind: *kind,
+            memory,
+            length: length.min(MOST as usize) as u32,
+            offset: *offset,
+        })
     }
 }
 
-/// How many bytes are transferred at once, at the most.
-const MOST: usize = 1 << 30;
-
-/// The owner of a buffer may panic.
-fn unless_panics<R>(attempt: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-    let outcome = catch_unwind(AssertUnwindSafe(attempt));
-    outcome.unwrap_or_else(|_| Err(io::Error::other("the buffer panicked")))
-}
-
-fn out_of_range() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the buffer does not have this range",
-    )
+/// The bytes of a range. The owner of a buffer may panic.
+fn unless_panics<R>(bytes: impl FnOnce() -> Option<R>) -> io::Result<R> {
+    let outcome = catch_unwind(AssertUnwindSafe(bytes));
+    let outcome = outcome.map_err(|_| io::Error::other("the buffer panicked"))?;
+    outcome.ok_or_else(|| {
+        let reason = "the buffer does not have this range";
+        io::Error::new(io::ErrorKind::InvalidInput, reason)
+    })
 }
 
 impl fmt::Debug for FileOperation {

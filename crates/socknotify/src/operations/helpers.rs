@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::lock::lock;
 use crate::sys::Process;
 
 /// How many threads there are at the most, if nothing else is asked for. They sleep most of the time.
@@ -64,13 +65,9 @@ struct GateState {
 pub(super) struct Entered<'a>(&'a Gate);
 
 impl Gate {
-    fn lock(&self) -> MutexGuard<'_, GateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// `None` if it is closed.
     pub(super) fn enter(&self) -> Option<Entered<'_>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         (!state.closed).then(|| {
             state.inside += 1;
             Entered(self)
@@ -79,7 +76,7 @@ impl Gate {
 
     /// Let nobody in any more, and wait until nobody is inside.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.closed = true;
         while state.inside > 0 {
             state = self
@@ -92,7 +89,7 @@ impl Gate {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.0.lock().inside -= 1;
+        lock(&self.0.state).inside -= 1;
         self.0.left.notify_all();
     }
 }
@@ -124,7 +121,7 @@ impl Helpers {
         if !shared.process.is_this() {
             return false;
         }
-        let mut state = shared.lock();
+        let mut state = lock(&shared.state);
         if state.closed {
             return false;
         }
@@ -150,7 +147,7 @@ impl Helpers {
     /// How many threads there are.
     pub(crate) fn threads(&self) -> usize {
         match self.0.process.is_this() {
-            true => self.0.lock().threads,
+            true => lock(&self.0.state).threads,
             false => 0,
         }
     }
@@ -160,7 +157,7 @@ impl Helpers {
         if !self.0.process.is_this() {
             return;
         }
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.closed = true;
         let queue = std::mem::take(&mut state.queue);
         drop(state);
@@ -171,13 +168,9 @@ impl Helpers {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What a helper thread does.
     fn serve(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
@@ -186,7 +179,7 @@ impl Shared {
                     Job::Run(work) => work(),
                     Job::Perform(of, key) => of.perform(key),
                 }));
-                state = self.lock();
+                state = lock(&self.state);
                 continue;
             }
             state.idle += 1;

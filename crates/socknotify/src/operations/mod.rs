@@ -28,9 +28,13 @@ mod buffer;
 mod direct;
 mod driver;
 mod file;
+mod flights;
 mod helpers;
 #[cfg(unix)]
+mod port;
+#[cfg(unix)]
 mod raw;
+mod request;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;
@@ -41,12 +45,13 @@ use std::io;
 pub use self::buffer::Buffer;
 pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
+pub(crate) use self::flights::Reason;
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
 #[cfg(unix)]
 pub use self::raw::Overlapped;
 #[cfg(unix)]
 pub(crate) use self::raw::Raw;
-pub(crate) use self::table::{Operations, Reason};
+pub(crate) use self::table::Operations;
 
 /// What has become of an operation that the system was to begin.
 enum Begun {
@@ -62,4 +67,11 @@ enum Settled {
     Done(io::Result<usize>),
     /// It was cancelled, by whomever, or interrupted.
     Cancelled,
+}
+
+/// Makes packets of the system's completions.
+#[cfg(unix)]
+trait Settle: Send + Sync {
+    /// `None` if it was begun again.
+    fn settle(&self, key: usize, settled: Settled) -> Option<crate::Entry>;
 }

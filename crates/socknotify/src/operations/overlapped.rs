@@ -11,7 +11,7 @@ use std::io;
 use std::os::windows::io::AsRawHandle;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -22,17 +22,14 @@ use windows_sys::Win32::Foundation::{
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
-use super::file::{FileOperation, Kind};
+use super::request::{Association, Kind, Request};
 use super::{Begun, FileDriver, Settled};
 use crate::Entry;
+use crate::lock::lock;
 use crate::system::SystemPort;
 
 /// What this does.
 pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
-
-/// With which port a file is associated, if with any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Association(Option<u64>);
 
 /// A port whose packets are those of the kernel's.
 pub(super) struct Direct {
@@ -79,44 +76,31 @@ impl Direct {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Flights> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// `CreateIoCompletionPort` — Have the operations on a file complete on the port, if it was opened for that.
     pub(super) fn associate(&self, file: &File) -> Association {
         let associated = self.port.associate(file.as_raw_handle(), self.key);
-        Association(associated.ok().map(|()| self.id))
+        associated.ok().map(|()| self.id)
     }
 
     /// Begin an operation.
     ///
     /// # Safety
     ///
-    /// The operation's file and buffer stay as they are, and nobody touches the buffer, until its completion
+    /// The request's file and memory stay as they are, and nobody touches the memory, until its completion
     /// came out, or [`close`](Self::close) has returned.
-    pub(super) unsafe fn begin(&self, key: usize, operation: &mut FileOperation) -> Begun {
-        if operation.file.association() != Association(Some(self.id)) {
+    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
+        let &Request {
+            file: handle,
+            association,
+            kind,
+            memory,
+            length,
+            offset,
+        } = request;
+        if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
             return Begun::Refused;
         }
-        let handle = operation.file.as_raw_handle();
-        let offset = match operation.checked_offset() {
-            Ok(offset) => offset,
-            Err(error) => return Begun::Over(Err(error)),
-        };
-        let kind = operation.kind;
-        let (memory, length) = match kind {
-            Kind::Read => match operation.memory_mut() {
-                Ok(memory) => memory,
-                Err(error) => return Begun::Over(Err(error)),
-            },
-            Kind::Write => match operation.memory() {
-                Ok((memory, length)) => (memory.cast_mut(), length),
-                Err(error) => return Begun::Over(Err(error)),
-            },
-            Kind::SyncAll | Kind::SyncData => return Begun::Refused,
-        };
-        let mut flights = self.lock();
+        let mut flights = lock(&self.flights);
         let overlapped = flights.take_spare(offset);
         // It is known before its packet can come.
         flights.keys.insert(overlapped.addr(), key);
@@ -153,14 +137,14 @@ impl Direct {
 
     /// `CancelIoEx` — Have an operation end early, if that is possible still.
     pub(super) fn cancel(&self, key: usize) {
-        if let Some(flight) = self.lock().pending.get(&key) {
+        if let Some(flight) = lock(&self.flights).pending.get(&key) {
             flight.cancel();
         }
     }
 
     /// Of which operation a packet is, and what it says.
     pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
-        let mut flights = self.lock();
+        let mut flights = lock(&self.flights);
         let key = *flights.keys.get(&entry.overlapped)?;
         let (status, count) = flights.pending.get(&key)?.status();
         if status == STATUS_PENDING {
@@ -182,11 +166,11 @@ impl Direct {
 
     /// Wait until the kernel is done with all that was begun.
     pub(super) fn close(&self) {
-        let flights = self.lock();
+        let flights = lock(&self.flights);
         flights.pending.values().for_each(Flight::cancel);
         drop(flights);
         loop {
-            let flights = self.lock();
+            let flights = lock(&self.flights);
             let is_pending = |flight: &Flight| flight.status().0 == STATUS_PENDING;
             if !flights.pending.values().any(is_pending) {
                 return;

@@ -1,8 +1,14 @@
 //! Files on Unix.
 
+#![allow(unsafe_code, reason = "files are known here by number")]
+
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt};
+
+pub(super) use std::os::fd::RawFd as RawFile;
 
 /// Whether this is a file, of which an operation ends by itself.
 pub(super) fn check(file: &File) -> io::Result<()> {
@@ -12,6 +18,26 @@ pub(super) fn check(file: &File) -> io::Result<()> {
         // What `pread` says of a pipe.
         false => Err(io::Error::from_raw_os_error(libc::ESPIPE)),
     }
+}
+
+/// What the system calls a file.
+pub(super) fn raw(file: &File) -> RawFile {
+    file.as_raw_fd()
+}
+
+/// The file that the system calls so.
+///
+/// # Safety
+///
+/// It is open, and stays so.
+pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
+    // SAFETY: by the promise. It is not closed.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(file) })
+}
+
+/// What an operation completes with that nobody has the memory for.
+pub(super) fn out_of_memory() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOMEM)
 }
 
 /// What an operation that was cancelled completes with.

@@ -13,17 +13,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
-use super::file::{FileOperation, Kind};
-use super::raw::{Request, Settle};
-use super::{Begun, FileDriver, Settled};
+use super::request::{Association, Kind, Request};
+use super::{Begun, FileDriver, Settle, Settled};
 use crate::backend::Completions;
+use crate::lock::lock;
 use crate::system::SystemPort;
 use crate::{Entry, Origin};
 
@@ -41,10 +41,6 @@ const IGNORED: u64 = u64::MAX;
 
 /// How often the kernel may lack memory, in a row, before it is taken to be out of it.
 const ATTEMPTS: usize = 1000;
-
-/// There is nothing that a file and a port have to know of each other.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Association;
 
 /// A ring.
 pub(super) struct Direct {
@@ -75,10 +71,6 @@ struct Submission {
     backlog: VecDeque<squeue::Entry>,
     /// The kernel takes no more.
     is_broken: bool,
-}
-
-fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Direct {
@@ -135,29 +127,16 @@ impl Direct {
 
     /// Any file will do.
     pub(super) fn associate(&self, _file: &File) -> Association {
-        Association
+        None
     }
 
     /// Put an operation into the ring, for the next [`flush`](Self::flush).
     ///
     /// # Safety
     ///
-    /// The operation's file and buffer stay as they are, and nobody touches the buffer, until its completion
+    /// The request's file and memory stay as they are, and nobody touches the memory, until its completion
     /// came out, or [`close`](Self::close) has returned.
-    pub(super) unsafe fn begin(&self, key: usize, operation: &mut FileOperation) -> Begun {
-        match Request::of(operation) {
-            // SAFETY: the promise is the same.
-            Ok(request) => unsafe { self.begin_raw(key, &request) },
-            Err(error) => Begun::Over(Err(error)),
-        }
-    }
-
-    /// The same.
-    ///
-    /// # Safety
-    ///
-    /// As for [`begin`](Self::begin).
-    pub(super) unsafe fn begin_raw(&self, key: usize, request: &Request) -> Begun {
+    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
         let entry = entry(request);
         let mut submission = lock(&self.submission);
         if submission.is_broken {
@@ -321,6 +300,7 @@ fn entry(request: &Request) -> squeue::Entry {
         memory,
         length,
         offset,
+        ..
     } = request;
     let fd = Fd(file);
     match kind {

@@ -4,11 +4,14 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::null;
 
+pub(super) use std::os::windows::io::RawHandle as RawFile;
+
 use windows_sys::Win32::Foundation::{
-    ERROR_HANDLE_EOF, ERROR_INVALID_FUNCTION, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING,
+    ERROR_HANDLE_EOF, ERROR_INVALID_FUNCTION, ERROR_IO_PENDING, ERROR_NOT_ENOUGH_MEMORY,
     ERROR_OPERATION_ABORTED, HANDLE,
 };
 use windows_sys::Win32::Storage::FileSystem::{FILE_TYPE_DISK, GetFileType, ReadFile, WriteFile};
@@ -22,6 +25,26 @@ pub(super) fn check(file: &File) -> io::Result<()> {
         FILE_TYPE_DISK => Ok(()),
         _ => Err(failure(ERROR_INVALID_FUNCTION)),
     }
+}
+
+/// What the system calls a file.
+pub(super) fn raw(file: &File) -> RawFile {
+    file.as_raw_handle()
+}
+
+/// The file that the system calls so.
+///
+/// # Safety
+///
+/// It is open, and stays so.
+pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
+    // SAFETY: by the promise. It is not closed.
+    ManuallyDrop::new(unsafe { File::from_raw_handle(file) })
+}
+
+/// What an operation completes with that nobody has the memory for.
+pub(super) fn out_of_memory() -> io::Error {
+    failure(ERROR_NOT_ENOUGH_MEMORY)
 }
 
 /// What an operation that was cancelled completes with.
@@ -42,7 +65,7 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
             ReadFile(
                 handle,
                 bytes.as_mut_ptr(),
-                length(bytes.len()),
+                bytes.len() as u32,
                 count,
                 overlapped,
             )
@@ -59,17 +82,12 @@ pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usi
             WriteFile(
                 handle,
                 bytes.as_ptr(),
-                length(bytes.len()),
+                bytes.len() as u32,
                 count,
                 overlapped,
             )
         }
     })
-}
-
-/// How much is transferred at once, at the most.
-fn length(bytes: usize) -> u32 {
-    bytes.min(1 << 30) as u32
 }
 
 /// Begin an operation, and wait until it is over, whether the handle is for overlapped operations or not.
@@ -78,10 +96,6 @@ fn wait(
     offset: u64,
     begin: impl FnOnce(*mut u32, *mut OVERLAPPED) -> i32,
 ) -> io::Result<usize> {
-    // What is negative has a meaning of its own.
-    if offset > i64::MAX as u64 {
-        return Err(failure(ERROR_INVALID_PARAMETER));
-    }
     // SAFETY: it is a new event, without a name.
     let event = unsafe { CreateEventW(null(), 1, 0, null()) };
     if event.is_null() {

@@ -18,3 +18,8 @@ pub use unix::{BorrowedSocket, OwnedSocket};
 pub(crate) use windows::*;
 #[cfg(windows)]
 pub use windows::{BorrowedSocket, OwnedSocket};
+
+/// The Win32 code for what the system calls by this number. Where it is none, `ERROR_GEN_FAILURE`.
+pub(crate) const fn code(number: i32) -> u32 {
+    if cfg!(windows) { number as u32 } else { 31 }
+}

@@ -17,11 +17,6 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::WouldBlock
 }
 
-/// The Win32 code for what the system calls by this number: it is one.
-pub(crate) const fn code(number: i32) -> u32 {
-    number as u32
-}
-
 /// What is wrong with what has no number. The system has one code for that and for what is no socket.
 pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotASocket;
 

@@ -21,11 +21,6 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
-/// The Win32 code for what the system calls by this number: `ERROR_GEN_FAILURE`.
-pub(crate) const fn code(_number: i32) -> u32 {
-    31
-}
-
 /// What is wrong with what has no number.
 pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotOpen;
 

@@ -1,0 +1,263 @@
+//! [`Flights`]: operations in progress, and what performs them: the system itself, or helper threads.
+
+#![allow(
+    unsafe_code,
+    reason = "the system has the memory of operations that are here"
+)]
+
+use std::io;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use super::direct::Direct;
+use super::helpers::{Gate, Helpers, Perform};
+use super::request::{Request, Work};
+use super::{Begun, Settled, system};
+use crate::Error;
+use crate::slots::{Slots, Token};
+use crate::sys::Process;
+use crate::system::SystemPort;
+
+/// The operations of a port, each in a slot from its beginning until it is [finished](Self::finish).
+///
+/// `O` is an operation, and `N` what its owner notes with it.
+pub(super) struct Flights<O, N> {
+    pub(super) slots: Slots<Flight<O, N>>,
+    pub(super) port: SystemPort,
+    pub(super) helpers: Helpers,
+    /// The system itself, if it performs them; from the first operation on.
+    direct: OnceLock<Option<Arc<Direct>>>,
+    process: Process,
+    /// Locked for reading while an operation begins.
+    closed: RwLock<bool>,
+    /// The threads that perform and settle operations.
+    pub(super) gate: Gate,
+}
+
+pub(super) struct Flight<O, N> {
+    /// Not here while a helper thread works on it.
+    pub(super) operation: Option<O>,
+    pub(super) stage: Stage,
+    pub(super) note: N,
+}
+
+#[derive(Default)]
+pub(super) enum Stage {
+    /// No thread has begun it.
+    #[default]
+    Queued,
+    Running,
+    /// The system performs it, and may have been asked to cancel it.
+    Direct(Option<Reason>),
+    Done(io::Result<usize>),
+    Cancelled(Reason),
+}
+
+/// Why an operation is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Asked,
+    Deadline,
+}
+
+impl Stage {
+    fn is_over(&self) -> bool {
+        matches!(self, Stage::Done(_) | Stage::Cancelled(_))
+    }
+
+    /// The result of what is over, and whether it was cancelled.
+    pub(super) fn into_result(self) -> Option<(io::Result<usize>, bool)> {
+        match self {
+            Stage::Done(result) => Some((result, false)),
+            Stage::Cancelled(Reason::Asked) => Some((Err(system::cancelled()), true)),
+            Stage::Cancelled(Reason::Deadline) => Some((Err(io::ErrorKind::TimedOut.into()), true)),
+            _ => None,
+        }
+    }
+}
+
+impl<O, N: Default> Default for Flight<O, N> {
+    fn default() -> Self {
+        Flight {
+            operation: None,
+            stage: Stage::Queued,
+            note: N::default(),
+        }
+    }
+}
+
+impl<O: Work, N: Default> Flights<O, N> {
+    pub(super) fn new(port: SystemPort, helpers: Helpers) -> Self {
+        Flights {
+            slots: Slots::new(),
+            port,
+            helpers,
+            direct: OnceLock::new(),
+            process: Process::this(),
+            closed: RwLock::new(false),
+            gate: Gate::default(),
+        }
+    }
+
+    /// Whether this is the process of the port.
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// Keep it open for as long as an operation begins.
+    pub(super) fn open(&self) -> Result<RwLockReadGuard<'_, bool>, Error> {
+        if !self.is_here() {
+            return Err(Error::OtherProcess);
+        }
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        match *closed {
+            true => Err(Error::Closed),
+            false => Ok(closed),
+        }
+    }
+
+    /// The system, if it performs operations by itself. It is opened now.
+    pub(super) fn direct(&self, open: impl FnOnce() -> io::Result<Arc<Direct>>) -> Option<&Direct> {
+        self.direct.get_or_init(|| open().ok()).as_deref()
+    }
+
+    /// The system, if it was opened.
+    #[inline]
+    pub(super) fn opened(&self) -> Option<&Direct> {
+        self.direct.get()?.as_deref()
+    }
+
+    /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over; `None` if
+    /// neither takes it.
+    pub(super) fn start(
+        &self,
+        token: Token,
+        direct: Option<&Direct>,
+        perform: impl FnOnce() -> Option<Arc<dyn Perform>>,
+    ) -> Option<bool> {
+        let key = self.slots.key(token);
+        if let (Some(direct), Some(mut flight)) = (direct, self.slots.get(token)) {
+            let begun = match flight.operation.as_mut()?.request() {
+                // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
+                // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its memory:
+                // what borrows it for the system is the pointer in the request.
+                Ok(request) => unsafe { direct.begin(key, &request) },
+                Err(error) => Begun::Over(Err(error)),
+            };
+            match begun {
+                Begun::UnderWay => {
+                    flight.stage = Stage::Direct(None);
+                    return Some(false);
+                }
+                Begun::Over(result) => {
+                    flight.stage = Stage::Done(result);
+                    return Some(true);
+                }
+                Begun::Refused => {}
+            }
+        }
+        self.helpers.perform(perform()?, key).then_some(false)
+    }
+
+    /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself, and
+    /// it is to be [restarted](Self::restart).
+    pub(super) fn settle(&self, key: usize, settled: Settled) -> Option<bool> {
+        let mut flight = self.slots.get_by_key(key)?;
+        let Stage::Direct(cancelled) = flight.stage else {
+            return None;
+        };
+        flight.stage = match (settled, cancelled) {
+            (Settled::Done(result), _) => Stage::Done(result),
+            (Settled::Cancelled, Some(reason)) => Stage::Cancelled(reason),
+            (Settled::Cancelled, None) => return Some(false),
+        };
+        Some(true)
+    }
+
+    /// Start an operation again that the system has cancelled by itself. True if nothing takes it, so that it is over.
+    #[cold]
+    pub(super) fn restart(&self, key: usize, start: impl FnOnce(Token) -> Option<bool>) -> bool {
+        let (Ok(_open), Some((token, mut flight))) = (self.open(), self.slots.named(key)) else {
+            return false;
+        };
+        if !matches!(flight.stage, Stage::Direct(_)) {
+            return false;
+        }
+        flight.stage = Stage::Queued;
+        drop(flight);
+        start(token).unwrap_or_else(|| {
+            if let Some(mut flight) = self.slots.get(token) {
+                flight.stage = Stage::Done(Err(system::out_of_memory()));
+            }
+            true
+        })
+    }
+
+    /// Cancel an operation. Returns whether it is over; `None` if there is no such operation, or it was over before. One
+    /// that the system performs is cancelled by the next flush.
+    pub(super) fn cancel(&self, token: Token, reason: Reason) -> Option<bool> {
+        if !self.is_here() {
+            return None;
+        }
+        let mut flight = self.slots.get(token)?;
+        match flight.stage {
+            Stage::Done(_) | Stage::Cancelled(_) => return None,
+            // It ends by itself.
+            Stage::Running => {}
+            Stage::Direct(cancelled) => {
+                flight.stage = Stage::Direct(cancelled.or(Some(reason)));
+                if let Some(direct) = self.opened() {
+                    direct.cancel(self.slots.key(token));
+                }
+            }
+            Stage::Queued => flight.stage = Stage::Cancelled(reason),
+        }
+        Some(flight.stage.is_over())
+    }
+
+    /// Perform an operation, in a helper thread, unless it was cancelled.
+    pub(super) fn perform(&self, key: usize, done: impl FnOnce()) {
+        let Some(_entered) = self.gate.enter() else {
+            return;
+        };
+        let begun = self.slots.get_by_key(key).and_then(|mut flight| {
+            matches!(flight.stage, Stage::Queued).then(|| {
+                flight.stage = Stage::Running;
+                flight.operation.take()
+            })?
+        });
+        let Some(mut operation) = begun else {
+            return;
+        };
+        // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
+        let perform = |request: Request| unsafe { request.perform() };
+        let result = operation.request().and_then(perform);
+        if let Some(mut flight) = self.slots.get_by_key(key) {
+            flight.operation = Some(operation);
+            flight.stage = Stage::Done(result);
+        }
+        done();
+    }
+
+    /// Remove an operation that is over.
+    pub(super) fn finish(&self, key: usize) -> Option<(Token, Flight<O, N>)> {
+        let (token, flight) = self.slots.named(key)?;
+        if !flight.stage.is_over() {
+            return None;
+        }
+        drop(flight);
+        Some((token, self.slots.remove(token)?))
+    }
+
+    /// Begin nothing more, and wait for the operations that the system or a helper thread performs. Returns those left.
+    pub(super) fn close(&self) -> Vec<Token> {
+        if !self.is_here() {
+            return Vec::new();
+        }
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        if let Some(direct) = self.opened() {
+            direct.close();
+        }
+        self.gate.close();
+        self.slots.iter_named().map(|(token, _)| token).collect()
+    }
+}

@@ -1,0 +1,146 @@
+//! [`CompletionPort`]: operations on files.
+
+#![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
+
+use super::raw::Overlapped;
+use super::request::{Kind, MOST, Request};
+use super::system;
+use crate::{CompletionPort, Error};
+
+/// Only on Unix. On Windows `ReadFile` and `WriteFile` do the same on a file that is
+/// [associated](https://learn.microsoft.com/windows/win32/fileio/createiocompletionport) with the port.
+impl CompletionPort {
+    /// `ReadFile` — Begins to read from a file into memory, at the offset in `overlapped`. When the operation is
+    /// complete, a packet is queued with this key, the number of bytes, and the address of `overlapped`.
+    /// [`Overlapped::result`] says whether it has succeeded.
+    ///
+    /// Any number can be in progress, and they complete in any order. On Linux the kernel performs them, unless that is
+    /// forbidden; otherwise helper threads do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] and [`Error::OtherProcess`]; [`Error::InvalidParameter`] if the length is over 1 GiB, or the
+    /// offset beyond the end of any file; [`Error::OutOfMemory`]; [`Error::Os`] if the descriptor is no file: an
+    /// operation on a pipe could take for ever. After an error no packet comes.
+    ///
+    /// # Safety
+    ///
+    /// Until its packet was dequeued, or [`close`](Self::close) has returned:
+    ///
+    /// - `memory` must be valid for that many bytes, and nobody else may read or write them;
+    /// - `overlapped` must be valid, nobody may write to it, and it must not be used for a second operation;
+    /// - the descriptor must stay open, and stand for the same file.
+    ///
+    /// This also holds after a call that timed out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::fs::File;
+    /// use socknotify::{CompletionPort, Overlapped};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("socknotify-raw-doc-{}", std::process::id()));
+    /// # std::fs::write(&path, "0123456789")?;
+    /// # let file = File::open(&path)?;
+    /// let port = CompletionPort::new()?;
+    /// let mut memory = [0; 4];
+    /// let mut overlapped = Overlapped::new(3);
+    /// let address = &raw mut overlapped;
+    /// // SAFETY: all three stay valid until the packet was dequeued.
+    /// unsafe { port.read_at(&file, &raw mut memory, 7, address)? };
+    ///
+    /// let entry = port.dequeue_one(None)?;
+    /// assert_eq!((entry.completion_key, entry.overlapped), (7, address.addr()));
+    /// assert_eq!(overlapped.result()?, 4);
+    /// assert_eq!(&memory, b"3456");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ReadFile")]
+    #[doc(alias = "pread")]
+    pub unsafe fn read_at<F: AsFd>(
+        &self,
+        file: F,
+        memory: *mut [u8],
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        // SAFETY: the promise is the same.
+        unsafe { self.begin(Kind::Read, &file, memory, completion_key, overlapped) }
+    }
+
+    /// `WriteFile` — Begins to write memory to a file, as [`read_at`](Self::read_at) reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    ///
+    /// # Safety
+    ///
+    /// As [`read_at`](Self::read_at), except that others may read the memory meanwhile.
+    #[doc(alias = "WriteFile")]
+    #[doc(alias = "pwrite")]
+    pub unsafe fn write_at<F: AsFd>(
+        &self,
+        file: F,
+        memory: *const [u8],
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        let memory = memory.cast_mut();
+        // SAFETY: the promise is the same, and what is written is only read.
+        unsafe { self.begin(Kind::Write, &file, memory, completion_key, overlapped) }
+    }
+
+    /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or with
+    /// its result. Returns false if it is not in progress on this port.
+    ///
+    /// # Safety
+    ///
+    /// `overlapped` can be read.
+    #[doc(alias = "CancelIoEx")]
+    pub unsafe fn cancel_operation(&self, overlapped: *const Overlapped) -> bool {
+        // SAFETY: by the promise.
+        let key = unsafe { (*overlapped).internal_high.load(Ordering::Relaxed) };
+        self.raw().cancel(key, overlapped)
+    }
+
+    unsafe fn begin<F: AsFd>(
+        &self,
+        kind: Kind,
+        file: &F,
+        memory: *mut [u8],
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        // SAFETY: by the promise.
+        let offset = unsafe { (*overlapped).offset() };
+        let length = u32::try_from(memory.len()).ok();
+        let is_possible = i64::try_from(offset).is_ok();
+        let Some(length) = length.filter(|&length| length <= MOST && is_possible) else {
+            return Err(Error::InvalidParameter);
+        };
+        let file = file.as_fd().as_raw_fd();
+        let request = Request {
+            file,
+            association: None,
+            kind,
+            memory: memory.cast(),
+            length,
+            offset,
+        };
+        request.with_file(system::check).map_err(os_error)?;
+        // SAFETY: by the promise.
+        unsafe { self.raw().begin(request, completion_key, overlapped) }
+    }
+}
+
+fn os_error(error: io::Error) -> Error {
+    Error::Os(error.raw_os_error().unwrap_or(libc::EINVAL))
+}

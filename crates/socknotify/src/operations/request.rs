@@ -1,0 +1,81 @@
+//! [`Request`]: an operation on a file, as it is passed to the system.
+
+#![allow(unsafe_code, reason = "memory that belongs to the operation")]
+
+use std::fs::File;
+use std::io;
+use std::slice;
+
+use super::system::{self, RawFile};
+
+/// How many bytes are transferred at once, at the most.
+pub(super) const MOST: u32 = 1 << 30;
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    SyncAll,
+    SyncData,
+}
+
+/// With which port a file is associated, where the system has to know it.
+pub(super) type Association = Option<u64>;
+
+/// An operation, as it is passed to the system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) file: RawFile,
+    #[cfg_attr(not(windows), allow(dead_code, reason = "only there it has a value"))]
+    pub(super) association: Association,
+    pub(super) kind: Kind,
+    pub(super) memory: *mut u8,
+    pub(super) length: u32,
+    pub(super) offset: u64,
+}
+
+// SAFETY: who makes one promises that its memory is nobody else's until the operation is over.
+unsafe impl Send for Request {}
+
+impl Request {
+    pub(super) fn with_file<R>(&self, work: impl FnOnce(&File) -> R) -> R {
+        // SAFETY: the file is open, and not closed here.
+        let file = unsafe { system::borrow(self.file) };
+        work(&file)
+    }
+
+    /// Perform it, and wait for it.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid, and nobody else uses it meanwhile.
+    pub(super) unsafe fn perform(&self) -> io::Result<usize> {
+        let length = self.length as usize;
+        self.with_file(|file| match self.kind {
+            Kind::Read => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts_mut(self.memory, length) };
+                system::read_at(file, bytes, self.offset)
+            }
+            Kind::Write => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts(self.memory, length) };
+                system::write_at(file, bytes, self.offset)
+            }
+            Kind::SyncAll => file.sync_all().map(|()| 0),
+            Kind::SyncData => file.sync_data().map(|()| 0),
+        })
+    }
+}
+
+/// What can be made a request of.
+pub(super) trait Work {
+    fn request(&mut self) -> io::Result<Request>;
+}
+
+impl Work for Request {
+    fn request(&mut self) -> io::Result<Request> {
+        Ok(*self)
+    }
+}
