@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::{
-    EXAMPLES, Language, PACKAGE, has, make, prefix, private_libraries, run, scratch, with_library,
-};
+use crate::install::{EXAMPLES, PACKAGE, has, make, prefix, run, scratch, with_library};
+#[cfg(not(target_vendor = "apple"))]
+use crate::install::{Language, private_libraries};
 
 /// Whether shared libraries are those of macOS, in which each name begins with an underscore.
 const IS_APPLE: bool = cfg!(target_vendor = "apple");
