@@ -281,6 +281,27 @@ fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
+fn d3_an_own_shutdown_for_sending_is_no_hangup(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    for kind in Kind::streams() {
+        for trigger in EVERY {
+            let pair = kind.pair()?;
+            let filter = EventFilter::IN | EventFilter::HANGUP;
+            port.enable(&pair.ours, KEY, filter, trigger)?;
+            pair.ours.shutdown(Shutdown::Write)?;
+            wait_readiness(&pair.theirs, PollFlags::IN);
+            expect_nothing(&port);
+            // Receiving goes on.
+            (&pair.theirs).write_all(b"more")?;
+            expect(&port, &[(KEY, Events::IN)]);
+            port.register(Registration::remove(&pair.ours))?;
+            assert!(drain_port(&port).len() <= 2);
+        }
+    }
+    Ok(())
+}
+
+#[for_every_backend]
 fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::tcp() {

@@ -12,12 +12,11 @@ use socknotify::{Backend, EventFilter};
 
 #[cfg(unix)]
 use crate::TestPort;
-use crate::support::{PATIENCE, counted};
+use crate::support::{PATIENCE, SHORT, counted};
 #[cfg(unix)]
 use crate::support::{asleep, this_thread, voluntary_switches};
 use crate::{connect, next, nothing, owning_port, ready};
 
-const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(3600);
 
 #[for_every_backend]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socknotify::owned::{Event, Held, Interest};
 use socknotify::{Backend, Error, EventFilter};
 
-use crate::support::{PATIENCE, uninterrupted};
+use crate::support::{PATIENCE, SHORT, uninterrupted};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -291,7 +291,7 @@ fn draining_under_full_load_loses_nothing(backend: Backend) -> io::Result<()> {
         while served.load(Ordering::Relaxed) < 10 * CONNECTIONS {
             thread::yield_now();
         }
-        port.drain(Duration::from_millis(200));
+        port.drain(10 * SHORT);
         for thread in threads {
             thread.join().expect("no panic");
         }

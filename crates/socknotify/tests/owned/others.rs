@@ -388,6 +388,7 @@ fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     port.arm(connection, EventFilter::IN);
+    nothing(&mut worker);
     assert!(!is_readable(&port, Duration::ZERO)?);
     for _ in 0..3 {
         peer.write_all(b"x")?;

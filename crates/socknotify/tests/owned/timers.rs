@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use socknotify::Backend;
 use socknotify::owned::{Event, Interest, Port, TimerId};
 
-use crate::support::{port_with, rounds, wait_until};
+use crate::support::{SHORT, port_with, rounds, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port};
 
 const LONG: Duration = Duration::from_secs(3600);
-const SHORT: Duration = Duration::from_millis(20);
 
 #[track_caller]
 fn message(worker: &mut TestWorker) -> u64 {

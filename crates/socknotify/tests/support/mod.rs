@@ -40,6 +40,9 @@ pub(crate) use self::threads::{CloseAtEnd, Gate, wait_for_waiting, wait_until};
 /// How long something may take that has to come. Nothing waits this long unless it is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(emulated) { 300 } else { 30 });
 
+/// A time that passes soon, and is long beside the system's own delays.
+pub(crate) const SHORT: Duration = Duration::from_millis(if cfg!(emulated) { 200 } else { 20 });
+
 /// How long to look for something that must not come, where nothing tells that it would be there.
 pub(crate) const GLANCE: Duration = Duration::from_millis(30);
 
