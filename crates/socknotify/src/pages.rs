@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 const PAGE: usize = 256;
 
-/// Values by index. A page of them comes into being with the first value in it, and stays.
+/// Values by index. A page is allocated for its first value, and stays.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
     pages: Vec<Option<Box<[T; PAGE]>>>,
@@ -39,7 +39,7 @@ impl<T: Default> Pages<T> {
         &mut page[index % PAGE]
     }
 
-    /// Every value of every page that there is, with its index.
+    /// The values of all pages, with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let pages = self.pages.iter().enumerate();
         let pages = pages.filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)));
@@ -53,8 +53,8 @@ impl<T: Default> Pages<T> {
 /// How many values the first page of [`SharedPages`] has.
 const FIRST: usize = 64;
 
-/// The same, to be read without a lock while it grows: each page is twice as long as the one before, and
-/// stays where it is.
+/// The same, for reading without a lock while it grows: each page is twice as long as the one before, and never
+/// moves.
 #[derive(Debug)]
 pub(crate) struct SharedPages<T> {
     pages: [OnceLock<Box<[T]>>; 27],
@@ -91,7 +91,7 @@ impl<T: Default> SharedPages<T> {
         &values[place]
     }
 
-    /// Every value that there is, with its index.
+    /// All values, with their indices.
     #[allow(dead_code, reason = "not every backend builds anything anew")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let pages = self.pages.iter().enumerate();

@@ -4,14 +4,13 @@
 //! is odd while there is a value, and different for each. A [`Token`] is an index with such a generation.
 //! A token or a [key](Slots::key) of a value that was removed finds nothing, whatever has the index now.
 //!
-//! A key is a token in one `usize`, which can travel as a completion key. With 64 bits it holds all of
-//! the token. With 32 bits it holds 20 bits of the index, so that there are about a million slots, and
-//! the lowest 12 bits of the generation: a stale key finds the value of its index that comes 2048 values
-//! after its own, or a multiple of that. A key need not outlive its value for longer than a packet takes
-//! to be handled, and tokens are always compared as a whole.
+//! A key is a token in one `usize`, for use as a completion key. With 64 bits it holds the whole token. With 32 bits it
+//! holds 20 bits of the index, so that there are about a million slots, and the lowest 12 bits of the generation: a stale
+//! key finds the value that comes 2048 values after its own under its index, or a multiple of that. A key outlives its
+//! value only until its packet is handled, and tokens are always compared as a whole.
 //!
-//! The generation in a key is mixed with a number that is random for each table, so that keys that
-//! others have chosen, such as small numbers and addresses, find nothing either.
+//! The generation in a key is mixed with a random number per table, so that keys that others have chosen, such as small
+//! numbers and addresses, find nothing either.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Deref, DerefMut};
@@ -33,7 +32,7 @@ pub(crate) const fn index_of(key: usize) -> u32 {
     (key & INDEX_MASK) as u32
 }
 
-/// Names a value, from its insertion to its removal.
+/// Identifies a value, from its insertion to its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token {
     pub(crate) index: u32,
@@ -78,12 +77,12 @@ impl<V> Slot<V> {
     }
 }
 
-/// A value in its slot, which stays locked meanwhile.
+/// A value in its locked slot.
 #[derive(Debug)]
 pub(crate) struct Occupied<'a, V>(MutexGuard<'a, Content<V>>);
 
 impl<V> Occupied<'_, V> {
-    /// What names it, with the index that it was found by.
+    /// Its token, with the index that it was found by.
     pub(crate) fn token(&self, index: u32) -> Token {
         Token {
             index,
@@ -179,7 +178,7 @@ impl<V: Default> Slots<V> {
         content.is_occupied().then_some(Occupied(content))
     }
 
-    /// Remove the value that a token names. From here on the token names nothing.
+    /// Remove the value that a token names. After that the token names nothing.
     pub(crate) fn remove(&self, token: Token) -> Option<V> {
         let content = self.get(token)?;
         self.vacate(token.index, content)

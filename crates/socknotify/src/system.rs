@@ -1,4 +1,4 @@
-//! What a port is beneath, and the one place that picks it.
+//! The port of this system, and the one place that picks it.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 #[cfg(windows)]
 pub(crate) use crate::windows::{Ahead, SystemPort};
 
-/// Connections that the system accepts ahead: here it does not.
+/// Connections that the system accepts in advance: not on this system.
 #[cfg(unix)]
 pub(crate) enum Ahead {}
 
@@ -51,11 +51,11 @@ impl Ahead {
 }
 
 impl Backend {
-    /// Try whether the backend works here, now.
+    /// Tests whether the backend works here, now.
     ///
     /// # Errors
     ///
-    /// What keeps it from working.
+    /// Why it does not work.
     ///
     /// # Examples
     ///
@@ -71,7 +71,7 @@ impl Backend {
         self.open(1, WakePolicy::default()).map(drop)
     }
 
-    /// A port on this backend, with so many places.
+    /// A port on this backend, with this many places.
     pub(crate) fn open(self, concurrency: usize, policy: WakePolicy) -> Result<SystemPort, Error> {
         Ok(match self {
             #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
@@ -88,7 +88,7 @@ impl Backend {
     }
 }
 
-/// A backend and why it was taken.
+/// A backend, and why it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub(crate) backend: Backend,

@@ -1,4 +1,4 @@
-//! Ways to hear of ready sockets, side by side, and their names.
+//! The kernels' readiness interfaces, side by side, and their names.
 
 #[cfg(windows)]
 mod afd;

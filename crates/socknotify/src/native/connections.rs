@@ -1,13 +1,12 @@
 //! The connections that a native port owns.
 //!
-//! The kernel knows a registration by its completion key, and what it has said about one may come out
-//! when the connection is closed and its index is another's. So a key has the generation of its index in
-//! it, and what is found here is found by the whole key. Keys of shared sockets and of packets that were
-//! posted are not found, and pass.
+//! The kernel identifies a registration by its completion key. Its notification may be dequeued after the connection
+//! was closed and its index belongs to another. So a key contains the generation of its index, and lookups here use the
+//! whole key. Keys of shared sockets and of posted packets are not found, and pass.
 //!
-//! Nor does the kernel know of interruptions. One is a packet of ours, under the connection's key. From
-//! its posting to its coming out, what the kernel says of the connection is dropped. The registration is
-//! left enabled, and what comes of it when the connection is armed again may be of before that.
+//! The kernel knows no interruptions either. An interruption is a posted packet with the connection's key. From its
+//! posting to its dequeuing, the kernel's notifications of the connection are dropped. The registration stays
+//! enabled, so a notification after the connection was armed again may be older than that.
 
 use std::collections::HashSet;
 use std::mem;
@@ -23,7 +22,7 @@ pub(super) type Key = usize;
 pub(super) struct Connections {
     /// By the index in the key.
     entries: Vec<Connection>,
-    /// The keys whose REMOVE has not come out.
+    /// The keys whose REMOVE was not dequeued yet.
     leaving: HashSet<Key>,
 }
 
@@ -35,7 +34,7 @@ struct Connection {
     state: State,
     /// An interruption has left the registration enabled.
     left: bool,
-    /// What to say in place of events, one bit each time that it is armed.
+    /// What to report in place of events, one bit each time that it is armed.
     interruption: u32,
 }
 
@@ -45,14 +44,14 @@ enum State {
     #[default]
     Held,
     Armed,
-    /// A packet that says this is on its way.
+    /// A packet with this value is in the queue.
     Interrupted(u32),
 }
 
 /// How a connection is armed.
 pub(super) enum Arming {
     Register(Key),
-    /// By a packet that says this.
+    /// By posting a packet with this value.
     Post(Key, u32),
 }
 
@@ -60,12 +59,12 @@ pub(super) enum Arming {
 pub(super) enum Verdict {
     Deliver(Entry),
     Drop,
-    /// It says nothing that is asked for, but its registration is disabled.
+    /// It shows nothing wanted, but its registration is disabled.
     ArmAgain(Key, RawSocket, EventFilter),
 }
 
 impl Connections {
-    /// The key is this socket's now.
+    /// The key belongs to this socket now.
     pub(super) fn adopt(&mut self, key: Key, socket: RawSocket) {
         let index = index_of(key) as usize;
         if index >= self.entries.len() {
@@ -88,18 +87,18 @@ impl Connections {
             .filter(|entry| entry.socket == Some(socket))
     }
 
-    /// The key is nobody's. False if it was not this socket's.
+    /// The key belongs to nothing now. False if it did not belong to this socket.
     pub(super) fn release(&mut self, key: Key, socket: RawSocket) -> bool {
         let entry = self.get(key, socket);
         entry.is_some_and(|entry| entry.socket.take().is_some())
     }
 
-    /// REMOVE is about to be asked for.
+    /// The kernel is about to be asked for REMOVE.
     pub(super) fn leave(&mut self, key: Key) {
         self.leaving.insert(key);
     }
 
-    /// Whether REMOVE has not come out yet.
+    /// Whether REMOVE was not dequeued yet.
     pub(super) fn is_leaving(&self, key: Key) -> bool {
         self.leaving.contains(&key)
     }
@@ -139,9 +138,9 @@ impl Connections {
         }
     }
 
-    /// Have a connection come out and say this, which is one bit. A key if a packet has to be posted.
+    /// Have a connection reported with this value, which is one bit. Returns a key if a packet has to be posted.
     ///
-    /// `insist`: if it is not armed, or is on its way for another reason, it says so when it is armed the next time.
+    /// `insist`: if it is not armed, or its packet is queued for another reason, it is reported when it is armed next.
     pub(super) fn interrupt(
         &mut self,
         key: Key,
@@ -166,7 +165,7 @@ impl Connections {
         }
     }
 
-    /// Take a connection that is armed. Its registration is left enabled. False if it is not armed.
+    /// Take an armed connection. Its registration stays enabled. False if it is not armed.
     pub(super) fn halt(&mut self, key: Key, socket: RawSocket) -> bool {
         match self.get(key, socket) {
             Some(entry) if matches!(entry.state, State::Armed) => {
@@ -185,16 +184,16 @@ impl Connections {
         }
     }
 
-    /// A packet has come out of the port. Of one that may be of before the connection was armed, it is
-    /// asked whether something holds.
+    /// A packet was dequeued. If it may be older than the arming of the connection, the socket is
+    /// polled.
     pub(super) fn judge(
         &mut self,
         packet: Entry,
         holds: impl FnOnce(RawSocket, EventFilter) -> bool,
     ) -> Verdict {
         let key = packet.completion_key;
-        // The kernel's have an overlapped value of 0, and so have interruptions. This one was posted, or
-        // has come out before.
+        // The kernel's packets have an overlapped value of 0, and so have interruptions. This one was posted, or
+        // dequeued before.
         if packet.overlapped != 0 {
             return Verdict::Deliver(packet);
         }
@@ -227,7 +226,7 @@ impl Connections {
         Verdict::Deliver(Entry::new(key, says, 0))
     }
 
-    /// A connection could not be armed again: it comes out with an error.
+    /// A connection could not be armed again: it is reported with an error.
     pub(super) fn fail(&mut self, key: Key) -> Option<Entry> {
         let entry = self.by_key(key)?;
         entry.state = State::Held;
@@ -260,7 +259,7 @@ mod tests {
         assert!(matches!(armed, Ok(Arming::Register(it)) if it == key));
     }
 
-    /// What is handed out when the kernel says this.
+    /// What is delivered if the kernel reports this.
     fn says(connections: &mut Connections, key: Key, says: u32) -> Option<Entry> {
         match connections.judge(Entry::new(key, says, 0), |_, _| true) {
             Verdict::Deliver(entry) => Some(entry),
@@ -292,7 +291,7 @@ mod tests {
         assert_eq!(index_of(new), index_of(old));
         connections.adopt(new, SOCKET);
         arm(&mut connections, new, EventFilter::IN);
-        // It is stale, which shows where it is delivered.
+        // It is stale, which is detected at delivery.
         let stale = Entry::new(old, IN, 0);
         assert_eq!(says(&mut connections, old, IN), Some(stale));
         assert!(!connections.release(old, SOCKET));
@@ -390,7 +389,7 @@ mod tests {
             verdict,
             Verdict::ArmAgain(again, SOCKET, EventFilter::OUT) if again == key
         ));
-        // If that fails, it comes out with an error.
+        // If that fails, it is reported with an error.
         let failed = Entry::new(key, Events::ERR.bits(), 0);
         assert_eq!(connections.fail(key), Some(failed));
         assert_eq!(says(&mut connections, key, IN), None);

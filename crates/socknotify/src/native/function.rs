@@ -1,4 +1,4 @@
-//! The one function that native ports are made of, and what has to be true of it.
+//! The function that native ports use, and checks of its types.
 
 use std::mem;
 use std::ptr::null_mut;
@@ -11,8 +11,8 @@ use windows_sys::Win32::System::LibraryLoader::{
     GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
 };
 
-/// `ProcessSocketNotifications`, which only new systems have. A program that is to start on others has
-/// to find it by itself.
+/// `ProcessSocketNotifications`, which only new systems have. To start on others, a program has to look it up at run
+/// time.
 pub(super) type Function = unsafe extern "system" fn(
     HANDLE,
     u32,
@@ -27,7 +27,7 @@ pub(super) type Function = unsafe extern "system" fn(
 pub(super) fn find() -> Option<Function> {
     static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
-        // The first hands it on to the second.
+        // The first forwards it to the second.
         let libraries = [c"ws2_32.dll", c"mswsock.dll"];
         libraries.into_iter().find_map(|library| {
             // SAFETY: the names are strings that end. The libraries are the system's, and stay loaded;
@@ -49,7 +49,7 @@ pub(super) fn find() -> Option<Function> {
     })
 }
 
-/// The names and layouts of the published document, as `windows-sys` has them.
+/// The names and layouts of the Windows interface, compared with `windows-sys`.
 const _: () = {
     use std::mem::offset_of;
 

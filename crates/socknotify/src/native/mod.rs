@@ -1,8 +1,7 @@
 //! Windows from build 20348: the kernel's own port, and its `ProcessSocketNotifications`.
 //!
-//! The queue, the places and the order of the threads are the kernel's, and so are the registrations.
-//! What is added here: a port that can be closed while threads use it, times that are met to the
-//! millisecond and never early, errors with names, and [`connections`].
+//! The kernel has the queue, the places, the order of threads and the registrations. This module adds closing while
+//! threads use the port, waits that end within a millisecond and never early, named errors, and [`connections`].
 
 #![allow(unsafe_code, reason = "the system's function, and handles")]
 
@@ -33,12 +32,12 @@ use crate::{
     Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
 };
 
-/// A completion port that is the kernel's from top to bottom.
+/// A completion port of the kernel, which also has the registrations.
 pub(crate) struct Native {
     function: Function,
     concurrency: usize,
-    /// Whoever uses the port holds this for reading, also while it waits. So none can use a handle that
-    /// was closed, and has become another's.
+    /// A thread that uses the port holds this for reading, also while it waits. So no thread can use a handle that
+    /// was closed and whose value is another's.
     open: RwLock<Option<Open>>,
     closed: AtomicBool,
     waiting: AtomicUsize,
@@ -48,7 +47,7 @@ pub(crate) struct Native {
 }
 
 struct Open {
-    // In this order they go: the timer posts to the port.
+    // They are dropped in this order: the timer posts to the port.
     alarm: Mutex<Option<Alarm>>,
     port: KernelPort,
 }
@@ -125,7 +124,7 @@ impl Native {
         outcome
     }
 
-    /// Say what is wrong with entries as far as it shows, and list the others for the kernel.
+    /// Refuse entries that are invalid in themselves, and list the others for the kernel.
     fn check(&self, open: &Open, registrations: &mut [Registration<'_>], memory: &mut Memory) {
         for (index, registration) in registrations.iter_mut().enumerate() {
             registration.result = match registration.is_extension() {
@@ -161,7 +160,7 @@ impl Native {
         }
     }
 
-    /// The key to arm a connection with, unless it comes out at once.
+    /// The key to arm a connection with, unless it is reported at once.
     fn arm(
         &self,
         open: &Open,
@@ -237,7 +236,7 @@ impl Native {
                     if self.is_closed() {
                         return Err(Error::Closed);
                     }
-                    // There may be something behind what was dropped.
+                    // There may be more packets behind the dropped ones.
                     is_over = false;
                 }
                 WAIT_TIMEOUT => {}
@@ -275,8 +274,8 @@ impl Native {
             true => null_mut(),
             false => batch.as_mut_ptr(),
         };
-        // SAFETY: the arrays are as long as it says, and there for the call. What it says that it has
-        // written, it has.
+        // SAFETY: the arrays have these lengths, and live for the call. The kernel has written as many packets as it
+        // says.
         unsafe {
             let status = (self.function)(
                 open.port.handle(),
@@ -290,7 +289,7 @@ impl Native {
             if status == ERROR_SUCCESS {
                 packets.set_len(count as usize);
             }
-            // The document's words for a time that is over are two.
+            // There are two codes for a timeout.
             match status {
                 ERROR_TIMEOUT => WAIT_TIMEOUT,
                 status => status,
@@ -298,7 +297,7 @@ impl Native {
         }
     }
 
-    /// Note what has become of the batch.
+    /// Store the results of the batch.
     fn settle(&self, registrations: &mut [Registration<'_>], memory: &mut Memory, status: u32) {
         let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
         for (&index, entry) in memory.places.iter().zip(&memory.batch) {
@@ -314,7 +313,7 @@ impl Native {
         memory.batch.clear();
     }
 
-    /// Hand out the packets that are still of interest.
+    /// Deliver the packets that are still of interest.
     fn deliver(&self, open: &Open, entries: &mut [Entry], memory: &mut Memory) -> usize {
         let packets = memory.packets.iter().filter(|packet| !is_release(packet));
         let packets = packets.map(|packet| {
@@ -371,8 +370,8 @@ impl Native {
         Ok(())
     }
 
-    /// Queue an empty packet with this entry's key, the same every time, when the time is over. The
-    /// latest time counts.
+    /// Queue an empty packet with this entry's key, the same every time, after this time. The latest call replaces
+    /// earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let open = self.enter()?;
         let mut alarm = open.alarm.lock().unwrap_or_else(PoisonError::into_inner);
@@ -394,8 +393,8 @@ impl Native {
             .map_err(|error| codes::error(&error))
     }
 
-    /// Register a socket under this key, for nothing but errors. Until it is armed, what comes of those
-    /// is dropped.
+    /// Register a socket under this key, for errors only. Until it is armed, their notifications are
+    /// dropped.
     pub(crate) fn adopt(
         &self,
         socket: RawSocket,
@@ -419,8 +418,8 @@ impl Native {
         outcome
     }
 
-    /// End the registration of a connection that is not armed, without a notification. The kernel need
-    /// not be told if it is closed next.
+    /// End the registration of a connection that is not armed, without a notification. If it is closed next, no call is
+    /// needed.
     pub(crate) fn release(&self, socket: RawSocket, key: Key, stays_open: bool) {
         let was_there = self.connections().release(key, socket);
         if !was_there || !stays_open {
@@ -444,8 +443,8 @@ impl Native {
         memory.give_back();
     }
 
-    /// Wait until REMOVE has come out, on this thread or on another: only then can the socket be
-    /// registered again.
+    /// Wait until this thread or another has dequeued REMOVE. Only then can the socket be registered
+    /// again.
     fn await_removal(&self, open: &Open, key: Key, memory: &mut Memory) {
         const ROOM: usize = 64;
         let mut others = Vec::new();
@@ -460,7 +459,7 @@ impl Native {
             for packet in &mut packets {
                 if packet.lpCompletionKey == key {
                     let entry = Entry::new(key, packet.dwNumberOfBytesTransferred, 0);
-                    // Nothing but REMOVE is of interest, and that to nobody else.
+                    // Only REMOVE is of interest, and only to this thread.
                     self.connections().judge(entry, holds);
                 } else {
                     others.push(packet);
@@ -474,7 +473,7 @@ impl Native {
         }
     }
 
-    /// Have a connection come out and say this, as [`Connections::interrupt`] has it.
+    /// Have a connection reported with this value, as in [`Connections::interrupt`].
     pub(crate) fn interrupt(&self, socket: RawSocket, key: Key, reason: u32, insist: bool) -> bool {
         let Ok(open) = self.enter() else { return false };
         let to_post = self.connections().interrupt(key, socket, reason, insist);
@@ -491,7 +490,7 @@ impl Native {
         self.connections().halt(key, socket)
     }
 
-    /// Close the port when nobody uses it any more. Those who wait in it are released, one by the other.
+    /// Close the port when no thread uses it any more. Waiting threads are released; each one releases the next.
     pub(crate) fn close(&self) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
@@ -504,7 +503,7 @@ impl Native {
 
     /// Release a thread that waits in the port, which is closed.
     fn release_waiter(open: &Open) {
-        // Without memory for a packet, those who wait are released by what comes.
+        // If there is no memory for a packet, other packets release the waiting threads.
         let _ = open.port.post(0, 0, (&raw const RELEASE).addr());
     }
 
@@ -523,14 +522,14 @@ impl Native {
     }
 }
 
-/// Whether a packet is there to release a thread. No other points to this place.
+/// Whether a packet only releases a thread. No other packet points to this place.
 fn is_release(packet: &OVERLAPPED_ENTRY) -> bool {
     packet.lpOverlapped.addr() == (&raw const RELEASE).addr()
 }
 
 static RELEASE: u8 = 0;
 
-/// What a thread needs for a call, kept from one to the next.
+/// A thread's memory for calls, kept from one to the next.
 #[derive(Default)]
 struct Memory {
     batch: Vec<SOCK_NOTIFY_REGISTRATION>,
@@ -574,7 +573,7 @@ fn holds(socket: RawSocket, filter: EventFilter) -> bool {
     if filter.contains(EventFilter::OUT) {
         wanted |= POLLWRNORM;
     }
-    // What is hung up or in error is said in any case.
+    // A hang-up or an error is always reported.
     let mut asked = WSAPOLLFD {
         fd: socket as SOCKET,
         events: wanted,

@@ -1,7 +1,7 @@
-//! What a socket is called here: the one place that knows which families of systems there are.
+//! Names and numbers of sockets, on each family of systems.
 //!
-//! Public signatures speak of [`AsSocket`], [`RawSocket`] and [`BorrowedSocket`]. The engine and the
-//! backends know sockets by small dense *numbers*, and this is where the one becomes the other.
+//! Public signatures use [`AsSocket`], [`RawSocket`] and [`BorrowedSocket`]. The engine and the
+//! backends use small dense *numbers*, and this module converts between them.
 
 mod owners;
 #[cfg(unix)]

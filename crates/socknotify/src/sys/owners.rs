@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::RegistrationError;
 use crate::pages::Pages;
 
-/// The port that a descriptor number was registered with, in the lowest bits, and above it as much of the
-/// identity of the socket that it stood for then as there is room for. 0 for nobody.
+/// The port that a descriptor number was registered with, in the lowest bits; above it, as much of the socket's
+/// identity as fits. 0 means no port.
 type Entry = u64;
 
 const PORT_BITS: u32 = 24;
@@ -28,7 +28,7 @@ fn port_of(entry: Entry) -> u32 {
 
 struct Owners {
     entries: Mutex<Pages<Entry>>,
-    /// What this process has inherited, which stays as it is.
+    /// The inherited table, which does not change.
     _inherited: *mut Owners,
 }
 
@@ -38,8 +38,8 @@ static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
 /// The table that a forked child has inherited, and does not use.
 static INHERITED: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
 
-/// A leaf in the order of locks: whoever holds it takes no other, but those that a backend needs to tell
-/// what a socket is.
+/// The last in the order of locks: a thread that holds it takes no other, except those that a backend needs to identify
+/// a socket.
 fn lock() -> MutexGuard<'static, Pages<Entry>> {
     let mut owners = OWNERS.load(Ordering::Acquire);
     if owners.is_null() {
@@ -63,7 +63,7 @@ fn lock() -> MutexGuard<'static, Pages<Entry>> {
     entries.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In a forked child, nothing is owned: what the parent's table says is left behind.
+/// In a forked child nothing is owned: the parent's table is not used.
 #[cfg(unix)]
 pub(super) fn forget_all() {
     let inherited = OWNERS.swap(null_mut(), Ordering::AcqRel);
@@ -90,8 +90,8 @@ impl Owner {
     ///
     /// An owner of another socket that had the same number lost it when that socket was closed.
     ///
-    /// `identify` tells what socket it is. No other claim comes between: or else one of a socket that was
-    /// closed meanwhile could take the number from the next one.
+    /// `identify` returns the socket's identity. No other claim may come in between. Otherwise a claim for a socket that
+    /// was closed meanwhile could take the number from the next one.
     pub(crate) fn claim(
         &self,
         socket: u32,
@@ -121,7 +121,7 @@ impl Owner {
         lock().get(socket).is_some_and(is_descriptor)
     }
 
-    /// Give up the number, if it is this port's still.
+    /// Release the number, if this port still owns it.
     pub(crate) fn release(&self, socket: u32) {
         if let Some(entry) = lock().get_mut(socket) {
             if port_of(*entry) == self.0 {

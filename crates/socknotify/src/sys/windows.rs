@@ -17,12 +17,12 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::WouldBlock
 }
 
-/// What is wrong with what has no number. The system has one code for that and for what is no socket.
+/// The error for a value without a number. The system has the same code for a handle that is no socket.
 pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotASocket;
 
 /// The number that a socket is known by. `None` if there can be no such socket.
 ///
-/// Of a handle 32 bits count, and of these the lowest two do not.
+/// A handle has 32 significant bits, of which the lowest two are 0.
 pub(crate) fn number(raw: RawSocket) -> Option<u32> {
     let handle = u32::try_from(raw).ok()?;
     (handle % 4 == 0).then_some(handle / 4)
@@ -33,7 +33,7 @@ pub(crate) fn handle(number: u32) -> *mut std::ffi::c_void {
     std::ptr::without_provenance_mut(number as usize * 4)
 }
 
-/// The process that something was made in. There is no other that could have it.
+/// The process that made a value. On Windows there are no forked children.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process;
 

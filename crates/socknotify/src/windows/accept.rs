@@ -1,4 +1,4 @@
-//! Connections that the kernel accepts before anybody asks for them.
+//! Connections that the kernel accepts in advance.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,9 +21,9 @@ use windows_sys::Win32::System::Threading::{
 use super::SystemPort;
 use crate::sys::{BorrowedSocket, OwnedSocket};
 
-/// `AcceptEx` — A listener for which the kernel accepts ahead. Each accept that ends is a packet of the port.
+/// `AcceptEx` — A listener for which the kernel accepts in advance. Each completed accept is a packet of the port.
 pub(crate) struct Ahead {
-    /// Whoever has the socket keeps it open until this is dropped.
+    /// The owner of the socket keeps it open until this is dropped.
     listener: SOCKET,
     domain: Domain,
     accept_ex: AcceptEx,
@@ -46,9 +46,9 @@ type AcceptEx = unsafe extern "system" fn(
 
 #[derive(Default)]
 struct Accepts {
-    /// The kernel has these.
+    /// Posted to the kernel.
     pending: Vec<*mut Accept>,
-    /// These have ended, and their packets were taken.
+    /// Completed, with their packets dequeued.
     ended: VecDeque<Box<Accept>>,
 }
 
@@ -56,10 +56,10 @@ struct Accepts {
 // the lock.
 unsafe impl Send for Accepts {}
 
-/// What the kernel wants for one address.
+/// The size of an address that the kernel requires.
 const ADDRESS: usize = size_of::<SOCKADDR_STORAGE>() + 16;
 
-/// An accept, and the socket that is to be the connection. It stays where it is until it has ended.
+/// An accept, and the socket for the connection. It is not moved until it has completed.
 #[repr(C)]
 struct Accept {
     overlapped: OVERLAPPED,
@@ -68,8 +68,8 @@ struct Accept {
 }
 
 impl Ahead {
-    /// Have the accepts of a listener end in the port, under this key. That cannot be undone. There will be at
-    /// most so many, once they are [posted](Self::post).
+    /// Have the accepts of a listener complete on the port, under this key, at most this many once they are
+    /// [posted](Self::post). This cannot be undone.
     pub(crate) fn new(
         port: &SystemPort,
         listener: BorrowedSocket<'_>,
@@ -102,7 +102,7 @@ impl Ahead {
         self.accepts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Have the kernel accept as many as there may be. What has ended and was not taken counts.
+    /// Post accepts up to the maximum. Completed ones that were not taken count.
     pub(crate) fn post(&self) -> io::Result<()> {
         let mut accepts = self.accepts();
         while accepts.pending.len() + accepts.ended.len() < self.depth {
@@ -145,7 +145,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// The packet of an accept has come, with this overlapped value.
+    /// The packet of an accept was dequeued, with this overlapped value.
     pub(crate) fn ended(&self, overlapped: usize) {
         let mut accepts = self.accepts();
         let is_it = |accept: &*mut Accept| accept.addr() == overlapped;
@@ -171,7 +171,7 @@ impl Ahead {
                     code => io::Error::from_raw_os_error(code),
                 });
             }
-            // Without this its addresses are unknown, and it cannot be shut down.
+            // Without this the socket has no addresses, and cannot be shut down.
             let updated = setsockopt(
                 accept.socket.as_raw_socket() as SOCKET,
                 SOL_SOCKET,
@@ -194,7 +194,7 @@ impl Drop for Ahead {
             // SAFETY: it is there until the kernel has ended it, which makes this call do nothing.
             unsafe { CancelIoEx(self.listener as HANDLE, &raw const (*accept).overlapped) };
         }
-        // The kernel writes into them until then. Their packets carry no more than their addresses.
+        // The kernel writes into them until they have ended. Their packets only carry their addresses.
         loop {
             // SAFETY: the event is there, and so are those that have not ended.
             unsafe { ResetEvent(self.event.as_raw_handle()) };
@@ -292,7 +292,7 @@ mod tests {
             for _ in 0..DEPTH {
                 next(port, &ahead)?;
             }
-            // What has ended and was not taken counts.
+            // Completed ones that were not taken count.
             ahead.post()?;
             assert!(ahead.accepts().pending.is_empty());
             for client in &clients[..DEPTH] {

@@ -1,4 +1,4 @@
-//! A timer of the system's pool, whose end is a packet.
+//! A timer of the system's thread pool that posts a packet.
 
 use std::io;
 use std::ptr::null;
@@ -18,7 +18,7 @@ struct Destination {
     key: usize,
 }
 
-/// A timer that posts an empty packet with this key when its time is over.
+/// A timer that posts an empty packet with this key.
 pub(crate) struct Alarm {
     timer: PTP_TIMER,
     destination: *mut Destination,
@@ -30,11 +30,11 @@ unsafe impl Send for Alarm {}
 unsafe impl Sync for Alarm {}
 
 impl Alarm {
-    /// It must go before the port does.
+    /// It must be dropped before the port.
     pub(crate) fn new(port: &KernelPort, key: usize) -> io::Result<Self> {
         let port = port.handle();
         let destination = Box::into_raw(Box::new(Destination { port, key }));
-        // SAFETY: the destination lives until no call can come any more.
+        // SAFETY: the destination lives until no callback can come any more.
         let timer = unsafe { CreateThreadpoolTimer(Some(ring), destination.cast(), null()) };
         let alarm = Alarm { timer, destination };
         if timer == 0 {
@@ -43,9 +43,9 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// Ring when this time is over, and not at the time that was set before.
+    /// Post after this time, in place of the time that was set before.
     pub(crate) fn set(&self, delay: Duration) {
-        // In steps of 100 ns; what is negative counts from now.
+        // In steps of 100 ns; negative values count from now.
         let ticks = i64::try_from(delay.as_nanos().div_ceil(100)).unwrap_or(i64::MAX);
         let due = -ticks.max(1);
         let due = FILETIME {
@@ -59,7 +59,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // SAFETY: after the second call no other is under way, and none comes.
+        // SAFETY: after the second call no callback is running, and none comes.
         unsafe {
             if self.timer != 0 {
                 SetThreadpoolTimer(self.timer, null(), 0, 0);

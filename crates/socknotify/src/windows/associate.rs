@@ -8,8 +8,8 @@ use crate::{CompletionPort, Error, sys};
 impl CompletionPort {
     /// `CreateIoCompletionPort` — Has overlapped operations on a file or a pipe complete on this port.
     ///
-    /// Each comes out as an [`Entry`](crate::Entry) with this completion key, the bytes transferred, and
-    /// the address of the operation's `OVERLAPPED`, where its outcome is found. It cannot be undone.
+    /// Each is dequeued as an [`Entry`](crate::Entry) with this completion key, the bytes transferred, and
+    /// the address of the operation's `OVERLAPPED`, which has its result. It cannot be undone.
     ///
     /// # Errors
     ///
@@ -24,8 +24,8 @@ impl CompletionPort {
         self.system().associate(handle, completion_key)
     }
 
-    /// `CreateIoCompletionPort` — Has overlapped operations on a socket complete on this port: as
-    /// [`associate`](Self::associate). It has nothing to do with the socket's registration.
+    /// `CreateIoCompletionPort` — Has overlapped operations on a socket complete on this port, as
+    /// [`associate`](Self::associate) does. This is independent of the socket's registration.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ impl KernelPort {
         Self::with_concurrency(i32::MAX as u32)
     }
 
-    /// A port that lets so many threads run.
+    /// A port that lets this many threads run.
     pub(crate) fn with_concurrency(concurrency: u32) -> io::Result<Self> {
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
         unsafe {
@@ -54,7 +54,7 @@ impl KernelPort {
         self.0.as_raw_handle()
     }
 
-    /// Have what completes on this handle come out of the port, under this key.
+    /// Have operations on this handle complete on the port, under this key.
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> io::Result<()> {
         // SAFETY: the call touches no memory of ours; a handle that is none makes it fail.
         let port = unsafe { CreateIoCompletionPort(handle, self.handle(), key, 0) };
@@ -66,7 +66,7 @@ impl KernelPort {
 
     pub(crate) fn post(&self, bytes: u32, key: usize, overlapped: usize) -> io::Result<()> {
         calls::note();
-        // SAFETY: the pointer is carried as a value, and followed by nobody but who has put it there.
+        // SAFETY: the kernel carries the pointer as a value, and does not dereference it.
         let posted = unsafe {
             PostQueuedCompletionStatus(self.handle(), bytes, key, overlapped as *const OVERLAPPED)
         };
@@ -76,7 +76,7 @@ impl KernelPort {
         Ok(())
     }
 
-    /// How many packets wait in it.
+    /// The number of packets in its queue.
     pub(crate) fn depth(&self) -> usize {
         let mut depth = 0;
         let length = size_of_val(&depth) as u32;
@@ -89,7 +89,7 @@ impl KernelPort {
         }
     }
 
-    /// Wait for at least one packet, and take at most `room`. Nothing comes if the time is over.
+    /// Wait for at least one packet, and take at most `room`. None on a timeout.
     pub(crate) fn take(
         &self,
         packets: &mut Vec<OVERLAPPED_ENTRY>,
@@ -118,8 +118,8 @@ impl KernelPort {
     }
 }
 
-/// Whether this is Wine. There a port wakes the thread that waits longest; Windows wakes the one that
-/// came last.
+/// Whether this is Wine. There a port wakes the thread that has waited longest; Windows wakes the one that began to wait
+/// last.
 pub(crate) fn is_wine() -> bool {
     static IS_WINE: OnceLock<bool> = OnceLock::new();
     // SAFETY: the names are strings that end; the library is never unloaded.
@@ -129,7 +129,7 @@ pub(crate) fn is_wine() -> bool {
     })
 }
 
-/// A time for the kernel: not shorter, and at most some weeks. Who needs longer waits again.
+/// A timeout for the kernel: not shorter, and at most some weeks. For a longer one the caller waits again.
 pub(crate) fn milliseconds(timeout: Option<Duration>) -> u32 {
     match timeout {
         None => INFINITE,

@@ -1,4 +1,4 @@
-//! What a port is beneath: the engine over polls of the socket driver, or the kernel's own.
+//! The port of Windows: the engine over polls of the socket driver, or the kernel's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) enum SystemPort {
     Native(Arc<Native>),
 }
 
-/// Hands a call on to the port that it is.
+/// Passes a call to the port of its kind.
 macro_rules! either {
     ($system:expr, $port:ident => $call:expr) => {
         match $system {
@@ -50,7 +50,7 @@ impl SystemPort {
         either!(self, port => port.post_after(delay, entry))
     }
 
-    /// Have what completes on this handle come out of the port, under this key.
+    /// Have operations on this handle complete on the port, under this key.
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
         match self {
             SystemPort::Engine(engine) => engine.backend().associate(handle, key),
@@ -84,7 +84,7 @@ impl SystemPort {
         either!(self, port => port.halt(socket, key))
     }
 
-    /// Lend this thread's place until the returned value is dropped. The kernel sees by itself when a
+    /// Lend this thread's place until the returned value is dropped. The kernel's own port needs no call: it sees when a
     /// thread blocks.
     pub(crate) fn lend_place(&self) -> impl Sized + '_ {
         match self {

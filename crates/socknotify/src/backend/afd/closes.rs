@@ -1,10 +1,9 @@
 //! Which socket a handle stands for, for the whole process.
 //!
-//! A handle's value is given again as soon as it is closed, and nothing that the system says of a
-//! socket sets it apart from the next one. So each socket that any port has to do with has a poll of
-//! its own that waits for nothing but its closing, and is completed before the value can be given
-//! again. Cancelling it shows whether it is completed; the packets of the completed ones come to a port
-//! of their own.
+//! A handle's value can be reused as soon as it is closed, and the system has nothing that distinguishes a
+//! socket from the next one. So each socket that a port watches has a poll that waits only for its closing,
+//! and completes before the value can be reused. Cancelling the poll shows whether it has completed. The
+//! packets of completed ones go to a separate port.
 
 use std::collections::HashMap;
 use std::io;
@@ -83,7 +82,7 @@ impl Closes {
     }
 }
 
-/// Begin to wait for the closing of a socket.
+/// Start the poll for the closing of a socket.
 fn begin(devices: &mut Devices, port: &KernelPort, number: u32) -> io::Result<*mut Poll> {
     let begun = devices.begin(port, number, sys::handle(number), LOCAL_CLOSE)?;
     if begun.is_over {
@@ -96,7 +95,7 @@ fn lock() -> MutexGuard<'static, Option<Closes>> {
     CLOSES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What sets the socket that has this number now apart from every other that has or had it.
+/// A value that distinguishes the socket with this number from all others that ever had it.
 pub(super) fn identify(number: u32) -> io::Result<u64> {
     let mut closes = lock();
     let closes = match &mut *closes {
@@ -105,7 +104,7 @@ pub(super) fn identify(number: u32) -> io::Result<u64> {
     };
     closes.catch_up();
     let known = closes.sockets.remove(&number);
-    // SAFETY: as long as it is noted, its packet was not taken back.
+    // SAFETY: as long as it is in the table, its packet was not dequeued.
     let known = known.filter(|socket| unsafe { closes.devices.cancel(socket.poll) });
     let poll = begin(&mut closes.devices, &closes.port, number)?;
     let id = known.map_or(closes.latest + 1, |socket| socket.id);
@@ -114,14 +113,14 @@ pub(super) fn identify(number: u32) -> io::Result<u64> {
     Ok(id)
 }
 
-/// Learn of the sockets that were closed until now.
+/// Process the reports of closed sockets.
 pub(super) fn catch_up() {
     if let Some(closes) = &mut *lock() {
         closes.catch_up();
     }
 }
 
-/// The socket that had this number when it was last [learnt](catch_up) what was closed.
+/// The socket that had this number at the last [`catch_up`].
 pub(super) fn known(number: u32) -> Option<u64> {
     let closes = lock();
     Some(closes.as_ref()?.sockets.get(&number)?.id)

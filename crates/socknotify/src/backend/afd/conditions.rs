@@ -4,7 +4,7 @@ use super::device;
 use crate::Events;
 use crate::engine::Interest;
 
-/// What kind of socket it is, as far as the conditions differ.
+/// The kind of socket, as far as the conditions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It connects or listens.
@@ -38,10 +38,10 @@ pub(super) fn polled(interest: &Interest) -> u32 {
     events
 }
 
-/// The contract's conditions, out of what the driver reports.
+/// Translate the driver's conditions into the contract's.
 pub(super) fn conditions(found: u32, kind: Kind) -> Events {
     let is = |events: u32| found & events != 0;
-    // It was never connected: there is nothing to be received, and nothing was hung up.
+    // It was never connected: there is nothing to receive, and nothing was hung up.
     if is(device::CONNECT_FAIL) {
         return Events::ERR;
     }
@@ -52,7 +52,7 @@ pub(super) fn conditions(found: u32, kind: Kind) -> Events {
         is(device::RECEIVE | device::ACCEPT | device::DISCONNECT | device::ABORT),
     );
     events.set(Events::PRIORITY, is(device::RECEIVE_EXPEDITED));
-    // Sending to what was reset does not block either, and is of no use.
+    // A send on a reset connection does not block either, but is useless.
     events.set(Events::OUT, is(device::SEND) && !reset);
     events.set(Events::ERR, reset);
     events.set(

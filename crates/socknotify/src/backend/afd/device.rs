@@ -1,7 +1,7 @@
-//! The kernel's socket driver, asked directly: what `select` and its relatives do underneath.
+//! The kernel's socket driver, called directly, as `select` and its relatives do internally.
 //!
-//! A *poll* names sockets and conditions, and is completed when one of the conditions holds. It
-//! reports what holds, once. It holds no socket open: closing the last handle of a socket completes
+//! A *poll* names sockets and conditions, and completes when one of the conditions holds. It
+//! reports what holds, once. It keeps no socket open: closing the last handle of a socket completes
 //! the poll with [`LOCAL_CLOSE`].
 
 use std::io;
@@ -100,7 +100,7 @@ impl Poll {
         }
     }
 
-    /// What was found to hold, once the poll is completed. Nothing if it was cancelled.
+    /// The conditions that hold, once the poll is complete. None if it was cancelled.
     fn found(&self) -> u32 {
         // SAFETY: every bit pattern is a status.
         let status = unsafe { self.outcome.Anonymous.Status };
@@ -166,8 +166,8 @@ impl Device {
         }
     }
 
-    /// For polls that are waited for. Their packets come out of the port, under this key; but not those of
-    /// polls that are over when they have begun.
+    /// For polls that wait. They queue packets on the port, under this key, unless they complete
+    /// immediately.
     fn on(port: &KernelPort, key: usize) -> io::Result<Self> {
         let device = Self::open(0)?;
         port.associate(device.0.as_raw_handle(), key)?;
@@ -184,11 +184,11 @@ impl Device {
         Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
     }
 
-    /// Begin a poll. True if it is over already: then there is no packet. Nor is there one if it fails.
+    /// Begin a poll. True if it completes immediately: then there is no packet. Nor is there one if it fails.
     ///
     /// # Safety
     ///
-    /// The poll is not touched until it is over, and stays where it is.
+    /// The poll is not touched or moved until it is complete.
     unsafe fn begin(&self, poll: *mut Poll) -> Result<bool, NTSTATUS> {
         calls::note();
         // SAFETY: the caller's promise; the kernel writes into what was made for that.
@@ -215,8 +215,8 @@ impl Device {
         }
     }
 
-    /// Poll sockets without waiting. Those of which something holds, and what, are left in place, in the
-    /// order that they were given in; returns how many there are.
+    /// Poll sockets without waiting. Keeps those that are ready, with their conditions, in their order; returns how many
+    /// these are.
     pub(super) fn poll_now(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
         calls::note();
         if sockets.iter().any(|socket| is_unfinished(socket.handle)) {
@@ -266,8 +266,8 @@ struct Selection {
     events: u32,
 }
 
-/// Have the driver record which of these events begin to hold of a socket, and set this Windows event. One
-/// without events ends that. The socket may be none: then it fails.
+/// Have the driver record which of these events begin to hold for a socket, and set this Windows event. A call without
+/// events ends that. It fails if the handle is no socket.
 pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::Result<()> {
     if is_unfinished(socket) {
         return Err(error(STATUS_INVALID_HANDLE));
@@ -300,7 +300,7 @@ pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::R
 pub(super) struct Devices {
     key: usize,
     devices: Vec<Device>,
-    /// Polls that are not under way. The others belong to the kernel.
+    /// Polls that are not in progress. The others belong to the kernel.
     #[allow(clippy::vec_box, reason = "the kernel knows them by their address")]
     spare: Vec<Box<Poll>>,
     pending: usize,
@@ -310,24 +310,24 @@ pub(super) struct Devices {
 #[derive(Clone, Copy)]
 pub(super) struct Begun {
     pub(super) poll: *mut Poll,
-    /// It is over already, and has no packet.
+    /// It has completed immediately, and has no packet.
     pub(super) is_over: bool,
 }
 
-/// What came of a poll.
+/// The result of a poll.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome {
     /// The number of the socket.
     pub(super) number: u32,
-    /// What was found to hold. Nothing if it was cancelled.
+    /// The conditions that hold. None if it was cancelled.
     pub(super) found: u32,
 }
 
-/// How many polls one device is given.
+/// How many polls one device has at most.
 const SHARE: usize = 32;
 
 impl Devices {
-    /// Packets of polls will come under this key.
+    /// Packets of polls have this key.
     pub(super) const fn new(key: usize) -> Self {
         Devices {
             key,
@@ -380,8 +380,8 @@ impl Devices {
         }
     }
 
-    /// End a poll early. Its packet still comes, with whatever it has found. True if it was not completed
-    /// until then.
+    /// Cancel a poll. Its packet still comes, with the conditions if it has found any. True if it had not completed
+    /// before.
     ///
     /// # Safety
     ///
@@ -401,13 +401,13 @@ impl Devices {
         }
     }
 
-    /// A poll's packet has come, or it was over when it had begun.
+    /// A poll's packet was dequeued, or it has completed immediately.
     ///
     /// # Safety
     ///
-    /// It was begun by this, and has not ended since.
+    /// This has begun it, and it has not ended since.
     pub(super) unsafe fn end(&mut self, poll: *mut Poll) -> Outcome {
-        // SAFETY: the kernel has given it back.
+        // SAFETY: the kernel does not use it any more.
         let poll = unsafe { Box::from_raw(poll) };
         let outcome = Outcome {
             number: poll.number,
@@ -425,17 +425,17 @@ fn error(status: NTSTATUS) -> io::Error {
     io::Error::from_raw_os_error(code as i32)
 }
 
-/// Whether a handle, as far as Winsock knows, is no socket; asked under Wine only.
+/// Whether a handle is no socket, as far as Winsock knows. Called under Wine only.
 ///
-/// There a socket is a handle of the driver for a moment before it is a socket, and a question about such a
-/// one stops Wine's server. A socket may have been closed without a word, and another may be in the making
-/// under its value. To ask Winsock first leaves a gap, but a small one.
+/// There a socket is a handle of the driver for a moment before it is a socket, and a query for such a handle stops
+/// Wine's server. This can happen if a socket was closed without REMOVE and another is being created under its value.
+/// Asking Winsock first leaves only a small gap.
 fn is_unfinished(handle: HANDLE) -> bool {
     if !port::is_wine() {
         return false;
     }
-    // SAFETY: where there is no memory, the call writes nothing. Whether the handle is a socket it finds out
-    // before it finds that it cannot answer.
+    // SAFETY: without memory, the call writes nothing. It checks whether the handle is a socket before it fails for
+    // lack of memory.
     unsafe {
         getsockopt(handle.addr(), SOL_SOCKET, SO_TYPE, null_mut(), null_mut());
         WSAGetLastError() == WSAENOTSOCK

@@ -1,14 +1,14 @@
 //! Conditions that begin to hold, for one socket.
 //!
-//! A poll reports what holds. It does not show that data has been read and more has come, nor that a
-//! send found no room and there is room again: for that somebody must have seen the condition fall, and
-//! polling from time to time misses it. What does see it is the driver's selection of events: there a receive,
-//! or a send that found no room, enables the condition to be recorded again. It costs an event for each socket
-//! and, in the system's pool, a thread's wait. So it is used for edge-triggered registrations only.
+//! A poll reports what holds. It does not show that data were read and more has arrived, nor that a
+//! send found no room and there is room again: polls from time to time can miss that the condition has fallen.
+//! The driver's event selection does not: after a receive, or a send that found no room, the driver records the
+//! condition again. It costs an event object per socket, and a wait in the system's thread pool. So it is used for
+//! edge-triggered registrations only.
 //!
-//! It is what `WSAEventSelect` does, but for one thing: that makes the socket non-blocking first, by itself.
+//! `WSAEventSelect` does the same, but first makes the socket non-blocking.
 //!
-//! The end of a stream and errors never fall. They are left to polls.
+//! The end of a stream and errors never fall. Polls report them.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
@@ -35,11 +35,11 @@ struct Destination {
     port: HANDLE,
     key: usize,
     number: u32,
-    /// The wait is over, and has to begin anew.
+    /// The wait has ended, and has to be started again.
     passed_on: AtomicBool,
 }
 
-/// A socket whose edges are seen. Dropping it ends that, for which the socket must not be another's.
+/// A socket whose edges are recorded, until this is dropped. The number must still stand for the same socket then.
 pub(super) struct Edges {
     number: u32,
     event: OwnedHandle,
@@ -51,10 +51,10 @@ pub(super) struct Edges {
 unsafe impl Send for Edges {}
 
 impl Edges {
-    /// Begin to see the edges of a socket. A packet with this key, and the socket's number in place of
-    /// a pointer, comes out of the port when there may be one.
+    /// Begin to record the edges of a socket. If there may be one, a packet is queued on the port, with this key, and the
+    /// socket's number in place of a pointer.
     pub(super) fn new(port: &KernelPort, key: usize, number: u32) -> io::Result<Self> {
-        // It stays signalled until the edges are taken, whoever learns of it first.
+        // It stays signalled until the edges are taken.
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
         let event = unsafe {
             let event = CreateEventW(null(), 1, 0, null());
@@ -80,9 +80,9 @@ impl Edges {
         Ok(edges)
     }
 
-    /// Have the event waited for.
+    /// Start the wait for the event.
     fn wait(&mut self) -> io::Result<()> {
-        // SAFETY: the destination lives until the wait is over; the event does too.
+        // SAFETY: the destination and the event live until the wait has ended.
         let waits = unsafe {
             RegisterWaitForSingleObject(
                 &mut self.wait,
@@ -99,7 +99,7 @@ impl Edges {
         Ok(())
     }
 
-    /// What is signalled as long as there are edges to be taken.
+    /// The event, which is signalled as long as there are edges to take.
     pub(super) fn signal(&self) -> HANDLE {
         self.event.as_raw_handle()
     }
@@ -113,8 +113,8 @@ impl Edges {
         self.event.as_raw_handle().addr() as isize
     }
 
-    /// `WSAEnumNetworkEvents` — What has begun to hold since the last time. The first time, what held when
-    /// this began.
+    /// `WSAEnumNetworkEvents` — The conditions that have begun to hold since the last call; in the first call, those that
+    /// held at the beginning.
     pub(super) fn take(&mut self) -> Events {
         let mut found = WSANETWORKEVENTS::default();
         // SAFETY: the structure is there for the call; the event is this socket's.
@@ -124,11 +124,11 @@ impl Edges {
         // SAFETY: the destination lives as long as this.
         let passed_on = unsafe { &(*self.destination).passed_on };
         if passed_on.swap(false, Ordering::AcqRel) {
-            // The call that says so may still be using the destination, and the port.
-            // SAFETY: the wait was made by this. Nobody waits for this thread in that call.
+            // The callback may still be using the destination and the port.
+            // SAFETY: this has made the wait. The callback does not wait for this thread.
             unsafe { UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE) };
             self.wait = null_mut();
-            // Without it, edges are found by the next thread that waits for no time.
+            // If that fails, the next thread that polls finds the edges.
             let _ = self.wait();
         }
         let seen = found.lNetworkEvents as u32;
@@ -155,9 +155,9 @@ const WANTED: u32 = device::RECEIVE
 
 impl Drop for Edges {
     fn drop(&mut self) {
-        // A socket that is none makes this fail.
+        // This fails if the handle is no socket.
         let _ = select_events(sys::handle(self.number), null_mut(), 0);
-        // SAFETY: the wait is over when the call returns, and nobody reads the destination any more.
+        // SAFETY: when the call returns, the wait has ended, and nobody reads the destination any more.
         unsafe {
             if !self.wait.is_null() {
                 UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE);
@@ -169,12 +169,12 @@ impl Drop for Edges {
 
 /// Called by a thread of the system's pool.
 unsafe extern "system" fn pass_on(destination: *mut core::ffi::c_void, _timed_out: bool) {
-    // SAFETY: it lives until the wait is over; whoever ends the wait waits for this call.
+    // SAFETY: it lives until the wait has ended, and ending the wait waits for this callback.
     let destination = unsafe { &*destination.cast::<Destination>() };
     destination.passed_on.store(true, Ordering::Release);
     let number = std::ptr::without_provenance(destination.number as usize);
-    // SAFETY: the port is there as long as anything that is registered with it. The number is no
-    // pointer, and taken for none.
+    // SAFETY: the port lives as long as anything that is registered with it. The number is never used as a
+    // pointer.
     unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
 }
 
@@ -186,8 +186,8 @@ mod tests {
 
     use super::*;
 
-    /// The call that posts an edge's packet uses the port and the destination to its end; nothing may be freed
-    /// before. Were it not waited for, it would post later than this has looked.
+    /// The callback that posts an edge's packet uses the port and the destination to its end. Nothing may be freed
+    /// before. Without waiting for the callback, it would post after the check below.
     #[test]
     fn when_it_is_dropped_no_call_is_under_way() -> io::Result<()> {
         const KEY: usize = 84;

@@ -1,15 +1,15 @@
 //! Windows before build 20348, and Wine: polls of the socket driver.
 //!
-//! - A one-shot registration is one poll for each time that it is armed, and nothing in between. So is a
+//! - A one-shot registration is one poll each time that it is armed, and nothing in between. So is a
 //!   connection that the port owns.
-//! - A level-triggered one is polled again when what was reported of it has been delivered.
-//! - An edge-triggered one has its [`Edges`](edges::Edges), and a poll for what never falls.
-//! - A wake-up is a packet; and so is whatever else completes on the port.
+//! - A level-triggered one is polled again when its report has been delivered.
+//! - An edge-triggered one has its [`Edges`](edges::Edges), and a poll for conditions that never fall.
+//! - A wake-up is a packet, and so is whatever else completes on the port.
 //!
-//! A poll of a socket that is ready is over when it has begun, and gives no packet. The thread that began
-//! it has its results when it waits. If it does not wait, it [posts](Backend::flush) the packet itself.
+//! A poll of a ready socket completes immediately, without a packet. The thread that began it takes the result
+//! when it waits. If it does not wait, it [posts](Backend::flush) the packet itself.
 //!
-//! Polls are of sockets, not of handles. [`closes`] knows what a handle's value stands for.
+//! Polls refer to sockets, not to handles. [`closes`] knows which socket a handle's value stands for.
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
@@ -44,7 +44,7 @@ use crate::{Error, EventFilter, Events, RegistrationError, sys};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
-    // In this order they go: the timer posts to the port.
+    // They are dropped in this order: the timer posts to the port.
     alarm: Alarm,
     state: Mutex<State>,
     poll_now: PollNow,
@@ -55,11 +55,11 @@ pub(crate) struct Afd {
 #[derive(Default)]
 pub(crate) struct Memory {
     packets: Vec<OVERLAPPED_ENTRY>,
-    /// Polls that were over when they had begun.
+    /// Polls that have completed immediately.
     over: Vec<*mut Poll>,
     interests: Vec<Interest>,
     sockets: Vec<PolledSocket>,
-    /// What the driver finds of each socket, if it says so.
+    /// The conditions of each socket, if the driver reports them.
     found: Vec<Option<u32>>,
 }
 
@@ -85,7 +85,7 @@ impl Afd {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `CreateIoCompletionPort` — Have what completes on this handle come out of the port.
+    /// `CreateIoCompletionPort` — Have operations on this handle complete on the port.
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
         let mut state = self.state();
         let known = state.foreign.iter().find(|known| ***known == key);
@@ -103,8 +103,8 @@ impl Afd {
         Ok(())
     }
 
-    /// Arm again, unless another thread has changed the interest: what that one arms must not be undone,
-    /// as edges that begin anew are lost.
+    /// Arm again, unless another thread has changed the interest: that must not be undone, because edges that start
+    /// again are lost.
     fn arm_current(&self, wanted: &Wanted, interest: &Interest) -> Result<(), ArmError> {
         let id = closes::known(interest.socket).ok_or(ArmError::Stale)?;
         // The interest was changed before that thread takes this lock to arm it.
@@ -115,8 +115,8 @@ impl Afd {
         }
     }
 
-    /// What a poll reports held when it ended. Since then its packet may have waited; and a one-shot
-    /// registration would not hear of anything else any more. So that is asked for.
+    /// A poll reports what held when it completed. Its packet may have waited since then, and a one-shot registration
+    /// would get no other report. So poll again for the rest.
     fn complete(&self, state: &State, memory: &mut Memory, reports: &mut [Report]) {
         let Memory {
             interests, sockets, ..
@@ -148,7 +148,7 @@ impl Afd {
     fn check(&self, state: &mut State, wait: &Wait, reports: &mut [Report]) {
         let mut has_caught_up = false;
         for report in reports {
-            // If there is none, it was disarmed, and nobody waits for this.
+            // If there is none, it was disarmed, and no one wants this report.
             let Some(record) = state.records.get_mut(&report.socket) else {
                 continue;
             };
@@ -167,7 +167,7 @@ impl Afd {
         }
     }
 
-    /// Whether what has the number of a closed socket is taken for the one that was armed.
+    /// Whether to take the socket that now has the number of a closed one for the one that was armed.
     ///
     /// Under Wine, a close can become known a moment after another socket was armed in its place: then this
     /// may be a report of that one.
@@ -191,7 +191,7 @@ impl Backend for Afd {
     const CONDITIONS: EventFilter = EventFilter::ALL.union(EventFilter::PRIORITY);
 
     fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
-        // What is no socket has no kind.
+        // A handle that is no socket has no kind.
         winsock::kind(socket).map_err(|error| refusal(&error))?;
         if winsock::base(socket).map_err(|error| refusal(&error))? != sys::handle(socket).addr() {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
@@ -248,7 +248,7 @@ impl Backend for Afd {
         found.clear();
         self.poll_now
             .all(sockets, interests, |_, events| found.push(events));
-        // A poll goes by the number alone. Nobody closes a socket that the port owns.
+        // A poll only knows the number. Nobody closes a socket that the port owns.
         let is_doubted = |(interest, found): (&Interest, &Option<u32>)| {
             interest.mode() != Mode::Kept && found.is_some_and(|found| found != 0)
         };
@@ -303,7 +303,7 @@ impl Backend for Afd {
                 state.waiting += usize::from(waits);
                 drop(state);
                 let timeout = if waits { timeout } else { Some(Duration::ZERO) };
-                // Beside the reports there may be a wake-up.
+                // Room for a wake-up too.
                 self.port.take(packets, wait.room + 1, timeout);
                 state = self.state();
                 state.waiting -= usize::from(waits);
@@ -321,7 +321,7 @@ impl Backend for Afd {
                 self.complete(&state, memory, &mut reports.reports);
                 return self.check(&mut state, wait, &mut reports.reports);
             }
-            // All that came was out of date. There may be more behind it.
+            // All packets were out of date. There may be more.
             let is_more = memory.packets.len() > wait.room;
             if timeout == Some(Duration::ZERO) && !is_more {
                 return;
@@ -349,7 +349,7 @@ impl Backend for Afd {
         if state.waiting > 0 {
             state.poll_due(&self.port, usize::MAX);
         }
-        // What cannot be posted is left to the next thread that waits.
+        // If it cannot be posted, the next waiting thread takes it.
         state.over.retain(|poll| {
             let posted = self.port.post(0, POLL, poll.expose_provenance());
             posted.is_err()
@@ -372,7 +372,7 @@ impl Backend for Afd {
     }
 
     fn close(&self) {
-        // There are edges of a socket for one port at a time.
+        // Only one port at a time can record the edges of a socket.
         self.state().drop_all();
     }
 
@@ -389,7 +389,7 @@ impl Drop for Afd {
             // SAFETY: these have no packets.
             unsafe { state.devices.end(poll) };
         }
-        // The kernel has the memory of the others until their packets have come.
+        // The kernel uses the memory of the others until their packets were dequeued.
         let mut packets = Vec::new();
         let patience = Duration::from_secs(1);
         while state.devices.pending() > 0 {
@@ -410,7 +410,7 @@ impl Drop for Afd {
 
 fn refusal(error: &io::Error) -> RegistrationError {
     match codes::code(error) {
-        // What the driver answers for a handle of something else.
+        // The driver's error for a handle that is no socket.
         ERROR_INVALID_PARAMETER => RegistrationError::NotASocket,
         code => codes::refusal(code),
     }

@@ -1,4 +1,4 @@
-//! What holds now of many sockets.
+//! Polling many sockets without waiting.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use super::device::{BATCH, Device, PolledSocket};
 use crate::engine::Interest;
 use crate::sys;
 
-/// Polls sockets, and waits for nothing.
+/// Polls sockets without waiting.
 pub(super) struct PollNow(Device);
 
 impl PollNow {
@@ -15,7 +15,7 @@ impl PollNow {
         Device::synchronous().map(PollNow)
     }
 
-    /// Which of these conditions of the driver hold of a socket.
+    /// Which of these conditions of the driver hold for a socket.
     pub(super) fn one(&self, socket: u32, events: u32) -> u32 {
         let mut one = [PolledSocket::new(sys::handle(socket), events)];
         match self.0.poll_now(&mut one) {
@@ -24,7 +24,7 @@ impl PollNow {
         }
     }
 
-    /// For each of these, in order, which conditions of the driver hold: `None` if it does not say.
+    /// For each of these, in order, which conditions of the driver hold; `None` if unknown.
     pub(super) fn all(
         &self,
         memory: &mut Vec<PolledSocket>,
@@ -35,7 +35,7 @@ impl PollNow {
             memory.clear();
             memory.extend(interests.iter().map(polled_socket));
             let Ok(count) = self.0.poll_now(memory) else {
-                // One that is no socket spoils it for all.
+                // One handle that is no socket fails the call for all.
                 for interest in interests {
                     let mut one = [polled_socket(interest)];
                     let count = self.0.poll_now(&mut one);

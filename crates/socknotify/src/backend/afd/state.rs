@@ -23,23 +23,23 @@ pub(super) const EDGE: usize = 2;
 pub(super) const WAKE: usize = 3;
 pub(super) const ALARM: usize = 4;
 
-/// What a port on the driver knows, under its lock.
+/// The state of a port on the driver, under its lock.
 pub(super) struct State {
     pub(super) devices: Devices,
     pub(super) records: HashMap<u32, Record>,
     /// Reports that need no packet.
     pub(super) found: Vec<Report>,
-    /// Polls that were over when they had begun.
+    /// Polls that have completed immediately.
     pub(super) over: Vec<*mut Poll>,
-    /// Level-triggered sockets whose notification was delivered, and that are to be polled again. Not
-    /// before somebody waits: what is found until then may hold no longer when it is dequeued.
+    /// Level-triggered sockets whose notification was delivered, to poll again when a thread waits. What an earlier poll
+    /// finds may not hold any more when it is dequeued.
     pub(super) due: VecDeque<u32>,
-    /// The sockets whose edges are watched, and what is signalled when there are some.
+    /// The sockets whose edges are recorded, and the events that are signalled if there are some.
     pub(super) edges: Vec<u32>,
     pub(super) signals: Vec<HANDLE>,
-    /// Threads that wait for packets, and do not only take what is there.
+    /// Threads that wait for packets, rather than only polling.
     pub(super) waiting: usize,
-    /// Wake-ups that nobody has taken.
+    /// Wake-ups that no thread has taken.
     pub(super) wakes: usize,
     /// Whether there ever was an alarm.
     pub(super) has_alarm: bool,
@@ -48,14 +48,14 @@ pub(super) struct State {
     pub(super) foreign: Vec<Box<usize>>,
 }
 
-/// What is known of a socket that is watched.
+/// The record of a watched socket.
 pub(super) struct Record {
     /// Which socket it is.
     pub(super) id: u64,
     pub(super) kind: Kind,
     /// As it was armed last.
     pub(super) interest: Interest,
-    /// The next thing that is found is to be reported.
+    /// The next result is to be reported.
     pub(super) armed: bool,
     /// The poll that counts.
     pub(super) poll: Option<Current>,
@@ -64,22 +64,22 @@ pub(super) struct Record {
     pub(super) edge: Option<Edge>,
 }
 
-/// A poll that is under way.
+/// A poll in progress.
 #[derive(Clone, Copy)]
 pub(super) struct Current {
     poll: *mut Poll,
     /// What it is for.
     events: u32,
-    /// The socket was armed again since. What this finds may have been dealt with before that.
+    /// The socket was armed again since. The result may have been handled before that.
     is_older: bool,
 }
 
-/// What is known of a socket whose edges are watched.
+/// The record of a socket whose edges are recorded.
 pub(super) struct Edge {
-    /// Not before something holds of a stream: until then a poll is enough to see it begin, and a socket whose
-    /// edges are seen does not block, not even to connect.
+    /// For a stream, only from its first condition on. Before that a poll is enough, and the selection would make the
+    /// socket non-blocking under Wine, also for `connect`.
     edges: Option<Edges>,
-    /// The poll for what never falls, but for what is seen of that; or for the first thing to hold.
+    /// The poll for conditions that never fall and were not seen yet; or for the first condition to hold.
     lasting: Option<*mut Poll>,
     seen: u32,
 }
@@ -115,7 +115,7 @@ impl State {
     ) -> Result<(), ArmError> {
         let number = interest.socket;
         if is_new {
-            // Nothing that was begun before is of use, whatever it was begun for.
+            // Polls that were begun before are of no use.
             self.drop_record(number);
             let record = Record {
                 id,
@@ -160,10 +160,10 @@ impl State {
         })
     }
 
-    /// Let the edges of a socket begin now, or carry on from `before` if they were armed already.
+    /// Let the edges of a socket begin now, or carry them from `before` if they were armed already.
     ///
-    /// What holds is reported to whoever begins to see edges, as if it had just begun to hold. That is
-    /// swallowed here, but for conditions that were wanted before: these have begun to hold since.
+    /// When the selection begins, the driver records what holds already as if it had just begun to hold. This is dropped
+    /// here, except for conditions that were wanted before: these have begun to hold since.
     fn begin_edges(&mut self, afd: &Afd, number: u32, before: Option<Interest>) -> io::Result<()> {
         let Some(record) = self.records.get_mut(&number) else {
             return Ok(());
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// See to it that a socket is polled for what it is to be polled for.
+    /// Make sure that a socket is polled for what is wanted.
     fn poll(&mut self, port: &KernelPort, number: u32) -> io::Result<()> {
         let State {
             devices,
@@ -260,7 +260,7 @@ impl State {
         Ok(())
     }
 
-    /// Forget a socket. True if a poll of it was under way.
+    /// Forget a socket. True if it had a poll in progress.
     pub(super) fn drop_record(&mut self, number: u32) -> bool {
         let Some(record) = self.records.remove(&number) else {
             return false;
@@ -283,7 +283,7 @@ impl State {
         }
     }
 
-    /// See the edges of a socket no longer.
+    /// Stop recording the edges of a socket.
     fn drop_edge(&mut self, number: u32, id: u64, edge: Edge) {
         if let Some(poll) = edge.lasting {
             // SAFETY: as above.
@@ -301,7 +301,7 @@ impl State {
         }
     }
 
-    /// A poll is over.
+    /// A poll has completed.
     ///
     /// # Safety
     ///
@@ -337,13 +337,13 @@ impl State {
             record.armed = record.interest.mode() == Mode::Level;
             return Some(report(&record.interest, events));
         }
-        // If it cannot be polled again, it is closed, and that will be found out.
+        // If it cannot be polled again, it is closed, which will be detected.
         let _ = self.poll(&afd.port, number);
         None
     }
 
-    /// Poll what is due, unless it was closed and its number may be another's. Stop when so many sockets
-    /// are ready.
+    /// Poll the sockets that are due, unless they were closed and their numbers may be others'. Stop when this many are
+    /// ready.
     pub(super) fn poll_due(&mut self, port: &KernelPort, enough: usize) {
         if self.due.is_empty() {
             return;
@@ -373,7 +373,7 @@ impl State {
             || !self.foreign.is_empty()
     }
 
-    /// A poll has found what does not fall again, or the first thing to hold.
+    /// A poll has found a condition that never falls, or the first condition to hold.
     fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
         closes::catch_up();
         let record = self.records.get_mut(&number)?;
@@ -383,7 +383,7 @@ impl State {
         let mut taken = Events::empty();
         if edge.edges.is_none() && found & FIRST != 0 && closes::known(number) == Some(record.id) {
             unseen |= found & FIRST;
-            // If that fails, it is polled again, and may be seen the next time.
+            // If that fails, it is polled again, and may succeed the next time.
             if let Ok(signal) = edge.see(port, number) {
                 taken = edge.take();
                 self.edges.push(number);
@@ -399,7 +399,7 @@ impl State {
 
     /// There may be an edge.
     fn end_edge(&mut self, number: u32) -> Option<Report> {
-        // The events of another socket are not ours to take.
+        // The events of another socket must not be taken.
         closes::catch_up();
         let record = self.records.get_mut(&number)?;
         if closes::known(number) != Some(record.id) {
@@ -409,14 +409,14 @@ impl State {
         self.edge(number, events)
     }
 
-    /// Report edges, as far as they are wanted.
+    /// Report the edges that are wanted.
     fn edge(&mut self, number: u32, events: Events) -> Option<Report> {
         let record = self.records.get_mut(&number)?;
         let events = events & record.interest.filter().wanted();
         (record.armed && !events.is_empty()).then(|| report(&record.interest, events))
     }
 
-    /// Take the edges whose packet is on its way.
+    /// Take the edges whose packet was not queued yet.
     pub(super) fn find_edges(&mut self) {
         let mut first = 0;
         while first < self.signals.len() {
@@ -425,7 +425,7 @@ impl State {
                 .len()
                 .min(first + MAXIMUM_WAIT_OBJECTS as usize);
             let signals = &self.signals[first..end];
-            // SAFETY: as many handles are there, and their owners live.
+            // SAFETY: there are this many handles, and their owners live.
             let index =
                 unsafe { WaitForMultipleObjects(signals.len() as u32, signals.as_ptr(), 0, 0) };
             if (index as usize) < signals.len() {
@@ -439,7 +439,7 @@ impl State {
         }
     }
 
-    /// A packet has come out of the port.
+    /// A packet was dequeued.
     pub(super) fn sort(&mut self, afd: &Afd, packet: &OVERLAPPED_ENTRY, reports: &mut Reports) {
         let report = match packet.lpCompletionKey {
             // SAFETY: under this key there are polls, and each packet is taken once.
@@ -456,7 +456,7 @@ impl State {
             }
             key => {
                 let key = std::ptr::with_exposed_provenance::<usize>(key);
-                // SAFETY: keys of others are addresses of what is kept in `foreign`.
+                // SAFETY: keys of others are addresses in `foreign`.
                 let key = unsafe { key.read() };
                 let transferred = packet.dwNumberOfBytesTransferred;
                 let overlapped = packet.lpOverlapped.expose_provenance();
@@ -474,7 +474,7 @@ const FIRST: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | 
 
 impl Edge {
     fn new(kind: Kind, number: u32) -> Self {
-        // What listens, and what does not connect, does not end.
+        // A listener, and a socket without connections, has no end.
         let is_endless = kind == Kind::Datagram
             || winsock::option(number, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
         Edge {
@@ -484,7 +484,7 @@ impl Edge {
         }
     }
 
-    /// Begin to see edges. Returns what is signalled when there are some.
+    /// Begin to record edges. Returns the event that is signalled if there are some.
     fn see(&mut self, port: &KernelPort, number: u32) -> io::Result<HANDLE> {
         let edges = Edges::new(port, EDGE, number)?;
         let signal = edges.signal();
@@ -492,7 +492,7 @@ impl Edge {
         Ok(signal)
     }
 
-    /// What has begun to hold since the last time.
+    /// The conditions that have begun to hold since the last call.
     fn take(&mut self) -> Events {
         let mut events = self.edges.as_mut().map_or(Events::empty(), Edges::take);
         if self.seen & LASTING != LASTING && self.seen & FAILED != 0 {
@@ -514,7 +514,7 @@ fn report(interest: &Interest, events: Events) -> Report {
 
 fn arm_error(error: &io::Error) -> ArmError {
     match refusal(error) {
-        // It was closed, and its number is something else's.
+        // It was closed, and its number stands for something else.
         RegistrationError::NotASocket => ArmError::Stale,
         other => ArmError::Refused(other),
     }

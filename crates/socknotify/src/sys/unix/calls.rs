@@ -1,4 +1,4 @@
-//! System calls that are the same everywhere, and what their errors are called here.
+//! System calls that are the same on all Unix systems, and the names of their errors here.
 
 #![allow(unsafe_code, reason = "sockets are known here by number only")]
 
@@ -20,7 +20,7 @@ pub(crate) fn errno() -> Errno {
     unsafe { *address_of_errno() }
 }
 
-/// What the outcome of a call stands for: negative for an error.
+/// The result of a call, from its return value: negative for an error.
 #[inline]
 pub(crate) fn outcome(value: i32) -> Result<i32, Errno> {
     if value < 0 { Err(errno()) } else { Ok(value) }
@@ -59,8 +59,8 @@ pub(crate) fn option<T: Default>(socket: u32, name: i32) -> Result<T, Errno> {
     outcome(done).map(|_| value)
 }
 
-/// `poll` — Sees what holds now. It fails if a signal comes, there are more than the limit of open files,
-/// or no memory is left.
+/// `poll` — Finds the conditions that hold now. Fails on a signal, if there are more entries than the limit of open
+/// files, or for lack of memory.
 pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     // SAFETY: so many are there for the call.

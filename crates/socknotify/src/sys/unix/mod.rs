@@ -1,4 +1,4 @@
-//! Sockets are file descriptors, whose numbers are small and dense by themselves.
+//! Sockets are file descriptors, whose numbers are small and dense.
 
 pub(crate) mod calls;
 mod process;
@@ -21,7 +21,7 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
-/// What is wrong with what has no number.
+/// The error for a value without a number.
 pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotOpen;
 
 /// The number that a socket is known by. `None` if there can be no such socket.

@@ -1,4 +1,4 @@
-//! Finding out, without a system call, that the process was forked.
+//! Detecting a fork without a system call.
 
 #![allow(unsafe_code, reason = "the system has to call back")]
 
@@ -8,7 +8,7 @@ use crate::sys::owners;
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The process that something was made in, as opposed to children that were forked from it later.
+/// The process that made a value, as opposed to its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -20,11 +20,11 @@ extern "C" fn in_child() {
 impl Process {
     pub(crate) fn this() -> Self {
         static COUNTS: AtomicBool = AtomicBool::new(false);
-        // Two threads may both see to it, which is harmless. A lock here would be inherited by a child
-        // while another thread holds it.
+        // Two threads may both install it, which is harmless. A child could inherit a lock that another
+        // thread holds.
         if !COUNTS.load(Ordering::Acquire) {
-            // SAFETY: the handler stores to atomics, as a handler in a forked child may. If there is no
-            // memory for it, children are not told apart, and nothing else changes.
+            // SAFETY: the handler only stores to atomics, which is allowed in a forked child. If there is no
+            // memory for it, children are not detected, and nothing else changes.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             COUNTS.store(true, Ordering::Release);
         }
