@@ -1,28 +1,26 @@
-//! A port of the caller's, and the port of ours beneath it.
+//! The caller's port, and the library's inner port that serves it.
 //!
-//! Sockets are registered with a port of ours, and a thread of ours, the service thread, sends what is
-//! dequeued from it to the caller's. A packet there cannot be changed any more. So there is one for each
-//! registration at the most, as far as is known: what comes while it waits is kept until it is gone.
+//! Sockets are registered with the inner port. A thread of the library, the service thread, dequeues from it and posts
+//! packets to the caller's port. A packet there cannot be changed any more. So each registration has at most one there,
+//! as far as is known; what becomes true meanwhile is kept until that packet is gone.
 //!
-//! - Who takes it by `ProcessSocketNotifications` has it completed here: with what was kept, with what
-//!   holds by now, and with REMOVE. A level that holds no more is not told.
-//! - When it is taken by the system's own calls, that is found out from the number of packets that wait:
-//!   see [`Sent`]. Where packets of others hide it, what comes next is sent in another packet. If the first
-//!   turns up after all, together with the other or of a one-shot registration, it is dropped, and the other
-//!   one has what it told.
+//! - If `ProcessSocketNotifications` dequeues it, it is completed here: with what was kept, with what holds by now, and
+//!   with REMOVE. A level that has fallen is not notified.
+//! - If a system call dequeues it, the length of the queue reveals that: see [`Sent`]. If packets of others hide it, the
+//!   next events are sent in another packet. If the first is dequeued after all, together with the other one or for a
+//!   one-shot registration, it is dropped, and the other one gets its events.
 //!
-//! A call that enables or dequeues waits until the service thread has sent all that was ready when it was
-//! made. So whoever takes packets next finds them.
+//! A call that enables or dequeues waits until the service thread has posted packets for all sockets that were ready when
+//! the call was made. So the next call that dequeues finds them.
 //!
-//! A persistent level-triggered registration is one-shot beneath, and armed again when its packet was
-//! taken. Whoever took it is about to deal with what it told; if it holds still a moment later, it is
-//! told again.
+//! A persistent level-triggered registration is one-shot in the inner port, and armed again when its packet is gone. The
+//! thread that got the packet is about to handle it; if the level still holds a moment later, it is notified again.
 //!
-//! A registration beneath is disabled when the caller removes it, and removed when the caller has taken
-//! the last notification. Until then it tells whether a socket is the one that was registered.
+//! When the caller removes a registration, it is disabled in the inner port, and removed there when the caller has
+//! dequeued the last notification. Until then it identifies the socket.
 //!
-//! The caller's port is held by a handle of ours, by which packets are taken too: its value is not given to
-//! another port meanwhile. When it is the last one, the caller has closed the port.
+//! The library has its own handle of the caller's port, and also dequeues with it, so its value cannot become another
+//! port's. When it is the last handle, the caller has closed the port.
 
 use std::collections::HashMap;
 use std::os::windows::io::{OwnedHandle, RawSocket};
@@ -44,29 +42,29 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use super::kernel;
 use super::sent::{IDS, Mark, Sent};
 
-/// How often to look whether the caller has closed its port.
+/// How often to check whether the caller has closed its port.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often to look whether a packet was taken: at first, and at the longest.
+/// How often to check whether a packet is gone: at first, and at the longest.
 const SOON: Duration = Duration::from_millis(1);
 const LATER: Duration = Duration::from_millis(16);
 
-/// How long whoever has taken the packet of a level has to deal with it.
+/// How long a thread that got the packet of a level has to handle it.
 const MOMENT: Duration = Duration::from_millis(4);
 
-/// How long a level waits for its packet to be taken where packets of others hide whether it was: at
+/// How long a level waits for its packet to be dequeued if packets of others hide whether it was: at
 /// first, and at the longest.
 const DOUBT: Duration = Duration::from_millis(8);
 const DOUBT_MAX: Duration = Duration::from_millis(128);
 
-/// No port has so many threads.
+/// More than the threads of any port.
 const PLACES: usize = 1 << 20;
 
 /// The bridges, by the values of the caller's handles.
 static BRIDGES: Mutex<Option<HashMap<usize, Arc<Bridge>>>> = Mutex::new(None);
 
 pub(super) struct Bridge {
-    /// A handle of our own of the caller's port.
+    /// The library's handle of the caller's port.
     port: OwnedHandle,
     inner: CompletionPort,
     state: Mutex<State>,
@@ -84,20 +82,20 @@ struct State {
     ids: HashMap<SOCKET, u32>,
     latest: u32,
     sent: Sent,
-    /// Levels that are to be armed again.
+    /// Levels to arm again.
     due: Vec<Due>,
     /// The last notifications that could not be posted.
     unsent: Vec<u32>,
     marks: usize,
-    /// The service thread looks again at this time, if nothing comes before.
+    /// When the service thread checks again, if nothing comes before.
     next_look: Option<Instant>,
 }
 
-/// A level that is to be armed again.
+/// A level to arm again.
 struct Due {
     time: Instant,
     id: u32,
-    /// The packet that is taken for gone then.
+    /// The packet that is considered gone then.
     doubted: Option<u64>,
 }
 
@@ -110,17 +108,17 @@ struct Record {
     is_level: bool,
     is_once: bool,
     phase: Phase,
-    /// What becomes true beneath is to be told.
+    /// The inner port reports it.
     armed: bool,
     /// The position of the packet that may wait in the caller's port.
     packet: Option<u64>,
     /// The mark of the latest packet.
     mark: Mark,
-    /// What came while it did.
+    /// Events that came while it was there.
     kept: Events,
-    /// It is to be armed again, and not yet.
+    /// It will be armed again later.
     is_due: bool,
-    /// How long its next packet may be hidden.
+    /// How long to wait if its next packet is hidden.
     patience: Duration,
 }
 
@@ -128,7 +126,7 @@ struct Record {
 enum Phase {
     Enabled,
     Disabled,
-    /// It was removed, and the last notification is yet to be sent.
+    /// It was removed, and the last notification was not sent yet.
     Leaving,
     /// The last notification was sent.
     Left,
@@ -139,8 +137,8 @@ impl Record {
         Events::from_bits_truncate(self.filter.bits().into()) | Events::ERR
     }
 
-    /// Whether what holds now matters to whoever takes its packet, which tells this. With an error it tells
-    /// all that goes with that already.
+    /// Whether to poll the socket when its packet, with these events, is dequeued. With an error the packet is
+    /// complete already.
     fn is_asked(&self, told: Events) -> bool {
         self.phase == Phase::Enabled
             && !told.contains(Events::ERR)
@@ -164,7 +162,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Bridge {
-    /// The bridge of a port, made when it is first asked for.
+    /// The bridge of a port, made on first use.
     pub(super) fn of(port: HANDLE) -> Result<Arc<Self>, u32> {
         let mut bridges = lock(&BRIDGES);
         let bridges = bridges.get_or_insert_default();
@@ -285,7 +283,7 @@ impl Bridge {
         let key = entry.completionKey.addr();
         let filter = EventFilter::from_bits_retain(entry.eventFilter);
         let trigger = Trigger::from_bits_retain(entry.triggerFlags);
-        // What the library has beyond that is none of the function's.
+        // The function has none of the library's extensions.
         if !EventFilter::ALL.contains(filter) {
             return Err(RegistrationError::InvalidFilter);
         }
@@ -313,7 +311,7 @@ impl Bridge {
                 false => trigger,
             },
         ));
-        // If the socket was closed, and this is another one, nothing of the old one's goes on.
+        // If the socket was closed and this is another one, nothing of the old registration continues.
         let mut same = known.filter(|id| state.records[id].key == key);
         if let Some(id) = same {
             match self.beneath(Operation::ENABLE, socket, id, beneath, true) {
@@ -349,7 +347,7 @@ impl Bridge {
             patience: DOUBT,
         });
         let is_level = trigger.contains(Trigger::LEVEL);
-        // Edges go on, while levels are told anew.
+        // Edges are carried, while levels are notified again.
         let goes_on = record.phase == Phase::Enabled && !record.is_level && !is_level;
         let kept = if goes_on {
             record.kept
@@ -369,7 +367,7 @@ impl Bridge {
         self.beneath(Operation::DISABLE, socket, 0, None, true)
     }
 
-    /// Apply one entry to the port of ours, if need be to what is registered only.
+    /// Apply one entry to the inner port; on request only if the socket is registered there.
     fn beneath(
         &self,
         operation: Operation,
@@ -378,7 +376,7 @@ impl Bridge {
         wanted: Option<(EventFilter, Trigger)>,
         only_known: bool,
     ) -> Result<(), RegistrationError> {
-        // SAFETY: whose socket it is, is for the caller to know.
+        // SAFETY: the caller passes its own sockets.
         let mut registration = unsafe { Registration::from_raw(socket as RawSocket) };
         if only_known {
             registration = registration.only_known();
@@ -397,7 +395,7 @@ impl Bridge {
             })
     }
 
-    /// Wait until all that was ready before this call is in the caller's port.
+    /// Wait until the caller's port has packets for all sockets that were ready before this call.
     pub(super) fn catch_up(&self) {
         let mark = {
             let mut state = lock(&self.state);
@@ -416,8 +414,8 @@ impl Bridge {
         }
     }
 
-    /// These packets have just been taken from the caller's port. Complete them, and drop those that
-    /// tell what holds no more.
+    /// Complete packets that were just dequeued from the caller's port, and drop those whose level has
+    /// fallen.
     pub(super) fn taken(&self, packets: &mut Vec<OVERLAPPED_ENTRY>) {
         let marks: Vec<_> = packets
             .iter_mut()
@@ -427,7 +425,7 @@ impl Bridge {
         if marks.iter().any(Option::is_none) {
             state.sent.meet_other();
         }
-        // Of two packets of one registration the later one tells all.
+        // Of two packets of one registration, the later one gets all events.
         let mut latest = HashMap::new();
         for (index, mark) in marks.iter().enumerate() {
             if let Some(mark) = mark {
@@ -470,7 +468,7 @@ impl Bridge {
         });
     }
 
-    /// What a packet of this registration has to tell, now that it is taken; if anything.
+    /// The events of a packet of this registration that was just dequeued, if any.
     fn complete(
         &self,
         state: &mut State,
@@ -508,7 +506,7 @@ impl Bridge {
             }
             Phase::Enabled => {}
         }
-        // Of what holds, only what never falls can be taken for an edge.
+        // Of the conditions that hold, only those that never fall can be edges.
         let seen = match record.is_level {
             true => holds.unwrap_or_default(),
             false => holds.unwrap_or_default() & (Events::HANGUP | Events::ERR),
@@ -525,7 +523,7 @@ impl Bridge {
             return None;
         }
         if record.is_once && record.armed {
-            // It was enabled while this was waiting, and what is delivered disables it.
+            // It was enabled while this was waiting, and this delivery disables it.
             record.armed = false;
             let _ = self.disable(record.socket);
         }
@@ -537,7 +535,7 @@ impl Bridge {
         Some(events)
     }
 
-    /// Send the last notifications of what this call has removed, unless they were taken with others.
+    /// Send the last notifications of the registrations that this call has removed, unless they were merged.
     pub(super) fn send_last(&self, leaving: &[u32]) {
         if leaving.is_empty() {
             return;
@@ -551,7 +549,7 @@ impl Bridge {
         }
     }
 
-    /// Arm the levels whose packets were taken, whether the time has come or not: somebody asks.
+    /// Arm the levels whose packets are gone, before their time, because a thread dequeues.
     pub(super) fn arm_all(&self) {
         let mut state = lock(&self.state);
         self.find_gone(&mut state);
@@ -584,12 +582,12 @@ impl Bridge {
         }
     }
 
-    /// Have a level armed again after this time, by the service thread.
+    /// Have the service thread arm a level again after this time.
     fn push_due(&self, state: &mut State, after: Duration, id: u32, doubted: Option<u64>) {
         let time = Instant::now() + after;
         state.due.push(Due { time, id, doubted });
         if state.next_look.is_some_and(|look| look > time) {
-            // It sleeps, and is to sleep less. For this mark nobody waits.
+            // Wake it, so that it sleeps less. No thread waits for this mark.
             state.next_look = None;
             state.marks += 1;
             let _ = self.inner.post(Entry::new(0, 0, state.marks));
@@ -617,7 +615,7 @@ impl Bridge {
             state.next_look = None;
             self.arm_due_at(&mut state, Some(now));
             self.send_unsent(&mut state);
-            // What was just sent is not gone yet.
+            // Packets that were just sent are not gone yet.
             pause = match count > 0 || self.find_gone(&mut state) {
                 true => SOON,
                 false => (pause * 2).min(LATER),
@@ -631,7 +629,7 @@ impl Bridge {
             }
         }
         self.is_closed.store(true, Ordering::Release);
-        // As long as its sockets cannot be had, the bridge can be found.
+        // The bridge can be found until its sockets are free.
         self.inner.close();
         if let Some(bridges) = &mut *lock(&BRIDGES) {
             bridges.retain(|_, bridge| !std::ptr::eq(&**bridge, self));
@@ -645,12 +643,12 @@ impl Bridge {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// The handle of ours of the caller's port.
+    /// The library's handle of the caller's port.
     pub(super) fn port(&self) -> &OwnedHandle {
         &self.port
     }
 
-    /// Send what has come out of our port to the caller's. Returns the latest mark among it, or 0.
+    /// Send the packets of the inner port to the caller's. Returns the latest mark among them, or 0.
     fn pass_on(&self, entries: &[Entry]) -> usize {
         let mut mark = 0;
         for entry in entries {
@@ -664,11 +662,12 @@ impl Bridge {
         mark
     }
 
-    /// Say that a mark was passed, after what was ready when it was posted.
+    /// Report that a mark was passed, after everything that was ready when it was posted.
     ///
-    /// A mark that is posted while a wait of this thread ends is dequeued before what became ready after that.
+    /// A mark that is posted while a wait of this thread ends may be dequeued before sockets that became ready after
+    /// that wait; so this dequeues again.
     fn pass_mark(&self, mut mark: usize, entries: &mut [Entry]) {
-        // Where there is always more, whoever waits for the mark need not wait for all of it.
+        // If there is always more, the waiting call need not wait for all of it.
         for _ in 0..16 {
             match self.inner.dequeue(entries, Some(Duration::ZERO)) {
                 Ok(entries) => mark = mark.max(self.pass_on(entries)),
@@ -680,7 +679,7 @@ impl Bridge {
         self.passing.notify_all();
     }
 
-    /// A registration has something to tell.
+    /// A registration was reported with these events.
     fn tell(&self, state: &mut State, id: u32, events: Events) {
         let record = state.records.get_mut(&id);
         let Some(record) = record.filter(|record| record.armed) else {
@@ -709,7 +708,7 @@ impl Bridge {
         let is_last = events.contains(Events::REMOVE);
         record.mark = record.mark.next();
         if !kernel::post(&self.port, record.key, events.bits(), record.mark.bits()) {
-            // There is no memory. What holds may be told later, and REMOVE has to be.
+            // There is no memory. Events may come later; REMOVE must.
             if is_last {
                 state.unsent.push(id);
             } else {
@@ -735,7 +734,7 @@ impl Bridge {
         }
     }
 
-    /// Find out which packets are gone. True if some are.
+    /// Determine which packets are gone. True if some are.
     fn find_gone(&self, state: &mut State) -> bool {
         if state.sent.is_empty() {
             return false;
@@ -767,7 +766,7 @@ impl Bridge {
         any
     }
 
-    /// The packet of a level is gone. If the level holds, whoever took it may be about to deal with it.
+    /// The packet of a level is gone. If the level still holds, the thread that got it may be about to handle it.
     fn level_taken(&self, state: &mut State, id: u32) {
         let record = state.records.get_mut(&id);
         let Some(record) = record.filter(|record| record.phase == Phase::Enabled) else {
@@ -787,7 +786,7 @@ impl Bridge {
         }
     }
 
-    /// Have it told once when there is something.
+    /// Arm a registration in the inner port, one-shot.
     fn arm(&self, state: &mut State, id: u32) {
         let Some(record) = state.records.get_mut(&id) else {
             return;
@@ -798,17 +797,17 @@ impl Bridge {
             false => Trigger::ONESHOT | Trigger::EDGE,
         };
         let wanted = Some((record.filter, wanted));
-        // The socket may have been closed, and its value may be another's, which this does not touch.
+        // The socket may have been closed, and its value be another's, which this does not affect.
         match self.beneath(Operation::ENABLE, socket, id, wanted, true) {
             Ok(()) => record.armed = true,
             Err(_) => state.forget(id),
         }
     }
 
-    /// The caller has taken the last notification of a registration.
+    /// The caller has dequeued the last notification of a registration.
     fn end(&self, state: &mut State, id: u32) {
         if let Some(record) = state.records.get(&id) {
-            // If it is closed, there is nothing to be removed.
+            // If it is closed, there is nothing to remove.
             let _ = self.beneath(Operation::REMOVE, record.socket, 0, None, false);
             state.forget(id);
         }
@@ -843,7 +842,7 @@ impl State {
         }
     }
 
-    /// How long there is nothing to do but for what comes: the service thread sleeps so long.
+    /// How long the service thread waits for reports.
     fn sleep(&mut self, pause: Duration) -> Duration {
         let now = Instant::now();
         let due = self.due.iter().map(|due| due.time).min();
@@ -860,8 +859,8 @@ impl State {
     }
 }
 
-/// A socket is to be registered with a port, and is registered with another one: unless the caller has
-/// closed that port, or taken the last notification out of it.
+/// Free a socket that is registered with another port, if the caller has closed that port, or dequeued the last
+/// notification.
 fn let_go(socket: SOCKET) {
     let bridges: Vec<_> = match &mut *lock(&BRIDGES) {
         Some(bridges) => {
@@ -872,7 +871,7 @@ fn let_go(socket: SOCKET) {
     };
     for bridge in bridges {
         let mut state = lock(&bridge.state);
-        // If there is none, it may be on its way out beneath.
+        // If there is none, the inner port may be removing it.
         if let Some(&id) = state.ids.get(&socket) {
             bridge.find_gone(&mut state);
             let record = state.records.get(&id);

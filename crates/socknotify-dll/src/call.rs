@@ -10,9 +10,9 @@ use windows_sys::Win32::System::Threading::INFINITE;
 use super::bridge::Bridge;
 use super::kernel;
 
-/// How often a thread that waits sees whether its port was closed, in milliseconds.
+/// How often a waiting thread checks whether its port was closed, in milliseconds.
 ///
-/// The handle that it waits by is the library's, whose closing it would not survive.
+/// It waits with the library's handle, which must not be closed meanwhile.
 const SLICE: u32 = 250;
 
 pub(super) struct Call<'a> {
@@ -20,7 +20,7 @@ pub(super) struct Call<'a> {
     dequeues: bool,
     /// Something was enabled, and may be ready.
     has_enabled: bool,
-    /// Registrations that this call removes, and whose last notification is yet to be sent.
+    /// Registrations that this call removes, and whose last notification was not sent yet.
     leaving: Vec<u32>,
 }
 
@@ -42,14 +42,14 @@ impl<'a> Call<'a> {
         result
     }
 
-    /// Have what is ready sent to the caller's port, for whoever takes packets next.
+    /// Have notifications of all ready sockets sent to the caller's port, for the next call that dequeues.
     pub(super) fn send_ready(&self) {
         if self.has_enabled {
             self.bridge.catch_up();
         }
     }
 
-    /// Take what is there, or wait for it.
+    /// Take packets, or wait for them.
     ///
     /// # Safety
     ///
@@ -72,14 +72,14 @@ impl<'a> Call<'a> {
                     left.as_nanos().div_ceil(1_000_000) as u32
                 }
             };
-            // What is removed is to come with what waits, if that is taken at once.
+            // A removal is merged with a queued packet, if that is taken at once.
             let slice = match self.leaving.is_empty() {
                 true => left.min(SLICE),
                 false => 0,
             };
             // SAFETY: the caller's promise.
             match unsafe { self.take(entries, room, slice, received) } {
-                // All were out of date, and there may be more.
+                // All packets were out of date, and there may be more.
                 None => {}
                 Some(WAIT_TIMEOUT) if left > 0 => {}
                 Some(outcome) => return outcome,

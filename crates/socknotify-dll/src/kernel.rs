@@ -1,4 +1,4 @@
-//! What is asked of the kernel.
+//! Calls of the kernel.
 
 use std::ffi::CStr;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
@@ -51,14 +51,14 @@ unsafe extern "system" {
 
 /// Whether the process is exiting. Then this is its only thread, and the others may have held locks.
 pub(super) fn is_exiting() -> bool {
-    // SAFETY: it only tells.
+    // SAFETY: it only returns a value.
     unsafe { RtlDllShutdownInProgress() != 0 }
 }
 
 /// The system's `ProcessSocketNotifications`.
 ///
-/// This library may have been installed under the system's name. What is found in itself is none. Where it
-/// is linked statically and is loaded as a file too, that one is called: two would not know each other's
+/// This library may be installed under the system's name; it does not take its own function for the system's. If it is
+/// linked statically and also loaded as a DLL, it calls the DLL's, because two copies would not know each other's
 /// registrations.
 pub(super) fn find_function() -> Option<Function> {
     // SAFETY: the names are strings that end.
@@ -91,16 +91,16 @@ pub(super) fn find_function() -> Option<Function> {
     None
 }
 
-/// Keep this library loaded: threads of its own run in it.
+/// Keep this library loaded, because its threads run in it.
 pub(super) fn stay_loaded() {
     module_of(super::ProcessSocketNotifications);
 }
 
-/// The module that a function is in, which is never unloaded from here on.
+/// The module of a function, which is never unloaded from here on.
 fn module_of(function: Function) -> HANDLE {
     let mut module = null_mut();
     let flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
-    // SAFETY: the address is in a module that is loaded, and not followed.
+    // SAFETY: the address is in a loaded module, and not dereferenced.
     unsafe { GetModuleHandleExA(flags, (function as *const ()).cast(), &mut module) };
     module
 }
@@ -122,7 +122,7 @@ pub(super) fn duplicate(port: HANDLE) -> Result<OwnedHandle, u32> {
     }
 }
 
-/// How many packets wait in a port. `None` if it is none.
+/// The number of packets in a port's queue. `None` if the handle is no port.
 pub(super) fn depth(port: &OwnedHandle) -> Option<u64> {
     let mut depth = 0;
     // SAFETY: the value is there for the call, and as long as it says.
@@ -148,7 +148,7 @@ pub(super) fn is_last(handle: &OwnedHandle) -> bool {
     status >= 0 && information[2] <= 1
 }
 
-/// Whether two handles are of the same object. `None` if this system cannot tell.
+/// Whether two handles refer to the same object. `None` if this system cannot compare them.
 pub(super) fn is_same(port: HANDLE, other: &OwnedHandle) -> Option<bool> {
     type Compare = unsafe extern "system" fn(HANDLE, HANDLE) -> i32;
     static COMPARE: OnceLock<Option<Compare>> = OnceLock::new();
@@ -164,25 +164,25 @@ pub(super) fn is_same(port: HANDLE, other: &OwnedHandle) -> Option<bool> {
             >(function))
         }
     }))?;
-    // SAFETY: a handle that is none is like no other.
+    // SAFETY: an invalid handle equals no other.
     Some(unsafe { compare(port, other.as_raw_handle()) != 0 })
 }
 
-/// Above all statuses of the system's: a success, and an application's.
+/// Above all statuses of the system: a success code of an application.
 const OURS: u32 = 0x2000_0000;
 
-/// How many marks there are. They begin with 0.
+/// The number of marks, from 0 on.
 pub(super) const MARKS: u32 = OURS;
 
-/// Post a packet with a mark. It is where the status of an operation would be, which the callers of the
-/// system's functions are not shown, but for whether it is a success.
+/// Post a packet with a mark, in the field for the status of an operation. The system's functions only report whether
+/// that is a success.
 pub(super) fn post(port: &OwnedHandle, key: usize, bytes: u32, mark: u32) -> bool {
     let status = (OURS | mark) as NTSTATUS;
     // SAFETY: the packet points to nothing.
     unsafe { NtSetIoCompletion(port.as_raw_handle(), key, 0, status, bytes as usize) >= 0 }
 }
 
-/// The mark of a packet that was posted here. Takes it off.
+/// Take the mark of a packet that was posted here, and clear it.
 pub(super) fn take_mark(packet: &mut OVERLAPPED_ENTRY) -> Option<u32> {
     let status = packet.Internal as u32;
     if !packet.lpOverlapped.is_null() || status & !(MARKS - 1) != OURS {
@@ -204,7 +204,7 @@ pub(super) fn is_stream(socket: SOCKET) -> bool {
     status == 0 && value == SOCK_STREAM
 }
 
-/// A question for [`look`].
+/// An entry for [`look`].
 pub(super) fn question(socket: SOCKET) -> WSAPOLLFD {
     WSAPOLLFD {
         fd: socket,
@@ -213,7 +213,7 @@ pub(super) fn question(socket: SOCKET) -> WSAPOLLFD {
     }
 }
 
-/// `WSAPoll` — Look what holds now. Nothing is found out if it fails.
+/// `WSAPoll` — Find the conditions that hold now. On failure nothing is known.
 pub(super) fn look(questions: &mut [WSAPOLLFD]) {
     if questions.is_empty() {
         return;
@@ -226,7 +226,7 @@ pub(super) fn look(questions: &mut [WSAPOLLFD]) {
     }
 }
 
-/// What was found out. `None` if nothing was.
+/// The conditions that were found. `None` if nothing is known.
 pub(super) fn answer(question: &WSAPOLLFD, is_stream: bool) -> Option<Events> {
     let is = |events: i16| question.revents & events != 0;
     if is(POLLNVAL) {

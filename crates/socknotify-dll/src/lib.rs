@@ -1,7 +1,7 @@
 //! `socknotify.dll`: `ProcessSocketNotifications` for systems that lack it.
 //!
-//! It works on any port that `CreateIoCompletionPort` has made, and packets come out of whichever call
-//! the program takes them with. Where the system has the function, it is the system's that is called.
+//! It works on any port made by `CreateIoCompletionPort`, and the program can dequeue with any call. If the system has
+//! the function, this calls the system's.
 #![cfg(windows)]
 
 mod bridge;
@@ -66,7 +66,7 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
     }
 }
 
-/// What takes the place of the system's function.
+/// The replacement for the system's function.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ unsafe extern "system" fn process(
     entries: *mut OVERLAPPED_ENTRY,
     received: *mut u32,
 ) -> u32 {
-    // A null pointer goes with a count of 0, and only with that.
+    // A null pointer is allowed with a count of 0, and only then.
     let is_wrong = (registration_count == 0) != registrations.is_null()
         || (room == 0) != entries.is_null()
         || (room == 0) != received.is_null()
@@ -92,7 +92,7 @@ unsafe extern "system" fn process(
         };
         let mut call = Call::new(&bridge, room > 0);
         for index in 0..registration_count as usize {
-            // SAFETY: the caller's promise. The structure may be anywhere.
+            // SAFETY: the caller's promise. The structure need not be aligned.
             unsafe {
                 let place = registrations.add(index);
                 let mut registration = place.read_unaligned();

@@ -1,31 +1,31 @@
-//! What is known of the packets that were sent to the caller's port.
+//! The packets that were sent to the caller's port, and which of them are gone.
 //!
-//! Each carries a [`Mark`]: who takes one by `ProcessSocketNotifications` says which. Of those that are taken
-//! by the system's own calls nobody tells. But a port says how many packets wait in it, and it is a queue: of
-//! a packet behind which nothing came it is known how many have to go until it is gone, and each time that
-//! fewer wait than before, some have gone.
+//! Each has a [`Mark`], by which `ProcessSocketNotifications` recognises it when it dequeues it. The system's own calls
+//! report nothing. But a port says how long its queue is, and the queue is first in, first out. So when a packet is
+//! sent, it is known how many packets have to leave until it is gone; and each time the queue is shorter than before,
+//! some have left.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::kernel::MARKS;
 
-/// How long a packet is remembered that others' may hide. They do when, each time that the depth is read,
-/// one has come for each that went.
+/// How long a packet is remembered if packets of others may hide that it is gone: they do if one arrives for each that
+/// leaves between two readings of the length.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a packet carries: the registration that it is of, and which of its packets it is.
+/// Identifies a packet: its registration, and which of the registration's packets it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) id: u32,
-    /// Of so many of one registration that wait at once, each is told from the others.
+    /// Distinguishes up to this many packets of one registration in the queue.
     pub(super) sequence: u8,
 }
 
 const SEQUENCE_BITS: u32 = 7;
 const SEQUENCES: u8 = 1 << SEQUENCE_BITS;
 
-/// No registration has as high an id.
+/// The ids of registrations are below this.
 pub(super) const IDS: u32 = MARKS >> SEQUENCE_BITS;
 
 impl Mark {
@@ -51,26 +51,26 @@ impl Mark {
 
 #[derive(Default)]
 pub(super) struct Sent {
-    /// Those that are not known to be gone.
+    /// Packets that are not known to be gone.
     packets: VecDeque<Packet>,
-    /// How many were sent, ever.
+    /// How many were sent in total.
     count: u64,
-    /// How many packets waited when the depth was read last.
+    /// The queue's length when it was read last.
     depth: u64,
-    /// How many packets have been seen to go.
+    /// How many packets are known to have left.
     gone: u64,
-    /// Whether packets of others were ever seen.
+    /// Whether the port has ever had packets of others.
     mixed: bool,
-    /// Whether one of ours was ever taken by `ProcessSocketNotifications`.
+    /// Whether `ProcessSocketNotifications` has ever dequeued one of these.
     taken: bool,
-    /// Whether one was ever missed for so long that something else has probably taken it.
+    /// Whether one was ever missing for so long that another call has probably dequeued it.
     missed: bool,
 }
 
 struct Packet {
     position: u64,
     id: u32,
-    /// It is gone when as many are.
+    /// It is gone when this many have left.
     goal: u64,
     since: Instant,
 }
@@ -80,7 +80,7 @@ impl Sent {
         self.packets.is_empty()
     }
 
-    /// A packet was sent, and so many wait now. Returns its position.
+    /// A packet was sent, and the queue has this length now. Returns its position.
     pub(super) fn add(&mut self, id: u32, depth: u64) -> u64 {
         self.depth += 1;
         self.read(depth);
@@ -95,13 +95,13 @@ impl Sent {
         self.count
     }
 
-    /// So many packets wait now.
+    /// The queue has this length now.
     pub(super) fn read(&mut self, depth: u64) {
         self.gone += self.depth.saturating_sub(depth);
         self.depth = depth;
     }
 
-    /// The next packet that is known to be gone: the registration that it is of, and its position.
+    /// The next packet that is known to be gone: its registration, and its position.
     pub(super) fn next_gone(&mut self) -> Option<(u32, u64)> {
         let is_gone = self.packets.front().is_some_and(|first| {
             let is_missed =
@@ -117,7 +117,7 @@ impl Sent {
         Some((first.id, first.position))
     }
 
-    /// The packet at this position was taken by `ProcessSocketNotifications`.
+    /// `ProcessSocketNotifications` has dequeued the packet at this position.
     pub(super) fn remove(&mut self, position: u64) {
         self.taken = true;
         let index = self
@@ -128,18 +128,18 @@ impl Sent {
         }
     }
 
-    /// A packet was taken that is not ours.
+    /// A packet of others was dequeued.
     pub(super) fn meet_other(&mut self) {
         self.mixed = true;
     }
 
-    /// More wait than ours that are not known to be gone.
+    /// Notes whether the queue is longer than the packets that are not known to be gone.
     fn meet_others(&mut self) {
         self.mixed |= self.depth > self.packets.len() as u64;
     }
 
-    /// Whether nothing speaks against knowing which packets are gone: ours are the only ones, ever, or all are
-    /// taken by `ProcessSocketNotifications`.
+    /// Whether it is certain which packets are gone: the port has never had packets of others, or
+    /// `ProcessSocketNotifications` dequeues all of these.
     pub(super) fn is_certain(&self) -> bool {
         !self.mixed || (self.taken && !self.missed)
     }
