@@ -1,7 +1,7 @@
 //! Deadlines: when the wait of a connection ends, and the packet that wakes a thread for it.
 //!
-//! A connection's deadline is in its slot. The [`Wheel`] reports the slot at that time or before; to
-//! push a deadline back, as a server does with each request, does not touch the wheel.
+//! A connection's deadline is in its slot. The [`Wheel`] reports the slot at that time or before. To
+//! move a deadline back, as a server does with each request, does not touch the wheel.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ pub(super) struct Deadlines {
 
 struct Schedule {
     wheel: Wheel,
-    /// Of timers, by their own indices.
+    /// The times of timers, by their own indices.
     timers: Wheel,
     /// When the port posts the next TIMER.
     alarm: u64,
-    /// Memory for the slots whose time is over.
+    /// Memory for the slots whose time has passed.
     over: Vec<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Deadlines {
         }
     }
 
-    /// The tick at whose beginning this time is over.
+    /// The first tick that begins at or after this time.
     pub(super) fn ticks_until(&self, time: Instant) -> u64 {
         const NANOSECONDS: u32 = 1_000_000_000 / TICKS;
         let time = time.saturating_duration_since(self.start);
@@ -86,7 +86,7 @@ impl Deadlines {
         lock(&self.schedule).timers.unset(index);
     }
 
-    /// See to it that TIMER comes in time for the next deadline.
+    /// Make sure that TIMER comes in time for the next deadline.
     fn set_alarm<T>(&self, home: &Home<T>, schedule: &mut Schedule) {
         let next = [schedule.wheel.next(), schedule.timers.next()];
         let next = next.into_iter().flatten().min();
@@ -101,7 +101,7 @@ impl Deadlines {
     }
 
     /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed. Returns the timers
-    /// whose times have come.
+    /// that are due.
     pub(super) fn expire<T>(&self, home: &Home<T>) -> Vec<u32> {
         let now = self.now();
         let mut schedule = lock(&self.schedule);
@@ -130,7 +130,7 @@ impl Schedule {
     }
 }
 
-/// Interrupt the wait of the connection in a slot if its deadline has passed. Says when to try again.
+/// Interrupt the wait of the connection in a slot if its deadline has passed. Returns when to try again.
 ///
 /// The slot stays locked from reading the deadline to interrupting the wait: otherwise another thread
 /// could take the connection and arm it again in between, with another deadline or with none.
@@ -144,8 +144,8 @@ fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
     let at = match place.deadline {
         deadline if deadline > now => deadline,
         _ if home.interrupt(key, &place, TIMED_OUT, false) => NEVER,
-        // A thread is just arming it, or has just dequeued it; or its packet is in the queue. The wait
-        // for that doubles each time.
+        // A thread is arming it at this moment, or has just dequeued it, or its packet is in the queue. Try again
+        // after a time that doubles.
         deadline => now + (now - deadline).max(1),
     };
     place.scheduled = at;

@@ -1,4 +1,4 @@
-//! [`Port::listen`]: connections that come by themselves.
+//! [`Port::listen`]: incoming connections.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl<T: Source, M> Port<T, M> {
     /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener and its connections are set to
     /// non-blocking mode. The connections of a batch are armed in one step, together with the listener.
     ///
-    /// One thread at a time accepts. On Windows the system accepts a batch ahead, 16 connections at most, by `AcceptEx`
+    /// One thread at a time accepts. On Windows the system accepts up to 16 connections in advance, with `AcceptEx`
     /// ([`Listen::ACCEPTED`]).
     ///
     /// When the process or the system is out of descriptors or memory, the listener pauses for 50 ms, with
@@ -100,8 +100,8 @@ impl<T: Source, M> Port<T, M> {
 }
 
 impl<T> Home<T> {
-    /// Accept what waits, up to a number. A connection is handed over with its place among those that there
-    /// may be.
+    /// Accept waiting connections, up to a number. Each is passed on with its share of the limit on
+    /// connections.
     pub(super) fn accept_from(&self, listener: &Listener<T>, mut each: impl FnMut(T)) -> Turn {
         let Listening { batch, limit, .. } = listener.listening;
         let mut turn = listener.idle();
@@ -117,7 +117,7 @@ impl<T> Home<T> {
                     each(connection);
                 }
                 Err(error) => match error.kind() {
-                    // It was given up by its peer before it was accepted.
+                    // Its peer has closed it before it was accepted.
                     io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset
                     | io::ErrorKind::NotConnected

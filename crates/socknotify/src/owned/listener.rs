@@ -13,7 +13,7 @@ use crate::{Entry, EventFilter};
 /// How long a listener pauses when the system is out of descriptors or memory.
 const REST: Duration = Duration::from_millis(50);
 
-/// How many connections the system accepts ahead at most.
+/// The maximum number of connections that the system accepts in advance.
 const AHEAD: usize = 16;
 
 /// What a port can [listen](super::Port::listen) with.
@@ -40,8 +40,8 @@ pub trait Listen: Source + Send + Sync + 'static {
 
     /// Makes the result of [`accept_next`](Self::accept_next) from a socket that the system has accepted.
     ///
-    /// With this, Windows accepts connections ahead, by `AcceptEx`. Without it, and on other systems, the port watches
-    /// the listener and calls `accept_next`.
+    /// With this, Windows accepts connections in advance, with `AcceptEx`. Without it, and on other systems, the port
+    /// watches the listener and calls `accept_next`.
     const ACCEPTED: Option<Accepted<Self::Stream, Self::Address>> = None;
 }
 
@@ -149,19 +149,19 @@ impl From<Interest> for Listening {
     }
 }
 
-/// A listener and what becomes of its connections, whatever types these are of.
+/// A listener and what to do with its connections, independent of their types.
 trait Accept<T>: Send + Sync {
     fn accept(&self) -> io::Result<T>;
 
-    /// Have the system accept ahead, if it can: this many, which end in the port under this key.
+    /// Have the system accept this many connections in advance, if it can. They complete on the port under this key.
     fn begin(&self, port: &SystemPort, key: usize, depth: usize);
 
-    /// What the system has accepted ahead, if it does.
+    /// The system's accepts in advance, if it supports them.
     fn ahead(&self) -> Option<&Ahead>;
 }
 
 struct With<L, F> {
-    // In this order they go: accepts end before their listener does.
+    // They are dropped in this order: accepts end before their listener.
     ahead: OnceLock<Ahead>,
     listener: L,
     make: F,
@@ -181,7 +181,7 @@ where
 
     fn begin(&self, port: &SystemPort, key: usize, depth: usize) {
         if L::ACCEPTED.is_some() {
-            // Where that is not possible, the listener is watched.
+            // If that is not possible, the listener is watched.
             if let Ok(ahead) = Ahead::new(port, self.listener.socket(), key, depth) {
                 let _ = self.ahead.set(ahead);
             }
@@ -199,7 +199,7 @@ pub(super) struct Listener<T> {
     accepts: Box<dyn Accept<T>>,
 }
 
-/// What a turn of a listener has come to.
+/// The result of accepting a batch.
 #[derive(Debug)]
 pub(super) struct Turn {
     /// What to arm it for.
@@ -246,7 +246,7 @@ impl<T> Listener<T> {
         self.listening.interest
     }
 
-    /// What to watch it for. Accepts that the system makes ahead have packets of their own.
+    /// What to watch it for. Accepts in advance have packets of their own.
     pub(super) fn filter(&self) -> EventFilter {
         match self.accepts.ahead() {
             Some(_) => EventFilter::NONE,
@@ -254,21 +254,21 @@ impl<T> Listener<T> {
         }
     }
 
-    /// Have the system accept ahead, if it can. What ends has packets under this key.
+    /// Have the system accept in advance, if it can. Completed accepts have packets with this key.
     pub(super) fn begin(&self, port: &SystemPort, key: usize) {
         let Listening { batch, limit, .. } = self.listening;
         let depth = batch.min(limit).clamp(1, AHEAD);
         self.accepts.begin(port, key, depth);
     }
 
-    /// This is the packet of an accept that the system has made ahead.
+    /// This is the packet of a completed accept.
     pub(super) fn has_ended(&self, entry: &Entry) {
         if let Some(ahead) = self.accepts.ahead() {
             ahead.ended(entry.overlapped);
         }
     }
 
-    /// A turn in which nothing is accepted.
+    /// A batch in which nothing is accepted.
     pub(super) fn idle(&self) -> Turn {
         Turn {
             filter: self.filter(),
@@ -278,7 +278,7 @@ impl<T> Listener<T> {
         }
     }
 
-    /// At the end of a turn, have the system accept ahead again. If that fails, the listener pauses.
+    /// After a batch, have the system accept in advance again. If that fails, the listener pauses.
     pub(super) fn replenish(&self, turn: &mut Turn) {
         if let (Some(ahead), None) = (self.accepts.ahead(), &turn.error) {
             if let Err(error) = ahead.post() {

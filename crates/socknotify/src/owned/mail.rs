@@ -1,8 +1,8 @@
 //! Messages to one worker, and to all of them.
 //!
-//! A packet goes to whichever thread dequeues it. So a message to one worker lies in that worker's mailbox, and if the
-//! worker waits, a packet is posted that wakes a thread. One that was woken in its place posts the packet again, and
-//! dequeues nothing until the worker is awake.
+//! Any thread may dequeue a packet. So a message to one worker is in that worker's mailbox, and if the worker waits, a
+//! packet is posted that wakes a thread. If that is another worker, it posts the packet again, and dequeues nothing
+//! until the right one is awake.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,23 +22,23 @@ pub struct WorkerId(u64);
 pub(super) struct Mailboxes<M>(Mutex<Table<M>>);
 
 struct Table<M> {
-    /// How many there were.
+    /// The number of workers so far.
     count: u64,
     open: BTreeMap<WorkerId, Arc<Mailbox<M>>>,
 }
 
-/// What was sent to one worker.
+/// The messages to one worker.
 pub(super) struct Mailbox<M> {
     id: WorkerId,
-    /// One of those below. Without the lock only the worker changes it, from the first to the second and back.
+    /// One of the states below. Without the lock only the worker changes it, from the first to the second and back.
     state: AtomicU8,
     messages: Mutex<VecDeque<M>>,
 }
 
-/// The worker looks before it waits.
+/// The worker checks before it waits.
 const AWAY: u8 = 0;
 const WAITING: u8 = 1;
-/// There are messages, and the worker looks before it waits.
+/// There are messages, and the worker checks before it waits.
 const FILLED: u8 = 2;
 /// There are messages, and there is a packet to wake the worker.
 const ROUSED: u8 = 3;
@@ -116,13 +116,13 @@ impl<M> Mailboxes<M> {
         mailbox
     }
 
-    /// Take out all messages that were not taken. The caller drops them without a lock: that may run any code.
+    /// Remove all messages that were not taken. The caller drops them without a lock, because that may run any code.
     pub(super) fn clear(&self, roused: &Roused) -> Vec<VecDeque<M>> {
         let all: Vec<_> = lock(&self.0).open.values().cloned().collect();
         all.iter().map(|mailbox| mailbox.fetch(roused)).collect()
     }
 
-    /// Send a message to one worker. It comes back if there is no such worker, or the port is closed.
+    /// Send a message to one worker. Returns the message if there is no such worker, or the port is closed.
     pub(super) fn send<T>(&self, home: &Home<T>, worker: WorkerId, message: M) -> Result<(), M> {
         let table = lock(&self.0);
         match table.open.get(&worker) {
@@ -142,7 +142,7 @@ impl<M> Mailboxes<M> {
     where
         M: Clone,
     {
-        // Cloned before: what that does is the message's business.
+        // Cloned without the lock: that may run any code.
         let count = lock(&self.0).open.len();
         let mut copies = vec![message; count];
         let table = lock(&self.0);
@@ -163,11 +163,11 @@ impl<M> Mailboxes<M> {
         sent
     }
 
-    /// A worker has gone. Returns what it has not taken.
+    /// A worker was dropped. Returns the messages that it has not taken.
     pub(super) fn close<T>(&self, home: &Home<T>, mailbox: &Mailbox<M>) -> VecDeque<M> {
         lock(&self.0).open.remove(&mailbox.id);
         let left = mailbox.fetch(&home.roused);
-        // It may have had the packet that was for another one.
+        // It may have dequeued the packet for another worker.
         if home.roused.is_any() {
             let _ = home.port.post(packet(home));
         }

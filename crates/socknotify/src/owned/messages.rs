@@ -42,7 +42,7 @@ impl<T, M> Port<T, M> {
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
         let mut messages = lock(&self.shared.messages);
         messages.push_back(message);
-        // Whoever wakes for it finds the lock free.
+        // A thread that wakes for it finds the lock free.
         let mut messages = Some(messages);
         let packet = self.shared.message_packet();
         let system = self.shared.home.port.system();
@@ -182,7 +182,7 @@ impl<T, M> Shared<T, M> {
         let mut list = lock(&self.messages);
         list.extend(messages);
         let mut list = Some(list);
-        // Whoever wakes for them finds the lock free.
+        // A thread that wakes for them finds the lock free.
         let system = self.home.port.system();
         let _ = system.post(&packets, || drop(list.take()));
     }
@@ -221,7 +221,7 @@ impl<T, M> Shared<T, M> {
                 }
             }
         }
-        // What it takes to make a message is the caller's business, so it is the last thing.
+        // Cloning a message may run any code, so it comes last.
         messages.extend(repeated.into_iter().map(|make| make()));
         self.send_all(messages);
         if is_over {

@@ -1,7 +1,7 @@
-//! The packets that an owning port posts to itself, beside those of its sockets.
+//! The packets that an owning port posts to itself.
 //!
 //! A packet of a connection or of a shared socket has the [key](crate::slots::Slots::key) of its slot.
-//! What is not of this port, or is stale, has a key that finds nothing.
+//! The key of a stale packet, or of one from elsewhere, finds nothing.
 
 use crate::Entry;
 
@@ -11,19 +11,19 @@ use crate::Entry;
 pub(super) const MESSAGE: u32 = 0;
 /// A deadline may have passed.
 pub(super) const TIMER: u32 = 1;
-/// There is one such packet for each connection in the list of what was refused.
+/// There is one such packet for each connection in the list of refused ones.
 pub(super) const REFUSED: u32 = 2;
 /// There is one such packet for each panic in the list of panics.
 pub(super) const PANICKED: u32 = 3;
 /// A worker that waits has messages of its own.
 pub(super) const MAIL: u32 = 4;
-/// An operation on a file is done: the overlapped value says which.
+/// An operation on a file has completed: the overlapped value says which.
 pub(super) const OPERATION: u32 = 5;
-/// The system says something of an operation on a file.
+/// The system reports something about an operation on a file.
 pub(super) const DIRECT: u32 = 6;
 
-/// What the packet of a connection says in place of events: one bit each. If there are several reasons for one
-/// connection, the lowest bit comes first.
+/// The reasons in the packet of a connection, in place of events: one bit each. If a connection has several, the lowest
+/// bit comes first.
 pub(super) const CANCELLED: u32 = 1 << 30;
 pub(super) const TIMED_OUT: u32 = 1 << 31;
 pub(super) const DRAINING: u32 = 1 << 29;
@@ -38,7 +38,7 @@ pub(super) const HANDED_ON: usize = 1;
 /// The overlapped value of such a packet that was dequeued before.
 pub(super) const COMPLETED: usize = 2;
 
-/// Whether a packet is that of an operation, and not of a registration.
+/// Whether a packet belongs to an operation, rather than a registration.
 pub(super) fn is_completion(entry: &Entry) -> bool {
     entry.overlapped > HANDED_ON
 }

@@ -1,4 +1,4 @@
-//! [`Roused`]: workers that are to be woken before others dequeue.
+//! [`Roused`]: workers to wake before others dequeue.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,14 +26,14 @@ impl Roused {
         self.notify();
     }
 
-    /// Have those that wait look again.
+    /// Have the waiting threads check again.
     pub(super) fn notify(&self) {
-        // Not between their look and their wait.
+        // Not between their check and their wait.
         drop(lock(&self.count));
         self.changed.notify_all();
     }
 
-    /// Wait until all are awake, or it is over. False if this time comes first.
+    /// Wait until all are awake, or the port is closed. False on a timeout.
     pub(super) fn wait(&self, is_over: impl Fn() -> bool, deadline: Option<Instant>) -> bool {
         let mut count = lock(&self.count);
         while *count > 0 && !is_over() {

@@ -69,7 +69,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
     where
         F: FnOnce() -> M + Send + 'static,
     {
-        // The port may go while this runs.
+        // The port may be dropped while this runs.
         let shared = Arc::downgrade(self);
         let mut work = Some(work);
         self.helpers.run(|| {

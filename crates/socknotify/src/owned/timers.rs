@@ -18,11 +18,11 @@ pub(super) struct Timers<M>(Slots<Timer<M>>);
 struct Timer<M> {
     /// When it is due, in ticks.
     at: u64,
-    /// Nothing if it is over.
+    /// `None` if it has ended.
     action: Option<Action<M>>,
 }
 
-/// What is to be done when the time has come.
+/// What to do when a timer is due.
 pub(super) enum Action<M> {
     Send(M),
     /// Once per period, next at this time.
@@ -50,12 +50,12 @@ impl<M> Timers<M> {
     pub(super) fn clear(&self) {
         let tokens: Vec<_> = self.0.iter_named().map(|(token, _)| token).collect();
         for token in tokens {
-            // With no lock held: what messages do when they are dropped is their own business.
+            // With no lock held: dropping messages may run any code.
             drop(self.0.remove(token));
         }
     }
 
-    /// Set a timer. The action comes back if the port is closed, or there is no room for one more.
+    /// Set a timer. Returns the action if the port is closed, or there is no room for one more.
     pub(super) fn set<T>(
         &self,
         home: &Home<T>,
@@ -70,7 +70,7 @@ impl<M> Timers<M> {
             Some(mut timer) if !home.is_closed() => {
                 timer.at = deadlines.ticks_until(time);
                 timer.action = Some(action);
-                // Still with the slot locked, so that it does not ring before.
+                // Still with the slot locked, so that it cannot be due before.
                 deadlines.set_timer(home, token.index, timer.at);
                 Ok(TimerId(token))
             }
@@ -82,14 +82,14 @@ impl<M> Timers<M> {
         }
     }
 
-    /// False if it is over.
+    /// False if it has ended.
     pub(super) fn cancel(&self, deadlines: &Deadlines, TimerId(token): TimerId) -> bool {
         let Some(mut timer) = self.0.get(token) else {
             return false;
         };
         let action = timer.action.take();
         if action.is_some() {
-            // Still with the slot locked, so that the index is no other timer's.
+            // Still with the slot locked, so that no other timer has the index.
             deadlines.unset_timer(token.index);
             drop(timer);
             self.0.remove(token);
@@ -97,7 +97,7 @@ impl<M> Timers<M> {
         action.is_some()
     }
 
-    /// The times of these have come, or had come for what was there before. Says what to do.
+    /// These indices are due, for the present timers or earlier ones. Returns what to do.
     pub(super) fn ring<T>(
         &self,
         home: &Home<T>,
@@ -114,7 +114,7 @@ impl<M> Timers<M> {
                 continue;
             };
             if let Action::SendEvery(make, period, time) = &action {
-                // Times that were missed are left out.
+                // Missed times are skipped.
                 let missed = time.elapsed().as_nanos() / period.as_nanos();
                 let missed = u32::try_from(missed).unwrap_or(u32::MAX);
                 let next = *time + period.saturating_mul(missed) + *period;

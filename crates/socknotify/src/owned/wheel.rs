@@ -1,15 +1,15 @@
-//! Deadlines: a hierarchical timing wheel. To set, move or take back one costs the same, however many
-//! there are.
+//! Deadlines: a hierarchical timing wheel. The cost to set, move or remove a deadline does not depend on their
+//! number.
 //!
 //! Time is counted in ticks. Level 0 has a slot for each of the next 64 ticks, level 1 one for each of
-//! the next 64 times 64, and so on. As time passes, what is in a slot of a higher level moves down.
+//! the next 64 times 64, and so on. As time passes, the content of a slot of a higher level moves down.
 
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = 6;
 
-/// How far the wheel reaches, in ticks: with ticks of a millisecond, two years. What lies beyond is
-/// looked at again then.
+/// The range of the wheel, in ticks: with ticks of a millisecond, two years. Times beyond it are
+/// checked again then.
 const REACH: u64 = (SLOTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 
 const NONE: u32 = u32::MAX;
@@ -31,7 +31,7 @@ const UNLINKED: Link = Link {
     previous: NONE,
 };
 
-/// Times for indices. An index has one time at the most.
+/// Times for indices. An index has at most one time.
 #[derive(Debug)]
 pub(super) struct Wheel {
     now: u64,
@@ -51,7 +51,7 @@ impl Wheel {
         }
     }
 
-    /// Set the time of an index, in place of the one it may have. A time that is over comes next.
+    /// Set the time of an index, in place of an earlier one. A time in the past is reported next.
     pub(super) fn set(&mut self, index: u32, at: u64) {
         self.unset(index);
         let position = index as usize;
@@ -61,7 +61,7 @@ impl Wheel {
         self.link(index, at.max(self.now + 1));
     }
 
-    /// Take back the time of an index.
+    /// Remove the time of an index.
     pub(super) fn unset(&mut self, index: u32) {
         let Some(&link) = self.links.get(index as usize) else {
             return;
@@ -97,16 +97,16 @@ impl Wheel {
         self.occupied[level] |= 1 << slot;
     }
 
-    /// The list for a time that is not over.
+    /// The list for a time in the future.
     fn place(&self, at: u64) -> (usize, usize) {
         let at = at.min(self.now + REACH);
-        // The highest bit in which it differs from now tells the level. The highest level goes round.
+        // The highest bit in which it differs from now determines the level. The highest level wraps around.
         let differs = (at ^ self.now) | 1;
         let level = ((63 - differs.leading_zeros()) / BITS).min(LEVELS as u32 - 1);
         (level as usize, (at >> (level * BITS)) as usize % SLOTS)
     }
 
-    /// When there is something to do: at the next time, or before it.
+    /// When to advance next: at the next time, or before it.
     pub(super) fn next(&self) -> Option<u64> {
         let mut earliest: Option<u64> = None;
         for (level, &occupied) in self.occupied.iter().enumerate() {
@@ -115,7 +115,7 @@ impl Wheel {
             }
             let shift = level as u32 * BITS;
             let position = (self.now >> shift) as u32 % SLOTS as u32;
-            // The first one that is not empty, from the one after now on.
+            // The first list that is not empty, after the present one.
             let ahead = occupied.rotate_right(position + 1).trailing_zeros() + 1;
             let at = ((self.now >> shift) + u64::from(ahead)) << shift;
             earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
@@ -123,7 +123,7 @@ impl Wheel {
         earliest
     }
 
-    /// Let time pass, and say which indices' times are over.
+    /// Advance to this time, and return the indices whose times have passed.
     pub(super) fn advance(&mut self, now: u64, mut is_over: impl FnMut(u32)) {
         while let Some(next) = self.next().filter(|&next| next <= now) {
             self.now = next;
