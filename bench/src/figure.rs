@@ -114,9 +114,9 @@ impl Figure {
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Figure::Gross => "nanoseconds",
-            Figure::Net => "nanoseconds, net of the case's own reads and writes",
+            Figure::Net => "nanoseconds, without reads and writes",
             Figure::Cpu => "nanoseconds of CPU time",
-            Figure::NetCpu => "nanoseconds of CPU time, net of the case's own reads and writes",
+            Figure::NetCpu => "nanoseconds of CPU time, without reads and writes",
             Figure::P50 => "microseconds, median",
             Figure::P99 => "microseconds, 99th percentile",
             Figure::P999 => "microseconds, 99.9th percentile",

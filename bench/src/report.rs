@@ -18,7 +18,7 @@ h2 { margin-top: 3rem; border-top: 1px solid #ccc; padding-top: 1rem }
 h3 { font-size: 1rem; margin-bottom: 0 }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem }
 dd { margin: 0; overflow-wrap: anywhere }
-/* What is wider than the window is moved by itself. */
+/* What is wider than the window scrolls by itself. */
 .wide { overflow-x: auto; margin: 1rem 0 }
 .wide img { min-width: 44rem; width: 100%; display: block }
 table { border-collapse: collapse; font-size: 0.9rem }
@@ -50,10 +50,10 @@ pub(crate) fn write(
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>socknotify: measurements</title>\n<style>\n{STYLE}</style>\n\
          <h1>socknotify: measurements</h1>\n{}\
-         <p>Medians of the rounds; quartiles, also the thin lines in the plots, are those of the figure that the \
-         ratio is of. Ratios are to the first row. One with ≈ says nothing: its quartiles and those of the first \
-         row overlap, so the spread between rounds is larger than the difference. \
-         Ratios within one run are what counts: absolute figures are the machine's.</p>\n",
+         <p>Figures are medians of the rounds. The quartiles, also the thin lines in the plots, are of the figure that \
+         the ratio is of. Ratios are to the first row. A ratio with ≈ says nothing: its quartiles and those of the \
+         first row overlap, so the spread between rounds is larger than the difference. Compare ratios within \
+         one run, because absolute figures depend on the machine.</p>\n",
         run(environment)
     );
     let links = cases
@@ -78,7 +78,7 @@ fn run(environment: &Environment) -> String {
 fn goals_table(cases: &[&Case], rows: &[Row]) -> String {
     let mut table = String::from(
         "<h2>Goals</h2>\n<div class=\"wide\"><table class=\"words\">\
-         <tr><th>case<th>against<th>goal<th>measured<th>result\n",
+         <tr><th>case<th>result<th>goal<th>measured<th>against\n",
     );
     for goal in &GOALS {
         let section = goal.measure.case;
@@ -90,10 +90,10 @@ fn goals_table(cases: &[&Case], rows: &[Row]) -> String {
         let class = result.split(' ').next().unwrap_or_default();
         writeln!(
             table,
-            "<tr><td>{case}<td>{}<td>{}<td>{}<td class=\"{class}\">{result}",
-            escaped(goal.against),
+            "<tr><td>{case}<td class=\"{class}\">{result}<td>{}<td>{}<td>{}",
             goal.limits(),
             goal.measured(rows),
+            escaped(goal.against),
         )
         .expect("memory takes it");
     }
@@ -180,7 +180,7 @@ fn series(rows: &[&Row], figure: Figure, place: impl Fn(&Row) -> Option<usize>) 
     series.filter(|series| !series.points.is_empty()).collect()
 }
 
-/// What a plot shows, for who does not see it. The tables below it have the values.
+/// What a plot shows, for readers who cannot see it. The tables below it have the values.
 fn alternative(case: &Case, parameter: Parameter, figure: Figure, series: &[Series]) -> String {
     let series = series.iter().filter_map(|it| {
         let [least, most] =
