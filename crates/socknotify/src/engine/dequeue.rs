@@ -269,7 +269,9 @@ impl<B: Backend> Engine<B> {
             if scratch.reports.wants_exclusive {
                 self.fetch(&mut core);
             }
-            self.take_outcomes(&mut core, scratch, call.registrations);
+            if !scratch.rearms.is_empty() {
+                self.take_outcomes(&mut core, scratch, call.registrations);
+            }
             if core.queue.len() == 0 {
                 // There may be more reports.
                 *has_waited &= scratch.reports.reports.len() < wait.room;

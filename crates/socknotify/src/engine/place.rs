@@ -1,6 +1,6 @@
 //! The place that this thread holds, in whichever port it dequeued from last.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,11 @@ pub(super) trait Places: Send + Sync {
 
 /// A thread's relation to ports. When the thread ends, its place becomes free.
 struct ThreadPlace {
-    port: Option<(u32, Weak<dyn Places>)>,
-    is_held: bool,
-    stay: Option<Stay>,
+    /// The port that it dequeued from last: no port has 0.
+    id: Cell<u32>,
+    port: RefCell<Option<Weak<dyn Places>>>,
+    is_held: Cell<bool>,
+    stay: Cell<Option<Stay>>,
 }
 
 /// When a thread took packets, and how many, to measure how long it takes to handle them.
@@ -41,83 +43,75 @@ impl Stay {
 }
 
 impl ThreadPlace {
-    fn is_in(&self, port: u32) -> bool {
-        matches!(self.port, Some((id, _)) if id == port)
+    fn new() -> Self {
+        ThreadPlace {
+            id: Cell::new(0),
+            port: RefCell::new(None),
+            is_held: Cell::new(false),
+            stay: Cell::new(None),
+        }
     }
 
-    /// Take the place away from this thread, and name the port that it was in.
-    fn take(&mut self) -> Option<Weak<dyn Places>> {
-        let (_, port) = self.port.as_ref()?;
-        std::mem::take(&mut self.is_held).then(|| port.clone())
+    /// Give the place back to whichever port it is in.
+    #[cold]
+    fn leave(&self) {
+        let port = self.port.borrow().clone();
+        if let Some(port) = port.and_then(|port| port.upgrade()) {
+            port.on_place_left();
+        }
     }
 }
 
 impl Drop for ThreadPlace {
     fn drop(&mut self) {
-        leave(self.take());
+        if self.is_held.take() {
+            self.leave();
+        }
     }
 }
 
 thread_local! {
-    static PLACE: RefCell<ThreadPlace> = RefCell::new(ThreadPlace { port: None, is_held: false, stay: None });
-}
-
-fn leave(port: Option<Weak<dyn Places>>) {
-    if let Some(port) = port.and_then(|port| port.upgrade()) {
-        port.on_place_left();
-    }
+    static PLACE: ThreadPlace = ThreadPlace::new();
 }
 
 /// Take the place away from this thread, in whichever port it holds one. True if it is in this port: then the caller has
 /// to give it back. A place in another port is given back here. Also returns since when the thread held it, if known.
+#[inline]
 pub(super) fn vacate(port: u32) -> (bool, Option<Stay>) {
     let vacated = PLACE.try_with(|place| {
-        let mut place = place.borrow_mut();
-        let stay = place.stay.take();
-        if place.is_in(port) {
-            return (std::mem::take(&mut place.is_held), stay, None);
+        let was_held = place.is_held.take();
+        let is_here = place.id.get() == port;
+        if was_held && !is_here {
+            place.leave();
         }
-        (false, None, place.take())
+        (was_held && is_here, place.stay.take())
     });
     // While the thread ends, its place may be gone already.
-    let (here, stay, elsewhere) = vacated.unwrap_or_default();
-    leave(elsewhere);
-    (here, stay)
+    vacated.unwrap_or_default()
 }
 
 /// Take the place in this port away from this thread, if it holds one.
 pub(super) fn take_back(port: u32) -> bool {
-    PLACE
-        .try_with(|place| {
-            let mut place = place.borrow_mut();
-            place.is_in(port) && std::mem::take(&mut place.is_held)
-        })
-        .unwrap_or(false)
+    let taken = PLACE.try_with(|place| place.id.get() == port && place.is_held.take());
+    taken.unwrap_or(false)
 }
 
 /// Give this thread a place in a port. False while the thread ends: it can hold none.
+#[inline]
 pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>, stay: Option<Stay>) -> bool {
-    PLACE
-        .try_with(|place| {
-            let mut place = place.borrow_mut();
-            if !place.is_in(id) {
-                place.port = Some((id, port()));
-            }
-            place.is_held = true;
-            place.stay = stay;
-        })
-        .is_ok()
+    let given = PLACE.try_with(|place| {
+        if place.id.replace(id) != id {
+            place.port.replace(Some(port()));
+        }
+        place.is_held.set(true);
+        place.stay.set(stay);
+    });
+    given.is_ok()
 }
 
 /// Give this thread the place back that it lent in this port. False if it has dequeued meanwhile, and
 /// so has a place already, here or in another port.
 pub(super) fn restore(port: u32) -> bool {
-    PLACE
-        .try_with(|place| {
-            let mut place = place.borrow_mut();
-            let free = place.is_in(port) && !place.is_held;
-            place.is_held |= free;
-            free
-        })
-        .unwrap_or(false)
+    let restored = PLACE.try_with(|place| place.id.get() == port && !place.is_held.replace(true));
+    restored.unwrap_or(false)
 }

@@ -105,15 +105,25 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Arm what this call has not armed yet, with the lock released meanwhile.
+    #[inline]
     pub(super) fn rearm<'a>(
         &'a self,
         core: Guard<'a, B>,
         scratch: &mut Scratch<B>,
         batch: &mut [Registration<'_>],
     ) -> Guard<'a, B> {
-        if scratch.rearms.is_empty() {
-            return core;
+        match scratch.rearms.is_empty() {
+            true => core,
+            false => self.rearm_unlocked(core, scratch, batch),
         }
+    }
+
+    fn rearm_unlocked<'a>(
+        &'a self,
+        core: Guard<'a, B>,
+        scratch: &mut Scratch<B>,
+        batch: &mut [Registration<'_>],
+    ) -> Guard<'a, B> {
         drop(core);
         self.hand_over(scratch);
         let mut core = self.lock();

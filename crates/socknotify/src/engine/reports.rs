@@ -65,10 +65,14 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Merge into the notifications at the head of the queue which conditions have become true since they were queued.
+    #[inline]
     pub(super) fn refresh(&self, core: &mut Core<B>, scratch: &mut Scratch<B>, room: usize) {
-        if core.queue.len() == 0 || !core.scheduler.has_place() {
-            return;
+        if core.queue.len() > 0 && core.scheduler.has_place() {
+            self.refresh_head(core, scratch, room);
         }
+    }
+
+    fn refresh_head(&self, core: &mut Core<B>, scratch: &mut Scratch<B>, room: usize) {
         let interests = &mut scratch.interests;
         let mut has_edges = false;
         interests.clear();

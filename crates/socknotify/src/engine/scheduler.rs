@@ -281,7 +281,15 @@ impl Scheduler {
     }
 
     /// Release a thread, if one of the two rules requires it.
+    #[inline]
     pub(super) fn release(&mut self, packets: usize) -> Wake {
+        match self.parked.is_empty() && self.polling.is_empty() {
+            true => Wake::Nobody,
+            false => self.release_waiting(packets),
+        }
+    }
+
+    fn release_waiting(&mut self, packets: usize) -> Wake {
         let on_the_way = self.on_the_way();
         if packets > on_the_way && self.running + on_the_way < self.places {
             if self.newest_parked() > self.newest_polling() {

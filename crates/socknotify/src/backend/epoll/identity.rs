@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 
 use super::{Data, Epoll, Errno, sys};
 use crate::RegistrationError;
-use crate::engine::{Mode, Reports, Validity, Wait};
+use crate::engine::Validity;
 
 impl Epoll {
     /// `epoll_ctl` — Whether the number stands for the socket that is in the set under it.
@@ -55,20 +55,12 @@ impl Epoll {
         }
     }
 
-    /// Find out the validity of reports, from the `first` on.
-    pub(super) fn check(&self, wait: &Wait, reports: &mut Reports, first: usize) {
-        for report in &mut reports.reports[first..] {
-            // Nobody closes a socket that the port owns, or that this call has borrowed.
-            let is_certain = report.validity != Validity::Valid
-                || wait.borrows(report.generation)
-                || Data::from_token(report.token).is(Mode::Kept);
-            if !is_certain {
-                report.validity = match self.is_armed(report.socket) {
-                    Ok(true) => Validity::Valid,
-                    Ok(false) => Validity::Closed,
-                    Err(_) => Validity::Doubtful,
-                };
-            }
+    /// Whether a report of this number is of the socket that it stands for.
+    pub(super) fn validity(&self, socket: u32) -> Validity {
+        match self.is_armed(socket) {
+            Ok(true) => Validity::Valid,
+            Ok(false) => Validity::Closed,
+            Err(_) => Validity::Doubtful,
         }
     }
 }

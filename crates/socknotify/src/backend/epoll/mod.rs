@@ -169,15 +169,9 @@ impl Epoll {
         done.map_err(arm_error)
     }
 
-    /// Turn what the kernel reported into reports. Those from the `first` on are checked.
-    fn read(
-        &self,
-        wanted: &Wanted,
-        memory: &Memory,
-        wait: &Wait,
-        reports: &mut Reports,
-        first: usize,
-    ) {
+    /// Turn what the kernel reported into reports, and check them.
+    fn read(&self, wanted: &Wanted, memory: &Memory, wait: &Wait, reports: &mut Reports) {
+        let first = reports.reports.len();
         for event in &memory.events {
             let data = event.data();
             match data {
@@ -190,15 +184,15 @@ impl Epoll {
                     }
                 }
                 _ => {
-                    let report = self.report(wanted, data, event.flags(), reports);
-                    reports.reports.extend(report);
+                    if let Some(report) = self.report(wanted, data, event.flags(), wait, reports) {
+                        reports.reports.push(report);
+                    }
                 }
             }
         }
         if !self.initial_edges.is_empty() {
             self.initial_edges.suppress(reports, first);
         }
-        self.check(wait, reports, first);
     }
 
     /// What the kernel reported of a socket, if anybody wants to know.
@@ -208,6 +202,7 @@ impl Epoll {
         wanted: &Wanted,
         data: Data,
         flags: u32,
+        wait: &Wait,
         reports: &mut Reports,
     ) -> Option<Report> {
         let socket = data.socket();
@@ -225,16 +220,22 @@ impl Epoll {
                 Events::empty()
             }),
         };
-        let mut validity = Validity::Valid;
-        if !events.intersects(interest.filter().wanted()) {
+        let validity = if !events.intersects(interest.filter().wanted()) {
             if data.is_quiet() || self.quiet(wanted, &interest) {
                 return None;
             }
-            validity = Validity::Closed;
-        } else if data.is_quiet() && interest.mode() == Mode::Level {
-            // What was waited for has come: it is watched as was asked.
-            self.follow_late(wanted, &interest);
-        }
+            Validity::Closed
+        } else {
+            if data.is_quiet() && interest.mode() == Mode::Level {
+                // What was waited for has come: it is watched as was asked.
+                self.follow_late(wanted, &interest);
+            }
+            // Nobody closes a socket that the port owns, or that this call has borrowed.
+            match wait.borrows(data.generation()) || interest.mode() == Mode::Kept {
+                true => Validity::Valid,
+                false => self.validity(socket),
+            }
+        };
         Some(Report {
             socket,
             generation: data.generation(),
@@ -371,7 +372,6 @@ impl Backend for Epoll {
             Some(timeout) => Instant::now().checked_add(timeout),
         };
         for again in 0.. {
-            let first = reports.reports.len();
             if self.silent.has_any() {
                 self.report_silent(wanted, reports);
             }
@@ -381,7 +381,7 @@ impl Backend for Epoll {
             // Beside the reports there may be a wake-up.
             sys::wait(&self.set, &mut memory.events, wait.room + 1, left);
             let is_full = memory.events.len() > wait.room;
-            self.read(wanted, memory, wait, reports, first);
+            self.read(wanted, memory, wait, reports);
             if wait.is_exclusive && reports.wants_exclusive {
                 self.rebuild(wanted, memory, reports);
             }

@@ -136,23 +136,11 @@ impl Epoll {
         reports: &mut Reports,
     ) -> Result<(), Errno> {
         self.add_own(new)?;
-        // What is not in the new set, because its number stands for another socket. Nothing else changes meanwhile:
-        // the engine's lock is held.
-        let mut closed = Vec::<Interest>::new();
-        let mut add = |interest: Interest| -> Result<(), Errno> {
-            let Interest { socket, .. } = interest;
-            add_to(new, &interest)?;
-            // It goes by the number, which can become another socket's at any time. What it stands for after
-            // that, and is in the old set under it, it stood for before.
-            if !self.is_armed(socket)? {
-                let delete = libc::EPOLL_CTL_DEL;
-                let _ = sys::control(new, delete, socket, 0, Data::IGNORED);
-                closed.push(interest);
-            }
-            Ok(())
-        };
+        // Nothing else changes meanwhile: the engine's lock is held.
         let is_edge = |interest: &Interest| interest.mode() == Mode::Edge;
-        wanted.iter().filter(is_edge).try_for_each(&mut add)?;
+        for interest in wanted.iter().filter(is_edge) {
+            self.add_again(new, &interest, reports)?;
+        }
         // What the new set has to say of them now, held all the time, or the old one says it too.
         let room = wanted.iter().count() + MORE;
         let mut events = Vec::new();
@@ -161,18 +149,34 @@ impl Epoll {
         self.fetch(&self.set, room, wanted, memory, reports);
         self.fetch(new, room, wanted, memory, reports);
         // Only now: what is reported of these is dealt with in the set that they are in.
-        wanted
-            .iter()
-            .filter(|it| !is_edge(it))
-            .try_for_each(&mut add)?;
-        self.replace_set(new)?;
-        reports.reports.extend(closed.iter().map(|interest| Report {
-            socket: interest.socket,
-            generation: interest.generation(),
-            events: Events::empty(),
-            validity: Validity::Closed,
-            token: 0,
-        }));
+        for interest in wanted.iter().filter(|it| !is_edge(it)) {
+            self.add_again(new, &interest, reports)?;
+        }
+        self.replace_set(new)
+    }
+
+    /// Have a new set take in what this one has; or report that its number stands for another socket.
+    fn add_again(
+        &self,
+        new: &OwnedFd,
+        interest: &Interest,
+        reports: &mut Reports,
+    ) -> Result<(), Errno> {
+        let Interest { socket, .. } = *interest;
+        add_to(new, interest)?;
+        // It goes by the number, which can become another socket's at any time. What it stands for after
+        // that, and is in the old set under it, it stood for before.
+        if !self.is_armed(socket)? {
+            let delete = libc::EPOLL_CTL_DEL;
+            let _ = sys::control(new, delete, socket, 0, Data::IGNORED);
+            reports.reports.push(Report {
+                socket,
+                generation: interest.generation(),
+                events: Events::empty(),
+                validity: Validity::Closed,
+                token: 0,
+            });
+        }
         Ok(())
     }
 
@@ -185,9 +189,8 @@ impl Epoll {
         memory: &mut Memory,
         reports: &mut Reports,
     ) {
-        let first = reports.reports.len();
         sys::wait(set, &mut memory.events, room, Some(Duration::ZERO));
-        self.read(wanted, memory, &Wait::NOW, reports, first);
+        self.read(wanted, memory, &Wait::NOW, reports);
     }
 
     /// Put a new set in the place of this one.
