@@ -53,11 +53,14 @@ impl<T: Default> Pages<T> {
 /// How many values the first page of [`SharedPages`] has.
 const FIRST: usize = 64;
 
+/// Enough for all indices of 31 bits, and on 64-bit processors for all of 32.
+const PAGES: usize = 27;
+
 /// The same, for reading without a lock while it grows: each page is twice as long as the one before, and never
 /// moves.
 #[derive(Debug)]
 pub(crate) struct SharedPages<T> {
-    pages: [OnceLock<Box<[T]>>; 27],
+    pages: [OnceLock<Box<[T]>>; PAGES],
 }
 
 /// The page of an index, and its place there.
@@ -71,7 +74,7 @@ fn position(index: u32) -> (usize, usize) {
 impl<T: Default> SharedPages<T> {
     pub(crate) const fn new() -> Self {
         SharedPages {
-            pages: [const { OnceLock::new() }; 27],
+            pages: [const { OnceLock::new() }; PAGES],
         }
     }
 
@@ -92,7 +95,6 @@ impl<T: Default> SharedPages<T> {
     }
 
     /// All values, with their indices.
-    #[allow(dead_code, reason = "not every backend builds anything anew")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let pages = self.pages.iter().enumerate();
         let pages =
@@ -136,6 +138,15 @@ mod tests {
         assert!(indices().all(|index| pages.get(index).is_some_and(|value| is_own(index, value))));
         let found = pages.iter().filter(|&(index, value)| is_own(index, value));
         assert_eq!(found.count(), 5001);
-        assert!(pages.get(u32::MAX).is_none());
+        assert!(pages.get(u32::MAX >> 1).is_none());
+    }
+
+    #[test]
+    fn the_pages_follow_one_another() {
+        assert_eq!(position(0), (0, 0));
+        assert_eq!(position(63), (0, 63));
+        assert_eq!(position(64), (1, 0));
+        assert_eq!(position(64 + 128), (2, 0));
+        assert!(position(u32::MAX >> 1).0 < PAGES);
     }
 }

@@ -14,11 +14,9 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Slots come in pages, each twice as large as the one before. They never move.
-const FIRST_PAGE: usize = 64;
-const PAGES: usize = 27;
+use crate::pages::SharedPages;
 
 /// The lower bits of a key are the index.
 pub(crate) const INDEX_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
@@ -42,12 +40,12 @@ pub(crate) struct Token {
 /// A table of values, each with a lock of its own.
 #[derive(Debug)]
 pub(crate) struct Slots<V> {
-    pages: [OnceLock<Box<[Slot<V>]>>; PAGES],
+    slots: SharedPages<Slot<V>>,
     vacant: Mutex<Vacant>,
     salt: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot<V>(Mutex<Content<V>>);
 
 #[derive(Debug, Default)]
@@ -110,7 +108,7 @@ impl<V> DerefMut for Occupied<'_, V> {
 impl<V: Default> Slots<V> {
     pub(crate) fn new() -> Self {
         Slots {
-            pages: [const { OnceLock::new() }; PAGES],
+            slots: SharedPages::new(),
             vacant: Mutex::default(),
             salt: RandomState::new().build_hasher().finish() as u32,
         }
@@ -119,13 +117,7 @@ impl<V: Default> Slots<V> {
     /// Give a value an index and a generation. `None`, with the value dropped, if every index is in use.
     pub(crate) fn insert(&self, value: V) -> Option<Token> {
         let index = self.claim()?;
-        let (page, offset) = place(index);
-        let slots = self.pages.get(page)?.get_or_init(|| {
-            let length = FIRST_PAGE << page;
-            let slots = std::iter::repeat_with(|| Slot(Mutex::default()));
-            slots.take(length).collect()
-        });
-        let mut content = slots[offset].lock();
+        let mut content = self.slots.entry(index).lock();
         content.value = value;
         content.generation = content.generation.wrapping_add(1);
         Some(Token {
@@ -152,8 +144,7 @@ impl<V: Default> Slots<V> {
 
     #[inline]
     fn lock(&self, index: u32) -> Option<MutexGuard<'_, Content<V>>> {
-        let (page, offset) = place(index);
-        Some(self.pages.get(page)?.get()?[offset].lock())
+        Some(self.slots.get(index)?.lock())
     }
 
     /// The value that a token names, unless it was removed.
@@ -200,8 +191,7 @@ impl<V: Default> Slots<V> {
 
     /// Every value, one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
-        let slots = self.pages.iter().filter_map(OnceLock::get).flatten();
-        slots.filter_map(|slot| {
+        self.slots.iter().filter_map(|(_, slot)| {
             let content = slot.lock();
             content.is_occupied().then_some(Occupied(content))
         })
@@ -236,14 +226,6 @@ impl<V: Default> Slots<V> {
     fn compose(&self, index: u32, generation: u32) -> usize {
         index as usize | ((generation ^ self.salt) as usize) << INDEX_BITS
     }
-}
-
-/// In which page a slot is, and where in it. The pages begin at 0, 64, 64 + 128, …
-#[inline]
-fn place(index: u32) -> (usize, usize) {
-    let position = index as usize + FIRST_PAGE;
-    let page = (position / FIRST_PAGE).ilog2() as usize;
-    (page, position - (FIRST_PAGE << page))
 }
 
 #[cfg(test)]
@@ -312,8 +294,7 @@ mod tests {
         for key in foreign.into_iter().chain(reserved) {
             assert!(slots.get_by_key(key).is_none(), "{key:#x}");
         }
-        let pages = slots.pages.iter().filter(|page| page.get().is_some());
-        assert_eq!(pages.count(), 2);
+        assert_eq!(slots.slots.iter().count(), 64 + 128);
     }
 
     #[test]
@@ -323,15 +304,5 @@ mod tests {
         assert_eq!(slots.insert(()), None);
         assert_ne!(slots.reserved_key(0), slots.reserved_key(1));
         assert_eq!(index_of(slots.reserved_key(1)), RESERVED_INDEX);
-    }
-
-    #[test]
-    fn every_index_has_a_page() {
-        let last = place(RESERVED_INDEX);
-        assert!(last.0 < PAGES);
-        assert_eq!(place(0), (0, 0));
-        assert_eq!(place(63), (0, 63));
-        assert_eq!(place(64), (1, 0));
-        assert_eq!(place(64 + 128), (2, 0));
     }
 }
