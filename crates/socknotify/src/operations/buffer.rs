@@ -27,7 +27,7 @@ enum Content {
     Other(Box<dyn Owner>),
 }
 
-/// What has bytes.
+/// An owner of bytes.
 trait Owner: Send {
     fn bytes(&self) -> &[u8];
     fn bytes_mut(&mut self) -> &mut [u8];

@@ -1,4 +1,4 @@
-//! Where the system does no operation on a file by itself.
+//! For systems that perform no operations on files themselves.
 
 use std::fs::File;
 use std::io;

@@ -19,7 +19,7 @@ use crate::system::SystemPort;
 
 /// The operations of a port, each in a slot from its beginning until it is [finished](Self::finish).
 ///
-/// `O` is an operation, and `N` what its owner notes with it.
+/// `O` is an operation, and `N` what its owner stores with it.
 pub(super) struct Flights<O, N> {
     pub(super) slots: Slots<Flight<O, N>>,
     pub(super) port: SystemPort,
@@ -64,7 +64,7 @@ impl Stage {
         matches!(self, Stage::Done(_) | Stage::Cancelled(_))
     }
 
-    /// The result of what is over, and whether it was cancelled.
+    /// The result of a finished operation, and whether it was cancelled.
     pub(super) fn into_result(self) -> Option<(io::Result<usize>, bool)> {
         match self {
             Stage::Done(result) => Some((result, false)),
@@ -201,7 +201,7 @@ impl<O: Work, N: Default> Flights<O, N> {
         let mut flight = self.slots.get(token)?;
         match flight.stage {
             Stage::Done(_) | Stage::Cancelled(_) => return None,
-            // It ends by itself.
+            // It is about to end.
             Stage::Running => {}
             Stage::Direct(cancelled) => {
                 flight.stage = Stage::Direct(cancelled.or(Some(reason)));

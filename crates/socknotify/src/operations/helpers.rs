@@ -1,4 +1,4 @@
-//! [`Helpers`]: threads for work that blocks.
+//! [`Helpers`]: threads for blocking work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::lock::lock;
 use crate::sys::Process;
 
-/// How many threads there are at the most, if nothing else is asked for. They sleep most of the time.
+/// The default for the maximum number of threads. They sleep most of the time.
 pub(crate) const DEFAULT_THREADS: usize = 32;
 
 /// How long a thread waits for work before it ends.
@@ -22,12 +22,12 @@ enum Job {
     Perform(Arc<dyn Perform>, usize),
 }
 
-/// Knows what is to be done by a key.
+/// Knows what to do for a key.
 pub(crate) trait Perform: Send + Sync {
     fn perform(&self, key: usize);
 }
 
-/// Threads that are started when there is work, and end when there has been none for a while.
+/// Threads that start when there is work, and end when there was none for a while.
 #[derive(Clone)]
 pub(crate) struct Helpers(Arc<Shared>);
 
@@ -35,7 +35,7 @@ struct Shared {
     most: usize,
     process: Process,
     state: Mutex<State>,
-    /// There is work, or there never will be.
+    /// Signalled when there is work, or none will come any more.
     changed: Condvar,
 }
 
@@ -48,7 +48,7 @@ struct State {
     closed: bool,
 }
 
-/// Counts what helper threads are at, so that closing can wait for it.
+/// Counts the threads that perform operations, so that closing can wait for them.
 #[derive(Default)]
 pub(super) struct Gate {
     state: Mutex<GateState>,
@@ -74,7 +74,7 @@ impl Gate {
         })
     }
 
-    /// Let nobody in any more, and wait until nobody is inside.
+    /// Let no thread in any more, and wait until none is inside.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -95,7 +95,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Helpers {
-    /// At most so many threads, and at least one.
+    /// At most this many threads, and at least one.
     pub(crate) fn new(most: usize) -> Self {
         Helpers(Arc::new(Shared {
             most: most.max(1),
@@ -105,13 +105,13 @@ impl Helpers {
         }))
     }
 
-    /// Have a thread do what this makes, in its turn. Nothing is made if nothing can be done any more, in a forked
-    /// child, and if there is no thread and the system starts none.
+    /// Queue the work that this makes for a thread. Makes nothing if the helpers are closed, in a forked child, or if
+    /// there is no thread and the system starts none.
     pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) {
         self.submit(|| Job::Run(make()));
     }
 
-    /// Have a thread perform an operation, in its turn. False if none will.
+    /// Queue an operation for a thread. False if no thread will perform it.
     pub(crate) fn perform(&self, of: Arc<dyn Perform>, key: usize) -> bool {
         self.submit(|| Job::Perform(of, key))
     }
@@ -133,7 +133,7 @@ impl Helpers {
                 .spawn(move || this.serve());
             match started {
                 Ok(_) => state.threads += 1,
-                // Those that there are will come to it.
+                // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
                 Err(_) => return false,
             }
@@ -144,7 +144,7 @@ impl Helpers {
         true
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub(crate) fn threads(&self) -> usize {
         match self.0.process.is_this() {
             true => lock(&self.0.state).threads,
@@ -152,7 +152,7 @@ impl Helpers {
         }
     }
 
-    /// Drop what was not begun, and take no more. What was begun goes on.
+    /// Drop work that was not begun, and accept no more. Work that was begun continues.
     pub(crate) fn close(&self) {
         if !self.0.process.is_this() {
             return;
@@ -162,19 +162,19 @@ impl Helpers {
         let queue = std::mem::take(&mut state.queue);
         drop(state);
         self.0.changed.notify_all();
-        // What work does when it is dropped is its own business.
+        // Without a lock: dropping work may run any code.
         drop(queue);
     }
 }
 
 impl Shared {
-    /// What a helper thread does.
+    /// The loop of a helper thread.
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
-                // What panics here is what a result does when it is dropped.
+                // A panic here comes from dropping a result.
                 let _ = catch_unwind(AssertUnwindSafe(|| match job {
                     Job::Run(work) => work(),
                     Job::Perform(of, key) => of.perform(key),

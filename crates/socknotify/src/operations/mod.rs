@@ -1,4 +1,4 @@
-//! What completes on a port and is no readiness: work that blocks, and operations on files.
+//! Completions other than readiness: blocking work, and operations on files.
 
 #![cfg_attr(
     any(
@@ -53,19 +53,19 @@ pub use self::raw::Overlapped;
 pub(crate) use self::raw::Raw;
 pub(crate) use self::table::Operations;
 
-/// What has become of an operation that the system was to begin.
+/// The result of passing an operation to the system.
 enum Begun {
     UnderWay,
-    /// The system does not do it. A helper thread may.
+    /// The system does not perform it. A helper thread may.
     Refused,
-    /// There is no packet.
+    /// It has completed, without a packet.
     Over(io::Result<usize>),
 }
 
-/// What a packet of the system says of an operation.
+/// What a packet of the system reports of an operation.
 enum Settled {
     Done(io::Result<usize>),
-    /// It was cancelled, by whomever, or interrupted.
+    /// It was cancelled or interrupted, for whatever reason.
     Cancelled,
 }
 

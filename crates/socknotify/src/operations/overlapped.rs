@@ -1,7 +1,7 @@
 //! Windows: overlapped operations, on the port itself.
 //!
 //! A file that was opened for overlapped operations (`FILE_FLAG_OVERLAPPED`) is associated with the port when it is adopted.
-//! For others, and to have a file reach the disk, there is no such operation: helper threads do it.
+//! Other files, and `sync` operations, have no overlapped operations: helper threads perform them.
 
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 
@@ -43,11 +43,11 @@ pub(super) struct Direct {
 
 #[derive(Default)]
 struct Flights {
-    /// By the keys of operations, what the kernel has.
+    /// The structures that the kernel uses, by the keys of operations.
     pending: HashMap<usize, Flight>,
-    /// The keys, by the addresses of what the kernel has.
+    /// The keys, by the addresses of these structures.
     keys: HashMap<usize, usize>,
-    /// What the kernel has no more.
+    /// Structures that the kernel does not use any more.
     spare: Vec<*mut OVERLAPPED>,
 }
 
@@ -65,7 +65,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Operations whose completions come out of this port under this key.
+    /// Operations that complete on this port under this key.
     pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
         static PORTS: AtomicU64 = AtomicU64::new(0);
         Ok(Arc::new(Direct {
@@ -86,8 +86,8 @@ impl Direct {
     ///
     /// # Safety
     ///
-    /// The request's file and memory stay as they are, and nobody touches the memory, until its completion
-    /// came out, or [`close`](Self::close) has returned.
+    /// The request's file and memory stay valid, and nobody touches the memory, until its completion was dequeued, or
+    /// [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
         let &Request {
             file: handle,
@@ -102,11 +102,11 @@ impl Direct {
         }
         let mut flights = lock(&self.flights);
         let overlapped = flights.take_spare(offset);
-        // It is known before its packet can come.
+        // It is in the table before its packet can come.
         flights.keys.insert(overlapped.addr(), key);
         flights.pending.insert(key, Flight { handle, overlapped });
-        // SAFETY: the memory stays, by the caller's promise, and so does the structure, which is freed with what
-        // has it when the kernel has let go. The handle is the file's, and open.
+        // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not use
+        // it any more. The handle is the file's, and open.
         let begun = unsafe {
             match kind {
                 Kind::Read => ReadFile(handle, memory, length, null_mut(), overlapped),
@@ -114,7 +114,7 @@ impl Direct {
             }
         };
         if begun != 0 {
-            // Its packet comes all the same.
+            // Its packet comes even so.
             return Begun::UnderWay;
         }
         let error = io::Error::last_os_error();
@@ -130,19 +130,19 @@ impl Direct {
         }
     }
 
-    /// All that was begun is under way.
+    /// There is nothing to flush: operations begin at once.
     pub(super) fn flush(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// `CancelIoEx` — Have an operation end early, if that is possible still.
+    /// `CancelIoEx` — Cancel an operation, if that is still possible.
     pub(super) fn cancel(&self, key: usize) {
         if let Some(flight) = lock(&self.flights).pending.get(&key) {
             flight.cancel();
         }
     }
 
-    /// Of which operation a packet is, and what it says.
+    /// The operation of a packet, and its outcome.
     pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
         let mut flights = lock(&self.flights);
         let key = *flights.keys.get(&entry.overlapped)?;
@@ -164,7 +164,7 @@ impl Direct {
         Some((key, settled))
     }
 
-    /// Wait until the kernel is done with all that was begun.
+    /// Wait until the kernel has completed all operations.
     pub(super) fn close(&self) {
         let flights = lock(&self.flights);
         flights.pending.values().for_each(Flight::cancel);
@@ -189,7 +189,7 @@ impl Flights {
         fresh.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
         match self.spare.pop() {
             Some(spare) => {
-                // SAFETY: it is one that the kernel has no more.
+                // SAFETY: the kernel does not use it any more.
                 unsafe { spare.write(fresh) };
                 spare
             }
@@ -197,7 +197,7 @@ impl Flights {
         }
     }
 
-    /// The kernel has this no more.
+    /// The kernel does not use this any more.
     fn forget(&mut self, address: usize) {
         let key = self.keys.remove(&address);
         let flight = key.and_then(|key| self.pending.remove(&key));
@@ -224,10 +224,10 @@ impl Flight {
 
 impl Drop for Flights {
     fn drop(&mut self) {
-        // The port was closed before: the kernel has none of them any more.
+        // The port was closed before: the kernel uses none of them any more.
         let pending = self.pending.values().map(|flight| flight.overlapped);
         for overlapped in pending.chain(self.spare.iter().copied()) {
-            // SAFETY: it was made by a box, and is nowhere else.
+            // SAFETY: it was made by a box, and nothing else refers to it.
             drop(unsafe { Box::from_raw(overlapped) });
         }
     }

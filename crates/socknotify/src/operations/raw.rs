@@ -111,14 +111,14 @@ pub(crate) struct Raw {
     flights: Flights<Request, Packet>,
 }
 
-/// What an operation's packet has.
+/// The content of an operation's packet.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     completion_key: usize,
     overlapped: *mut Overlapped,
 }
 
-// SAFETY: who began the operation has promised that nobody else writes there until it is over.
+// SAFETY: the caller that began the operation has promised that nobody else writes there until it is complete.
 unsafe impl Send for Packet {}
 
 impl Default for Packet {
@@ -250,10 +250,10 @@ impl Raw {
 
 impl Settle for Raw {
     fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
-        // If it is closed, what closes it sees to the rest.
+        // If it is closed, the closing thread handles the rest.
         let _entered = self.flights.gate.enter()?;
         let is_over = self.flights.settle(key, settled)?;
-        // A thread that ends takes what it has submitted along, and the kernel may be interrupted.
+        // The kernel cancels the operations of a thread that ends, and may interrupt others.
         let is_over = is_over || self.flights.restart(key, |token| self.start(token));
         is_over.then(|| self.finish(key))?
     }

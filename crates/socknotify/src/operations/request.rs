@@ -8,10 +8,10 @@ use std::slice;
 
 use super::system::{self, RawFile};
 
-/// How many bytes are transferred at once, at the most.
+/// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
 
-/// What is done with a file.
+/// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -35,7 +35,7 @@ pub(super) struct Request {
     pub(super) offset: u64,
 }
 
-// SAFETY: who makes one promises that its memory is nobody else's until the operation is over.
+// SAFETY: its maker promises that nobody else uses its memory until the operation is complete.
 unsafe impl Send for Request {}
 
 impl Request {

@@ -31,20 +31,20 @@ impl FileDriver {
 
 /// The operations of a port, each in a slot from its beginning until its completion is taken.
 ///
-/// `D` is what the owner of a deadline notes with an operation.
+/// `D` is what the owner of a deadline stores with an operation.
 pub(crate) struct Operations<D> {
     flights: Flights<FileOperation, Option<D>>,
-    /// The completion key of packets that are posted. The overlapped value is the key of the slot.
+    /// The completion key of posted packets. The overlapped value is the key of the slot.
     key: usize,
     /// The completion key of the system's packets.
     direct_key: usize,
-    /// Who is to do them, if anybody was asked for.
+    /// The requested driver, if any.
     wanted: Option<FileDriver>,
     count: AtomicUsize,
 }
 
 impl<D: Send + 'static> Operations<D> {
-    /// Their packets have these completion keys: those that are posted, and those of the system.
+    /// The completion keys are for posted packets, and for those of the system.
     pub(crate) fn new(
         port: SystemPort,
         [key, direct_key]: [usize; 2],
@@ -60,7 +60,7 @@ impl<D: Send + 'static> Operations<D> {
         }
     }
 
-    /// How many were begun, and their completions not taken.
+    /// The number of operations that were begun and whose completions were not taken.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -76,8 +76,8 @@ impl<D: Send + 'static> Operations<D> {
         Ok(PortFile::new(file, association))
     }
 
-    /// Begin an operation. It comes back if the port is closed, or belongs to another process, or nothing is there to
-    /// do it.
+    /// Begin an operation. Returns it if the port is closed or belongs to another process, or if neither the system nor a
+    /// helper thread takes it.
     pub(crate) fn begin(
         self: &Arc<Self>,
         operation: FileOperation,
@@ -110,7 +110,7 @@ impl<D: Send + 'static> Operations<D> {
         Some(false)
     }
 
-    /// The system, if it does operations by itself.
+    /// The system, if it performs operations itself.
     fn direct(&self) -> Option<&Direct> {
         self.flights.direct(|| match self.wanted {
             Some(FileDriver::Threads) => Err(io::ErrorKind::Unsupported.into()),
@@ -118,7 +118,7 @@ impl<D: Send + 'static> Operations<D> {
         })
     }
 
-    /// Who does operations. It is found out now.
+    /// The driver that performs operations. It is determined now, if it was not before.
     pub(crate) fn driver(&self) -> FileDriver {
         match direct::DRIVER {
             Some(driver) if self.flights.is_here() && self.direct().is_some() => driver,
@@ -126,7 +126,7 @@ impl<D: Send + 'static> Operations<D> {
         }
     }
 
-    /// See to it that all that was begun is on its way.
+    /// Pass all begun operations to the system.
     #[inline]
     pub(crate) fn flush(self: &Arc<Self>) {
         if let Some(direct) = self.flights.opened() {
@@ -144,7 +144,7 @@ impl<D: Send + 'static> Operations<D> {
         }
     }
 
-    /// A packet of the system was dequeued. Returns the key of its operation, if that is over.
+    /// A packet of the system was dequeued. Returns the key of its operation, if that is complete.
     pub(crate) fn settle(self: &Arc<Self>, entry: &Entry) -> Option<usize> {
         let (key, settled) = self.flights.opened()?.settle(entry)?;
         let is_over = self.flights.settle(key, settled)?;
@@ -155,7 +155,7 @@ impl<D: Send + 'static> Operations<D> {
         is_over.then_some(key)
     }
 
-    /// Note something with an operation. It comes back if that is over.
+    /// Store something with an operation. Returns it if the operation is complete.
     pub(crate) fn note_deadline(&self, id: OperationId, deadline: D) -> Result<(), D> {
         match self.flights.slots.get(id.0) {
             Some(mut flight) => {
@@ -166,7 +166,7 @@ impl<D: Send + 'static> Operations<D> {
         }
     }
 
-    /// Have an operation end early. False if there is none by this name, or it is done.
+    /// Cancel an operation. False if there is none with this id, or it is complete.
     pub(crate) fn cancel(self: &Arc<Self>, id: OperationId, reason: Reason) -> bool {
         let is_over = self.flights.cancel(id.0, reason);
         match is_over {
@@ -177,7 +177,7 @@ impl<D: Send + 'static> Operations<D> {
         is_over.is_some()
     }
 
-    /// Take the completion of an operation that is over.
+    /// Take the completion of a finished operation.
     pub(crate) fn finish(&self, key: usize) -> Option<(FileCompletion, Option<D>)> {
         let (token, flight) = self.flights.finish(key)?;
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -193,10 +193,10 @@ impl<D: Send + 'static> Operations<D> {
         Some((completion, flight.note))
     }
 
-    /// Begin nothing more, wait for what the system or a helper thread is at, and drop all.
+    /// Begin nothing more, wait for the operations that the system or a helper thread performs, and drop all.
     pub(crate) fn close(&self) {
         for token in self.flights.close() {
-            // With no lock held: what a buffer does when it is dropped is its own business.
+            // With no lock held: dropping a buffer may run any code.
             if self.flights.slots.remove(token).is_some() {
                 self.count.fetch_sub(1, Ordering::Relaxed);
             }

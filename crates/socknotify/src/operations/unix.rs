@@ -10,37 +10,37 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 
 pub(super) use std::os::fd::RawFd as RawFile;
 
-/// Whether this is a file, of which an operation ends by itself.
+/// Whether this is a file, so that an operation on it always ends.
 pub(super) fn check(file: &File) -> io::Result<()> {
     let kind = file.metadata()?.file_type();
     match kind.is_file() || kind.is_block_device() {
         true => Ok(()),
-        // What `pread` says of a pipe.
+        // The error of `pread` on a pipe.
         false => Err(io::Error::from_raw_os_error(libc::ESPIPE)),
     }
 }
 
-/// What the system calls a file.
+/// The descriptor number of a file.
 pub(super) fn raw(file: &File) -> RawFile {
     file.as_raw_fd()
 }
 
-/// The file that the system calls so.
+/// The file with this descriptor number.
 ///
 /// # Safety
 ///
-/// It is open, and stays so.
+/// It is open, and stays open.
 pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
     // SAFETY: by the promise. It is not closed.
     ManuallyDrop::new(unsafe { File::from_raw_fd(file) })
 }
 
-/// What an operation completes with that nobody has the memory for.
+/// The error of an operation for which the system has no memory.
 pub(super) fn out_of_memory() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOMEM)
 }
 
-/// What an operation that was cancelled completes with.
+/// The error of a cancelled operation.
 pub(super) fn cancelled() -> io::Error {
     io::Error::from_raw_os_error(libc::ECANCELED)
 }

@@ -1,10 +1,10 @@
-//! Linux: operations in a ring of the kernel's.
+//! Linux: operations in an `io_uring` ring.
 //!
-//! One ring for a port, which the port's set watches. Any thread submits, and any thread that waits in the port takes
-//! completions. What the kernel finds in its cache it completes while it is submitted.
+//! Each port has one ring, which the port's set watches. Any thread submits, and any thread that waits in the port takes
+//! completions. If the data are in the page cache, an operation completes while it is submitted.
 //!
-//! The kernel cancels what a thread has submitted when that thread ends, and may interrupt it; the table submits such
-//! operations again.
+//! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations are
+//! submitted again.
 
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 
@@ -30,16 +30,16 @@ use crate::{Entry, Origin};
 /// What this does.
 pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring);
 
-/// How many can be handed to the kernel at once.
+/// How many operations can be submitted at once.
 const SUBMISSIONS: u32 = 256;
 
-/// How many may be in the kernel at a time, so that there is room for all their completions.
+/// How many operations may be in the kernel at a time, so that there is room for all their completions.
 const COMPLETIONS: u32 = 4096;
 
 /// No operation's key.
 const IGNORED: u64 = u64::MAX;
 
-/// How often the kernel may lack memory, in a row, before it is taken to be out of it.
+/// How many times in a row the kernel may lack memory before it counts as out of memory.
 const ATTEMPTS: usize = 1000;
 
 /// A ring.
@@ -49,14 +49,14 @@ pub(super) struct Direct {
     submission: Mutex<Submission>,
     /// Held by the thread that takes completions.
     completion: Mutex<()>,
-    /// How many were put into the ring, and have not come out.
+    /// The number of operations in the ring that have not completed.
     in_ring: AtomicUsize,
-    /// Something is in the ring that the kernel was not told of.
+    /// The ring has entries that were not submitted yet.
     is_pending: AtomicBool,
     has_backlog: AtomicBool,
 }
 
-/// What becomes of completions.
+/// What to make of completions.
 enum Packets {
     /// Packets with this completion key, for [`Direct::settle`].
     Of(usize),
@@ -65,23 +65,23 @@ enum Packets {
 
 #[derive(Default)]
 struct Submission {
-    /// The keys of those that the kernel was not told of.
+    /// The keys of the entries that were not submitted yet.
     pending: Vec<u64>,
-    /// What there is no room for yet.
+    /// Entries that the ring has no room for yet.
     backlog: VecDeque<squeue::Entry>,
-    /// The kernel takes no more.
+    /// The kernel accepts no more entries.
     is_broken: bool,
 }
 
 impl Direct {
-    /// Try whether there can be one.
+    /// Test whether a ring can be made.
     pub(super) fn probe() -> io::Result<()> {
         Self::open().map(drop)
     }
 
     fn open() -> io::Result<IoUring> {
-        // A forked child inherits the mapping and does not use it. Were it kept from the child, the child would unmap
-        // what has taken its place there when it drops the port.
+        // A forked child inherits the mapping and does not use it. If the child did not inherit it, dropping the port
+        // there would unmap whatever is at that address.
         let ring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
             .build(SUBMISSIONS)?;
@@ -96,17 +96,17 @@ impl Direct {
         if !needs.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // A sandbox may forbid this call alone.
+        // A sandbox may forbid only this call.
         ring.submit()?;
         Ok(ring)
     }
 
-    /// A ring whose completions come out of this port under this key.
+    /// A ring whose completions are queued on this port under this key.
     pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
         Self::with(port, Packets::Of(key))
     }
 
-    /// A ring whose completions are settled before they come out of this port.
+    /// A ring whose completions are settled before they are queued on this port.
     pub(super) fn raw(port: &SystemPort, settle: Weak<dyn Settle>) -> io::Result<Arc<Self>> {
         Self::with(port, Packets::Raw(settle))
     }
@@ -125,7 +125,7 @@ impl Direct {
         Ok(this)
     }
 
-    /// Any file will do.
+    /// Every file can be used.
     pub(super) fn associate(&self, _file: &File) -> Association {
         None
     }
@@ -134,8 +134,8 @@ impl Direct {
     ///
     /// # Safety
     ///
-    /// The request's file and memory stay as they are, and nobody touches the memory, until its completion
-    /// came out, or [`close`](Self::close) has returned.
+    /// The request's file and memory stay valid, and nobody touches the memory, until its completion was taken, or
+    /// [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
         let entry = entry(request);
         let mut submission = lock(&self.submission);
@@ -146,7 +146,7 @@ impl Direct {
         Begun::UnderWay
     }
 
-    /// Have an operation end early, if that is possible still.
+    /// Cancel an operation, if that is still possible.
     pub(super) fn cancel(&self, key: usize) {
         let mut submission = lock(&self.submission);
         if !submission.is_broken {
@@ -168,15 +168,15 @@ impl Direct {
     }
 
     fn push(&self, submission: &mut Submission, entry: &squeue::Entry) {
-        // SAFETY: the lock is held, so that there is no other queue; and what the entry refers to stays, by the
-        // promise of who has begun it.
+        // SAFETY: the lock is held, so there is no other queue. What the entry refers to stays valid, by the promise of
+        // the caller that began it.
         let pushed = unsafe { self.ring.submission_shared().push(entry) };
         assert!(pushed.is_ok(), "fewer are pending than there is room for");
         submission.pending.push(entry.get_user_data());
         self.in_ring.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Tell the kernel of all that was put into the ring. Returns the keys of what it does not take.
+    /// Submit all entries of the ring. Returns the keys of those that the kernel does not accept.
     pub(super) fn flush(&self) -> Vec<usize> {
         match self.is_pending.load(Ordering::Acquire) {
             true => self.submit(&mut lock(&self.submission)),
@@ -224,7 +224,7 @@ impl Direct {
         Vec::new()
     }
 
-    /// The kernel refuses a call that it took before. It does not hear of these any more.
+    /// The kernel refuses a call that it allowed before. Withdraw these entries.
     #[cold]
     fn give_up(&self, submission: &mut Submission) -> Vec<usize> {
         submission.is_broken = true;
@@ -239,9 +239,9 @@ impl Direct {
             .collect()
     }
 
-    /// Take all completions that there are. The lock is held.
+    /// Take all completions. The lock is held.
     fn reap(&self, _completion: &MutexGuard<'_, ()>, mut each: impl FnMut(usize, i32)) {
-        // SAFETY: the lock is held, so that there is no other queue.
+        // SAFETY: the lock is held, so there is no other queue.
         let queue = unsafe { self.ring.completion_shared() };
         let mut count = 0;
         for completion in queue {
@@ -253,7 +253,7 @@ impl Direct {
         self.in_ring.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Of which operation a packet is, and what it says.
+    /// The operation of a packet, and its outcome.
     pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
         // Nobody else can make such a packet.
         if entry.origin() != Some(Origin::Completion) {
@@ -262,13 +262,13 @@ impl Direct {
         Some((entry.overlapped, settled(entry.transferred as i32)))
     }
 
-    /// Take nothing more, and wait until the kernel is done with all that it was told of.
+    /// Accept nothing more, and wait until the kernel has completed all submitted operations.
     pub(super) fn close(&self) {
         let mut submission = lock(&self.submission);
         submission.backlog.clear();
         self.submit(&mut submission);
         if !submission.is_broken {
-            // From Linux 5.19 on. Before, all take their time.
+            // From Linux 5.19 on. Earlier kernels complete them all.
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
             self.put(&mut submission, cancel.user_data(IGNORED));
             self.submit(&mut submission);
@@ -292,7 +292,7 @@ impl Direct {
     }
 }
 
-/// An operation, as the kernel is told of it.
+/// An operation as a submission entry.
 fn entry(request: &Request) -> squeue::Entry {
     let &Request {
         file,
@@ -315,7 +315,7 @@ fn entry(request: &Request) -> squeue::Entry {
 
 impl AsFd for Direct {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring is there as long as this is.
+        // SAFETY: the ring lives as long as this.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 }
@@ -349,7 +349,7 @@ impl Completions for Direct {
     }
 }
 
-/// What a completion says.
+/// The result in a completion.
 fn settled(result: i32) -> Settled {
     match result {
         count @ 0.. => Settled::Done(Ok(count as usize)),

@@ -18,7 +18,7 @@ use windows_sys::Win32::Storage::FileSystem::{FILE_TYPE_DISK, GetFileType, ReadF
 use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
-/// Whether this is a file, of which an operation ends by itself.
+/// Whether this is a file, so that an operation on it always ends.
 pub(super) fn check(file: &File) -> io::Result<()> {
     // SAFETY: the handle is open.
     match unsafe { GetFileType(file.as_raw_handle()) } {
@@ -27,27 +27,27 @@ pub(super) fn check(file: &File) -> io::Result<()> {
     }
 }
 
-/// What the system calls a file.
+/// The handle of a file.
 pub(super) fn raw(file: &File) -> RawFile {
     file.as_raw_handle()
 }
 
-/// The file that the system calls so.
+/// The file with this handle.
 ///
 /// # Safety
 ///
-/// It is open, and stays so.
+/// It is open, and stays open.
 pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
     // SAFETY: by the promise. It is not closed.
     ManuallyDrop::new(unsafe { File::from_raw_handle(file) })
 }
 
-/// What an operation completes with that nobody has the memory for.
+/// The error of an operation for which the system has no memory.
 pub(super) fn out_of_memory() -> io::Error {
     failure(ERROR_NOT_ENOUGH_MEMORY)
 }
 
-/// What an operation that was cancelled completes with.
+/// The error of a cancelled operation.
 pub(super) fn cancelled() -> io::Error {
     failure(ERROR_OPERATION_ABORTED)
 }
@@ -90,7 +90,7 @@ pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usi
     })
 }
 
-/// Begin an operation, and wait until it is over, whether the handle is for overlapped operations or not.
+/// Begin an operation, and wait until it is complete, whether the handle is for overlapped operations or not.
 fn wait(
     handle: HANDLE,
     offset: u64,
