@@ -1,20 +1,20 @@
 //! Two filters, one notification.
 //!
 //! A socket that is readable and writable has two events, and two threads may have taken one each; or one
-//! filter is to be enabled again by now, and the other is still enabled. The contract has one notification with
-//! all that holds. So where an event shows one of two wanted conditions, and the other one did not come with
-//! it, `poll` is asked about that.
+//! filter was not enabled again yet, and the other is still enabled. The contract wants one notification with
+//! all conditions that hold. So if an event shows one of two wanted conditions without the other, `poll` checks for
+//! the other.
 
 use super::identity;
 use super::sys::{self, Filter};
 use crate::Events;
 use crate::engine::{Mode, Report, Wanted};
 
-/// Add to reports what holds besides.
+/// Add further conditions that hold to the reports.
 pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<libc::pollfd>, reports: &mut [Report]) {
     polls.clear();
     for (index, report) in reports.iter().enumerate() {
-        // The two events of one socket are beside each other.
+        // The two events of one socket are next to each other.
         let is_of_it = |other: Option<&Report>| other.is_some_and(|it| it.socket == report.socket);
         let is_complete =
             is_of_it(reports.get(index + 1)) || index > 0 && is_of_it(reports.get(index - 1));
@@ -23,7 +23,7 @@ pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<libc::pollfd>, reports: 
                 let kind = identity::kind(report.socket);
                 let mut missing =
                     (interest.filter().wanted() & (Events::IN | Events::OUT)) - report.events;
-                // For the end of a pipe, `poll` may call what the other end is for ready, too.
+                // At the end of a pipe, `poll` may also report the condition of the other end.
                 if !kind.has(Filter::Read) {
                     missing.remove(Events::IN);
                 }
@@ -34,7 +34,7 @@ pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<libc::pollfd>, reports: 
             }
             _ => Events::empty(),
         };
-        // After an error, `poll` calls a socket ready for everything.
+        // After an error, `poll` reports every condition.
         if !missing.is_empty() && !report.events.contains(Events::ERR) {
             polls.push(question(report.socket, missing));
         }

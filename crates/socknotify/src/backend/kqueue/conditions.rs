@@ -7,8 +7,8 @@
 //! | HANGUP | the end, on a stream | an end with an error |
 //! | ERR | an end with an error; or else a `recv` that peeks says so | an end with an error |
 //!
-//! An end of writing alone may be one's own `shutdown`. A datagram socket that has an error is readable, and
-//! nothing in the event says why.
+//! An end of writing alone may be one's own `shutdown`. A datagram socket with an error is readable, and
+//! the event does not say why.
 
 use std::ops::Deref;
 
@@ -17,11 +17,11 @@ use super::sys::{self, Access, Event, Filter, Token, flags};
 use crate::engine::Interest;
 use crate::{EventFilter, Events};
 
-/// What to change so that a socket is watched once for these conditions. Errors show in `EVFILT_READ`
-/// whatever the filter; for what can only be written, in `EVFILT_WRITE`.
+/// The changes to watch a socket once for these conditions. `EVFILT_READ` shows errors whatever the filter is, or
+/// `EVFILT_WRITE` for descriptors that can only be written.
 ///
-/// If both filters are to be there from now on (`is_new`), the one that is not wanted is disabled. If not, it is
-/// left as it is: it reports once at most, and that is known to be stale.
+/// If the filters are new (`is_new`), the unwanted one is disabled. Otherwise it is left unchanged: it reports at most
+/// once, which is recognised as stale.
 pub(super) fn changes(interest: &Interest, is_new: bool) -> Changes {
     let socket = interest.socket;
     let kind = identity::kind(socket);
@@ -86,7 +86,7 @@ impl Deref for Changes {
     }
 }
 
-/// What to change so that all filters are there, and none reports.
+/// The changes to add all filters, disabled.
 pub(super) fn silenced(interest: &Interest, is_new: bool) -> Changes {
     let kind = identity::kind(interest.socket);
     Changes::new(|filter| {
@@ -95,7 +95,7 @@ pub(super) fn silenced(interest: &Interest, is_new: bool) -> Changes {
     })
 }
 
-/// What to change so that all filters are gone.
+/// The changes to delete all filters.
 pub(super) fn deletions(socket: u32) -> Changes {
     let kind = identity::kind(socket);
     Changes::new(|filter| {
@@ -105,7 +105,7 @@ pub(super) fn deletions(socket: u32) -> Changes {
 }
 
 /// Whether a change only adds to what is reported. Then it may come late, after another thread has armed the
-/// socket in another way: what that one waits for is reported all the same, under this one's generation, and
+/// socket differently: what that thread wants is still reported, with the generation of this change, and
 /// is armed again.
 pub(super) fn only_adds(interest: &Interest) -> bool {
     let condition = match identity::kind(interest.socket) {
@@ -122,7 +122,7 @@ pub(super) fn of_event(event: &Event) -> Events {
     let is_error = event.is_error();
     let mut events = Events::empty();
     match event.filter() {
-        // The reader of a pipe is gone.
+        // The reader of a pipe was closed.
         _ if event.is_end() && !kind.is_socket() && is_of_writing(event) => events = Events::ERR,
         _ if event.is_failed_connect() => events = Events::ERR,
         Filter::Write if is_error => events = Events::ERR | hangup(kind),
@@ -132,7 +132,7 @@ pub(super) fn of_event(event: &Event) -> Events {
             events.set(Events::ERR, is_error);
         }
         Filter::Read => {
-            // With data there is an error to be asked about on datagram sockets only.
+            // Together with data, only datagram sockets can have an error to check for.
             let may_have_error = match kind {
                 Kind::Datagram => true,
                 Kind::Stream => event.amount() <= 0,
@@ -153,7 +153,7 @@ fn is_of_writing(event: &Event) -> bool {
     event.filter() == Filter::Write || sys::access(event.ident()) == Access::Write
 }
 
-/// What an end is: a datagram socket has no connection that could be hung up.
+/// The events of an end: a datagram socket has no connection that could be hung up.
 fn hangup(kind: Kind) -> Events {
     match kind {
         Kind::Datagram => Events::empty(),

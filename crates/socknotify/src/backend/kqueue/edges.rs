@@ -1,12 +1,12 @@
 //! Conditions that begin to hold: `EV_CLEAR`, in a queue of their own.
 //!
-//! The kernel reports a condition that holds already when a filter is added, as if it had just begun to
-//! hold; the contract wants no notification of it. In a queue in which nobody waits, that report is taken and
-//! dropped under a lock as soon as the filter was added, and what comes after it is an edge. The port's queue
-//! watches this one, so whoever waits there hears of it.
+//! When a filter is added, the kernel reports a condition that holds already as if it had just begun to
+//! hold. The contract allows no notification of it. In this queue no thread waits. As soon as a filter was added, its
+//! first event is fetched and dropped under a lock; all later events are edges. The port's queue watches this one, so
+//! the thread that waits there is woken.
 //!
-//! It is the place for registrations, too, of which the kernel reports what nobody wants, over and over: from
-//! then on changes are waited for.
+//! Registrations of which the kernel keeps reporting unwanted conditions are moved here too, to be watched for
+//! changes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,11 +19,11 @@ use super::sys::{Errno, Event, Filter, Queue, Token, flags};
 use crate::EventFilter;
 use crate::engine::{Interest, Report, Validity, is_newer};
 
-/// Registrations that wait for changes.
+/// Registrations that are watched for changes.
 pub(super) struct Edges {
     queue: Queue,
     count: AtomicUsize,
-    /// Something was found while something else was done.
+    /// Edges were found during another operation.
     has_found: AtomicBool,
     entries: Mutex<Entries>,
 }
@@ -41,11 +41,11 @@ struct Entries {
 struct Entry {
     generation: u32,
     watches_room: bool,
-    /// It is here because of what nobody wants.
+    /// It is here because of unwanted reports.
     is_quiet: bool,
 }
 
-/// What is dropped of a socket: what holds as its filters are added.
+/// The events to drop: those of conditions that hold when a socket's filters are added.
 #[derive(Clone, Copy)]
 struct Initial {
     socket: u32,
@@ -58,7 +58,7 @@ impl Initial {
     }
 }
 
-/// How many events are taken at once.
+/// How many events are fetched at once.
 const BATCH: usize = 64;
 
 impl Edges {
@@ -89,18 +89,18 @@ impl Edges {
         self.has_found.load(Ordering::Acquire)
     }
 
-    /// Watch for edges of a socket. What holds by now is none.
+    /// Watch for edges of a socket. Conditions that hold now are none.
     pub(super) fn arm(&self, interest: &Interest) -> Result<(), Errno> {
         let socket = interest.socket;
         let generation = interest.generation();
         let wants_room = wants_room(interest);
         let mut entries = self.lock();
-        // What has begun to hold until now, of whatever socket.
+        // First fetch the edges until now, of all sockets.
         self.collect(&mut entries, None);
         let current = entries.sockets.get(&socket).copied();
         let carried = current.filter(|it| it.generation == generation && !it.is_quiet);
         let done = match carried {
-            // Its edges carry on; only a filter that joins begins anew.
+            // Its edges are carried; only an added filter starts again.
             Some(entry) if entry.watches_room == wants_room => Ok(()),
             Some(_) if wants_room => {
                 let filter = Some(Filter::Write);
@@ -151,7 +151,7 @@ impl Edges {
         self.count.store(entries.sockets.len(), Ordering::Release);
     }
 
-    /// The filters of a socket have to be added again, for what they are ready for now.
+    /// Add the filters of a socket again, to get the conditions that hold now.
     pub(super) fn renew(&self, interest: &Interest) -> Result<(), Errno> {
         let mut entries = self.lock();
         self.remove(&mut entries, interest.socket);
@@ -167,7 +167,7 @@ impl Edges {
         Ok(())
     }
 
-    /// Nobody wants what is reported of a socket: wait for something else to happen to it.
+    /// The reports of a socket are unwanted: watch it for changes.
     pub(super) fn quiet(&self, interest: &Interest) {
         let Interest { socket, .. } = *interest;
         let generation = interest.generation();
@@ -189,7 +189,7 @@ impl Edges {
         }
     }
 
-    /// Take what has begun to hold.
+    /// Take the edges.
     pub(super) fn take(&self, reports: &mut Vec<Report>) {
         let mut entries = self.lock();
         self.collect(&mut entries, None);
@@ -197,7 +197,7 @@ impl Edges {
         self.has_found.store(false, Ordering::Release);
     }
 
-    /// The interest in a socket is over.
+    /// The interest in a socket has ended.
     pub(super) fn forget(&self, socket: u32) {
         if !self.is_empty() {
             self.remove(&mut self.lock(), socket);
@@ -219,14 +219,14 @@ impl Edges {
     fn remove(&self, entries: &mut Entries, socket: u32) {
         if entries.sockets.remove(&socket).is_some() {
             for &deletion in conditions::deletions(socket).iter() {
-                // If it was closed, or never there, it is gone.
+                // If it was closed, or never added, there is nothing to delete.
                 let _ = self.queue.change(&[deletion]);
             }
             self.count.store(entries.sockets.len(), Ordering::Release);
         }
     }
 
-    /// Note what the queue has, but for what held at the beginning.
+    /// Record the events of the queue, except those of conditions that held at the beginning.
     fn collect(&self, entries: &mut Entries, initial: Option<Initial>) {
         let Entries {
             sockets,
@@ -278,7 +278,7 @@ fn clear(interest: &Interest, filter: Filter) -> Event {
     Event::new(interest.socket, filter, flags::ADD | flags::CLEAR, token)
 }
 
-/// Whether room is watched for. What can only be written has no other filter.
+/// Whether `EVFILT_WRITE` is watched. A descriptor that can only be written has no other filter.
 fn wants_room(interest: &Interest) -> bool {
     match identity::kind(interest.socket) {
         Kind::Writer => true,
@@ -286,7 +286,7 @@ fn wants_room(interest: &Interest) -> bool {
     }
 }
 
-/// The filters of a socket, that of room where it is wanted or is the only one.
+/// The filters of a socket: `EVFILT_WRITE` only if it is wanted, or is the only one.
 fn filters(socket: u32, wants_room: bool) -> impl Iterator<Item = Filter> {
     let kind = identity::kind(socket);
     let is_watched = move |filter: &Filter| match filter {

@@ -1,10 +1,9 @@
 //! Which socket a number stands for, for the whole process.
 //!
-//! Nothing that `fstat` says tells one TCP socket from the next. A filter does: it belongs to a number and
-//! to the open file behind it, and ends when the number is closed, or stands for something else. So every
-//! socket that a port has to do with has a filter in a queue that nobody waits for, disabled from the
-//! beginning. While a change of it succeeds, the number stands for the same socket. `ENOENT` says that it
-//! is another one.
+//! `fstat` does not distinguish one TCP socket from the next. A filter does: it belongs to a number and the open file
+//! behind it, and ends when the number is closed or replaced. So every socket that a port watches also has a disabled
+//! filter in a queue in which no thread waits. As long as a change of that filter succeeds, the number stands for the
+//! same socket. `ENOENT` means that it is another one.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -69,7 +68,7 @@ fn identities() -> Result<&'static Identities, Errno> {
     loop {
         // SAFETY: what the pointer is set to is never freed.
         if let Some(identities) = unsafe { current.as_ref() } {
-            // A child has inherited neither the queue nor, for certain, a lock that is free.
+            // A child inherits no kqueue, and perhaps a locked lock.
             if identities.process.is_this() {
                 return Ok(identities);
             }
@@ -92,12 +91,12 @@ fn identities() -> Result<&'static Identities, Errno> {
     }
 }
 
-/// Have what is needed later, when no descriptor may be left.
+/// Open what is needed later, when no descriptor may be left.
 pub(super) fn prepare() -> Result<(), Errno> {
     identities().map(drop)
 }
 
-/// What sets the socket that has this number now apart from every other that has or had it. `kind`: `None` if it
+/// A value that distinguishes the socket with this number from all others that ever had it. `kind`: `None` if it
 /// is no socket.
 pub(super) fn identify(socket: u32, kind: Option<Kind>) -> Result<u64, Errno> {
     let identities = identities()?;
@@ -141,7 +140,7 @@ fn kind_of_descriptor(queue: &Queue, number: u32) -> Kind {
     }
 }
 
-/// Whether the number stands for what was identified last under it.
+/// Whether the number still stands for the socket that was identified last under it.
 pub(super) fn is_same(socket: u32) -> bool {
     let change = Event::new(socket, Filter::Read, flags::DISABLE, Token(0));
     identities().is_ok_and(|it| it.queue.change(&[change]).is_ok())

@@ -1,7 +1,7 @@
-//! Sockets that begin to listen after they were registered, where the kernel does not notice.
+//! Sockets that begin to listen after they were registered, on systems whose filters do not notice.
 //!
-//! While there are any that neither listen nor are connected, they are looked at from time to time. One that
-//! listens has its filters deleted and added again.
+//! Sockets that neither listen nor are connected are checked from time to time. When one listens, its filters are
+//! deleted and added again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +38,7 @@ impl Kqueue {
         Ok(())
     }
 
-    /// Look at these sockets.
+    /// Check these sockets.
     pub(super) fn check_unconnected(&self, wanted: &Wanted) {
         let mut sockets = self.unconnected.lock();
         sockets.retain(|&socket| {
@@ -46,7 +46,7 @@ impl Kqueue {
                 return wanted.get(socket).is_some() && is_unconnected(socket);
             }
             if let Some(interest) = wanted.get(socket) {
-                // If it is closed by now, there is nothing to be done.
+                // If it is closed by now, there is nothing to do.
                 let _ = wanted.follow(&interest, |interest| self.renew(interest));
             }
             false
@@ -68,7 +68,7 @@ impl Kqueue {
     }
 }
 
-/// Whether a stream neither listens nor is connected. What is closed is nothing.
+/// Whether a stream neither listens nor is connected. False if it is closed.
 fn is_unconnected(socket: u32) -> bool {
     identity::kind(socket) == Kind::Stream
         && sys::is_connected(socket) == Ok(false)

@@ -1,17 +1,17 @@
 //! macOS and the BSDs: `kqueue`.
 //!
-//! - Each socket has two filters for as long as it is registered: `EVFILT_READ` and `EVFILT_WRITE`, with
-//!   `EV_DISPATCH`, so that the kernel keeps silent about what it has reported until it is enabled again. To
-//!   enable without `EV_ADD` proves at the same time that the number stands for the same socket.
-//! - What a call arms again goes to the kernel together with its wait: one `kevent`.
-//! - A level-triggered registration is enabled again when what was reported of it has been delivered.
+//! - Each registered socket has two filters, `EVFILT_READ` and `EVFILT_WRITE`, with `EV_DISPATCH`: after an event a
+//!   filter is silent until it is enabled again. Enabling without `EV_ADD` also proves that the number stands for the
+//!   same socket.
+//! - What a call re-arms goes to the kernel together with its wait: one `kevent`.
+//! - A level-triggered registration is enabled again when its report has been delivered.
 //! - An edge-triggered one has filters in a second queue ([`edges`]).
 //! - A wake-up is an `EVFILT_USER`, or a pipe.
 //!
-//! Each event wakes every thread that waits in a queue. So one of them waits there at a time.
+//! Each event wakes every thread that waits in a kqueue. So only one thread at a time waits there.
 //!
-//! Closing a number ends its filters, whatever else stands for the same socket. So what is reported is of the
-//! socket that was registered, and [`identity`] needs no call of its own but for the first registration.
+//! Closing a number ends its filters, even if a duplicate of the socket is open. So reports are always of the
+//! registered socket, and [`identity`] takes a call only for the first registration.
 //! [`systems`] says where the systems differ.
 
 #![allow(unsafe_code, reason = "sockets are known here by number only")]
@@ -47,9 +47,9 @@ use crate::engine::{
 use crate::sys::calls::{call_error, refusal};
 use crate::{Error, RegistrationError};
 
-/// A kqueue, a second one for edges, and the means to wake who waits.
+/// A kqueue, a second one for edges, and the means to wake the waiting thread.
 ///
-/// All descriptors are there from the beginning: they are needed when no descriptor is left.
+/// All descriptors are opened at the beginning, because they are needed when no descriptor is left.
 pub(crate) struct Kqueue {
     queue: Queue,
     edges: Edges,
@@ -59,13 +59,13 @@ pub(crate) struct Kqueue {
     waiting: Mutex<Waiting>,
 }
 
-/// What passes between those who deliver and those who wait.
+/// What threads that deliver pass to threads that wait.
 #[derive(Default)]
 struct Waiting {
-    /// Threads that wait. Who watches the queue from outside counts as one.
+    /// Threads that wait. Another loop that watches the queue counts as one.
     threads: usize,
     is_exposed: bool,
-    /// Level-triggered sockets that were delivered, and are yet to be enabled again.
+    /// Level-triggered sockets that were delivered, and not enabled again yet.
     due: Vec<u32>,
 }
 
@@ -78,10 +78,10 @@ pub(crate) struct Memory {
     polls: Vec<libc::pollfd>,
 }
 
-/// How often in a row one call reads on after what was of no interest.
+/// How many times in a row one call waits again after reports of no interest.
 const AGAIN: usize = 64;
 
-/// Beside the reports there may be a wake-up, two times and the second queue.
+/// Room for a wake-up, two timers and the second queue.
 const OTHERS: usize = 4;
 
 impl Kqueue {
@@ -126,7 +126,7 @@ impl Kqueue {
         self.change(&conditions::changes(interest, false))
     }
 
-    /// Arm what is wanted, whoever has done so before.
+    /// Arm what is wanted, even if another thread has armed it.
     fn follow(&self, wanted: &Wanted, interest: &Interest) -> Outcome {
         match wanted.follow(interest, |interest| self.arm_late(interest)) {
             Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
@@ -139,13 +139,13 @@ impl Kqueue {
     fn arm_due(&self, wanted: &Wanted, due: &mut Vec<u32>) {
         for socket in due.drain(..) {
             if let Some(interest) = wanted.get(socket).filter(|it| it.mode() == Mode::Level) {
-                // If it is closed, that is found out when it is registered anew.
+                // If it is closed, that is detected when it is registered again.
                 self.follow(wanted, &interest);
             }
         }
     }
 
-    /// Gather what is to be armed with the next wait. What cannot wait for that is armed now.
+    /// Collect the changes for the next wait. Those that cannot be late are made now.
     fn gather(&self, wanted: &Wanted, memory: &mut Memory, batch: &mut [Rearm]) {
         let Memory { changes, due, .. } = memory;
         changes.clear();
@@ -208,13 +208,13 @@ impl Kqueue {
         }
     }
 
-    /// What the kernel reported of a socket, if anybody wants to know.
+    /// What the kernel reported of a socket, if it is wanted.
     fn report(&self, wanted: &Wanted, event: &Event) -> Option<Report> {
         let socket = event.ident();
         let interest = wanted.get(socket)?;
         let Token(generation) = event.token();
         if interest.generation() != generation {
-            // It was enabled again since; or it was before, and this thread's change came after it.
+            // It was enabled again since; or before, and this thread's change came after that.
             if interest.mode() != Mode::Edge {
                 self.follow(wanted, &interest);
             }
@@ -269,7 +269,7 @@ impl Backend for Kqueue {
             Err(RegistrationError::NotASocket) => {}
             identity => return identity,
         }
-        // A filter takes files, of which nothing is to be heard.
+        // A filter accepts files, but never reports anything useful for them.
         if sys::is_file(socket) {
             return Err(RegistrationError::NotWatchable);
         }
@@ -286,7 +286,7 @@ impl Backend for Kqueue {
 
     fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
         self.change(&conditions::silenced(interest, is_new))?;
-        // What holds already is what the kernel reports first.
+        // The kernel first reports what holds already.
         self.edges.renew(interest).map_err(arm_error)?;
         Ok(true)
     }
@@ -348,8 +348,7 @@ impl Backend for Kqueue {
         self.change(&conditions::deletions(socket))
     }
 
-    /// To enable a filter has it report what holds: so that is what is asked, and the answer comes with the next
-    /// wait.
+    /// Enabling a filter makes it report what holds. So this enables, and the next wait returns the result.
     fn poll_now(
         &self,
         memory: &mut Memory,
@@ -363,7 +362,7 @@ impl Backend for Kqueue {
         for interest in interests {
             changes.extend_from_slice(&conditions::changes(interest, false));
         }
-        // What is closed has nothing to report.
+        // A closed socket has nothing to report.
         let _ = self.queue.change_each(changes, events);
         readiness.clear();
         readiness.resize(interests.len(), Readiness::Unknown);
@@ -380,13 +379,13 @@ impl Backend for Kqueue {
         reports.clear();
         let mut left = wait.timeout;
         let waits = left != Some(Duration::ZERO);
-        // Only a wait that is neither endless nor none has to know the time.
+        // Only a wait with a timeout other than zero needs the time.
         let end = match left {
             None | Some(Duration::ZERO) => None,
             Some(timeout) => Instant::now().checked_add(timeout),
         };
         {
-            // From here on whoever delivers something enables it at once.
+            // From here on a thread that delivers a level enables it at once.
             let mut waiting = self.waiting();
             waiting.threads += usize::from(waits);
             memory.due.append(&mut waiting.due);
@@ -408,7 +407,7 @@ impl Backend for Kqueue {
                 left = Some(Duration::ZERO);
             }
             if let Err(error) = self.queue.wait(changes, events, room, left) {
-                // If a signal came, the changes were made.
+                // After a signal, the changes were made.
                 if error != libc::EINTR {
                     for change in &*changes {
                         self.fail(wanted, batch, change, error);
@@ -417,14 +416,14 @@ impl Backend for Kqueue {
             }
             let is_full = events.len() >= room;
             self.read(wanted, events, batch, reports);
-            // Without room for both, answers to changes come without what is ready.
+            // If there is no room for both, only the results of changes are returned.
             let was_answered = events.first().is_some_and(|it| it.answer().is_some());
             let has_failed = batch.iter().any(|it| it.outcome != Outcome::Armed);
             if has_failed || !reports.reports.is_empty() || events.is_empty() {
                 break;
             }
             changes.clear();
-            // Of sockets, all that came was of no interest. There may be more behind it.
+            // All reports of sockets were of no interest. There may be more.
             if left == Some(Duration::ZERO) || !reports.is_empty() {
                 if !(is_full || was_answered) || again >= AGAIN {
                     break;

@@ -38,7 +38,7 @@ pub(super) enum Filter {
     Timer,
 }
 
-/// What comes back with an event: when its socket was enabled.
+/// The value that an event carries: when its socket was enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(pub(super) u32);
 
@@ -67,7 +67,7 @@ impl Event {
         Event(event)
     }
 
-    /// The same, but data or room are no reason to report it: ends and errors are.
+    /// The same, but only ends and errors are reported, not data or room.
     pub(super) fn ends_only(mut self) -> Self {
         self.0.fflags = kernel::NOTE_LOWAT;
         self.0.data = i32::MAX as _;
@@ -134,7 +134,7 @@ impl Event {
         self.is_end() && errors.contains(&error)
     }
 
-    /// How much there is to be received, or room to send.
+    /// How much there is to receive, or the room to send.
     #[allow(clippy::unnecessary_cast, reason = "it is narrower on some systems")]
     pub(super) fn amount(&self) -> i64 {
         self.0.data as i64
@@ -178,8 +178,8 @@ impl Queue {
 
     /// `kevent` — Make changes, and replace what is in `events` by what is ready, or will be in time.
     ///
-    /// If a change fails, there are answers only, of those that failed, and all others are made: for that
-    /// there is at least as much room as there are changes.
+    /// If a change fails, only the results of failed changes are returned, and all others are made. So there has to be
+    /// room for as many events as changes.
     pub(super) fn wait(
         &self,
         changes: &[Event],
@@ -190,7 +190,7 @@ impl Queue {
         #[cfg(all(test, not(interleavings)))]
         calls::count();
         let room = room.max(changes.len());
-        // Longer than a day is not needed: the caller waits again.
+        // At most a day: the caller waits again.
         let timeout = timeout.map(|time| time.min(Duration::from_secs(24 * 60 * 60)));
         let timeout = timeout.map(|time| {
             // SAFETY: any bits are a value of the structure.

@@ -1,4 +1,4 @@
-//! The two things that a port waits for by the clock: `EVFILT_TIMER`.
+//! The two timers of a port: `EVFILT_TIMER`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use super::sys::{Errno, Event, Filter, Queue, Token, flags};
 const ALARM: u32 = 1;
 const TICK: u32 = 2;
 
-/// How often something is looked after that the kernel does not report.
+/// How often to poll what the kernel does not report.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a timer's event says.
+/// What a timer's event means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Time {
-    /// The time of the alarm is over.
+    /// The alarm has gone off.
     Alarm,
     Tick,
     /// Nothing: the alarm was set to another time meanwhile.
@@ -32,7 +32,7 @@ impl Timer {
         self.alarm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Set the alarm. The latest time counts; one too far away to be represented does not come.
+    /// Set the alarm. The latest call replaces earlier ones; a time too far away to be represented never comes.
     pub(super) fn set_alarm(&self, queue: &Queue, delay: Duration) -> Result<(), Errno> {
         let mut alarm = self.lock();
         *alarm = Instant::now().checked_add(delay);
@@ -48,7 +48,7 @@ impl Timer {
         let _ = set(queue, TICK, None, 0);
     }
 
-    /// What the event of a timer says.
+    /// What the event of a timer means.
     pub(super) fn read(&self, queue: &Queue, event: &Event) -> Time {
         if event.ident() == TICK {
             return Time::Tick;
@@ -68,7 +68,7 @@ impl Timer {
     }
 }
 
-/// Set a timer anew, or delete it. Not every system sets one that is there to another time.
+/// Set a timer again, or delete it. Not every system can change the time of an existing one.
 fn set(queue: &Queue, ident: u32, time: Option<Duration>, flag: u32) -> Result<(), Errno> {
     let change = |flags| Event::new(ident, Filter::Timer, flags, Token(0));
     match queue.change(&[change(flags::DELETE)]) {

@@ -7,11 +7,11 @@ use super::sys::{self, Errno, Event, Filter, Queue, Token, flags};
 /// The number of the event for wake-ups.
 const IDENT: u32 = 0;
 
-/// What makes a queue ready by itself.
+/// What makes a queue ready on request.
 pub(super) enum Waker {
     /// `EVFILT_USER`
     Event,
-    /// Where there is none: a pipe's two ends.
+    /// On systems without it: the two ends of a pipe.
     Pipe { reader: OwnedFd, writer: OwnedFd },
 }
 
