@@ -36,7 +36,7 @@ pub(super) struct Home<T> {
     closed: AtomicBool,
     /// The number of connections, armed or held.
     connections: AtomicUsize,
-    /// When the last connection has gone, the port closes.
+    /// When the last connection has ended, the port closes.
     draining: AtomicBool,
     /// A listener pauses until a connection ends.
     is_full: AtomicBool,
@@ -47,8 +47,8 @@ pub(super) struct Home<T> {
     pub(super) roused: Roused,
 }
 
-/// What the port knows of a connection, a listener or a shared socket. A connection that is not here is held
-/// by a thread.
+/// The port's record of a connection, a listener or a shared socket. If the connection is not in it, a thread holds
+/// it.
 pub(super) struct Place<T> {
     pub(super) armed: Option<Box<Node<T>>>,
     pub(super) fixture: Option<Fixture<T>>,
@@ -56,13 +56,13 @@ pub(super) struct Place<T> {
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
     socket: RawSocket,
-    /// The deadline of what is armed here, in ticks.
+    /// The deadline of the armed connection, in ticks.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
     pub(super) scheduled: u64,
 }
 
-/// What stays in its place while it is notified.
+/// What stays in the slot while the connection is with a thread.
 pub(super) enum Fixture<T> {
     Shared(Arc<T>),
     Listener(Arc<Listener<T>>),
@@ -132,7 +132,7 @@ impl<T> Place<T> {
         self.armed.is_some() || matches!(self.fixture, Some(Fixture::Listener(_)))
     }
 
-    /// Take the connection that is armed here. Its deadline does not count any more.
+    /// Take the armed connection. Its deadline ends.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Box<Node<T>>> {
         if self.deadline != NEVER {
@@ -174,7 +174,7 @@ impl<T> Home<T> {
         self.connections.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Count one more, if there are fewer than so many. If not, listeners are woken when there may be.
+    /// Count one more, if there are fewer than this limit. Otherwise listeners are woken when the number falls.
     pub(super) fn reserve(&self, limit: usize) -> Option<Room<'_, T>> {
         let count = || {
             let add = |count| (count < limit).then_some(count + 1);
@@ -204,7 +204,7 @@ impl<T> Home<T> {
         }
     }
 
-    /// Put a connection where its notification will find it. It comes back if the port is closed.
+    /// Put a connection into its slot, where its packet will find it. Returns it if the port is closed.
     #[inline]
     pub(super) fn put(&self, node: Box<Node<T>>) -> Result<(), Box<Node<T>>> {
         let Some(mut place) = self.slots.get(node.token) else {
@@ -232,8 +232,8 @@ impl<T> Home<T> {
         system.interrupt(place.socket, key, reason, insist)
     }
 
-    /// Interrupt the wait of a connection; or the next one, if it is not armed. False if there is none by
-    /// this name.
+    /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with
+    /// this `Id`.
     pub(super) fn cancel(&self, id: Id) -> bool {
         match self.slots.get(id.0) {
             Some(place) if place.shared().is_none() && !self.closed.load(Ordering::SeqCst) => {
@@ -244,7 +244,7 @@ impl<T> Home<T> {
         }
     }
 
-    /// Have the wait of what has this name end for this reason, or the next one. Not of shared sockets.
+    /// End the wait of the connection or listener with this `Id` for this reason, or the next one. Not for shared sockets.
     pub(super) fn interrupt_named(&self, token: Token, reason: u32) -> bool {
         match self.slots.get(token) {
             Some(place) if place.shared().is_none() => {
@@ -255,7 +255,7 @@ impl<T> Home<T> {
         }
     }
 
-    /// The same for all that there are. Says how many connections.
+    /// The same for all. Returns the number of connections.
     pub(super) fn interrupt_all(&self, reason: u32, is_meant: impl Fn(&Place<T>) -> bool) -> usize {
         let mut count = 0;
         for (token, place) in self.slots.iter_named() {
@@ -267,13 +267,13 @@ impl<T> Home<T> {
         count
     }
 
-    /// End the registration of a connection that a thread holds, and its name.
+    /// End the registration of a held connection, and its `Id`.
     pub(super) fn retire(&self, token: Token, socket: RawSocket, stays_open: bool) {
         self.forget(token, socket, stays_open);
         self.count_off();
     }
 
-    /// The same for what is not counted.
+    /// The same for entries that do not count as connections.
     pub(super) fn forget(&self, token: Token, socket: RawSocket, stays_open: bool) {
         let system = self.port.system();
         system.release(socket, self.slots.key(token), stays_open);
@@ -297,7 +297,7 @@ impl<T> Home<T> {
         }
     }
 
-    /// Close a listener, of which a thread has the notification.
+    /// Close a listener whose packet a thread has dequeued.
     pub(super) fn close_listener(&self, key: usize) {
         let Some((token, place)) = self.slots.named(key) else {
             return;
@@ -330,7 +330,7 @@ impl<T> Home<T> {
             left.extend(place.armed);
             fixtures.extend(place.fixture);
         }
-        // What they do when they are dropped is their own business.
+        // Dropping connections may run any code.
         drop(left);
         drop(fixtures);
     }

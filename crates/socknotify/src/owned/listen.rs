@@ -89,10 +89,10 @@ impl<T: Source, M> Port<T, M> {
         let mut turn = listener.idle();
         listener.replenish(&mut turn);
         if home.is_draining() {
-            // That may not have found it.
+            // Closing may have missed it.
             home.interrupt_named(token, DRAINING);
         } else if turn.error.is_some() {
-            // The first thread that comes tries again, and says so.
+            // The next thread tries again, and reports the reason.
             home.interrupt_named(token, RESUMED);
         }
         Ok(Id(token))

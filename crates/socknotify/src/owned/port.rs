@@ -39,24 +39,24 @@ pub struct Port<T, M = ()> {
 /// What the port and its workers have in common.
 pub(super) struct Shared<T, M> {
     pub(super) home: Arc<Home<T>>,
-    /// For each of these there is a packet in the queue, or in the hand of a thread that dequeues it.
+    /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
     pub(super) messages: Mutex<VecDeque<M>>,
     pub(super) mailboxes: Mailboxes<M>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
-    /// What could not be armed, and waits to be reported, with a packet in the queue for each.
+    /// Refused connections that wait to be reported, with a packet in the queue for each.
     pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
-    /// What is under way on files; with each, the timer of its deadline.
+    /// Operations on files; with each, the timer of its deadline.
     pub(super) files: Arc<Operations<TimerId>>,
     pub(super) helpers: Helpers,
-    /// Panics in what helper threads ran, with a packet in the queue for each.
+    /// Panics of work on helper threads, with a packet in the queue for each.
     pub(super) panics: Mutex<VecDeque<Panic>>,
 }
 
 /// What a panic carries.
 pub(super) type Panic = Box<dyn Any + Send>;
 
-/// A connection that the system would not watch, and why.
+/// A connection that the system refuses to watch, and why.
 type Refusal<T> = (Box<Node<T>>, RegistrationError);
 
 impl<T: Source, M> Port<T, M> {
@@ -201,8 +201,8 @@ impl<T: Source, M> Port<T, M> {
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);
-        // While the slot is locked, the socket's registration is that of this name, and of none that
-        // comes after it.
+        // While the slot is locked, the socket's registration belongs to this `Id`, and to no later
+        // one.
         let mut place = home.slots.get(id.0);
         match &mut place {
             Some(place) if !place.ends => {
@@ -356,7 +356,7 @@ impl From<SharedTrigger> for Trigger {
     }
 }
 
-/// What has become of a connection that a thread gave back.
+/// The result of handing a connection back.
 pub(super) enum Put<T> {
     /// It is in its slot, and can be armed.
     Done {
@@ -401,7 +401,7 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    /// Take back a connection that could not be armed, unless it was dequeued meanwhile.
+    /// Take back a connection that could not be armed, unless another thread has dequeued it meanwhile.
     pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
         let mut node = self.home.slots.get_by_key(key)?.take()?;
         node.readiness.unwatch();
@@ -439,7 +439,7 @@ impl<T, M> Shared<T, M> {
             return Err(AdoptError::new(connection, error));
         }
         if home.is_draining() {
-            // That may not have found it.
+            // Closing may have missed it.
             home.interrupt_named(token, DRAINING);
         }
         Ok(Held::from_node(Box::new(Node {
@@ -450,7 +450,7 @@ impl<T, M> Shared<T, M> {
         })))
     }
 
-    /// Report a connection that the system would not watch to whichever thread takes it.
+    /// Report a connection that the system refuses to watch, to any thread.
     #[cold]
     fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
         lock(&self.refused).push_back((node, error));

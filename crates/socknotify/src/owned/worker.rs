@@ -20,8 +20,8 @@ use crate::lock::lock;
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
-/// How often a call whose time is over polls again because it has dequeued nothing but stale packets.
-/// There may be an event behind those; but a registration that is not the port's may go on for ever.
+/// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
+/// event behind those; but a registration that is not the port's may be reported for ever.
 const MAX_POLLS: usize = 64;
 
 /// One thread's handle to a [`Port`]: it arms connections and takes events.
@@ -65,21 +65,21 @@ const MAX_POLLS: usize = 64;
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
     mailbox: Arc<Mailbox<M>>,
-    /// What came for this worker alone, and was not taken.
+    /// Messages to this worker that were not taken yet.
     mail: VecDeque<M>,
-    /// A packet has come that is to wake a worker which has messages, perhaps another one.
+    /// A packet was dequeued that wakes a worker with messages, perhaps another one.
     is_mail_due: bool,
-    /// Another worker is to be woken before this one takes anything.
+    /// Another worker has to be woken before this one takes anything.
     is_last: bool,
-    /// What was handed back is in its slot, and armed by the next call.
+    /// Connections that were handed back are in their slots, and armed by the next call.
     registrations: Vec<Registration<'static>>,
-    /// The keys of those with a deadline, and when that is, in ticks.
+    /// The keys of those with a deadline, and the deadlines in ticks.
     deadlines: Vec<(usize, u64)>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// What was dequeued and not taken, in reverse order.
+    /// Events that were dequeued and not taken, in reverse order.
     pending: Vec<Pending<T>>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
@@ -87,11 +87,11 @@ pub struct Worker<T: Source, M = ()> {
 
 /// An event that was not taken.
 enum Pending<T> {
-    /// What its packet says.
+    /// The content of its packet.
     Connection(Box<Node<T>>, u32),
     Refused(Box<Node<T>>, RegistrationError),
     NotAccepting(Id, io::Error),
-    /// The key of a shared socket. Whether it is shared still shows when the event is taken.
+    /// The key of a shared socket. Whether it is still shared is checked when the event is taken.
     Shared(usize, Events),
     /// The first message of the port's list, when the event is taken.
     Message,
@@ -187,7 +187,7 @@ impl<T: Source, M> Worker<T, M> {
         let mut polls = 0;
         loop {
             let mut outcome = Ok(());
-            // What may be refused is armed before the wait, which would go on.
+            // Connections that the system may refuse are armed before the wait, which would not end for them.
             if self.is_any_new || self.is_last || self.count() > 0 {
                 outcome = self.submit();
             }
@@ -201,7 +201,7 @@ impl<T: Source, M> Worker<T, M> {
                 Err(Error::TimedOut) => return Ok(0),
                 outcome => outcome?,
             }
-            // Nothing has come but a tick of the timer, or what is stale.
+            // There was only a tick of the timer, or stale packets.
             if let Some(deadline) = deadline {
                 timeout = Some(deadline.saturating_duration_since(Instant::now()));
             }
@@ -219,7 +219,7 @@ impl<T: Source, M> Worker<T, M> {
         self.pending.len() + self.mail.len()
     }
 
-    /// Arm what was handed back, and take what is there, or comes in time; or what came for this worker alone.
+    /// Arm what was handed back, and dequeue, up to the timeout; or take the messages to this worker.
     fn wait(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) -> Result<(), Error> {
         if self.is_last && !self.let_others_go_first(timeout, deadline) {
             return Err(Error::TimedOut);
@@ -249,15 +249,15 @@ impl<T: Source, M> Worker<T, M> {
         self.mail.extend(mail);
     }
 
-    /// If another worker is to be woken, post the packet for it again, and take nothing until it is awake. Or else
-    /// this one might have the packet again and again, with something of its own beside it.
+    /// If another worker has to be woken, post its packet again, and take nothing until it is awake. Otherwise this one
+    /// could dequeue the packet again and again, together with events of its own.
     #[cold]
     fn pass_mail_on(&mut self) {
         let home = &self.shared.home;
         self.is_last = home.roused.is_any() && home.port.post(mail::packet(home)).is_ok();
     }
 
-    /// Wait until no other worker is to be woken, without a place. False if the time is over before.
+    /// Wait, without a place, until no other worker has to be woken. False on a timeout.
     #[cold]
     fn let_others_go_first(
         &mut self,
@@ -285,7 +285,7 @@ impl<T: Source, M> Worker<T, M> {
         outcome
     }
 
-    /// The same, and take what is there, or comes in time.
+    /// The same, and dequeue, up to the timeout.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.set_deadlines();
         self.shared.files.flush();
@@ -308,7 +308,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Take back what the system would not watch.
+    /// Take back the connections that the system refuses to watch.
     fn take_back_refused(&mut self) {
         self.is_any_new = false;
         for registration in &self.registrations {
@@ -324,7 +324,7 @@ impl<T: Source, M> Worker<T, M> {
         self.registrations.clear();
     }
 
-    /// Find what so many packets stand for.
+    /// Turn this many packets into events.
     fn resolve(&mut self, count: usize) {
         let home = &*self.shared.home;
         let mut is_timer_among = false;
@@ -374,7 +374,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Accept from the listeners that were reported, and arm all connections at once.
     #[cold]
     fn accept(&mut self) {
-        // The first turn of a listener takes all of its connections, in their order.
+        // The first packet of a listener takes all of its connections, in their order.
         let home = &self.shared.home;
         for entry in self.listeners.iter().rev().filter(|it| is_completion(it)) {
             if let Some((_, _, listener)) = home.listener(entry.completion_key) {
@@ -386,7 +386,7 @@ impl<T: Source, M> Worker<T, M> {
             let key = entry.completion_key;
             let is_over = home.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
             if is_over && is_completion(&entry) {
-                // It is closed by who is told to.
+                // The thread that is told to closes it.
                 continue;
             }
             if is_over {
@@ -396,7 +396,7 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         if !self.pending.is_empty() {
-            // These are for the caller, who need not come back soon.
+            // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
     }
@@ -423,7 +423,7 @@ impl<T: Source, M> Worker<T, M> {
             Err(panic) => (listener.idle(), Some(panic)),
         };
         listener.replenish(&mut turn);
-        // What keeps it from accepting is said once for as long as it lasts.
+        // The reason for a pause is reported once.
         if let Some(error) = turn.error {
             self.pending.push(Pending::NotAccepting(id, error));
         }
@@ -438,10 +438,10 @@ impl<T: Source, M> Worker<T, M> {
             self.registrations.push(arm);
         }
         if let Some(panic) = panic {
-            // Nobody knows whether this worker is used any more.
+            // This worker may not be used any more.
             let rest = self.listeners.drain(..);
             let rest = rest.map(|entry| {
-                // That an operation has completed is noted, and its memory may be another's.
+                // The completion of the operation is recorded, and its memory may be reused.
                 let is_completion = is_completion(&entry);
                 let overlapped = if is_completion { COMPLETED } else { HANDED_ON };
                 Entry::new(entry.completion_key, entry.transferred, overlapped)
@@ -534,7 +534,7 @@ impl<T, M> Shared<T, M> {
         Some(Event::Shared(socket, events))
     }
 
-    /// The system would not watch a listener any more: it is closed.
+    /// The system refuses to watch a listener any more: close it.
     #[cold]
     fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Pending<T>> {
         let (id, ..) = self.home.listener(key)?;
@@ -542,8 +542,8 @@ impl<T, M> Shared<T, M> {
         Some(Pending::NotAccepting(id, error.into()))
     }
 
-    /// Hand events on to other threads: put connections back in their slots, and queue the packets
-    /// again. What cannot be handed on is returned.
+    /// Pass events to other threads: put connections back in their slots, and queue the packets
+    /// again. Returns events that cannot be passed on.
     fn hand_on(&self, pending: impl Iterator<Item = Pending<T>>) -> Vec<Held<T>> {
         let mut packets = Vec::new();
         let mut rest = Vec::new();
@@ -578,7 +578,7 @@ impl<T: Source, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
         let _ = self.submit();
         self.release();
-        // What is dropped here may panic; so it is the last thing.
+        // Dropping this may panic, so it comes last.
         let _mail = self
             .shared
             .mailboxes
