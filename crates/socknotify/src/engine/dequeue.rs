@@ -316,7 +316,8 @@ impl<B: Backend> Engine<B> {
         let mut is_idle = false;
         while !is_idle && !call.is_due(&core) {
             let taken = core.scheduler.taken();
-            let mut nap = Nap::new(time);
+            let left = call.deadline.remaining();
+            let mut nap = Nap::new(left.map_or(time, |left| left.min(time)));
             while !nap.is_over() && !call.is_due(&core) {
                 core = nap.wait(&parker, core, &self.core);
             }

@@ -15,8 +15,9 @@ pub(super) use std::thread_local;
 
 /// A short sleep.
 pub(super) struct Nap {
+    /// `None`: too far away to be represented.
     #[cfg(not(interleavings))]
-    end: std::time::Instant,
+    end: Option<std::time::Instant>,
     #[cfg(interleavings)]
     is_over: bool,
 }
@@ -25,13 +26,14 @@ pub(super) struct Nap {
 impl Nap {
     pub(super) fn new(time: std::time::Duration) -> Self {
         Nap {
-            end: std::time::Instant::now() + time,
+            end: std::time::Instant::now().checked_add(time),
         }
     }
 
     fn left(&self) -> std::time::Duration {
-        self.end
-            .saturating_duration_since(std::time::Instant::now())
+        self.end.map_or(std::time::Duration::MAX, |end| {
+            end.saturating_duration_since(std::time::Instant::now())
+        })
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, WakePolicy,
@@ -18,7 +18,7 @@ use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, ThreadId, asleep, counted,
     expect_no_early_end, expect_nothing, expect_packets, port_with, rounds, this_thread,
-    thread_time, wait_for_waiting, wait_until, waking_port,
+    thread_time, wait_for_waiting, wait_in_vain, wait_until, waking_port,
 };
 
 const PACKET: Entry = Entry::new(51, 0, 0);
@@ -605,6 +605,27 @@ fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
         });
         expect_no_early_end(&port);
     });
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn e4_a_wait_ends_in_time_however_long_others_may_run(backend: Backend) -> io::Result<()> {
+    const SHORT: Duration = Duration::from_millis(5);
+    for time in [PATIENCE, Duration::MAX] {
+        let port = waking_port(backend, 2, WakePolicy::Bounded(time))?;
+        port.post(PACKET)?;
+        port.dequeue_one(None)?;
+        // While this thread runs, the other one watches it.
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| {
+                let begin = Instant::now();
+                wait_in_vain(&port, SHORT);
+                begin.elapsed()
+            });
+            let elapsed = watching.join().expect("no panic");
+            assert!(elapsed < PATIENCE, "{elapsed:?}");
+        });
+    }
     Ok(())
 }
 
