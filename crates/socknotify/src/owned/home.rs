@@ -170,8 +170,9 @@ impl<T> Home<T> {
     }
 
     /// Count one connection more.
-    pub(super) fn count(&self) {
+    pub(super) fn count(&self) -> Room<'_, T> {
         self.connections.fetch_add(1, Ordering::SeqCst);
+        Room(self)
     }
 
     /// Count one more, if there are fewer than this limit. Otherwise listeners are woken when the number falls.

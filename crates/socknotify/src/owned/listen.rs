@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::home::{Home, Place};
+use super::home::{Home, Place, Room};
 use super::listener::{Listener, Turn};
 use super::packet::{DRAINING, RESUMED};
 use super::source::raw;
@@ -102,7 +102,11 @@ impl<T: Source, M> Port<T, M> {
 impl<T> Home<T> {
     /// Accept waiting connections, up to a number. Each is passed on with its share of the limit on
     /// connections.
-    pub(super) fn accept_from(&self, listener: &Listener<T>, mut each: impl FnMut(T)) -> Turn {
+    pub(super) fn accept_from(
+        &self,
+        listener: &Listener<T>,
+        mut each: impl FnMut(Room<'_, T>, T),
+    ) -> Turn {
         let Listening { batch, limit, .. } = listener.listening;
         let mut turn = listener.idle();
         for _ in 0..batch {
@@ -112,10 +116,7 @@ impl<T> Home<T> {
                 break;
             };
             match listener.accept() {
-                Ok(connection) => {
-                    room.keep();
-                    each(connection);
-                }
+                Ok(connection) => each(room, connection),
                 Err(error) => match error.kind() {
                     // Its peer has closed it before it was accepted.
                     io::ErrorKind::ConnectionAborted

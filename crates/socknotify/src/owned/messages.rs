@@ -1,5 +1,6 @@
 //! Messages: now or later, to any worker, to one and to all.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -146,7 +147,8 @@ impl<T, M> Port<T, M> {
     }
 
     /// Sends a message once per period, first after one period. A message that would be late by a whole period is left
-    /// out. The shortest period is a millisecond.
+    /// out. The shortest period is a millisecond. If cloning the message panics,
+    /// [`Worker::take`](super::Worker::take) resumes the panic, and the timer goes on.
     ///
     /// # Errors
     ///
@@ -184,7 +186,17 @@ impl<T, M> Shared<T, M> {
         let mut list = Some(list);
         // A thread that wakes for them finds the lock free.
         let system = self.home.port.system();
-        let _ = system.post(&packets, || drop(list.take()));
+        if system.post(&packets, || drop(list.take())).is_err() {
+            drop(list);
+            self.drop_messages();
+        }
+    }
+
+    /// No thread can take them.
+    pub(super) fn drop_messages(&self) {
+        let messages = std::mem::take(&mut *lock(&self.messages));
+        // Without the lock: that may run any code.
+        drop(messages);
     }
 
     pub(super) fn message_packet(&self) -> Entry {
@@ -221,9 +233,11 @@ impl<T, M> Shared<T, M> {
                 }
             }
         }
-        // Cloning a message may run any code, so it comes last.
-        messages.extend(repeated.into_iter().map(|make| make()));
         self.send_all(messages);
+        for make in repeated {
+            // Cloning a message runs the caller's code.
+            self.send_result(catch_unwind(AssertUnwindSafe(|| make())));
+        }
         if is_over {
             self.home.end();
         }

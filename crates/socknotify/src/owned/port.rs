@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
-use super::home::{Home, Node, Place};
+use super::home::{Home, Node, Place, Room};
 use super::mail::Mailboxes;
 use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
 use super::source::{Source, raw};
@@ -78,9 +78,7 @@ impl<T: Source, M> Port<T, M> {
     /// Returns the connection if it is no socket, if it is registered with this or another port already, or if the
     /// port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
-        let home = &self.shared.home;
-        home.count();
-        self.shared.adopt(connection)
+        self.shared.adopt(self.shared.home.count(), connection)
     }
 
     /// Registers any descriptor that the system can watch, and returns it held: a pipe, a terminal, a `signalfd`,
@@ -117,10 +115,9 @@ impl<T: Source, M> Port<T, M> {
     /// ```
     #[cfg(unix)]
     pub fn adopt_descriptor(&self, descriptor: T) -> Result<Held<T>, AdoptError<T>> {
-        self.shared.home.count();
-        let system = self.shared.home.port.system();
-        let adopt = |number, key| system.adopt_any(number, key);
-        self.shared.adopt_by(descriptor, adopt)
+        let home = &self.shared.home;
+        let adopt = |number, key| home.port.system().adopt_any(number, key);
+        self.shared.adopt_by(home.count(), descriptor, adopt)
     }
 
     /// Arms one connection at once. In a worker use [`Worker::arm`](super::Worker::arm), which arms any number of
@@ -408,17 +405,18 @@ impl<T, M> Shared<T, M> {
         Some(node)
     }
 
-    /// Give a connection its place in the port, which is counted already.
-    pub(super) fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>>
+    /// Give a connection its place in the port, for which there is room.
+    pub(super) fn adopt(&self, room: Room<'_, T>, connection: T) -> Result<Held<T>, AdoptError<T>>
     where
         T: Source,
     {
         let system = self.home.port.system();
-        self.adopt_by(connection, |socket, key| system.adopt(socket, key))
+        self.adopt_by(room, connection, |socket, key| system.adopt(socket, key))
     }
 
     fn adopt_by(
         &self,
+        room: Room<'_, T>,
         connection: T,
         adopt: impl FnOnce(RawSocket, usize) -> Result<Result<(), RegistrationError>, Error>,
     ) -> Result<Held<T>, AdoptError<T>>
@@ -429,15 +427,14 @@ impl<T, M> Shared<T, M> {
         let home = &self.home;
         // It is in its slot before the port can be closed, and so is found when it is.
         let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
-            home.count_off();
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
         let adopted = adopt(socket, home.slots.key(token)).map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
             home.slots.remove(token);
-            home.count_off();
             return Err(AdoptError::new(connection, error));
         }
+        room.keep();
         if home.is_draining() {
             // Closing may have missed it.
             home.interrupt_named(token, DRAINING);

@@ -77,7 +77,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
             Box::new(move || {
                 let outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
                 if let (Some(outcome), Some(shared)) = (outcome, Weak::upgrade(&shared)) {
-                    shared.finish_run(outcome);
+                    shared.send_result(outcome);
                 }
             })
         });
@@ -86,14 +86,17 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
 }
 
 impl<T, M> Shared<T, M> {
-    fn finish_run(&self, outcome: Result<M, Panic>) {
-        match outcome {
+    /// Send what the caller's code has returned, or have its panic go on where the message would be taken.
+    pub(super) fn send_result(&self, result: Result<M, Panic>) {
+        match result {
             Ok(message) => self.send_all(vec![message]),
             Err(panic) => {
                 lock(&self.panics).push_back(panic);
                 let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
-                // If the port is closed, it is dropped.
-                let _ = self.home.port.post(packet);
+                if self.home.port.post(packet).is_err() {
+                    let panics = std::mem::take(&mut *lock(&self.panics));
+                    drop(panics);
+                }
             }
         }
     }

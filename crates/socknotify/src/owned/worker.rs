@@ -405,9 +405,9 @@ impl<T: Source, M> Worker<T, M> {
         let shared = Arc::clone(&self.shared);
         let mut accepted = Vec::new();
         let accept = || {
-            shared.home.accept_from(listener, |connection| {
+            shared.home.accept_from(listener, |room, connection| {
                 // If it is not adopted, the port was closed meanwhile.
-                let Ok(held) = shared.adopt(connection) else {
+                let Ok(held) = shared.adopt(room, connection) else {
                     return;
                 };
                 match listener.interest() {
@@ -470,7 +470,7 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// # Panics
     ///
-    /// If work of [`Port::run`] has panicked: with that panic.
+    /// If work of [`Port::run`], or the clone of a message of [`Port::send_every`], has panicked: with that panic.
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if let Some(message) = self.mail.pop_front() {
             return Some(Event::Message(message));

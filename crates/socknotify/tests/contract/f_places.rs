@@ -16,7 +16,7 @@ use socknotify::{
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, ThreadId, asleep, counted,
+    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, SHORT, ThreadId, asleep, counted,
     expect_no_early_end, expect_nothing, expect_packets, port_with, rounds, this_thread,
     thread_time, wait_for_waiting, wait_in_vain, wait_until, waking_port,
 };
@@ -610,7 +610,6 @@ fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
 
 #[for_every_backend(with_places)]
 fn e4_a_wait_ends_in_time_however_long_others_may_run(backend: Backend) -> io::Result<()> {
-    const SHORT: Duration = Duration::from_millis(5);
     for time in [PATIENCE, Duration::MAX] {
         let port = waking_port(backend, 2, WakePolicy::Bounded(time))?;
         port.post(PACKET)?;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::owned::Event;
+use socknotify::owned::{Event, Port};
 use socknotify::{Backend, Error};
 
 use super::support::{Gate, PATIENCE, asleep, rounds, this_thread, wait_until};
@@ -197,6 +198,28 @@ fn o7_a_closed_port_runs_nothing(backend: Backend) -> io::Result<()> {
     assert_eq!((refused.0)(), 5);
     assert_eq!(port.helper_threads(), 0);
     assert_eq!(port.worker(1).process(None), Err(Error::Closed));
+    Ok(())
+}
+
+#[for_every_backend]
+fn o7_a_result_that_comes_after_closing_is_dropped(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpStream, Arc<()>>::builder()
+        .backend(backend)
+        .build()?;
+    let result = Arc::new(());
+    let begun = Arc::new(Gate::new());
+    let gate = Arc::new(Gate::new());
+    let (theirs, here, there) = (Arc::clone(&result), Arc::clone(&begun), Arc::clone(&gate));
+    port.run(move || {
+        here.open(1);
+        there.pass();
+        theirs
+    })?;
+    begun.pass();
+    port.close();
+    assert_eq!(Arc::strong_count(&result), 2);
+    gate.open(1);
+    wait_until("the result is dropped", || Arc::strong_count(&result) == 1);
     Ok(())
 }
 

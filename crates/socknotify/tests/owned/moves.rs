@@ -1,6 +1,7 @@
 //! Into the port and out of it.
 
 use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -459,5 +460,29 @@ fn a_panicking_descriptor_harms_no_other_connection(backend: Backend) -> io::Res
         assert!(matches!(worker.take(), Some(Event::Ready(..))));
     }
     assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+#[for_every_backend]
+fn a_connection_whose_descriptor_panics_is_not_counted(backend: Backend) -> io::Result<()> {
+    let port = Port::<Fragile>::from(port(backend)?);
+    let fragile = |socket| Fragile {
+        socket,
+        panics: true,
+    };
+    let socket = Pair::unix()?.ours;
+    assert!(catch_unwind(AssertUnwindSafe(|| port.adopt(fragile(socket)))).is_err());
+    assert_eq!(port.connections(), 0);
+
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    port.listen(listener, Interest::IN, move |stream, _| {
+        fragile(stream.into())
+    })?;
+    let _theirs = TcpStream::connect(address)?;
+    let mut worker = port.worker(8);
+    let process = || worker.process(Some(PATIENCE));
+    assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
+    assert_eq!(port.connections(), 0);
     Ok(())
 }

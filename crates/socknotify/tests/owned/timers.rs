@@ -1,15 +1,16 @@
 //! Timers that belong to no connection.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::Backend;
 use socknotify::owned::{Event, Interest, Port, TimerId};
 
-use crate::support::{SHORT, port_with, rounds, wait_until};
+use crate::support::{PATIENCE, SHORT, port_with, rounds, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -105,6 +106,43 @@ fn a_timer_repeats_until_it_is_cancelled(backend: Backend) -> io::Result<()> {
     assert!(left <= 1);
     let _ = worker.take();
     assert_eq!(worker.process(Some(4 * period)), Ok(0));
+    Ok(())
+}
+
+/// A message that cannot be cloned at times.
+#[derive(Debug)]
+struct Fragile(u64, Arc<AtomicBool>);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        assert!(!self.1.load(Ordering::Relaxed), "on purpose");
+        Fragile(self.0, Arc::clone(&self.1))
+    }
+}
+
+#[for_every_backend]
+fn a_panic_in_cloning_a_message_loses_no_other(backend: Backend) -> io::Result<()> {
+    let port = Port::<std::net::TcpStream, Fragile>::from(port_with(backend, 2)?);
+    let mut worker = port.worker(4);
+    let panics = Arc::new(AtomicBool::new(false));
+    let message = |number| Fragile(number, Arc::clone(&panics));
+    let begin = Instant::now();
+    let closed = |_| io::Error::from(socknotify::Error::Closed);
+    port.send_every(SHORT, message(7)).map_err(closed)?;
+    port.send_after(SHORT, message(1)).map_err(closed)?;
+    panics.store(true, Ordering::Relaxed);
+    // Both are due when somebody asks.
+    wait_until("the time has come", || begin.elapsed() > 2 * SHORT);
+    let mut take = || {
+        worker.process(Some(PATIENCE)).expect("something comes");
+        catch_unwind(AssertUnwindSafe(|| worker.take()))
+    };
+    assert!(matches!(take(), Ok(Some(Event::Message(Fragile(1, _))))));
+    assert!(take().is_err());
+    panics.store(false, Ordering::Relaxed);
+    wait_until("it is sent again", || {
+        matches!(take(), Ok(Some(Event::Message(Fragile(7, _)))))
+    });
     Ok(())
 }
 
