@@ -61,7 +61,7 @@ struct Call<'call, 'socket, B: Backend> {
     arrival: Arrival,
     deadline: Deadline,
     /// It has polled the backend without waiting, and found nothing.
-    has_looked: bool,
+    has_checked: bool,
     /// How many times in a row it has watched while no thread dequeued.
     idle: u32,
 }
@@ -93,7 +93,7 @@ impl<B: Backend> Engine<B> {
             room,
             arrival: core.scheduler.arrive(),
             deadline: Deadline::after(timeout),
-            has_looked: false,
+            has_checked: false,
             idle: 0,
         };
         // Wait at least once, even with a timeout of zero, to fetch what the system reports.
@@ -140,17 +140,17 @@ impl<B: Backend> Engine<B> {
                 false => core.scheduler.way(call.idle),
             };
             // A thread that is awake takes what is queued before it sleeps.
-            let looks = !is_aside && !call.has_looked && core.scheduler.has_place();
-            let is_polling = way == Way::Poll || looks;
+            let checks = !is_aside && !call.has_checked && core.scheduler.has_place();
+            let is_polling = way == Way::Poll || checks;
             let was_ahead;
             if is_polling {
-                call.has_looked = way != Way::Poll;
+                call.has_checked = way != Way::Poll;
                 (core, was_ahead) = self.poll(core, call, has_waited);
             } else if !call.scratch.rearms.is_empty() {
                 return self.rearm(core, &mut call.scratch, call.registrations);
             } else {
                 *has_waited = true;
-                call.has_looked = false;
+                call.has_checked = false;
                 core = match way {
                     Way::Watch(time) => self.watch(core, call, time),
                     _ => self.park(core, call),
@@ -203,7 +203,7 @@ impl<B: Backend> Engine<B> {
         count
     }
 
-    /// Wait in the backend, or only poll it ([`Call::has_looked`]), after arming what this call arms, and turn the
+    /// Wait in the backend, or only poll it ([`Call::has_checked`]), after arming what this call arms, and turn the
     /// reports into notifications. Also returns whether newer threads are still waiting.
     fn poll<'a>(
         &'a self,
@@ -230,7 +230,7 @@ impl<B: Backend> Engine<B> {
             // One more report than this thread takes: if there is one, another thread is woken for it.
             room: call.room.saturating_add(1).min(BATCH),
             timeout: match handed_over {
-                HandedOver::Armed if call.has_looked => Some(Duration::ZERO),
+                HandedOver::Armed if call.has_checked => Some(Duration::ZERO),
                 HandedOver::Armed => call.deadline.remaining(),
                 // Sockets that are ready already are queued after those that were reported before.
                 _ => Some(Duration::ZERO),

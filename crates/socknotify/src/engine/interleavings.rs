@@ -188,8 +188,8 @@ impl Backend for Model {
             }
             rearm.outcome =
                 match wanted.follow(&rearm.interest, |interest| self.arm(interest, false)) {
-                    Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
-                    Followed::Told(Err(error)) => Outcome::Failed(error),
+                    Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
+                    Followed::Done(Err(error)) => Outcome::Failed(error),
                     Followed::Withdrawn => Outcome::Withdrawn,
                 };
         }

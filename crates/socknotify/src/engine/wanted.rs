@@ -20,7 +20,7 @@ pub(crate) struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Followed {
     /// The system call was made, with this result.
-    Told(Result<(), ArmError>),
+    Done(Result<(), ArmError>),
     /// Another thread has changed the interest, and arms it.
     Changed,
     /// The interest was withdrawn.
@@ -62,21 +62,21 @@ impl Wanted {
     pub(crate) fn follow(
         &self,
         interest: &Interest,
-        mut tell: impl FnMut(&Interest) -> Result<(), ArmError>,
+        mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Followed {
-        let mut told = *interest;
-        match self.get(told.socket) {
+        let mut armed = *interest;
+        match self.get(armed.socket) {
             None => return Followed::Withdrawn,
-            Some(current) if current != told => return Followed::Changed,
+            Some(current) if current != armed => return Followed::Changed,
             Some(_) => {}
         }
         loop {
-            let answer = tell(&told);
-            match self.get(told.socket) {
+            let result = arm(&armed);
+            match self.get(armed.socket) {
                 None => return Followed::Withdrawn,
-                Some(current) if current != told => told = current,
-                Some(_) if told != *interest => return Followed::Changed,
-                Some(_) => return Followed::Told(answer),
+                Some(current) if current != armed => armed = current,
+                Some(_) if armed != *interest => return Followed::Changed,
+                Some(_) => return Followed::Done(result),
             }
         }
     }

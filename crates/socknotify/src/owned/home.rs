@@ -178,10 +178,15 @@ impl<T> Home<T> {
     /// Count one more, if there are fewer than this limit. Otherwise listeners are woken when the number falls.
     pub(super) fn reserve(&self, limit: usize) -> Option<Room<'_, T>> {
         let count = || {
-            let add = |count| (count < limit).then_some(count + 1);
-            self.connections
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, add)
-                .is_ok()
+            let mut count = self.connections.load(Ordering::SeqCst);
+            while count < limit {
+                let (this, next) = (&self.connections, count + 1);
+                match this.compare_exchange(count, next, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(_) => return true,
+                    Err(other) => count = other,
+                }
+            }
+            false
         };
         let is_counted = count() || {
             // One may have ended before this, and not have seen it.

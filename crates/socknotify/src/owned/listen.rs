@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::home::{Home, Place, Room};
-use super::listener::{Listener, Turn};
+use super::listener::{Listener, Round};
 use super::packet::{DRAINING, RESUMED};
 use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
@@ -86,12 +86,12 @@ impl<T: Source, M> Port<T, M> {
             home.close_listener(key);
             return Err(error);
         }
-        let mut turn = listener.idle();
-        listener.replenish(&mut turn);
+        let mut round = listener.idle();
+        listener.replenish(&mut round);
         if home.is_draining() {
             // Closing may have missed it.
             home.interrupt_named(token, DRAINING);
-        } else if turn.error.is_some() {
+        } else if round.error.is_some() {
             // The next thread tries again, and reports the reason.
             home.interrupt_named(token, RESUMED);
         }
@@ -106,13 +106,13 @@ impl<T> Home<T> {
         &self,
         listener: &Listener<T>,
         mut each: impl FnMut(Room<'_, T>, T),
-    ) -> Turn {
+    ) -> Round {
         let Listening { batch, limit, .. } = listener.listening;
-        let mut turn = listener.idle();
+        let mut round = listener.idle();
         for _ in 0..batch {
             let Some(room) = self.reserve(limit) else {
                 // It is woken when a connection ends.
-                turn.filter = EventFilter::NONE;
+                round.filter = EventFilter::NONE;
                 break;
             };
             match listener.accept() {
@@ -124,16 +124,16 @@ impl<T> Home<T> {
                     | io::ErrorKind::NotConnected
                     | io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => {
-                        turn.is_drained = true;
+                        round.is_drained = true;
                         break;
                     }
                     _ => {
-                        turn.rest(error);
+                        round.pause(error);
                         break;
                     }
                 },
             }
         }
-        turn
+        round
     }
 }

@@ -11,7 +11,7 @@ use crate::system::{Ahead, SystemPort};
 use crate::{Entry, EventFilter};
 
 /// How long a listener pauses when the system is out of descriptors or memory.
-const REST: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The maximum number of connections that the system accepts in advance.
 const AHEAD: usize = 16;
@@ -201,7 +201,7 @@ pub(super) struct Listener<T> {
 
 /// The result of accepting a batch.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct Round {
     /// What to arm it for.
     pub(super) filter: EventFilter,
     pub(super) until: Option<Instant>,
@@ -211,11 +211,11 @@ pub(super) struct Turn {
     pub(super) error: Option<io::Error>,
 }
 
-impl Turn {
+impl Round {
     /// Pause, for this reason.
-    pub(super) fn rest(&mut self, error: io::Error) {
+    pub(super) fn pause(&mut self, error: io::Error) {
         self.filter = EventFilter::NONE;
-        self.until = Instant::now().checked_add(REST);
+        self.until = Instant::now().checked_add(PAUSE);
         self.error = Some(error);
     }
 }
@@ -262,15 +262,15 @@ impl<T> Listener<T> {
     }
 
     /// This is the packet of a completed accept.
-    pub(super) fn has_ended(&self, entry: &Entry) {
+    pub(super) fn on_completed(&self, entry: &Entry) {
         if let Some(ahead) = self.accepts.ahead() {
             ahead.ended(entry.overlapped);
         }
     }
 
     /// A batch in which nothing is accepted.
-    pub(super) fn idle(&self) -> Turn {
-        Turn {
+    pub(super) fn idle(&self) -> Round {
+        Round {
             filter: self.filter(),
             until: None,
             is_drained: false,
@@ -279,10 +279,10 @@ impl<T> Listener<T> {
     }
 
     /// After a batch, have the system accept in advance again. If that fails, the listener pauses.
-    pub(super) fn replenish(&self, turn: &mut Turn) {
-        if let (Some(ahead), None) = (self.accepts.ahead(), &turn.error) {
+    pub(super) fn replenish(&self, round: &mut Round) {
+        if let (Some(ahead), None) = (self.accepts.ahead(), &round.error) {
             if let Err(error) = ahead.post() {
-                turn.rest(error);
+                round.pause(error);
             }
         }
     }

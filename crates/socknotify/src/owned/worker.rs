@@ -378,7 +378,7 @@ impl<T: Source, M> Worker<T, M> {
         let home = &self.shared.home;
         for entry in self.listeners.iter().rev().filter(|it| is_completion(it)) {
             if let Some((_, _, listener)) = home.listener(entry.completion_key) {
-                listener.has_ended(entry);
+                listener.on_completed(entry);
             }
         }
         while let Some(entry) = self.listeners.pop() {
@@ -386,7 +386,7 @@ impl<T: Source, M> Worker<T, M> {
             let key = entry.completion_key;
             let is_over = home.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
             if is_over && is_completion(&entry) {
-                // The thread that is told to closes it.
+                // Another packet closes it.
                 continue;
             }
             if is_over {
@@ -418,23 +418,23 @@ impl<T: Source, M> Worker<T, M> {
         };
         let outcome = catch_unwind(AssertUnwindSafe(accept));
         self.pending.extend(accepted.into_iter().rev());
-        let (mut turn, panic) = match outcome {
-            Ok(turn) => (turn, None),
+        let (mut round, panic) = match outcome {
+            Ok(round) => (round, None),
             Err(panic) => (listener.idle(), Some(panic)),
         };
-        listener.replenish(&mut turn);
+        listener.replenish(&mut round);
         // The reason for a pause is reported once.
-        if let Some(error) = turn.error {
+        if let Some(error) = round.error {
             self.pending.push(Pending::NotAccepting(id, error));
         }
         let key = entry.completion_key;
-        if let Some(until) = turn.until {
+        if let Some(until) = round.until {
             let at = shared.deadlines.ticks_until(until);
             self.deadlines.push((key, at));
         }
         // A completion leaves the listener armed.
         if !is_completion(entry) {
-            let arm = Registration::arm(socket, key, turn.filter, turn.is_drained);
+            let arm = Registration::arm(socket, key, round.filter, round.is_drained);
             self.registrations.push(arm);
         }
         if let Some(panic) = panic {

@@ -217,8 +217,8 @@ impl Backend for Afd {
         for rearm in batch {
             let arm = |interest: &Interest| self.arm_current(wanted, interest);
             rearm.outcome = match wanted.follow(&rearm.interest, arm) {
-                Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
-                Followed::Told(Err(error)) => Outcome::Failed(error),
+                Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
+                Followed::Done(Err(error)) => Outcome::Failed(error),
                 Followed::Withdrawn => Outcome::Withdrawn,
             };
         }

@@ -101,8 +101,8 @@ impl Epoll {
     fn arm_again(&self, wanted: &Wanted, rearm: &mut Rearm) {
         let followed = wanted.follow(&rearm.interest, |interest| self.arm_late(interest));
         rearm.outcome = match followed {
-            Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
-            Followed::Told(Err(error)) => Outcome::Failed(error),
+            Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
+            Followed::Done(Err(error)) => Outcome::Failed(error),
             Followed::Withdrawn => Outcome::Withdrawn,
         };
     }

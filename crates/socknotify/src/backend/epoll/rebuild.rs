@@ -49,7 +49,7 @@ impl Stale {
             self.times += 1;
             self.others = 0;
         } else if self.suspect.is_none() || self.others >= self.patience {
-            // There may be more than that, each reported in its turn.
+            // There may be several, each reported now and then.
             self.patience = self.patience.saturating_mul(2);
             self.suspect = Some(data);
             self.times = 1;

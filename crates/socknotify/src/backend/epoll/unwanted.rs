@@ -24,7 +24,7 @@ impl Epoll {
             let done = sys::control(&self.set, modify, interest.socket, flags, data);
             done.map_err(super::arm_error)
         });
-        followed != Followed::Told(Err(ArmError::Stale))
+        followed != Followed::Done(Err(ArmError::Stale))
     }
 
     /// Report the Unix sockets that have connected.

@@ -129,8 +129,8 @@ impl Kqueue {
     /// Arm what is wanted, even if another thread has armed it.
     fn follow(&self, wanted: &Wanted, interest: &Interest) -> Outcome {
         match wanted.follow(interest, |interest| self.arm_late(interest)) {
-            Followed::Told(Ok(())) | Followed::Changed => Outcome::Armed,
-            Followed::Told(Err(error)) => Outcome::Failed(error),
+            Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
+            Followed::Done(Err(error)) => Outcome::Failed(error),
             Followed::Withdrawn => Outcome::Withdrawn,
         }
     }

@@ -42,7 +42,7 @@ impl Drop for Own {
 pub(super) struct Queue {
     number: i32,
     writes: Own,
-    bell: Own,
+    waker: Own,
     timer: Own,
     is_closed: AtomicBool,
     state: Mutex<State>,
@@ -144,21 +144,21 @@ fn add(set: i32, number: i32, flags: i32, data: u64) -> Result<(), i32> {
 impl Queue {
     pub(super) fn new() -> Result<Self, i32> {
         // SAFETY: the calls take no memory.
-        let (number, writes, bell, timer) = unsafe {
+        let (number, writes, waker, timer) = unsafe {
             let set = || Own::new(libc::epoll_create1(libc::EPOLL_CLOEXEC));
             let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-            let bell = Own::new(libc::eventfd(0, flags))?;
+            let waker = Own::new(libc::eventfd(0, flags))?;
             let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
             let timer = Own::new(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags))?;
-            (set()?, set()?, bell, timer)
+            (set()?, set()?, waker, timer)
         };
-        for part in [&writes, &bell, &timer] {
+        for part in [&writes, &waker, &timer] {
             add(number.0, part.0, libc::EPOLLIN, 0)?;
         }
         let queue = Queue {
             number: number.0,
             writes,
-            bell,
+            waker,
             timer,
             is_closed: AtomicBool::new(false),
             state: Mutex::default(),
@@ -172,10 +172,10 @@ impl Queue {
         self.number
     }
 
-    /// Whoever waits is told so.
+    /// Ends all waits.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        self.ring(true);
+        self.signal(true);
         drop(Own(self.number));
     }
 
@@ -186,14 +186,14 @@ impl Queue {
         }
     }
 
-    fn ring(&self, is_on: bool) {
+    fn signal(&self, is_on: bool) {
         let mut value = 1_u64.to_ne_bytes();
         let memory = value.as_mut_ptr().cast();
         // SAFETY: the bytes are there for the calls.
         unsafe {
             match is_on {
-                true => libc::write(self.bell.0, memory, 8),
-                false => libc::read(self.bell.0, memory, 8),
+                true => libc::write(self.waker.0, memory, 8),
+                false => libc::read(self.waker.0, memory, 8),
             }
         };
     }
@@ -277,9 +277,9 @@ impl Queue {
         }
     }
 
-    /// Have the bell and the timer follow.
+    /// Have the waker and the timer follow.
     fn settle(&self, state: &State) {
-        self.ring(!state.queued.is_empty());
+        self.signal(!state.queued.is_empty());
         let timers = state.timed.iter().filter_map(|key| state.knotes.get(key));
         let next = timers.filter_map(|knote| knote.due).min();
         let left = next.map(|due| due.saturating_duration_since(Instant::now()));
