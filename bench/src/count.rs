@@ -18,9 +18,11 @@ use crate::implementation::Implementation;
 const FEW: usize = 64;
 
 /// How many more turns the second run has: enough for what differs from one start to another not to
-/// count.
+/// count. With several threads that is more.
 fn more(setting: &Setting) -> usize {
-    (16_384 / setting.get(Parameter::Batch)).next_multiple_of(FEW)
+    let has_threads = setting.iter().any(|(it, _)| it == Parameter::Threads);
+    let notifications = if has_threads { 16_384 } else { 4_096 };
+    (notifications / setting.get(Parameter::Batch)).next_multiple_of(FEW)
 }
 
 /// One turn's part of what `count` finds: `None` where the case does not apply.

@@ -6,7 +6,7 @@ use std::{env, thread, time::Duration};
 
 use socknotify::owned::{Event, Interest, Port};
 
-/// Echo what has come. False at the end.
+/// Echo what has arrived. False at the end.
 fn echo(mut client: &TcpStream) -> bool {
     let mut buffer = [0; 4096];
     let received = client.read(&mut buffer).unwrap_or(0);
@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
             while let Some(event) = worker.take() {
                 match event {
                     Event::Ready(client, _) if echo(&client) => worker.arm(client, next),
-                    _ => {} // What is not armed again is closed: at its end, or for being idle.
+                    _ => {} // What is not armed again is closed: at its end, or because it was idle.
                 }
             }
         }

@@ -10,7 +10,8 @@
 //!   otherwise it might never see the last answer.
 //!
 //! Run it with `cargo run -p socknotify --example http 127.0.0.1:7007`, and try
-//! `curl http://127.0.0.1:7007/hello`. It ends when its standard input does.
+//! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default. The
+//! program ends when its standard input does.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -21,7 +22,6 @@ use httparse::{EMPTY_HEADER, Request, Status};
 use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Port, Source, Worker};
 
 const THREADS: usize = 4;
-const IDLE_TIME: Duration = Duration::from_secs(10);
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// The most that a request may take, in bytes. It has no body.
 const REQUEST: usize = 8 * 1024;
@@ -33,6 +33,8 @@ struct Client {
     /// What is not sent yet.
     answers: Vec<u8>,
     deadline: Instant,
+    /// The time that each request has.
+    time: Duration,
     /// The next request is the last.
     is_last: bool,
     /// The last answer is on its way, or has gone.
@@ -40,12 +42,15 @@ struct Client {
 }
 
 fn main() -> io::Result<()> {
-    let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
+    let mut arguments = env::args().skip(1);
+    let listener = TcpListener::bind(arguments.next().as_deref().unwrap_or("127.0.0.1:0"))?;
+    let time = arguments.next().map_or(Ok(10), |time| time.parse());
+    let time = Duration::from_secs(time.map_err(io::Error::other)?);
     println!("listening on {}", listener.local_addr()?);
 
     let port = Port::new()?;
-    let first = Interest::IN.within(IDLE_TIME);
-    port.listen(listener, first, |stream, _| Client::new(stream))?;
+    let first = Interest::IN.within(time);
+    port.listen(listener, first, move |stream, _| Client::new(stream, time))?;
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| serve(port.worker(64)));
@@ -87,12 +92,13 @@ fn turn(worker: &mut Worker<Client>, mut client: Held<Client>) {
 }
 
 impl Client {
-    fn new(stream: TcpStream) -> Self {
+    fn new(stream: TcpStream, time: Duration) -> Self {
         Client {
             stream,
             requests: Vec::new(),
             answers: Vec::new(),
-            deadline: Instant::now() + IDLE_TIME,
+            deadline: Instant::now() + time,
+            time,
             is_last: false,
             is_closing: false,
         }
@@ -154,7 +160,7 @@ impl Client {
         self.is_closing = is_last || length == 0;
         let (connection, time) = match self.is_closing {
             true => ("close", CLOSING_TIME),
-            false => ("keep-alive", IDLE_TIME),
+            false => ("keep-alive", self.time),
         };
         self.deadline = Instant::now() + time;
         let size = body.len();

@@ -201,6 +201,13 @@ impl Hash for Entry {
     }
 }
 
+/// Take one of the reasons to interrupt a connection's wait, which its packet has in place of events: the lowest bit.
+pub(crate) fn next_reason(reasons: &mut u32) -> u32 {
+    let lowest = 1 << reasons.trailing_zeros();
+    *reasons &= !lowest;
+    lowest
+}
+
 #[cfg(all(test, not(interleavings)))]
 mod tests {
     use super::*;

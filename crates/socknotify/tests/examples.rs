@@ -5,10 +5,15 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use socket2::{Domain, Socket, Type};
+
+#[path = "../../socknotify-cli/tests/support/mod.rs"]
+mod support;
+
+use support::started;
 
 /// Longer than anything takes, and short enough to wait for when something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,12 +29,10 @@ struct Example {
 
 impl Example {
     fn start(name: &str, arguments: &[String]) -> io::Result<Self> {
-        let mut process = Command::new(binary(name)?)
-            .arg("127.0.0.1:0")
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(binary(name)?);
+        command.arg("127.0.0.1:0").args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = started(|| command.spawn())?;
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let line = read_line(&mut output)?;
         let address = line.trim_end().strip_prefix("listening on ");
@@ -417,10 +420,12 @@ fn http_refuses_what_it_does_not_understand_and_ends_in_order() -> io::Result<()
 
 #[test]
 fn http_closes_an_idle_connection() -> io::Result<()> {
-    let server = Example::start("http", &[])?;
+    let server = Example::start("http", &["1".to_owned()])?;
+    let begin = Instant::now();
     let mut client = server.connect()?;
     client.write_all(b"GET / HT")?;
     expect_end(&client);
+    assert!(begin.elapsed() > Duration::from_millis(500));
     server.stop()
 }
 

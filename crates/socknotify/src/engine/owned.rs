@@ -10,6 +10,7 @@ use super::interest::Mode;
 use super::queue::Queue;
 use super::table::{Slot, State};
 use super::{Core, Engine};
+use crate::entry::next_reason;
 use crate::sys::{self, RawSocket};
 use crate::{Entry, Error, Events, Registration, RegistrationError};
 
@@ -111,9 +112,7 @@ impl<B: Backend> Engine<B> {
             return Err(RegistrationError::NotASocket);
         };
         if slot.interruption != 0 {
-            // One at a time.
-            let reason = 1 << slot.interruption.trailing_zeros();
-            slot.interruption &= !reason;
+            let reason = next_reason(&mut slot.interruption);
             queue.notify(slot, socket, Events::from_bits_retain(reason));
             return Ok(());
         }

@@ -11,6 +11,7 @@
 use std::collections::HashSet;
 use std::mem;
 
+use crate::entry::next_reason;
 use crate::slots::index_of;
 use crate::sys::RawSocket;
 use crate::{Entry, EventFilter, Events, RegistrationError};
@@ -121,10 +122,8 @@ impl Connections {
                 entry.state = State::Armed;
                 Arming::Register(key)
             }
-            reasons => {
-                // One at a time.
-                let reason = 1 << reasons.trailing_zeros();
-                entry.interruption &= !reason;
+            _ => {
+                let reason = next_reason(&mut entry.interruption);
                 entry.state = State::Interrupted(reason);
                 Arming::Post(key, reason)
             }
