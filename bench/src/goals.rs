@@ -295,13 +295,13 @@ pub(crate) const GOALS: [Goal; 33] = [
     ),
     goal(
         "HTTP, 100 connections, requests per second",
-        "ours, faithful",
+        "the port with keys",
         &[(Owned, AtLeast(1.0))],
         rate("http", Kind::ToFaithful, |it| connections(it) == 100),
     ),
     goal(
         "the same, CPU time of the server per request",
-        "ours, faithful",
+        "the port with keys",
         &[(Owned, AtMost(1.0))],
         measure("http", Figure::ServerCpu, Kind::ToFaithful, |it| {
             connections(it) == 100
@@ -403,7 +403,7 @@ impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Any => "",
-            Faithful => "faithful: ",
+            Faithful => "keys: ",
             Owned => "owned: ",
             Drained => "drained: ",
             Best => "the better of ours: ",

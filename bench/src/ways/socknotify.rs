@@ -1,4 +1,4 @@
-//! Ours: the faithful layer, and the one that owns connections.
+//! Ours: the port with keys, and the one that owns connections.
 
 use std::io;
 use std::os::unix::net::UnixStream;

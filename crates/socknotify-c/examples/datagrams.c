@@ -1,14 +1,14 @@
 /*
  * Datagrams, with an edge-triggered registration.
  *
- * An edge is notified once, so whoever is told of it has to receive until there is nothing left. The
- * socket is registered before it is bound: nothing can arrive unnoticed in between.
+ * An edge is notified once, so the notified thread has to receive until nothing is left. The socket is
+ * registered before it is bound, so no datagram can arrive unnoticed in between.
  */
 #include <socknotify.h>
 
 #include "traffic.h"
 
-/* Receive everything that there is. Returns the number of datagrams. */
+/* Receive until nothing is left. Returns the number of datagrams. */
 static int drain(int fd) {
     for (int count = 0;; count += 1) {
         char buffer[512];

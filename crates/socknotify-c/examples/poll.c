@@ -1,15 +1,14 @@
 /*
  * One thread waits for one connection, as it would with poll().
  *
- * The registration is level-triggered and persistent: as long as there is something to receive, a
- * notification says so. It ends with the document's closing: REMOVE, and a wait for the notification
- * that nothing comes after.
+ * The registration is level-triggered and persistent: it is notified as long as there is something to
+ * receive. To end it, the program asks for REMOVE, and waits for the last notification.
  */
 #include <socknotify.h>
 
 #include "traffic.h"
 
-/* End the registration, and wait until that is certain. For a port that has no other one. */
+/* End the registration, and wait for its last notification. The port has no other registration. */
 static void remove_and_wait(sn_port port, int fd) {
     sn_registration registration = {.socket = (sn_socket)fd, .operation = SOCK_NOTIFY_OP_REMOVE};
     sn_entry entry;

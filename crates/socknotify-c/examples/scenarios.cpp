@@ -1,8 +1,8 @@
 /*
  * The three programs again, in C++ and with the names of the Windows headers.
  *
- * Whatever concerns the port is spelled as on Windows. Threads are the C++ library's and sockets the
- * system's: they are not part of the interface.
+ * Everything that concerns the port has its Windows name. Threads are the C++ library's and sockets the
+ * system's, because they are not part of the interface.
  */
 #define SOCKNOTIFY_WIN32_NAMES
 #include <socknotify.h>

@@ -1,10 +1,10 @@
 /*
  * Many threads, one port, many connections.
  *
- * Every registration is one-shot and level-triggered: whoever dequeues a notification has that socket
- * to itself until it enables it again. The call that waits for the next notifications enables what
- * this thread has served before. A connection's memory is freed when its last notification, REMOVE,
- * has come out, because nobody else can hold one then.
+ * Every registration is one-shot and level-triggered: the thread that dequeues a notification has that
+ * socket to itself until it enables it again. The call that waits for the next notifications also
+ * enables the sockets that this thread has served. A connection's memory is freed when its last
+ * notification, REMOVE, was dequeued, because then no other thread holds one.
  */
 #include <socknotify.h>
 

@@ -1,5 +1,5 @@
 /*
- * What the examples need besides a port: sockets on loopback, clients, and a way to give up.
+ * What the examples need apart from a port: sockets on loopback, clients, and a way to fail.
  */
 #ifndef TRAFFIC_H
 #define TRAFFIC_H

@@ -1,10 +1,11 @@
-//! A chat server: what one client says, line by line, the others get to read.
+//! A chat server: each line that a client sends goes to all others.
 //!
 //! What it shows:
 //!
-//! - A connection is one thread's, without a lock; what others leave for it lies in an outbox.
-//! - Whoever puts something into an empty outbox cancels the connection's wait: it comes out to write.
-//! - A client that does not read fills its outbox up to a bound, and is dropped.
+//! - One thread has a connection, without a lock. What other threads have for it is in its outbox.
+//! - A thread that puts something into an empty outbox cancels the connection's wait, so that it is reported and can
+//!   write.
+//! - A client that does not read fills its outbox up to a limit, and is dropped.
 //!
 //! Run it with `cargo run -p socknotify --example chat 127.0.0.1:7007`, and talk to it with
 //! `nc 127.0.0.1 7007`. It ends when its standard input does.

@@ -5,8 +5,8 @@
 //! - All threads share one socket. A datagram needs no other state, so any thread can answer it.
 //! - The trigger is an edge. A level-triggered socket is reported as long as there is a datagram in it: a second thread
 //!   would be woken for the datagram that the first one is about to receive. An edge is reported once for what arrives.
-//!   So a thread is woken for new work only, and a second one for what arrives while the first is busy.
-//! - With an edge, a thread must receive until nothing is left, because what it leaves makes no other edge. To take one
+//!   So a thread is woken for new datagrams only, and a second one for those that arrive while the first is busy.
+//! - With an edge, a thread must receive until nothing is left, because what it leaves causes no other edge. To take one
 //!   datagram at a time, use a level.
 //! - A thread may find nothing to receive. That is no error: another thread was faster.
 //!

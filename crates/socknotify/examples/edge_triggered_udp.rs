@@ -2,12 +2,11 @@
 //!
 //! What it shows:
 //!
-//! - The socket is registered before it is bound, so that no datagram can be there already: EDGE
-//!   reports what begins to hold, not what holds.
-//! - Each notification is an order to receive until nothing is left. Otherwise the next edge may
-//!   never come. That takes a socket that does not block.
-//! - A datagram socket has no HANGUP. A packet of the program's own says when to stop, and comes out
-//!   of the same port.
+//! - The socket is registered before it is bound, so that no datagram can have arrived already: EDGE
+//!   reports conditions that begin to hold, not those that hold.
+//! - After each notification the program receives until nothing is left. Otherwise the next edge may
+//!   never come. This requires a non-blocking socket.
+//! - A datagram socket has no HANGUP. A posted packet tells the thread to stop, through the same port.
 //!
 //! Run it with `cargo run -p socknotify --example edge_triggered_udp`.
 

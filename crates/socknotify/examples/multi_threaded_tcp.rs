@@ -2,11 +2,11 @@
 //!
 //! What it shows:
 //!
-//! - ONESHOT with LEVEL gives a socket to one thread at a time: whoever dequeues its notification has
+//! - ONESHOT with LEVEL gives a socket to one thread at a time: the thread that dequeues its notification has
 //!   it until the registration is enabled again.
-//! - One call does both halves of the loop: it registers what the previous turn left to do, and
-//!   dequeues what is next.
-//! - What a completion key stands for is freed when REMOVE was dequeued, not when it was asked for.
+//! - One call does both halves of the loop: it registers what the previous iteration has prepared, and
+//!   dequeues the next packets.
+//! - What a completion key refers to is freed when REMOVE was dequeued, not when it was requested.
 //! - A posted packet ends the threads: each one passes it on.
 //!
 //! Run it with `cargo run -p socknotify --example multi_threaded_tcp`.

@@ -4,9 +4,9 @@
 //!
 //! - A registration without ONESHOT is made once and stays enabled.
 //! - With LEVEL, a socket that is not drained is notified again, so one receive is enough each time.
-//! - HANGUP says that the peer is gone, not that everything it sent was read. The end of the stream
-//!   is where a receive returns 0 bytes.
-//! - A connection is closed when the last notification of its registration, REMOVE, has come.
+//! - HANGUP says that the peer has disconnected, not that everything it sent was read. The end of the stream
+//!   is a receive of 0 bytes.
+//! - A connection is closed when the last notification of its registration, REMOVE, was dequeued.
 //!
 //! Run it with `cargo run -p socknotify --example poll_replacement`.
 

@@ -1,9 +1,9 @@
-//! A proxy: whoever connects is connected to the target.
+//! A proxy: it connects each client to the target.
 //!
 //! What it shows:
 //!
 //! - Each direction is a connection of its own, with duplicates of both sockets.
-//! - To wait for its other socket, a direction is taken out of the port and adopted anew.
+//! - To wait for its other socket, a direction is taken out of the port and adopted again.
 //! - The end of a stream is passed on as such (half-close), and an error ends both directions.
 //!
 //! Run it with `cargo run -p socknotify --example proxy 127.0.0.1:7007 127.0.0.1:80`. It ends when its

@@ -1,6 +1,6 @@
 //! `socknotify load`: makes requests of a server, and measures.
 //!
-//! Connections are made first ([`connect`]). Then each keeps a number of requests under way: for every
+//! Connections are made first ([`connect`]). Then each keeps a number of requests in progress: for every
 //! answer another request is sent ([`client`]), until the time is over ([`drive`]).
 
 mod answers;
@@ -34,7 +34,7 @@ const SPARE_DESCRIPTORS: u64 = 16;
 
 /// Send requests to a server, and report the rate, the latency and what became of each connection
 ///
-/// The latency is the time from sending a request to its complete answer. Requests under way at the end do not
+/// The latency is the time from sending a request to its complete answer. Requests in progress at the end do not
 /// count. Ctrl-C ends the run early, with a report on the time until then.
 ///
 /// The exit code is 1 if a connection failed, was closed by the server, or got a wrong answer or none, and if the run
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = options::seconds)]
     seconds: Duration,
 
-    /// Requests under way at once on each connection
+    /// Requests in progress at once on each connection
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pipeline: u32,

@@ -166,7 +166,7 @@ impl fmt::Display for Report {
         } = self.latency_us;
         writeln!(
             f,
-            "{}, {} connections, {} requests of each under way",
+            "{}, {} connections, {} requests in progress on each",
             self.mode, self.connections, self.pipeline
         )?;
         writeln!(f, "  seconds          {:>12.3}", self.seconds)?;

@@ -17,7 +17,7 @@ impl<T, M> Port<T, M> {
     /// connections.
     ///
     /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is closed;
-    /// helper threads do the operations on other files.
+    /// helper threads perform operations on other files.
     ///
     /// # Examples
     ///
@@ -30,7 +30,7 @@ impl<T, M> Port<T, M> {
     /// Begins an operation on a file. It completes as [`Event::Completed`](super::Event::Completed), with the file, the
     /// buffer and the result.
     ///
-    /// Any number may be under way, on one file and on many, and they complete in any order. Closing the port
+    /// Any number can be in progress, on one file and on many, and they complete in any order. Closing the port
     /// [waits](Self::close) for those that the system has begun.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl<T, M> Port<T, M> {
         self.shared.files.cancel(id, Reason::Asked)
     }
 
-    /// What does operations on files. The port determines it when the first file is adopted, or in this call.
+    /// What performs operations on files. The port determines it when the first file is adopted, or in this call.
     pub fn file_driver(&self) -> FileDriver {
         self.shared.files.driver()
     }
