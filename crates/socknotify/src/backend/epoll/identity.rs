@@ -1,12 +1,12 @@
 //! Whether a number still stands for the socket that was registered under it.
 //!
 //! `epoll` watches open files, not descriptor numbers. Closing a number ends the watch only if no other
-//! number, here or in a forked child, stands for the same file. So a report says that a file is ready, and
-//! not that the number stands for it still.
+//! number, here or in a forked child, stands for the same file. So a report says that a file is ready, but
+//! not that the number still stands for it.
 //!
-//! `epoll_ctl` knows files by their numbers: to add one again fails with `EEXIST` if this very file was added
-//! under this very number. That is certain. It is one call for each socket; a `poll` of many at once is
-//! cheaper, but sees a number that was taken by something that is ready in the same way as no change.
+//! `epoll_ctl` identifies a file by its number: adding it again fails with `EEXIST` if this file was added
+//! under this number. That is certain. It takes one call per socket. A `poll` of many at once is
+//! cheaper, but does not notice another socket under the number that is ready in the same way.
 
 use std::sync::PoisonError;
 
@@ -19,12 +19,12 @@ impl Epoll {
     ///
     /// # Errors
     ///
-    /// What kept the kernel from saying so.
+    /// The kernel's error, if it did not answer that.
     pub(super) fn is_armed(&self, socket: u32) -> Result<bool, Errno> {
-        // If it is added, and cannot be deleted because it was closed just now, it keeps silent.
+        // If it is added, and cannot be deleted because it was just closed, it stays silent.
         let silent = (libc::EPOLLONESHOT | libc::EPOLLET) as u32;
         let control = |call| sys::control(&self.set, call, socket, silent, Data::IGNORED);
-        // Nobody arms it meanwhile, and takes it for the one that was registered.
+        // No other thread may arm it meanwhile, and take it for the registered one.
         let _members = self.members.write().unwrap_or_else(PoisonError::into_inner);
         match control(libc::EPOLL_CTL_ADD) {
             Err(libc::EEXIST) => Ok(true),
@@ -32,14 +32,14 @@ impl Epoll {
             Err(libc::EBADF | libc::EPERM | libc::EINVAL | libc::ELOOP) => Ok(false),
             Err(error) => Err(error),
             Ok(()) => {
-                // It is another one, and was not meant to be added.
+                // It is another one, and has to be deleted again.
                 let _ = control(libc::EPOLL_CTL_DEL);
                 Ok(false)
             }
         }
     }
 
-    /// `epoll_ctl` — Whether the set takes this.
+    /// `epoll_ctl` — Whether this descriptor can be added to a set.
     pub(super) fn try_to_watch(&self, socket: u32) -> Result<(), RegistrationError> {
         let silent = (libc::EPOLLONESHOT | libc::EPOLLET) as u32;
         let control = |call| sys::control(&self.set, call, socket, silent, Data::IGNORED);

@@ -1,15 +1,15 @@
 //! Linux: `epoll`.
 //!
-//! - A one-shot registration is `EPOLLONESHOT`: the kernel keeps silent while a thread works on the
-//!   socket, however much arrives. To arm it again takes one `epoll_ctl`, which at the same time
-//!   proves that the number still stands for the socket that was registered.
-//! - A socket that the port owns stays in the set, with `EPOLLET`. To arm it again is to see whether it is
-//!   ready by now: one `poll` for a whole batch.
-//! - A persistent registration stays as it is, level-triggered or `EPOLLET`, at no system call each.
+//! - A one-shot registration is `EPOLLONESHOT`: the kernel is silent while a thread works on the
+//!   socket, whatever arrives. Re-arming takes one `epoll_ctl`, which also proves that the number still stands for
+//!   the registered socket.
+//! - A socket that the port owns stays in the set, with `EPOLLET`. Re-arming is a readiness check: one `poll` for a
+//!   whole batch.
+//! - A persistent registration, level-triggered or `EPOLLET`, takes no system call to keep.
 //! - A wake-up is an `eventfd` in the same set, edge-triggered, so that it need not be read.
 //!
-//! `epoll` watches open files, not descriptor numbers: [`identity`] says what follows from that. What the
-//! kernel reports and the contract does not know is in [`conditions`] and [`unwanted`].
+//! `epoll` watches open files, not descriptor numbers: [`identity`] says what follows from that. [`conditions`] and
+//! [`unwanted`] handle what the kernel reports and the contract does not have.
 
 #![allow(unsafe_code, reason = "sockets are known here by number only")]
 
@@ -43,35 +43,35 @@ use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// Something whose descriptor is readable when it has completions.
 pub(crate) trait Completions: AsFd + Send + Sync {
-    /// Take all that there are.
+    /// Take all completions.
     fn take(&self, packets: &mut Vec<Entry>);
 }
 
 /// An `epoll` set and the means to wake its waiters.
 ///
-/// All descriptors are there from the beginning: they are needed when no descriptor is left.
+/// All descriptors are opened at the beginning, because they are needed when no descriptor is left.
 pub(crate) struct Epoll {
     set: OwnedFd,
     waker: OwnedFd,
     timer: Timer,
     /// An empty set, for a rebuild.
     spare: Mutex<Option<OwnedFd>>,
-    /// What another loop watches, once one does: a set with nothing but this one in it. It stays the same
-    /// file when that one is built anew.
+    /// What another loop watches: a set that contains only the port's set. It stays the same file when that
+    /// one is rebuilt.
     exposed: OwnedFd,
     is_exposed: AtomicBool,
     initial_edges: InitialEdges,
     silent: Silent,
     policy: PollPolicy,
     stale: Mutex<Stale>,
-    /// What else completes on the port.
+    /// Other completions of the port.
     completions: OnceLock<Arc<dyn Completions>>,
-    /// Locked for writing while a socket is in the set, or not, for the sake of a question; for reading while
-    /// one that is in the set is armed.
+    /// Locked for writing while a socket is added or deleted, also if only as a check; for reading while one in the set
+    /// is armed.
     members: RwLock<()>,
 }
 
-/// How often in a row one call reads on after what was of no interest.
+/// How many times in a row one call waits again after reports of no interest.
 const AGAIN: usize = 64;
 
 /// Memory of a call.
@@ -106,9 +106,9 @@ impl Epoll {
         Ok(this)
     }
 
-    /// Put what is the port's own into a set.
+    /// Add the port's own descriptors to a set.
     fn add_own(&self, set: &OwnedFd) -> Result<(), Errno> {
-        // Each wake-up, and each time that is over, wakes one of those who wait.
+        // Each wake-up, and each timer that goes off, wakes one waiting thread.
         let flags = (libc::EPOLLIN | libc::EPOLLET) as u32;
         sys::add(set, &self.waker, flags, Data::WAKER)?;
         sys::add(set, &self.timer, flags, Data::TIMER)?;
@@ -118,13 +118,13 @@ impl Epoll {
         }
     }
 
-    /// Take the completions of this, too, from here on.
+    /// Also take these completions from now on.
     #[cfg_attr(
         not(target_pointer_width = "64"),
         allow(dead_code, reason = "where there are no rings")
     )]
     pub(crate) fn complete(&self, completions: Arc<dyn Completions>) -> io::Result<()> {
-        // Under the lock of a rebuild, so that it is in the set that there is.
+        // Under the lock of a rebuild, so that it is added to the present set.
         let _spare = self.spare();
         let completions = self.completions.get_or_init(|| completions);
         let flags = (libc::EPOLLIN | libc::EPOLLET) as u32;
@@ -144,8 +144,8 @@ impl Epoll {
         self.control(modify, interest).map_err(arm_error)
     }
 
-    /// The same, where another thread may have done so before. If it armed edges, what has begun to hold since
-    /// must not pass for what held already: of these, one too many may come.
+    /// The same, if another thread may have armed it before. If that armed edges, conditions that have begun to hold
+    /// since must not count as initial. So one edge too many may come.
     fn arm_late(&self, interest: &Interest) -> Result<(), ArmError> {
         if interest.mode() == Mode::Edge {
             self.initial_edges.forget(interest.socket);
@@ -153,13 +153,13 @@ impl Epoll {
         self.modify(interest)
     }
 
-    /// Arm what is wanted, whoever has done so before. If the number stands for another socket, that is found out
-    /// when a report is checked.
+    /// Arm what is wanted, even if another thread has armed it. If the number stands for another socket, the check of a
+    /// report detects that.
     fn follow_late(&self, wanted: &Wanted, interest: &Interest) {
         let _ = wanted.follow(interest, |interest| self.arm_late(interest));
     }
 
-    /// Watch a socket that is not, or should not be, in the set.
+    /// Watch a socket that should not be in the set yet.
     fn add(&self, interest: &Interest) -> Result<(), ArmError> {
         let _members = self.members.write().unwrap_or_else(PoisonError::into_inner);
         let done = match self.control(libc::EPOLL_CTL_ADD, interest) {
@@ -195,7 +195,7 @@ impl Epoll {
         }
     }
 
-    /// What the kernel reported of a socket, if anybody wants to know.
+    /// What the kernel reported of a socket, if it is wanted.
     #[inline]
     fn report(
         &self,
@@ -227,7 +227,7 @@ impl Epoll {
             Validity::Closed
         } else {
             if data.is_quiet() && interest.mode() == Mode::Level {
-                // What was waited for has come: it is watched as was asked.
+                // A wanted condition holds: from now on it is watched as requested.
                 self.follow_late(wanted, &interest);
             }
             // Nobody closes a socket that the port owns, or that this call has borrowed.
@@ -249,7 +249,7 @@ impl Epoll {
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         if !self.is_exposed.load(Ordering::Acquire) {
-            // Under the lock of a rebuild, so that it has the set that there is.
+            // Under the lock of a rebuild, so that it contains the present set.
             let _spare = self.spare();
             if self.expose().is_ok() {
                 self.is_exposed.store(true, Ordering::Release);
@@ -296,7 +296,7 @@ impl Backend for Epoll {
             return Err(ArmError::Refused(RegistrationError::LimitReached));
         }
         self.initial_edges.forget(interest.socket);
-        // What holds already is what the kernel reports first.
+        // The kernel first reports what holds already.
         match is_new {
             true => self.add(interest)?,
             false => self.modify(interest)?,
@@ -344,7 +344,7 @@ impl Backend for Epoll {
         readiness.clear();
         readiness.extend(interests.iter().zip(&*polls).map(|(interest, poll)| {
             match conditions::answer(poll, interest, is_known) {
-                // A poll goes by the number alone.
+                // A poll only knows the number.
                 Readiness::Ready(_)
                     if interest.mode() != Mode::Kept
                         && self.is_armed(interest.socket) != Ok(true) =>
@@ -366,7 +366,7 @@ impl Backend for Epoll {
     ) {
         reports.clear();
         let mut left = wait.timeout;
-        // Only a wait that is neither endless nor none has to know the time.
+        // Only a wait with a timeout other than zero needs the time.
         let end = match left {
             None | Some(Duration::ZERO) => None,
             Some(timeout) => Instant::now().checked_add(timeout),
@@ -378,7 +378,7 @@ impl Backend for Epoll {
             if !reports.is_empty() {
                 left = Some(Duration::ZERO);
             }
-            // Beside the reports there may be a wake-up.
+            // Room for a wake-up too.
             sys::wait(&self.set, &mut memory.events, wait.room + 1, left);
             let is_full = memory.events.len() > wait.room;
             self.read(wanted, memory, wait, reports);
@@ -388,7 +388,7 @@ impl Backend for Epoll {
             if !reports.reports.is_empty() || memory.events.is_empty() {
                 return;
             }
-            // Of sockets, all that came was of no interest. There may be more behind it.
+            // All reports of sockets were of no interest. There may be more.
             if left == Some(Duration::ZERO) || !reports.is_empty() {
                 if !is_full || again >= AGAIN {
                     return;

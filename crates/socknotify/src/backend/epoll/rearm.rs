@@ -84,7 +84,7 @@ impl Epoll {
         for (rearm, poll) in batch.iter_mut().zip(&*polls) {
             let Interest { socket, .. } = rearm.interest;
             match conditions::answer(poll, &rearm.interest, is_known) {
-                // A poll goes by the number alone.
+                // A poll only knows the number.
                 Readiness::Ready(events) if rearm.is_owned || self.is_armed(socket) == Ok(true) => {
                     ready += usize::from(rearm.is_silent);
                     rearm.outcome = Outcome::Ready(events);

@@ -1,9 +1,8 @@
-//! Getting rid of sockets that cannot be removed from the set.
+//! Rebuilding the set, to drop sockets that cannot be deleted from it.
 //!
-//! When a number is closed and its socket lives on under another one, or in a child process, the kernel goes
-//! on reporting it, and no number is left by which it could be removed. What is reported of it is known as
-//! [stale](Stale); when that comes again and again, the set is built anew, under the same number, and the
-//! threads that wait in the old one are sent over.
+//! If a number is closed and its socket lives on under a duplicate, or in a child process, the kernel keeps
+//! reporting it, and there is no number left to delete it by. Its reports are [stale](Stale). If they are repeated, the
+//! set is rebuilt under the same number, and the threads that wait in the old one move to the new one.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -14,19 +13,19 @@ use super::{Data, Epoll, Errno, Memory, sys};
 use crate::Events;
 use crate::engine::{Interest, Mode, Report, Reports, Validity, Wait, Wanted};
 
-/// Reports of what is not wanted any more.
+/// Counts stale reports.
 ///
-/// A few are in order: threads had them in hand when a registration ended. But those are of one generation
-/// each. So one of them is watched for, and when that has come several times, its socket lives on somewhere.
+/// A few are normal: threads had them in hand when a registration ended. But those have one generation
+/// each. So one stale report is chosen as the suspect. If it comes several times, its socket lives on somewhere.
 #[derive(Debug)]
 pub(super) struct Stale {
     suspect: Option<Data>,
-    /// How often it was reported, and how many others were since.
+    /// How many times it was reported, and how many others since.
     times: u32,
     others: u32,
-    /// How many others it takes to watch for one of them instead.
+    /// After how many others one of them becomes the suspect.
     patience: u32,
-    /// How often it has to be reported.
+    /// How many times the suspect has to be reported for a rebuild.
     limit: u32,
 }
 
@@ -43,7 +42,7 @@ impl Default for Stale {
 }
 
 impl Stale {
-    /// A stale report has come. True if something is to be done.
+    /// Count a stale report. True if the set should be rebuilt.
     pub(super) fn note(&mut self, data: Data) -> bool {
         if self.suspect == Some(data) {
             self.times += 1;
@@ -60,8 +59,8 @@ impl Stale {
         self.times >= self.limit
     }
 
-    /// Begin anew after a try that cost so many steps in vain. The next one comes after as many stale reports, so
-    /// that trying costs no more than they do.
+    /// Start again after a rebuild, or after one that failed in this many steps. The next one comes after as many stale
+    /// reports, so that failed attempts cost no more than these.
     fn start_over(&mut self, steps: u32) {
         let start = Stale::default();
         *self = Stale {
@@ -71,7 +70,7 @@ impl Stale {
     }
 }
 
-/// What the kernel has besides the registered sockets, as far as one call takes it.
+/// Room for reports of sockets that are not registered any more.
 const MORE: usize = 4096;
 
 impl Epoll {
@@ -88,9 +87,9 @@ impl Epoll {
         }
     }
 
-    /// Build the set anew. Edges that the old one has seen are added to the reports.
+    /// Rebuild the set. Edges that the old one has seen are added to the reports.
     ///
-    /// If the kernel has no room for a second set, all is as it was, and the next try waits for more stale
+    /// If the kernel has no room for a second set, nothing changes, and the next attempt waits for more stale
     /// reports.
     pub(super) fn rebuild(&self, wanted: &Wanted, memory: &mut Memory, reports: &mut Reports) {
         let mut spare = self.spare();
@@ -100,15 +99,15 @@ impl Epoll {
             if self.rebuild_as(&new, wanted, memory, reports).is_err() {
                 steps = u32::try_from(wanted.iter().count()).unwrap_or(u32::MAX);
             }
-            // The next one has the same number. Another could be that of a registered socket which was closed, and
-            // whose registration ends when the next socket has it.
+            // The next spare set gets the same number. A new number could be that of a registered socket that was
+            // closed, whose registration ends only when another socket has the number.
             let next = sys::epoll_create().and_then(|next| sys::replace(&new, &next));
             *spare = next.is_ok().then_some(new);
         }
         self.stale().start_over(steps);
     }
 
-    /// Something was reported that is not wanted any more.
+    /// A report is stale.
     #[cold]
     pub(super) fn on_stale(
         &self,
@@ -118,7 +117,7 @@ impl Epoll {
         reports: &mut Reports,
     ) {
         if let Some(current) = current.filter(|it| it.mode() != Mode::Edge) {
-            // A thread that arms a batch again may not have come to it yet.
+            // A thread that re-arms a batch may not have armed it yet.
             self.follow_late(wanted, &current);
         }
         reports.wants_exclusive |= self.stale().note(data);
@@ -141,21 +140,21 @@ impl Epoll {
         for interest in wanted.iter().filter(is_edge) {
             self.add_again(new, &interest, reports)?;
         }
-        // What the new set has to say of them now, held all the time, or the old one says it too.
+        // What the new set reports of them now either held all the time, or the old one reports it too.
         let room = wanted.iter().count() + MORE;
         let mut events = Vec::new();
         sys::wait(new, &mut events, room, Some(Duration::ZERO));
-        // An edge that both have seen by now is one: it is queued once.
+        // An edge that both sets have seen is queued once.
         self.fetch(&self.set, room, wanted, memory, reports);
         self.fetch(new, room, wanted, memory, reports);
-        // Only now: what is reported of these is dealt with in the set that they are in.
+        // These come last: their reports are handled in the set that they are in.
         for interest in wanted.iter().filter(|it| !is_edge(it)) {
             self.add_again(new, &interest, reports)?;
         }
         self.replace_set(new)
     }
 
-    /// Have a new set take in what this one has; or report that its number stands for another socket.
+    /// Add an interest of this set to a new one; or report that its number stands for another socket.
     fn add_again(
         &self,
         new: &OwnedFd,
@@ -164,8 +163,8 @@ impl Epoll {
     ) -> Result<(), Errno> {
         let Interest { socket, .. } = *interest;
         add_to(new, interest)?;
-        // It goes by the number, which can become another socket's at any time. What it stands for after
-        // that, and is in the old set under it, it stood for before.
+        // Adding uses the number, which can become another socket's at any time. If the number stands for the
+        // socket in the old set after that, it did before.
         if !self.is_armed(socket)? {
             let delete = libc::EPOLL_CTL_DEL;
             let _ = sys::control(new, delete, socket, 0, Data::IGNORED);
@@ -180,7 +179,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Add to the reports all that a set has now.
+    /// Add all present reports of a set.
     fn fetch(
         &self,
         set: &OwnedFd,
@@ -195,13 +194,13 @@ impl Epoll {
 
     /// Put a new set in the place of this one.
     fn replace_set(&self, new: &OwnedFd) -> Result<(), Errno> {
-        // Whoever waits on the old set is sent away by a waker that stays signalled,
+        // In the old set the waker stays signalled, so threads that wait there leave,
         sys::signal(&self.waker);
         let flags = libc::EPOLLIN as u32;
         let modify = libc::EPOLL_CTL_MOD;
         sys::control_own(&self.set, modify, &self.waker, flags, Data::WAKER)?;
-        // and whoever comes to wait from here on, waits on the new one, under the old number. Another loop is
-        // not to see the waker of the old one, which a forked child may keep open.
+        // and threads that wait from here on use the new one, under the old number. Another loop must not see
+        // the waker of the old set, which a forked child may keep open.
         let is_exposed = self.is_exposed.load(Ordering::Acquire);
         if is_exposed {
             let delete = libc::EPOLL_CTL_DEL;
@@ -211,7 +210,7 @@ impl Epoll {
         if is_exposed {
             let _ = self.expose();
         }
-        // If a wake-up was under way, the new set has swallowed it; so it may have a tick.
+        // If there was a wake-up at this moment, the new set has dropped it, and perhaps a tick of the timer.
         sys::signal(&self.waker);
         self.timer.renew();
         Ok(())
