@@ -91,16 +91,12 @@ impl Files {
     /// One thread for each that is under way.
     fn pread(&self) -> io::Result<Sample> {
         let file = self.open()?;
-        let left = AtomicUsize::new(self.reads());
+        let begun = AtomicUsize::new(0);
         let stopwatch = Stopwatch::of_process();
         let read = |seed: usize| {
             let mut offsets = Offsets(seed as u64 + 1);
             let mut buffer = vec![0; BLOCK];
-            let take = |left: usize| left.checked_sub(1);
-            while left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-                .is_ok()
-            {
+            while begun.fetch_add(1, Ordering::Relaxed) < self.reads() {
                 file.read_exact_at(&mut buffer, offsets.next())?;
             }
             io::Result::Ok(())

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::thread::{self, Thread};
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
@@ -70,7 +70,7 @@ impl Saturated {
             connections.push(listener.accept()?.0);
         }
         let session = Counting {
-            left: Arc::new(AtomicUsize::new(notifications)),
+            left: Arc::new(AtomicIsize::new(notifications as isize)),
             waiting: thread::current(),
         };
         let left = Arc::clone(&session.left);
@@ -113,24 +113,20 @@ impl Trial for Saturated {
 /// Counts, and leaves the connection as it is.
 #[derive(Clone)]
 struct Counting {
-    left: Arc<AtomicUsize>,
+    left: Arc<AtomicIsize>,
     waiting: Thread,
 }
 
 impl Session for Counting {
     fn serve<S: Read + Write>(&mut self, _: S) -> io::Result<Outcome> {
-        // Below 0 it would begin anew: what comes after the end does not count.
-        let count = |left: usize| left.checked_sub(1);
-        match self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count)
-        {
-            Ok(1) => {
+        match self.left.fetch_sub(1, Ordering::Relaxed) {
+            1 => {
                 self.waiting.unpark();
                 Ok(Outcome::Ended)
             }
-            Ok(_) => Ok(Outcome::More),
-            Err(_) => Ok(Outcome::Ended),
+            // What comes after the end does not count.
+            left if left < 1 => Ok(Outcome::Ended),
+            _ => Ok(Outcome::More),
         }
     }
 }
