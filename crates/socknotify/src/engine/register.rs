@@ -298,12 +298,20 @@ impl<B: Backend> Engine<B> {
             return self.enable_new(core, socket, entry);
         }
         let filter = entry.event_filter;
-        if core
-            .table
-            .slot(socket)
-            .is_some_and(|it| it.armed_filter != filter)
-        {
-            // With another filter it starts again; what began to hold before is queued.
+        let Core { table, queue, .. } = core;
+        let Some(slot) = table.live(socket) else {
+            return self.enable_new(core, socket, entry);
+        };
+        if slot.armed_filter == filter {
+            enable(slot, queue, entry);
+            return Ok(());
+        }
+        let revision = slot.revision.wrapping_add(1) & REVISIONS;
+        let generation = slot.armed_generation;
+        let interest = Interest::new(socket, generation, revision, filter, Mode::Edge);
+        // With another filter the edges start again. What began to hold before is queued.
+        self.fetch(core);
+        if self.backend.carry_edges(&interest) {
             self.fetch(core);
         }
         let Core { table, queue, .. } = core;
@@ -311,12 +319,8 @@ impl<B: Backend> Engine<B> {
             return self.enable_new(core, socket, entry);
         };
         enable(slot, queue, entry);
-        if slot.armed_filter == filter {
-            return Ok(());
-        }
         slot.armed_filter = filter;
-        slot.revision = slot.revision.wrapping_add(1) & REVISIONS;
-        let interest = slot.interest(socket, Mode::Edge);
+        slot.revision = revision;
         self.wanted.set(&interest);
         let armed = self.arm(core, &interest, false);
         self.or_enable_new(core, socket, entry, armed)

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
@@ -812,6 +812,54 @@ fn c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter(
     backend: Backend,
 ) -> io::Result<()> {
     enable_all_the_time(backend, [EventFilter::IN, EventFilter::ALL])
+}
+
+/// One thread enables a registration with another filter, while the other end sends. Nobody waits, so nobody takes the
+/// edge before the filter is another one.
+#[for_every_backend]
+fn c5_no_edge_is_lost_that_comes_while_the_filter_changes(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = rounds(20_000);
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    let [changes, sent] = [const { AtomicUsize::new(0) }; 2];
+    // Both at the same time: neither sleeps.
+    let wait_for = |count: &AtomicUsize, round| {
+        let begin = Instant::now();
+        while count.load(Ordering::SeqCst) <= round {
+            assert!(begin.elapsed() < PATIENCE, "the other thread does not come");
+            thread::yield_now();
+        }
+    };
+    let pause = |rng: &mut fastrand::Rng| (0..rng.u32(..500)).for_each(|_| std::hint::spin_loop());
+    let filters = [EventFilter::IN, EventFilter::ALL];
+    port.enable(&pair.ours, KEY, filters[1], EDGE)?;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = fastrand::Rng::with_seed(7);
+            for round in 0..ROUNDS {
+                wait_for(&changes, round);
+                pause(&mut rng);
+                pair.send().expect("there is room");
+                sent.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut rng = fastrand::Rng::with_seed(8);
+        for round in 0..ROUNDS {
+            changes.fetch_add(1, Ordering::SeqCst);
+            pause(&mut rng);
+            port.enable(&pair.ours, KEY, filters[round % 2], EDGE)?;
+            wait_for(&sent, round);
+            // Whether OUT rises when it joins the filter is not what this is about.
+            while !port
+                .dequeue_one(Some(PATIENCE))?
+                .events()
+                .contains(Events::IN)
+            {}
+            pair.drain()?;
+            while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+        }
+        Ok(())
+    })
 }
 
 /// One thread takes notifications and drains, while another enables the same registration over and

@@ -61,12 +61,38 @@ impl InitialEdges {
         interest: &Interest,
         control: impl FnOnce() -> Result<(), ArmError>,
     ) -> Result<(), ArmError> {
-        let mut entries = self.lock();
-        self.remove(&mut entries, interest.socket);
-        if !holds(interest) {
+        let entries = &mut *self.lock();
+        let initial = entries.initial.get(&interest.socket);
+        let is_carried = initial.is_some_and(|initial| initial.data == Data::of(interest));
+        if !is_carried && !holds(interest) {
+            self.remove(entries, interest.socket);
             // What begins to hold from here on is an edge.
             return control();
         }
+        let armed = match is_carried {
+            true => control(),
+            false => self.begin(entries, interest, control),
+        };
+        armed.inspect_err(|_| self.remove(entries, interest.socket))
+    }
+
+    /// Tell edges from what holds now, of a socket that is armed, until its next interest is reported.
+    pub(super) fn carry(&self, interest: &Interest) {
+        let entries = &mut *self.lock();
+        if self.begin(entries, interest, || Ok(())).is_err() {
+            // To arm it fails in the same way.
+            self.remove(entries, interest.socket);
+        }
+    }
+
+    /// Have the second set watch a socket that `control` adds to the port's set.
+    fn begin(
+        &self,
+        entries: &mut Entries,
+        interest: &Interest,
+        control: impl FnOnce() -> Result<(), ArmError>,
+    ) -> Result<(), ArmError> {
+        self.remove(entries, interest.socket);
         let initial = Initial {
             data: Data::of(interest),
             has_risen: false,
@@ -74,13 +100,10 @@ impl InitialEdges {
         entries.initial.insert(interest.socket, initial);
         // Before the first report can come.
         self.count.store(entries.initial.len(), Ordering::Release);
-        let armed = control().and_then(|()| self.add(interest).map_err(arm_error));
-        if armed.is_err() {
-            self.remove(&mut entries, interest.socket);
-            return armed;
-        }
+        control()?;
+        self.add(interest).map_err(arm_error)?;
         // Drop the second set's first report.
-        self.collect(&mut entries);
+        self.collect(entries);
         if let Some(initial) = entries.initial.get_mut(&interest.socket) {
             initial.has_risen = false;
         }

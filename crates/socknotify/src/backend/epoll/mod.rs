@@ -304,6 +304,11 @@ impl Backend for Epoll {
         Ok(true)
     }
 
+    fn carry_edges(&self, interest: &Interest) -> bool {
+        self.initial_edges.carry(interest);
+        true
+    }
+
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         if interest.socket > Data::MAX_SOCKET {
             return Err(ArmError::Refused(RegistrationError::LimitReached));
