@@ -10,12 +10,14 @@ mod support;
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::Socket;
 use socknotify::owned::{Event, Interest, Port};
 use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration};
 
@@ -246,6 +248,50 @@ fn g3_a_duplicate_gives_no_false_notification_whatever_the_limit_is_set_to() -> 
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// What a connection has left behind is found when it is armed again, though the call that polls it fails.
+#[test]
+fn what_a_connection_has_left_behind_is_notified_whatever_the_limit_is_set_to() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        let port = Port::<Socket>::from(port(backend)?);
+        let mut worker = port.worker(8);
+        let mut peers = Vec::new();
+        for _ in 0..6 {
+            let Pair { ours, theirs } = Pair::unix()?;
+            assert_eq!(theirs.send(b"x")?, 1);
+            worker.arm(port.adopt(ours)?, Interest::IN);
+            peers.push(theirs);
+        }
+        let _lowered = Lowered::to(0)?;
+        let mut notified = 0;
+        while notified < 20 * peers.len() {
+            assert_ne!(worker.process(Some(PATIENCE))?, 0, "after {notified}");
+            while let Some(event) = worker.take() {
+                let Event::Ready(connection, Events::IN) = event else {
+                    panic!("{event:?}");
+                };
+                notified += 1;
+                worker.arm(connection, Interest::IN);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A port has its descriptor for other loops from the beginning, and does not give its inner one away.
+#[test]
+fn a_port_has_one_descriptor_to_watch_although_none_is_left() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        let port = port(backend)?;
+        let exhausted = Exhausted::new()?;
+        let without_any = port.as_fd().as_raw_fd();
+        drop(exhausted);
+        assert_eq!(port.as_fd().as_raw_fd(), without_any);
     }
     Ok(())
 }
