@@ -1,16 +1,14 @@
 //! The C interface: `libsocknotify`.
 //!
-//! The functions are documented for their callers in `include/socknotify.h`; what is said here is for
-//! whoever works on them. Each does the same four things: check the arguments, find the port that a
-//! handle stands for (`handles.rs`), copy between the caller's memory and the library's
-//! ([`caller`]), and turn an outcome into a Win32 code ([`code`]).
+//! `include/socknotify.h` documents the functions for their callers; the comments here are for maintainers. Each
+//! function checks the arguments, finds the port of a handle (`handles.rs`), copies between the caller's memory and the
+//! library's ([`caller`]), and converts the result into a Win32 code ([`code`]).
 //!
-//! The library never holds a reference to the caller's memory. It reads and writes through raw
-//! pointers, one value at a time and whatever the alignment; so arrays may be misaligned and may
-//! overlap.
+//! The library never holds a reference to the caller's memory. It reads and writes through raw pointers, one value at a
+//! time, with any alignment. So arrays may be misaligned and may overlap.
 //!
-//! On Windows it is empty: there the names are the system's, and `socknotify.dll` has the one that
-//! older versions lack.
+//! On Windows it is empty: there the functions are the system's, and `socknotify.dll` has the one that older versions
+//! lack.
 #![cfg(unix)]
 
 mod call;
@@ -35,20 +33,20 @@ use self::code::Code;
 use self::handles::Handle;
 use self::scratch::Scratch;
 
-/// More packets than this are not dequeued at once, whatever the caller's room.
+/// The maximum number of packets that one call dequeues, whatever the caller's room.
 const MOST_ENTRIES: usize = 1 << 16;
 
 /// A place for every thread: `SN_UNLIMITED`.
 const UNLIMITED: u32 = u32::MAX;
 
-/// The time-out that never comes: `INFINITE`.
+/// The timeout that never passes: `INFINITE`.
 const INFINITE: u32 = u32::MAX;
 
 fn timeout(milliseconds: u32) -> Option<Duration> {
     (milliseconds != INFINITE).then(|| Duration::from_millis(milliseconds.into()))
 }
 
-/// `CreateIoCompletionPort`, as far as it makes a port.
+/// `CreateIoCompletionPort`, to make a port.
 ///
 /// # Safety
 ///
@@ -59,7 +57,7 @@ pub unsafe extern "C" fn sn_create_port(concurrency: u32, created: *mut *mut c_v
     unsafe { sn_create_port_on(concurrency, ptr::null(), created) }
 }
 
-/// The same on a certain backend.
+/// The same on a particular backend.
 ///
 /// # Safety
 ///
@@ -213,7 +211,7 @@ pub extern "C" fn sn_post(
     })
 }
 
-/// Run `work` as one that may block, with the thread's place lent to another.
+/// Run `work`, which may block, and lend the thread's place to another meanwhile.
 ///
 /// # Safety
 ///
@@ -265,7 +263,7 @@ pub extern "C" fn sn_reason(index: u32) -> u32 {
     })
 }
 
-/// What a port looks like now.
+/// The present state of a port.
 ///
 /// # Safety
 ///
@@ -317,7 +315,7 @@ pub extern "C" fn sn_backend(port: *mut c_void) -> *const c_char {
     name
 }
 
-/// An error code, or a reason, in words.
+/// The text of an error code or a reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn sn_strerror(error: u32) -> *const c_char {
     reason::text(error).as_ptr()

@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|---|
 //! | `EVFILT_USER` | yes | yes | yes | not in every version | yes |
 //! | a filter added before `listen` | goes on | goes on | keeps silent | keeps silent | keeps silent |
-//! | time-outs | exact | exact | in ticks of 10 ms | in ticks of 10 ms | exact |
+//! | timeouts | exact | exact | in ticks of 10 ms | in ticks of 10 ms | exact |
 //! | `udata` | as wide as a pointer everywhere, which is enough for a generation and one bit ||||
 //!
 //! Seen on a kernel: NetBSD's column. The others are from manuals and sources, and are not run yet.
