@@ -9,7 +9,7 @@ use io_uring::{IoUring, squeue};
 /// The kernel makes no greater queue.
 const MOST_COMPLETIONS: u32 = 65_536;
 
-/// When it goes, nothing that it was told is under way any more: what that refers to may go as well.
+/// When it is dropped, no operation is in progress any more, so the memory of operations may be freed.
 pub(crate) struct Ring(IoUring);
 
 impl Ring {

@@ -2,7 +2,7 @@
 //! same connection.
 //!
 //! Requests are received and answered one by one. What arrives meanwhile is nothing that another thread
-//! could do anything about: whoever wakes for it wakes in vain.
+//! could do anything about: a thread that wakes for it wakes for nothing.
 
 use std::io;
 use std::time::Duration;

@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Level,
 }
 
-/// A way to hear of ready sockets. A socket's key is its index among all, from `first` on.
+/// A way to get notifications of ready sockets. A socket's key is its index among all, from `first` on.
 pub(crate) trait Way<'a> {
     /// Register sockets for reading.
     fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()>;

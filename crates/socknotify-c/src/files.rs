@@ -1,4 +1,4 @@
-//! Operations on files: `sn_read`, `sn_write`, and what the Win32 names need besides.
+//! Operations on files: `sn_read`, `sn_write`, and further functions for the Win32 names.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};

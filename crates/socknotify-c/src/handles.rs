@@ -190,7 +190,7 @@ impl<T> Slot<T> {
             .map(|_| next)
     }
 
-    /// Put the value in. Only for whoever has claimed the slot.
+    /// Put the value in. Only for the thread that has claimed the slot.
     fn fill(&self, generation: u32, value: T) {
         // SAFETY: the slot is busy and has no pins: nobody but this call touches the value.
         self.value

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use crate::system::{self, Limits};
 
-/// How many descriptors are open now, 0 where the system does not tell.
+/// The number of open descriptors, 0 if the system does not report it.
 pub(crate) fn in_use() -> u64 {
     system::in_use()
 }

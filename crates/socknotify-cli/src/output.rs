@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 /// Prints a line.
 ///
-/// Whoever reads the output may stop early, as `head` does. That is no error: the exit code still
-/// tells the outcome.
+/// The reader of the output may stop early, as `head` does. That is no error: the exit code still
+/// shows the result.
 pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {

@@ -1,6 +1,6 @@
 //! Microsoft's third program: a server with many threads on one port.
 //!
-//! Registrations are one-shot and level-triggered, so that whoever dequeues a notification has the
+//! Registrations are one-shot and level-triggered, so the thread that dequeues a notification has the
 //! socket to itself until it enables it again. A thread's loop is a single call: it applies what the
 //! thread decided in the previous turn and dequeues what is next.
 //!

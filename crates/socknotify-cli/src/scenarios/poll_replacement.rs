@@ -155,7 +155,7 @@ impl Connection {
         }
     }
 
-    /// Receives what there is. True at the end of the stream.
+    /// Receives all data. True at the end of the stream.
     fn receive_all(&mut self, run: &Run, key: usize) -> bool {
         loop {
             match tcp::receive(&self.stream) {

@@ -72,7 +72,7 @@ impl Delivery {
     ///
     /// # Errors
     ///
-    /// It failed, or the file is shorter than it was. The client was told a length, and will not get it.
+    /// It failed, or the file has become shorter than the length that was sent to the client.
     pub(crate) fn have_read(&mut self, chunk: Vec<u8>, count: io::Result<usize>) -> io::Result<()> {
         self.chunk = chunk;
         let count = count?;

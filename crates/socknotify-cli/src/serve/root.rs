@@ -32,7 +32,7 @@ impl Root {
     }
 }
 
-/// The file, if it is one, and what there is to know of it. What is known of an open file does not block.
+/// The file, if it is one, and its metadata. Reading the metadata of an open file does not block.
 pub(crate) fn examine(opened: io::Result<File>) -> (Option<File>, Found) {
     let examined = opened.and_then(|file| {
         let metadata = file.metadata()?;

@@ -123,7 +123,7 @@ impl Tally {
     }
 }
 
-/// What the server tells of itself.
+/// The figures that the server reports.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
     /// Connections at this moment.

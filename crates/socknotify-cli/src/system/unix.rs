@@ -73,7 +73,7 @@ pub(crate) fn set_limit(soft: u64, hard: Option<u64>) -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
-/// How many descriptors are open now, 0 where the system does not tell.
+/// The number of open descriptors, 0 if the system does not report it.
 pub(crate) fn in_use() -> u64 {
     std::fs::read_dir("/dev/fd").map_or(0, |open| open.count() as u64)
 }

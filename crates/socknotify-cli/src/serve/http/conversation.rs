@@ -38,7 +38,7 @@ pub(crate) struct Heard {
 /// Why no request is answered any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The client wants no more, or was told that there will be none.
+    /// The client wants no more requests, or was sent `Connection: close`.
     Wanted,
     Refused(Reason),
 }
@@ -67,7 +67,7 @@ impl Conversation {
     }
 
     /// Answers the complete requests, and keeps the bytes after them. `bytes` begin with what was
-    /// kept. `stats` is told how many requests were answered here.
+    /// kept. `stats` counts the requests that were answered here.
     pub(crate) fn hear(
         &mut self,
         bytes: &[u8],
