@@ -39,6 +39,13 @@ impl Site {
         Ok(Site { server, directory })
     }
 
+    /// One with a client.
+    fn visited(arguments: &[&str]) -> io::Result<(Self, HttpClient)> {
+        let site = Site::new(arguments)?;
+        let client = site.client()?;
+        Ok((site, client))
+    }
+
     fn root(&self) -> std::path::PathBuf {
         self.directory.path().join("root")
     }
@@ -75,8 +82,7 @@ fn get(client: &mut HttpClient, target: &str, headers: &str) -> io::Result<Answe
 
 #[test]
 fn files_have_their_bytes_their_length_and_their_type() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    let mut client = site.client()?;
+    let (site, mut client) = Site::visited(&[])?;
     let large = large();
     for (target, kind, body) in [
         ("/small.txt", "text/plain", "0123456789"),
@@ -100,8 +106,7 @@ fn files_have_their_bytes_their_length_and_their_type() -> io::Result<()> {
 
 #[test]
 fn a_client_gets_the_part_that_it_asks_for() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    let mut client = site.client()?;
+    let (site, mut client) = Site::visited(&[])?;
     let large = large();
     for (range, part) in [
         ("0-0", 0..1),
@@ -139,8 +144,7 @@ fn a_client_gets_the_part_that_it_asks_for() -> io::Result<()> {
 
 #[test]
 fn a_head_comes_without_a_body_and_a_file_that_has_not_changed_not_at_all() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    let mut client = site.client()?;
+    let (site, mut client) = Site::visited(&[])?;
     client.send(&request("HEAD", "/large.css", "Range: bytes=0-1\r\n"))?;
     let answer = client.head()?;
     assert!(answer.status == 200 && answer.has(&format!("Content-Length: {LARGE}")));
@@ -248,8 +252,7 @@ fn what_is_no_file_is_not_served_and_keeps_nobody() -> io::Result<()> {
 
 #[test]
 fn requests_that_follow_each_other_are_answered_in_order() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    let mut client = site.client()?;
+    let (site, mut client) = Site::visited(&[])?;
     let targets = [
         "/small.txt",
         "/nothing",
@@ -322,11 +325,17 @@ fn begin(site: &Site, target: &str) -> io::Result<HttpClient> {
     Ok(client)
 }
 
+/// A site whose huge file a client has begun to read.
+fn begin_huge(arguments: &[&str]) -> io::Result<(Site, HttpClient)> {
+    let site = Site::new(arguments)?;
+    site.huge()?;
+    let client = begin(&site, "/huge")?;
+    Ok((site, client))
+}
+
 #[test]
 fn a_client_that_takes_its_time_keeps_nobody_and_gets_everything() -> io::Result<()> {
-    let site = Site::new(&["--threads", "1"])?;
-    site.huge()?;
-    let mut slow = begin(&site, "/huge")?;
+    let (site, mut slow) = begin_huge(&["--threads", "1"])?;
     let mut other = site.client()?;
     for _ in 0..100 {
         assert_eq!(get(&mut other, "/small.txt", "")?.body, "0123456789");
@@ -344,9 +353,7 @@ fn a_client_that_takes_its_time_keeps_nobody_and_gets_everything() -> io::Result
 
 #[test]
 fn a_client_that_takes_nothing_is_let_go() -> io::Result<()> {
-    let site = Site::new(&["--idle-timeout", "1"])?;
-    site.huge()?;
-    let mut deaf = begin(&site, "/huge")?;
+    let (site, mut deaf) = begin_huge(&["--idle-timeout", "1"])?;
     // What is sent to a connection that was closed ends it for the sender, too.
     eventually("it is closed", || Ok(deaf.send("x").is_err()))?;
     assert!(end(&mut deaf)? < HUGE);
@@ -411,9 +418,7 @@ fn replace(path: &Path) -> io::Result<()> {
 
 #[test]
 fn what_is_being_sent_at_the_end_is_finished() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    site.huge()?;
-    let mut client = begin(&site, "/huge")?;
+    let (site, mut client) = begin_huge(&[])?;
     let mut idle = site.client()?;
     get(&mut idle, "/small.txt", "")?;
     site.server.interrupt()?;
@@ -427,9 +432,7 @@ fn what_is_being_sent_at_the_end_is_finished() -> io::Result<()> {
 
 #[test]
 fn what_nobody_takes_is_cut_off_at_the_end() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    site.huge()?;
-    let mut client = begin(&site, "/huge")?;
+    let (site, mut client) = begin_huge(&[])?;
     let summary = site.server.stop()?;
     assert!(end(&mut client)? < HUGE, "{summary}");
     Ok(())
@@ -439,8 +442,7 @@ fn what_nobody_takes_is_cut_off_at_the_end() -> io::Result<()> {
 #[cfg(target_os = "linux")]
 #[test]
 fn no_file_stays_open() -> io::Result<()> {
-    let site = Site::new(&[])?;
-    let mut client = site.client()?;
+    let (site, mut client) = Site::visited(&[])?;
     get(&mut client, "/large.css", "")?;
     let before = site.server.descriptors()?;
     for _ in 0..50 {

@@ -76,10 +76,13 @@ fn file_of(content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
+fn port_and_file(backend: Backend, content: &[u8]) -> io::Result<(CompletionPort, File)> {
+    Ok((port(backend)?, file_of(content)?))
+}
+
 #[for_every_backend]
 fn e7_operations_on_files_come_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    let file = file_of(b"0123456789")?;
+    let (port, file) = port_and_file(backend, b"0123456789")?;
     let pair = Pair::unix()?;
     port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
     Operation::new(4, *b"abc").write(&port, &file)?;
@@ -132,8 +135,7 @@ fn e7_any_number_of_operations_is_under_way_and_each_has_one_packet(
 #[for_every_backend]
 fn e7_many_threads_begin_and_dequeue_operations(backend: Backend) -> io::Result<()> {
     const EACH: usize = 500;
-    let port = port(backend)?;
-    let file = file_of(&[5; 4096])?;
+    let (port, file) = port_and_file(backend, &[5; 4096])?;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|_| {
@@ -160,8 +162,7 @@ fn e7_many_threads_begin_and_dequeue_operations(backend: Backend) -> io::Result<
 #[for_every_backend]
 fn e7_a_thread_that_ends_leaves_its_operations_under_way(backend: Backend) -> io::Result<()> {
     const COUNT: usize = 200;
-    let port = port(backend)?;
-    let file = file_of(&vec![9; 1 << 20])?;
+    let (port, file) = port_and_file(backend, &vec![9; 1 << 20])?;
     // What is not in memory is not done before the thread ends.
     file.sync_all()?;
     #[cfg(target_os = "linux")]
@@ -184,8 +185,7 @@ fn e7_a_thread_that_ends_leaves_its_operations_under_way(backend: Backend) -> io
 
 #[for_every_backend]
 fn e7_what_the_system_refuses_is_the_operations_result(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    let file = file_of(b"0123456789")?;
+    let (port, file) = port_and_file(backend, b"0123456789")?;
     Operation::new(8, [0; 4]).read(&port, &file)?;
     assert_eq!(Operation::next(&port)?.overlapped.result()?, 2);
     Operation::new(10, [0; 4]).read(&port, &file)?;
@@ -236,8 +236,7 @@ fn e7_what_is_no_file_begins_nothing(backend: Backend) -> io::Result<()> {
 #[for_every_backend]
 fn e7_an_operation_that_is_cancelled_has_one_packet(backend: Backend) -> io::Result<()> {
     const COUNT: usize = 500;
-    let port = port(backend)?;
-    let file = file_of(&[7; 1 << 16])?;
+    let (port, file) = port_and_file(backend, &[7; 1 << 16])?;
     for _ in 0..COUNT {
         let address = Operation::new(0, vec![0; 1 << 16]).read(&port, &file)?;
         // SAFETY: it is there until its packet was dequeued, which is below.
@@ -258,8 +257,7 @@ fn e7_an_operation_that_is_cancelled_has_one_packet(backend: Backend) -> io::Res
 fn e7_closing_ends_operations_and_gives_their_memory_back(backend: Backend) -> io::Result<()> {
     const COUNT: usize = 1000;
     for round in 0..10 {
-        let port = port(backend)?;
-        let file = file_of(&[7; 4096])?;
+        let (port, file) = port_and_file(backend, &[7; 4096])?;
         let operations: Vec<_> = (0..COUNT)
             .map(|_| Operation::new(0, [0; 4096]).read(&port, &file))
             .collect::<Result<_, _>>()?;
@@ -286,8 +284,7 @@ fn e7_closing_ends_operations_and_gives_their_memory_back(backend: Backend) -> i
 #[for_every_backend]
 fn e7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()> {
     for _ in 0..20 {
-        let port = port(backend)?;
-        let file = file_of(&[7; 512])?;
+        let (port, file) = port_and_file(backend, &[7; 512])?;
         let begun = thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
