@@ -14,8 +14,9 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use crate::lock::lock;
 use crate::pages::SharedPages;
 
 /// The lower bits of a key are the index.
@@ -68,13 +69,6 @@ struct Vacant {
     next: u32,
 }
 
-impl<V> Slot<V> {
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, Content<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A value in its locked slot.
 #[derive(Debug)]
 pub(crate) struct Occupied<'a, V>(MutexGuard<'a, Content<V>>);
@@ -117,7 +111,7 @@ impl<V: Default> Slots<V> {
     /// Give a value an index and a generation. `None`, with the value dropped, if every index is in use.
     pub(crate) fn insert(&self, value: V) -> Option<Token> {
         let index = self.claim()?;
-        let mut content = self.slots.entry(index).lock();
+        let mut content = lock(&self.slots.entry(index).0);
         content.value = value;
         content.generation = content.generation.wrapping_add(1);
         Some(Token {
@@ -126,12 +120,8 @@ impl<V: Default> Slots<V> {
         })
     }
 
-    fn vacant(&self) -> MutexGuard<'_, Vacant> {
-        self.vacant.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn claim(&self) -> Option<u32> {
-        let mut vacant = self.vacant();
+        let mut vacant = lock(&self.vacant);
         if let Some(index) = vacant.indices.pop() {
             return Some(index);
         }
@@ -144,7 +134,7 @@ impl<V: Default> Slots<V> {
 
     #[inline]
     fn lock(&self, index: u32) -> Option<MutexGuard<'_, Content<V>>> {
-        Some(self.slots.get(index)?.lock())
+        Some(lock(&self.slots.get(index)?.0))
     }
 
     /// The value that a token names, unless it was removed.
@@ -185,14 +175,14 @@ impl<V: Default> Slots<V> {
         let value = std::mem::take(&mut content.value);
         content.generation = content.generation.wrapping_add(1);
         drop(content);
-        self.vacant().indices.push(index);
+        lock(&self.vacant).indices.push(index);
         Some(value)
     }
 
     /// Every value, one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
         self.slots.iter().filter_map(|(_, slot)| {
-            let content = slot.lock();
+            let content = lock(&slot.0);
             content.is_occupied().then_some(Occupied(content))
         })
     }
@@ -205,7 +195,7 @@ impl<V: Default> Slots<V> {
 
     /// Every value with its token, one after the other.
     pub(crate) fn iter_named(&self) -> impl Iterator<Item = (Token, Occupied<'_, V>)> {
-        let next = self.vacant().next;
+        let next = lock(&self.vacant).next;
         (0..next).filter_map(|index| {
             let value = self.get_by_index(index)?;
             Some((value.token(index), value))
@@ -300,7 +290,7 @@ mod tests {
     #[test]
     fn reserved_keys_differ_from_all_others() {
         let slots: Slots<()> = Slots::new();
-        slots.vacant().next = RESERVED_INDEX;
+        lock(&slots.vacant).next = RESERVED_INDEX;
         assert_eq!(slots.insert(()), None);
         assert_ne!(slots.reserved_key(0), slots.reserved_key(1));
         assert_eq!(index_of(slots.reserved_key(1)), RESERVED_INDEX);

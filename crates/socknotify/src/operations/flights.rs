@@ -136,6 +136,10 @@ impl<O: Work, N: Default> Flights<O, N> {
     ) -> Option<bool> {
         let key = self.slots.key(token);
         if let (Some(direct), Some(mut flight)) = (direct, self.slots.get(token)) {
+            if flight.stage.is_over() {
+                // It was cancelled meanwhile.
+                return Some(false);
+            }
             let begun = match flight.operation.as_mut()?.request() {
                 // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
                 // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its memory:

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
 
 use std::io;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -108,26 +109,8 @@ impl Overlapped {
 pub(crate) struct Raw {
     /// For operations that outlive a call.
     this: Weak<Raw>,
-    flights: Flights<Request, Packet>,
-}
-
-/// The content of an operation's packet.
-#[derive(Clone, Copy, Debug)]
-struct Packet {
-    completion_key: usize,
-    overlapped: *mut Overlapped,
-}
-
-// SAFETY: the caller that began the operation has promised that nobody else writes there until it is complete.
-unsafe impl Send for Packet {}
-
-impl Default for Packet {
-    fn default() -> Self {
-        Packet {
-            completion_key: 0,
-            overlapped: std::ptr::null_mut(),
-        }
-    }
+    /// With each, its packet.
+    flights: Flights<Request, Entry>,
 }
 
 impl Raw {
@@ -152,10 +135,7 @@ impl Raw {
         let flight = Flight {
             operation: Some(request),
             stage: Stage::Queued,
-            note: Packet {
-                completion_key,
-                overlapped,
-            },
+            note: Entry::new(completion_key, 0, overlapped.expose_provenance()),
         };
         let token = slots.insert(flight).ok_or(Error::OutOfMemory)?;
         // SAFETY: by the promise. Nobody has begun with it.
@@ -198,8 +178,9 @@ impl Raw {
             true => self.flights.slots.named(key),
             false => None,
         };
-        let is_meant = |note: Packet| std::ptr::eq(note.overlapped, overlapped);
-        let token = flight.and_then(|(token, flight)| is_meant(flight.note).then_some(token));
+        let token = flight.and_then(|(token, flight)| {
+            (flight.note.overlapped == overlapped.addr()).then_some(token)
+        });
         let is_over = token.and_then(|token| self.flights.cancel(token, Reason::Asked));
         match is_over {
             Some(true) => {
@@ -223,16 +204,13 @@ impl Raw {
     fn finish(&self, key: usize) -> Option<Entry> {
         let (_, flight) = self.flights.finish(key)?;
         let Request { kind, length, .. } = flight.operation?;
-        let Packet {
-            completion_key,
-            overlapped,
-        } = flight.note;
         let (result, _) = flight.stage.into_result()?;
+        let mut packet = flight.note;
+        let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);
         // SAFETY: it is there until the packet was dequeued, and that is queued after this.
         unsafe { (*overlapped).settle(kind, &result, length) };
-        let count = result.unwrap_or(0) as u32;
-        let address = overlapped.expose_provenance();
-        Some(Entry::new(completion_key, count, address))
+        packet.transferred = result.unwrap_or(0) as u32;
+        Some(packet)
     }
 
     /// Begin nothing more, and wait for the operations that the system or a helper thread performs.

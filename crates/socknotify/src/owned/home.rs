@@ -241,13 +241,7 @@ impl<T> Home<T> {
     /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with
     /// this `Id`.
     pub(super) fn cancel(&self, id: Id) -> bool {
-        match self.slots.get(id.0) {
-            Some(place) if place.shared().is_none() && !self.closed.load(Ordering::SeqCst) => {
-                self.interrupt(self.slots.key(id.0), &place, CANCELLED, true);
-                true
-            }
-            _ => false,
-        }
+        !self.is_closed() && self.interrupt_named(id.0, CANCELLED)
     }
 
     /// End the wait of the connection or listener with this `Id` for this reason, or the next one. Not for shared sockets.

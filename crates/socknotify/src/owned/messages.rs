@@ -87,10 +87,9 @@ impl<T, M> Port<T, M> {
     /// # }
     /// ```
     pub fn send_to(&self, worker: WorkerId, message: M) -> Result<(), SendError<M>> {
-        let Shared {
-            mailboxes, home, ..
-        } = &*self.shared;
-        mailboxes.send(home, worker, message).map_err(SendError)
+        let shared = &self.shared;
+        let sent = shared.mailboxes.send(&shared.home, worker, message);
+        sent.map_err(SendError)
     }
 
     /// Sends a message to each present worker, as [`send_to`](Self::send_to) does. Returns how many these are: 0 if the
@@ -204,13 +203,7 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
-        let Shared {
-            timers,
-            home,
-            deadlines,
-            ..
-        } = self;
-        timers.set(home, deadlines, time, action)
+        self.timers.set(&self.home, &self.deadlines, time, action)
     }
 
     pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {

@@ -53,26 +53,10 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
         if self.shared.home.is_closed() {
             return Err(SendError(work));
         }
-        self.shared.run(work).map_err(SendError)
-    }
-}
-
-impl<T, M> Port<T, M> {
-    /// The present number of helper threads, for diagnosis.
-    pub fn helper_threads(&self) -> usize {
-        self.shared.helpers.threads()
-    }
-}
-
-impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
-    fn run<F>(self: &Arc<Self>, work: F) -> Result<(), F>
-    where
-        F: FnOnce() -> M + Send + 'static,
-    {
         // The port may be dropped while this runs.
-        let shared = Arc::downgrade(self);
+        let shared = Arc::downgrade(&self.shared);
         let mut work = Some(work);
-        self.helpers.run(|| {
+        self.shared.helpers.run(|| {
             let work = work.take();
             Box::new(move || {
                 let outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
@@ -81,7 +65,14 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Shared<T, M> {
                 }
             })
         });
-        work.map_or(Ok(()), Err)
+        work.map_or(Ok(()), |work| Err(SendError(work)))
+    }
+}
+
+impl<T, M> Port<T, M> {
+    /// The present number of helper threads, for diagnosis.
+    pub fn helper_threads(&self) -> usize {
+        self.shared.helpers.threads()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::windows::io::{AsRawHandle, AsRawSocket, FromRawHandle, OwnedHandle};
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use windows_sys::Win32::Foundation::{HANDLE, STATUS_PENDING};
@@ -19,6 +19,7 @@ use windows_sys::Win32::System::Threading::{
 };
 
 use super::SystemPort;
+use crate::lock::lock;
 use crate::sys::{BorrowedSocket, OwnedSocket};
 
 /// `AcceptEx` — A listener for which the kernel accepts in advance. Each completed accept is a packet of the port.
@@ -98,13 +99,9 @@ impl Ahead {
         })
     }
 
-    fn accepts(&self) -> MutexGuard<'_, Accepts> {
-        self.accepts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Post accepts up to the maximum. Completed ones that were not taken count.
     pub(crate) fn post(&self) -> io::Result<()> {
-        let mut accepts = self.accepts();
+        let mut accepts = lock(&self.accepts);
         while accepts.pending.len() + accepts.ended.len() < self.depth {
             let socket = Socket::new(self.domain, Type::STREAM, Some(Protocol::TCP))?;
             let accept = Box::into_raw(Box::new(Accept {
@@ -147,7 +144,7 @@ impl Ahead {
 
     /// The packet of an accept was dequeued, with this overlapped value.
     pub(crate) fn ended(&self, overlapped: usize) {
-        let mut accepts = self.accepts();
+        let mut accepts = lock(&self.accepts);
         let is_it = |accept: &*mut Accept| accept.addr() == overlapped;
         if let Some(index) = accepts.pending.iter().position(is_it) {
             let accept = accepts.pending.remove(index);
@@ -158,7 +155,7 @@ impl Ahead {
 
     /// The next connection that was accepted: [`io::ErrorKind::WouldBlock`] if there is none.
     pub(crate) fn take(&self) -> io::Result<OwnedSocket> {
-        let accept = self.accepts().ended.pop_front();
+        let accept = lock(&self.accepts).ended.pop_front();
         let accept = accept.ok_or(io::ErrorKind::WouldBlock)?;
         let (mut received, mut flags) = (0, 0);
         // SAFETY: it has ended. What is written to is there for the calls.
@@ -189,7 +186,7 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        let mut accepts = self.accepts();
+        let mut accepts = lock(&self.accepts);
         for &accept in &accepts.pending {
             // SAFETY: it is there until the kernel has ended it, which makes this call do nothing.
             unsafe { CancelIoEx(self.listener as HANDLE, &raw const (*accept).overlapped) };
@@ -294,7 +291,7 @@ mod tests {
             }
             // Completed ones that were not taken count.
             ahead.post()?;
-            assert!(ahead.accepts().pending.is_empty());
+            assert!(lock(&ahead.accepts).pending.is_empty());
             for client in &clients[..DEPTH] {
                 assert_eq!(peer(ahead.take())?, client.local_addr()?);
             }
