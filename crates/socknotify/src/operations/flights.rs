@@ -265,3 +265,12 @@ impl<O: Work, N: Default> Flights<O, N> {
         self.slots.iter_named().map(|(token, _)| token).collect()
     }
 }
+
+impl<O, N> Drop for Flights<O, N> {
+    fn drop(&mut self) {
+        // If a panic has kept the owner from closing, the system may still use the memory in the slots.
+        if let (true, Some(Some(direct))) = (self.process.is_this(), self.direct.get()) {
+            direct.close();
+        }
+    }
+}

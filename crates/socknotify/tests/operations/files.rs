@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::owned::{Event, FileDriver, FileOperation, PortFile};
+use socknotify::owned::{Buffer, Event, FileDriver, FileOperation, PortFile};
 use socknotify::{Backend, Error};
 
-use super::support::{Gate, PATIENCE};
+use super::support::{GLANCE, Gate, PATIENCE, wait_until};
 use super::{
     TestPort, builder, completed, content, empty_file, every_port, file_of, next, nothing, perform,
 };
@@ -576,5 +577,82 @@ fn o7_a_file_is_free_when_its_operations_are_done(backend: Backend) -> io::Resul
         drop(done);
         assert_eq!(file.into_file().expect("it is done").metadata()?.len(), 10);
     }
+    Ok(())
+}
+
+/// A buffer that observes when it goes whether its file still grows.
+struct Observer {
+    bytes: Vec<u8>,
+    file: File,
+    grows: Arc<AtomicBool>,
+}
+
+impl AsRef<[u8]> for Observer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Observer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        let length = || self.file.metadata().expect("an open file").len();
+        let before = length();
+        thread::sleep(GLANCE);
+        self.grows.store(length() != before, Ordering::SeqCst);
+    }
+}
+
+#[for_every_backend]
+fn o7_a_panic_that_keeps_a_port_from_closing_frees_no_buffer_in_use(
+    backend: Backend,
+) -> io::Result<()> {
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    let port = builder(backend).helper_threads(1).build()?;
+    if port.file_driver() != FileDriver::IoUring {
+        return Ok(());
+    }
+    let [begun, gate] = [(); 2].map(|()| Arc::new(Gate::new()));
+    let (here, there) = (Arc::clone(&begun), Arc::clone(&gate));
+    port.run(move || {
+        here.open(1);
+        there.pass();
+        0
+    })?;
+    begun.pass();
+    // The helper thread is busy. So this is dropped with the port.
+    let panics = Panics;
+    let _ = port.run(move || {
+        let _panics = &panics;
+        1
+    });
+    let file = tempfile::tempfile()?;
+    let grows = Arc::new(AtomicBool::new(false));
+    let observer = Observer {
+        bytes: vec![1; 128 << 20],
+        file: file.try_clone()?,
+        grows: Arc::clone(&grows),
+    };
+    let written = port.adopt_file(file.try_clone()?)?;
+    let buffer = Buffer::from_owner(Box::new(observer));
+    port.begin(FileOperation::write_at(&written, buffer, 0))?;
+    wait_until("it is under way", || {
+        file.metadata().is_ok_and(|file| file.len() > 0)
+    });
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(port))).is_err());
+    gate.open(1);
+    assert!(!grows.load(Ordering::SeqCst));
     Ok(())
 }
