@@ -174,10 +174,8 @@ impl Raw {
 
     pub(super) fn cancel(&self, key: usize, overlapped: *const Overlapped) -> bool {
         // In a forked child another thread may have had the slot locked.
-        let flight = match self.flights.is_here() {
-            true => self.flights.slots.named(key),
-            false => None,
-        };
+        let Flights { slots, .. } = &self.flights;
+        let flight = self.flights.is_here().then(|| slots.named(key)).flatten();
         let token = flight.and_then(|(token, flight)| {
             (flight.note.overlapped == overlapped.addr()).then_some(token)
         });

@@ -68,10 +68,7 @@ impl<D: Send + 'static> Operations<D> {
     /// Take a file.
     pub(crate) fn adopt(&self, file: File) -> io::Result<PortFile> {
         system::check(&file)?;
-        let direct = match self.flights.is_here() {
-            true => self.direct(),
-            false => None,
-        };
+        let direct = self.flights.is_here().then(|| self.direct()).flatten();
         let association = direct.and_then(|direct| direct.associate(&file));
         Ok(PortFile::new(file, association))
     }

@@ -13,13 +13,12 @@ use crate::slots::{Slots, Token};
 pub struct TimerId(Token);
 
 /// The timers of a port.
-pub(super) struct Timers<M>(Slots<Timer<M>>);
+pub(super) struct Timers<M>(Slots<Option<Timer<M>>>);
 
 struct Timer<M> {
     /// When it is due, in ticks.
     at: u64,
-    /// `None` if it has ended.
-    action: Option<Action<M>>,
+    action: Action<M>,
 }
 
 /// What to do when a timer is due.
@@ -30,15 +29,6 @@ pub(super) enum Action<M> {
     EndDrain,
     /// Cancel an operation on a file.
     Expire(OperationId),
-}
-
-impl<M> Default for Timer<M> {
-    fn default() -> Self {
-        Timer {
-            at: 0,
-            action: None,
-        }
-    }
 }
 
 impl<M> Timers<M> {
@@ -63,19 +53,19 @@ impl<M> Timers<M> {
         time: Instant,
         action: Action<M>,
     ) -> Result<TimerId, Action<M>> {
-        let Some(token) = self.0.insert(Timer::default()) else {
+        let Some(token) = self.0.insert(None) else {
             return Err(action);
         };
         match self.0.get(token) {
-            Some(mut timer) if !home.is_closed() => {
-                timer.at = deadlines.ticks_until(time);
-                timer.action = Some(action);
+            Some(mut slot) if !home.is_closed() => {
+                let at = deadlines.ticks_until(time);
+                *slot = Some(Timer { at, action });
                 // Still with the slot locked, so that it cannot be due before.
-                deadlines.set_timer(home, token.index, timer.at);
+                deadlines.set_timer(home, token.index, at);
                 Ok(TimerId(token))
             }
-            timer => {
-                drop(timer);
+            slot => {
+                drop(slot);
                 self.0.remove(token);
                 Err(action)
             }
@@ -84,17 +74,17 @@ impl<M> Timers<M> {
 
     /// False if it has ended.
     pub(super) fn cancel(&self, deadlines: &Deadlines, TimerId(token): TimerId) -> bool {
-        let Some(mut timer) = self.0.get(token) else {
+        let Some(mut slot) = self.0.get(token) else {
             return false;
         };
-        let action = timer.action.take();
-        if action.is_some() {
+        let timer = slot.take();
+        if timer.is_some() {
             // Still with the slot locked, so that no other timer has the index.
             deadlines.unset_timer(token.index);
-            drop(timer);
+            drop(slot);
             self.0.remove(token);
         }
-        action.is_some()
+        timer.is_some()
     }
 
     /// These indices are due, for the present timers or earlier ones. Returns what to do.
@@ -107,10 +97,10 @@ impl<M> Timers<M> {
         let now = deadlines.now();
         let mut actions = Vec::new();
         for index in due {
-            let Some(mut timer) = self.0.get_by_index(index).filter(|it| it.at <= now) else {
+            let Some(mut slot) = self.0.get_by_index(index) else {
                 continue;
             };
-            let Some(action) = timer.action.take() else {
+            let Some(Timer { action, .. }) = slot.take_if(|timer| timer.at <= now) else {
                 continue;
             };
             if let Action::SendEvery(make, period, time) = &action {
@@ -118,12 +108,13 @@ impl<M> Timers<M> {
                 let missed = time.elapsed().as_nanos() / period.as_nanos();
                 let missed = u32::try_from(missed).unwrap_or(u32::MAX);
                 let next = *time + period.saturating_mul(missed) + *period;
-                timer.at = deadlines.ticks_until(next);
-                timer.action = Some(Action::SendEvery(Arc::clone(make), *period, next));
-                deadlines.set_timer(home, index, timer.at);
+                let at = deadlines.ticks_until(next);
+                let action = Action::SendEvery(Arc::clone(make), *period, next);
+                *slot = Some(Timer { at, action });
+                deadlines.set_timer(home, index, at);
             } else {
-                let token = timer.token(index);
-                drop(timer);
+                let token = slot.token(index);
+                drop(slot);
                 self.0.remove(token);
             }
             actions.push(action);
