@@ -119,10 +119,10 @@ const EAGER_TO_TOKIO: Column = column("eager", EAGER, TO_TOKIO, "");
 
 const FIGURES: [Table; 4] = [
     Table {
-        about: "**One thread, one-shot**: CPU time per notification, without the program's own reads and writes, to \
-                raw `epoll` with an `EPOLL_CTL_MOD` for each. Less is better. *Data first*: data arrive before \
-                the socket is armed, as in a server under load. *Armed first*: data arrive after, as when clients \
-                wait for answers.",
+        about: "**One thread, one-shot**: CPU time per notification, relative to raw `epoll` with an `EPOLL_CTL_MOD` \
+                for each. The program's own reads and writes do not count. Less is better. *Data first*: data \
+                arrive before the socket is armed, as in a server under load. *Armed first*: data arrive after, as \
+                when clients wait for answers.",
         head: "ready at once",
         columns: &[
             column("data first: keys", KEYS, TO_EPOLL, "order=written-armed"),
@@ -137,11 +137,11 @@ const FIGURES: [Table; 4] = [
         ],
     },
     Table {
-        about: "**One thread, edge-triggered and persistent**: the same, of the port with keys. Less is better.",
+        about: "**One thread, edge-triggered and persistent**: the same for the port with keys. Less is better.",
         head: "ready at once",
         columns: &[
-            column("to raw `epoll`", KEYS, TO_EPOLL, ""),
-            column("to mio", KEYS, TO_MIO, ""),
+            column("relative to raw `epoll`", KEYS, TO_EPOLL, ""),
+            column("relative to mio", KEYS, TO_MIO, ""),
         ],
         lines: &[
             line("1", "edge", Figure::NetCpu, "batch=1"),
@@ -149,7 +149,7 @@ const FIGURES: [Table; 4] = [
         ],
     },
     Table {
-        about: "**Servers**: requests per second, to tokio. More is better.",
+        about: "**Servers**: requests per second, relative to tokio. More is better.",
         head: "",
         columns: &[RAW_TO_TOKIO, KEYS_TO_TOKIO, OWNED_TO_TOKIO],
         lines: &[
@@ -192,7 +192,7 @@ const FIGURES: [Table; 4] = [
         ],
     },
     Table {
-        about: "**Latency** of HTTP at half of the rate that tokio reaches at most, 100 connections, to tokio. Less \
+        about: "**Latency** of HTTP with 100 connections, at half of tokio's highest rate, relative to tokio. Less \
                 is better. *Eager* is the owned port with `WakePolicy::Eager`.",
         head: "",
         columns: &[RAW_TO_TOKIO, KEYS_TO_TOKIO, OWNED_TO_TOKIO, EAGER_TO_TOKIO],
