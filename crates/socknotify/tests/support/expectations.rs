@@ -107,6 +107,11 @@ pub(crate) fn expect_nothing(port: &CompletionPort) {
     assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
 }
 
+/// Whether a thread that waited, and used so much of a processor, was not busy meanwhile.
+pub(crate) fn is_idle(spent: Duration) -> bool {
+    spent < (GLANCE / 5).max(TICK * 2)
+}
+
 /// Nothing comes for a while, and this thread sleeps in the meantime.
 ///
 /// The interrupts of other threads' packets are charged to whoever runs, so one wait can seem to be busy. One that
@@ -120,7 +125,7 @@ pub(crate) fn expect_quiet(port: &CompletionPort) {
         spent = thread_time() - before;
         let events = found.map(|entry| entry.events());
         assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
-        if spent < (GLANCE / 5).max(TICK * 2) {
+        if is_idle(spent) {
             return;
         }
     }

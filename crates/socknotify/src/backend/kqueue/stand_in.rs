@@ -160,6 +160,7 @@ pub(super) unsafe fn close(number: i32) -> i32 {
     let queue = queues().remove(&number);
     match queue {
         Some(queue) => {
+            queue.end_waits();
             queue.close();
             0
         }

@@ -173,9 +173,13 @@ impl Queue {
     }
 
     /// Ends all waits.
-    pub(super) fn close(&self) {
+    pub(super) fn end_waits(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.signal(true);
+    }
+
+    /// Closes the number.
+    pub(super) fn close(&self) {
         drop(Own(self.number));
     }
 

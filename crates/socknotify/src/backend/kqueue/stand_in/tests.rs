@@ -596,12 +596,14 @@ fn who_waits_in_a_queue_that_is_closed_is_told_so() {
         let waiting: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| call(&queue, &[], 4, None)))
             .collect();
-        // Whoever has not begun to wait by then finds it closed as well.
-        // SAFETY: nobody else closes this number before the test ends.
-        unsafe { close(queue.0) };
+        // Whoever has not begun to wait by then finds it closed as well. The number stays open until all have
+        // left: another test's queue would get it, and they would wait in that.
+        let closed = queues().remove(&queue.0).expect("it is open");
+        closed.end_waits();
         for waiting in waiting {
             assert_eq!(waiting.join().expect("no panic").err(), Some(libc::EBADF));
         }
+        closed.close();
     });
     std::mem::forget(queue);
 }
