@@ -18,13 +18,14 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use socket2::Socket;
-use socknotify::owned::{Event, FileOperation, Port};
+use socknotify::owned::{Event, FileOperation, Held, Interest, Port, SharedTrigger};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Overlapped, RegisterError,
     Registration, RegistrationError,
@@ -242,6 +243,79 @@ fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
         let outcome = catch_unwind(AssertUnwindSafe(asked));
         stop.store(true, Ordering::Relaxed);
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// Makes calls on an owning port. 0 if each was refused, else the number of the first that was not.
+fn call_owning_port(port: &Port<Socket, u32>, held: &mut Option<Held<Socket>>, pair: Pair) -> u8 {
+    let id = held.as_ref().map(Held::id);
+    let is_refused = |error: &io::Error| error.to_string().contains("process");
+    if port.send(1).is_ok() || port.send_to_all(1) != 0 {
+        return 1;
+    }
+    if port.send_after(PATIENCE, 1).is_ok() || port.send_every(PATIENCE, 1).is_ok() {
+        return 2;
+    }
+    let adopted = port.adopt(pair.ours).map(drop).map_err(io::Error::from);
+    if !adopted.is_err_and(|error| is_refused(&error)) {
+        return 3;
+    }
+    let shared = port.share(Arc::new(pair.theirs), EventFilter::IN, SharedTrigger::Level);
+    if !shared.is_err_and(|error| is_refused(&error)) {
+        return 4;
+    }
+    if id.is_none_or(|id| port.cancel(id) || port.take(id).is_some()) || port.cancel_all() != 0 {
+        return 5;
+    }
+    let mut worker = port.worker(4);
+    if worker.process(None) != Err(Error::OtherProcess) || worker.take().is_some() {
+        return 6;
+    }
+    // None of these says anything.
+    worker.arm(held.take().expect("it is here"), EventFilter::IN);
+    drop(worker);
+    port.drain(PATIENCE);
+    u8::from(!port.close().is_empty()) * 7
+}
+
+#[for_every_backend]
+fn a_child_is_told_so_by_an_owning_port_while_other_threads_use_it(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = Port::<Socket, u32>::from(port(backend)?);
+    let mut held = Some(port.adopt(Pair::unix()?.ours)?);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut worker = port.worker(8);
+                let Pair { ours, theirs } = Pair::unix().expect("a pair");
+                theirs.send(b"x").expect("there is room");
+                let interest = Interest::IN.within(Duration::from_millis(1));
+                worker.arm(port.adopt(ours).expect("an open port"), interest);
+                while !over.load(Ordering::Relaxed) {
+                    let _ = port.send(1);
+                    let _ = port.send_after(Duration::from_millis(1), 2);
+                    port.send_to_all(3);
+                    worker.process(Some(Duration::ZERO)).expect("an open port");
+                    while let Some(event) = worker.take() {
+                        if let Event::Ready(connection, _) | Event::TimedOut(connection) = event {
+                            worker.arm(connection, interest);
+                        }
+                    }
+                }
+            });
+        }
+        let told = (0..100).try_for_each(|_| {
+            let pair = Pair::unix()?;
+            let child = Child::fork_for(5, || call_owning_port(&port, &mut held, pair))?;
+            match child.status() {
+                Some(0) => Ok(()),
+                status => Err(io::Error::other(format!("the child ends with {status:?}"))),
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        told
     })
 }
 

@@ -104,6 +104,7 @@ impl<T: Source, M> Port<T, M> {
     /// ```
     pub fn take(&self, id: Id) -> Option<Held<T>> {
         let home = &self.shared.home;
+        home.check().ok()?;
         let mut place = home.slots.get(id.0)?;
         let key = place.armed.as_deref().map(Node::key)?;
         // The slot is locked: nobody arms it again meanwhile.

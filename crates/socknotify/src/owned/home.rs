@@ -8,10 +8,10 @@ use super::Readiness;
 use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
 use super::roused::Roused;
-use crate::CompletionPort;
 use crate::lock::lock;
 use crate::slots::{Slots, Token};
-use crate::sys::RawSocket;
+use crate::sys::{Process, RawSocket};
+use crate::{CompletionPort, Error};
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -33,6 +33,7 @@ impl fmt::Display for Id {
 pub(super) struct Home<T> {
     pub(super) port: CompletionPort,
     pub(super) slots: Slots<Place<T>>,
+    process: Process,
     closed: AtomicBool,
     /// The number of connections, armed or held.
     connections: AtomicUsize,
@@ -147,6 +148,7 @@ impl<T> Home<T> {
         Home {
             port,
             slots: Slots::new(),
+            process: Process::this(),
             closed: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
@@ -161,8 +163,27 @@ impl<T> Home<T> {
         self.connections.load(Ordering::SeqCst)
     }
 
+    /// Whether this is the process of the port. In a forked child no lock may be taken: a thread that only the parent has
+    /// may hold it.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// An error if the port is closed, or belongs to another process.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if !self.is_here() {
+            return Err(Error::OtherProcess);
+        }
+        match self.closed.load(Ordering::SeqCst) {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the port is closed, for this process at least.
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        self.check().is_err()
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -199,6 +220,9 @@ impl<T> Home<T> {
     /// Count one connection less.
     pub(super) fn count_off(&self) {
         let before = self.connections.fetch_sub(1, Ordering::SeqCst);
+        if !self.is_here() {
+            return;
+        }
         if self.is_full.load(Ordering::SeqCst) && self.is_full.swap(false, Ordering::SeqCst) {
             let listeners = lock(&self.listeners).clone();
             for token in listeners {
@@ -213,6 +237,9 @@ impl<T> Home<T> {
     /// Put a connection into its slot, where its packet will find it. Returns it if the port is closed.
     #[inline]
     pub(super) fn put(&self, node: Box<Node<T>>) -> Result<(), Box<Node<T>>> {
+        if !self.is_here() {
+            return Err(node);
+        }
         let Some(mut place) = self.slots.get(node.token) else {
             return Err(node);
         };
@@ -258,6 +285,9 @@ impl<T> Home<T> {
     /// The same for all. Returns the number of connections.
     pub(super) fn interrupt_all(&self, reason: u32, is_meant: impl Fn(&Place<T>) -> bool) -> usize {
         let mut count = 0;
+        if !self.is_here() {
+            return count;
+        }
         for (token, place) in self.slots.iter_named() {
             if is_meant(&place) {
                 self.interrupt(self.slots.key(token), &place, reason, true);
@@ -269,6 +299,9 @@ impl<T> Home<T> {
 
     /// End the registration of a held connection, and its `Id`.
     pub(super) fn retire(&self, token: Token, socket: RawSocket, stays_open: bool) {
+        if !self.is_here() {
+            return;
+        }
         self.forget(token, socket, stays_open);
         self.count_off();
     }
@@ -310,6 +343,9 @@ impl<T> Home<T> {
 
     /// Close the port when the last connection has ended, and accept no more.
     pub(super) fn drain(&self) {
+        if !self.is_here() {
+            return;
+        }
         if !self.draining.swap(true, Ordering::SeqCst) {
             self.interrupt_all(DRAINING, |place| place.shared().is_none());
         }

@@ -65,6 +65,7 @@ impl<T: Source, M> Port<T, M> {
         listener.prepare()?;
         let socket = raw(&listener);
         let home = &self.shared.home;
+        home.check()?;
         if home.is_draining() {
             return Err(Error::Closed.into());
         }

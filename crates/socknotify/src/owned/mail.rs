@@ -103,16 +103,22 @@ impl<M> Mailboxes<M> {
     }
 
     /// A mailbox for a new worker.
-    pub(super) fn open(&self) -> Arc<Mailbox<M>> {
+    pub(super) fn open<T>(&self, home: &Home<T>) -> Arc<Mailbox<M>> {
+        let mailbox = |number| {
+            Arc::new(Mailbox {
+                id: WorkerId(number),
+                state: AtomicU8::new(AWAY),
+                messages: Mutex::default(),
+            })
+        };
+        if !home.is_here() {
+            // Nothing is sent to it.
+            return mailbox(0);
+        }
         let mut table = lock(&self.0);
         table.count += 1;
-        let id = WorkerId(table.count);
-        let mailbox = Arc::new(Mailbox {
-            id,
-            state: AtomicU8::new(AWAY),
-            messages: Mutex::default(),
-        });
-        table.open.insert(id, Arc::clone(&mailbox));
+        let mailbox = mailbox(table.count);
+        table.open.insert(mailbox.id, Arc::clone(&mailbox));
         mailbox
     }
 
@@ -124,6 +130,9 @@ impl<M> Mailboxes<M> {
 
     /// Send a message to one worker. Returns the message if there is no such worker, or the port is closed.
     pub(super) fn send<T>(&self, home: &Home<T>, worker: WorkerId, message: M) -> Result<(), M> {
+        if home.is_closed() {
+            return Err(message);
+        }
         let table = lock(&self.0);
         match table.open.get(&worker) {
             Some(mailbox) if !home.is_closed() => {
@@ -142,6 +151,9 @@ impl<M> Mailboxes<M> {
     where
         M: Clone,
     {
+        if home.is_closed() {
+            return 0;
+        }
         // Cloned without the lock: that may run any code.
         let count = lock(&self.0).open.len();
         let mut copies = vec![message; count];

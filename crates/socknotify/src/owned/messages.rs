@@ -41,6 +41,9 @@ impl<T, M> Port<T, M> {
     ///
     /// Returns the message if the port is closed.
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
+        if self.shared.home.is_closed() {
+            return Err(SendError(message));
+        }
         let mut messages = lock(&self.shared.messages);
         messages.push_back(message);
         // A thread that wakes for it finds the lock free.
@@ -207,7 +210,7 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
-        self.timers.cancel(&self.deadlines, timer)
+        !self.home.is_closed() && self.timers.cancel(&self.deadlines, timer)
     }
 
     /// TIMER was dequeued.

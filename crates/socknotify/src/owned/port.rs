@@ -165,6 +165,7 @@ impl<T: Source, M> Port<T, M> {
         trigger: SharedTrigger,
     ) -> io::Result<Id> {
         let home = &self.shared.home;
+        home.check()?;
         let descriptor = socket.socket();
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
         let place = Place::of_shared(enable.raw_socket(), Arc::clone(&socket));
@@ -191,6 +192,7 @@ impl<T: Source, M> Port<T, M> {
     /// before; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
+        home.check()?;
         let shared = home
             .slots
             .get(id.0)
@@ -425,6 +427,9 @@ impl<T, M> Shared<T, M> {
     {
         let socket = raw(&connection);
         let home = &self.home;
+        if let Err(error) = home.check() {
+            return Err(AdoptError::new(connection, error));
+        }
         // It is in its slot before the port can be closed, and so is found when it is.
         let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
@@ -466,6 +471,9 @@ impl<T, M> Shared<T, M> {
     }
 
     fn close(&self) -> Vec<T> {
+        if !self.home.is_here() {
+            return Vec::new();
+        }
         let armed = self.home.close();
         self.helpers.close();
         self.files.close();

@@ -53,6 +53,9 @@ impl<M> Timers<M> {
         time: Instant,
         action: Action<M>,
     ) -> Result<TimerId, Action<M>> {
+        if home.is_closed() {
+            return Err(action);
+        }
         let Some(token) = self.0.insert(None) else {
             return Err(action);
         };

@@ -111,7 +111,7 @@ impl<T: Source, M> Port<T, M> {
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
-            mailbox: shared.mailboxes.open(),
+            mailbox: shared.mailboxes.open(&shared.home),
             mail: VecDeque::new(),
             is_mail_due: false,
             is_last: false,
@@ -181,6 +181,9 @@ impl<T: Source, M> Worker<T, M> {
     /// - [`Error::Closed`]: the port is closed, and so are the connections that were handed back.
     /// - [`Error::OtherProcess`]: this is a forked child of the port's process.
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
+        if !self.shared.home.is_here() {
+            return Err(Error::OtherProcess);
+        }
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -472,6 +475,9 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// If work of [`Port::run`], or the clone of a message of [`Port::send_every`], has panicked: with that panic.
     pub fn take(&mut self) -> Option<Event<T, M>> {
+        if !self.shared.home.is_here() {
+            return None;
+        }
         if let Some(message) = self.mail.pop_front() {
             return Some(Event::Message(message));
         }
@@ -576,6 +582,9 @@ impl<T, M> Shared<T, M> {
 
 impl<T: Source, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
+        if !self.shared.home.is_here() {
+            return;
+        }
         let _ = self.submit();
         self.release();
         // Dropping this may panic, so it comes last.
