@@ -10,11 +10,11 @@
 //!   next events are sent in another packet. If the first is dequeued after all, together with the other one or for a
 //!   one-shot registration, it is dropped, and the other one gets its events.
 //!
-//! A call that enables or dequeues waits until the service thread has posted packets for all sockets that were ready when
-//! the call was made. So the next call that dequeues finds them.
+//! A call that enables or dequeues waits until the service thread has posted packets for all sockets that were ready
+//! when the call was made. So the next call that dequeues finds them.
 //!
-//! A persistent level-triggered registration is one-shot in the inner port, and armed again when its packet is gone. The
-//! thread that got the packet is about to handle it; if the level still holds a moment later, it is notified again.
+//! A persistent level-triggered registration is one-shot in the inner port, and armed again when its packet is gone.
+//! The thread that got the packet is about to handle it; if the level still holds a moment later, it is notified again.
 //!
 //! When the caller removes a registration, it is disabled in the inner port, and removed there when the caller has
 //! dequeued the last notification. Until then it identifies the socket.

@@ -6,9 +6,9 @@ use crate::sys;
 
 /// Why a call on a port failed.
 ///
-/// With [`TimedOut`](Self::TimedOut) the registrations of the call have been applied, and each holds
-/// its result. The same holds for [`Closed`](Self::Closed) if the port was closed while the call waited. With every other
-/// error nothing was applied.
+/// With [`TimedOut`](Self::TimedOut) the registrations of the call have been applied, and each holds its result. The
+/// same holds for [`Closed`](Self::Closed) if the port was closed while the call waited. With every other error nothing
+/// was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {

@@ -273,9 +273,9 @@ impl CompletionPort {
 
     /// Lends this thread's place to another thread while `work` runs.
     ///
-    /// For work that blocks: the Windows kernel sees a thread block, a library cannot. When `work` returns or panics, the
-    /// thread has a place again at once. So one thread more than the concurrency value may run for a short time, as on
-    /// Windows. On a thread without a place of this port, and inside another such scope, this only runs `work`.
+    /// For work that blocks: the Windows kernel sees a thread block, a library cannot. When `work` returns or panics,
+    /// the thread has a place again at once. So one thread more than the concurrency value may run for a short time, as
+    /// on Windows. On a thread without a place of this port, and inside another such scope, this only runs `work`.
     ///
     /// # Examples
     ///
@@ -297,8 +297,8 @@ impl CompletionPort {
     /// Extension: gives this thread's place back, if it holds one here.
     ///
     /// For a thread that is done with its packets and does not dequeue again soon. Without this call it keeps its place
-    /// until it dequeues from any port, or ends; with one place, no other thread gets packets meanwhile. On Windows' own
-    /// port this does nothing, because the kernel sees when a thread blocks.
+    /// until it dequeues from any port, or ends; with one place, no other thread gets packets meanwhile. On Windows'
+    /// own port this does nothing, because the kernel sees when a thread blocks.
     pub fn release(&self) {
         self.system.give_place_back();
     }

@@ -326,8 +326,8 @@ impl<'socket> Registration<'socket> {
     /// REMOVE: end the registration. One last notification with
     /// [`Events::REMOVE`] follows.
     ///
-    /// Keep the socket open until that notification was dequeued. If you close it earlier, the notification still comes, but
-    /// until then another thread may hold an earlier one.
+    /// Keep the socket open until that notification was dequeued. If you close it earlier, the notification still
+    /// comes, but until then another thread may hold an earlier one.
     #[doc(alias = "SOCK_NOTIFY_OP_REMOVE")]
     pub fn remove<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {
@@ -338,13 +338,13 @@ impl<'socket> Registration<'socket> {
 
     /// An entry for a descriptor number that need not be open.
     ///
-    /// For interfaces that take plain numbers, such as a C interface. If the number is no open socket, the entry fails with
-    /// [`RegistrationError::NotASocket`] or [`NotOpen`](RegistrationError::NotOpen).
+    /// For interfaces that take plain numbers, such as a C interface. If the number is no open socket, the entry fails
+    /// with [`RegistrationError::NotASocket`] or [`NotOpen`](RegistrationError::NotOpen).
     ///
     /// # Safety
     ///
-    /// The number must be a socket that the caller owns or borrows, or no open descriptor at all. Otherwise the call may
-    /// register a socket of other code, or end its registration, which Rust's rules of I/O safety forbid. Memory is
+    /// The number must be a socket that the caller owns or borrows, or no open descriptor at all. Otherwise the call
+    /// may register a socket of other code, or end its registration, which Rust's rules of I/O safety forbid. Memory is
     /// never affected.
     #[allow(
         unsafe_code,

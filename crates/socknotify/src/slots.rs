@@ -5,9 +5,9 @@
 //! A token or a [key](Slots::key) of a value that was removed finds nothing, whatever has the index now.
 //!
 //! A key is a token in one `usize`, for use as a completion key. With 64 bits it holds the whole token. With 32 bits it
-//! holds 20 bits of the index, so that there are about a million slots, and the lowest 12 bits of the generation: a stale
-//! key finds the value that comes 2048 values after its own under its index, or a multiple of that. A key outlives its
-//! value only until its packet is handled, and tokens are always compared as a whole.
+//! holds 20 bits of the index, so that there are about a million slots, and the lowest 12 bits of the generation: a
+//! stale key finds the value that comes 2048 values after its own under its index, or a multiple of that. A key
+//! outlives its value only until its packet is handled, and tokens are always compared as a whole.
 //!
 //! The generation in a key is mixed with a random number per table, so that keys that others have chosen, such as small
 //! numbers and addresses, find nothing either.

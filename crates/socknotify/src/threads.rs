@@ -15,8 +15,8 @@ pub enum WakePolicy {
     Eager,
     /// When the running threads do not dequeue within this time, or do not keep up.
     ///
-    /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do so.
-    /// A thread that dequeues and has no room for all packets wakes another at once. One waiting thread watches the
+    /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do
+    /// so. A thread that dequeues and has no room for all packets wakes another at once. One waiting thread watches the
     /// running ones: it wakes after each such time, and takes what is ready if no thread has dequeued meanwhile. So a
     /// socket waits up to twice this time, plus the timer's delay (on Linux 50 µs, unless the thread has another timer
     /// slack). While nothing is ready and no thread dequeues, the port behaves as with [`Eager`](Self::Eager).

@@ -110,7 +110,8 @@ pub(crate) fn stats(address: SocketAddr) -> io::Result<Value> {
     Ok(serde_json::from_str(&answer.body)?)
 }
 
-/// Waits until it tells that so many clients were shed for this reason. A thread tells what it has counted after its turn.
+/// Waits until it tells that so many clients were shed for this reason. A thread tells what it has counted after its
+/// turn.
 pub(crate) fn shed(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
     eventually(reason, || {
         let stats = stats(address)?;

@@ -201,8 +201,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
         self.arm(interest, is_new).map(|()| false)
     }
 
-    /// Edges that are armed will be armed with this interest next, which has another filter. An edge from here on is not
-    /// taken for what holds already when they are. True if the caller has to take all reports once more before.
+    /// Edges that are armed will be armed with this interest next, which has another filter. An edge from here on is
+    /// not taken for what holds already when they are. True if the caller has to take all reports once more before.
     fn carry_edges(&self, _interest: &Interest) -> bool {
         false
     }

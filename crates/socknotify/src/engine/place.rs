@@ -74,8 +74,9 @@ thread_local! {
     static PLACE: ThreadPlace = ThreadPlace::new();
 }
 
-/// Take the place away from this thread, in whichever port it holds one. True if it is in this port: then the caller has
-/// to give it back. A place in another port is given back here. Also returns since when the thread held it, if known.
+/// Take the place away from this thread, in whichever port it holds one. True if it is in this port: then the caller
+/// has to give it back. A place in another port is given back here. Also returns since when the thread held it, if
+/// known.
 #[inline]
 pub(super) fn vacate(port: u32) -> (bool, Option<Stay>) {
     let vacated = PLACE.try_with(|place| {

@@ -125,8 +125,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Turn reports into notifications. `began` is the port's generation when the thread began to wait. Returns whether a
-    /// report was of a connection that a thread holds.
+    /// Turn reports into notifications. `began` is the port's generation when the thread began to wait. Returns whether
+    /// a report was of a connection that a thread holds.
     pub(super) fn take_reports(
         &self,
         core: &mut Core<B>,

@@ -6,8 +6,8 @@ use std::ops::{Deref, DerefMut};
 
 /// Memory that moves into an operation, and out again with its result.
 ///
-/// Usually a `Vec<u8>`, which costs no further allocation. For memory of another owner, such as a pool or a mapping, use
-/// [`from_owner`](Self::from_owner).
+/// Usually a `Vec<u8>`, which costs no further allocation. For memory of another owner, such as a pool or a mapping,
+/// use [`from_owner`](Self::from_owner).
 ///
 /// # Examples
 ///

@@ -162,8 +162,8 @@ impl<O: Work, N: Default> Flights<O, N> {
         self.helpers.perform(perform()?, key).then_some(false)
     }
 
-    /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself, and
-    /// it is to be [restarted](Self::restart).
+    /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself,
+    /// and it is to be [restarted](Self::restart).
     pub(super) fn settle(&self, key: usize, settled: Settled) -> Option<bool> {
         let mut flight = self.slots.get_by_key(key)?;
         let Stage::Direct(cancelled) = flight.stage else {
@@ -196,8 +196,8 @@ impl<O: Work, N: Default> Flights<O, N> {
         })
     }
 
-    /// Cancel an operation. Returns whether it is over; `None` if there is no such operation, or it was over before. One
-    /// that the system performs is cancelled by the next flush.
+    /// Cancel an operation. Returns whether it is over; `None` if there is no such operation, or it was over before.
+    /// One that the system performs is cancelled by the next flush.
     pub(super) fn cancel(&self, token: Token, reason: Reason) -> Option<bool> {
         if !self.is_here() {
             return None;

@@ -1,7 +1,7 @@
 //! Windows: overlapped operations, on the port itself.
 //!
-//! A file that was opened for overlapped operations (`FILE_FLAG_OVERLAPPED`) is associated with the port when it is adopted.
-//! Other files, and `sync` operations, have no overlapped operations: helper threads perform them.
+//! A file that was opened for overlapped operations (`FILE_FLAG_OVERLAPPED`) is associated with the port when it is
+//! adopted. Other files, and `sync` operations, have no overlapped operations: helper threads perform them.
 
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 
@@ -105,8 +105,8 @@ impl Direct {
         // It is in the table before its packet can come.
         flights.keys.insert(overlapped.addr(), key);
         flights.pending.insert(key, Flight { handle, overlapped });
-        // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not use
-        // it any more. The handle is the file's, and open.
+        // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not
+        // use it any more. The handle is the file's, and open.
         let begun = unsafe {
             match kind {
                 Kind::Read => ReadFile(handle, memory, length, null_mut(), overlapped),

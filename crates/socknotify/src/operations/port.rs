@@ -98,8 +98,8 @@ impl CompletionPort {
         unsafe { self.begin(Kind::Write, &file, memory, completion_key, overlapped) }
     }
 
-    /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or with
-    /// its result. Returns false if it is not in progress on this port.
+    /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or
+    /// with its result. Returns false if it is not in progress on this port.
     ///
     /// # Safety
     ///

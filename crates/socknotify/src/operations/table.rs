@@ -73,8 +73,8 @@ impl<D: Send + 'static> Operations<D> {
         Ok(PortFile::new(file, association))
     }
 
-    /// Begin an operation. Returns it if the port is closed or belongs to another process, or if neither the system nor a
-    /// helper thread takes it.
+    /// Begin an operation. Returns it if the port is closed or belongs to another process, or if neither the system nor
+    /// a helper thread takes it.
     pub(crate) fn begin(
         self: &Arc<Self>,
         operation: FileOperation,

@@ -1,10 +1,10 @@
 //! Linux: operations in an `io_uring` ring.
 //!
-//! Each port has one ring, which the port's set watches. Any thread submits, and any thread that waits in the port takes
-//! completions. If the data are in the page cache, an operation completes while it is submitted.
+//! Each port has one ring, which the port's set watches. Any thread submits, and any thread that waits in the port
+//! takes completions. If the data are in the page cache, an operation completes while it is submitted.
 //!
-//! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations are
-//! submitted again.
+//! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations
+//! are submitted again.
 
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 

@@ -57,8 +57,8 @@ impl<T: Source, M> Port<T, M> {
     /// Begins to connect to an address, and returns at once. `make` makes a `T` of the socket.
     ///
     /// The outcome is an event: [`Event::Connected`], or [`Event::Unconnected`] with the error, which is
-    /// [`io::ErrorKind::TimedOut`] if there was no answer in time. Until then it can be [cancelled](Self::cancel), as any
-    /// connection.
+    /// [`io::ErrorKind::TimedOut`] if there was no answer in time. Until then it can be [cancelled](Self::cancel), as
+    /// any connection.
     ///
     /// # Errors
     ///

@@ -79,8 +79,8 @@ impl<T, M> Port<T, M> {
 impl<T: Source, M> Port<T, M> {
     /// Takes an armed connection out of the port. No event comes for it.
     ///
-    /// Returns `None` if there is no such connection, if a thread holds it, if it is ready, or if its worker has not called
-    /// [`process`](super::Worker::process) since it was handed back.
+    /// Returns `None` if there is no such connection, if a thread holds it, if it is ready, or if its worker has not
+    /// called [`process`](super::Worker::process) since it was handed back.
     ///
     /// # Examples
     ///

@@ -16,8 +16,8 @@ impl<T, M> Port<T, M> {
     /// A pipe, socket or terminal is refused and closed, because an operation on it might never end. Adopt these as
     /// connections.
     ///
-    /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is closed;
-    /// helper threads perform operations on other files.
+    /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is
+    /// closed; helper threads perform operations on other files.
     ///
     /// # Examples
     ///

@@ -271,7 +271,8 @@ impl<T> Home<T> {
         !self.is_closed() && self.interrupt_named(id.0, CANCELLED)
     }
 
-    /// End the wait of the connection or listener with this `Id` for this reason, or the next one. Not for shared sockets.
+    /// End the wait of the connection or listener with this `Id` for this reason, or the next one. Not for shared
+    /// sockets.
     pub(super) fn interrupt_named(&self, token: Token, reason: u32) -> bool {
         match self.slots.get(token) {
             Some(place) if place.shared().is_none() => {

@@ -155,8 +155,8 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process), which
-    /// begins any number of them in one system call.
+    /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process),
+    /// which begins any number of them in one system call.
     ///
     /// # Errors
     ///

@@ -90,8 +90,8 @@ impl Owner {
     ///
     /// An owner of another socket that had the same number lost it when that socket was closed.
     ///
-    /// `identify` returns the socket's identity. No other claim may come in between. Otherwise a claim for a socket that
-    /// was closed meanwhile could take the number from the next one.
+    /// `identify` returns the socket's identity. No other claim may come in between. Otherwise a claim for a socket
+    /// that was closed meanwhile could take the number from the next one.
     pub(crate) fn claim(
         &self,
         socket: u32,

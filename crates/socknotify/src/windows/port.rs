@@ -118,8 +118,8 @@ impl KernelPort {
     }
 }
 
-/// Whether this is Wine. There a port wakes the thread that has waited longest; Windows wakes the one that began to wait
-/// last.
+/// Whether this is Wine. There a port wakes the thread that has waited longest; Windows wakes the one that began to
+/// wait last.
 pub(crate) fn is_wine() -> bool {
     static IS_WINE: OnceLock<bool> = OnceLock::new();
     // SAFETY: the names are strings that end; the library is never unloaded.

@@ -84,8 +84,8 @@ impl SystemPort {
         either!(self, port => port.halt(socket, key))
     }
 
-    /// Lend this thread's place until the returned value is dropped. The kernel's own port needs no call: it sees when a
-    /// thread blocks.
+    /// Lend this thread's place until the returned value is dropped. The kernel's own port needs no call: it sees when
+    /// a thread blocks.
     pub(crate) fn lend_place(&self) -> impl Sized + '_ {
         match self {
             SystemPort::Engine(engine) => Some(engine.lend_place()),

@@ -215,8 +215,8 @@ impl Device {
         }
     }
 
-    /// Poll sockets without waiting. Keeps those that are ready, with their conditions, in their order; returns how many
-    /// these are.
+    /// Poll sockets without waiting. Keeps those that are ready, with their conditions, in their order; returns how
+    /// many these are.
     pub(super) fn poll_now(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
         calls::note();
         if sockets.iter().any(|socket| is_unfinished(socket.handle)) {

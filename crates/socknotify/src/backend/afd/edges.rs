@@ -51,8 +51,8 @@ pub(super) struct Edges {
 unsafe impl Send for Edges {}
 
 impl Edges {
-    /// Begin to record the edges of a socket. If there may be one, a packet is queued on the port, with this key, and the
-    /// socket's number in place of a pointer.
+    /// Begin to record the edges of a socket. If there may be one, a packet is queued on the port, with this key, and
+    /// the socket's number in place of a pointer.
     pub(super) fn new(port: &KernelPort, key: usize, number: u32) -> io::Result<Self> {
         // It stays signalled until the edges are taken.
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
@@ -113,8 +113,8 @@ impl Edges {
         self.event.as_raw_handle().addr() as isize
     }
 
-    /// `WSAEnumNetworkEvents` — The conditions that have begun to hold since the last call; in the first call, those that
-    /// held at the beginning.
+    /// `WSAEnumNetworkEvents` — The conditions that have begun to hold since the last call; in the first call, those
+    /// that held at the beginning.
     pub(super) fn take(&mut self) -> Events {
         let mut found = WSANETWORKEVENTS::default();
         // SAFETY: the structure is there for the call; the event is this socket's.

@@ -31,8 +31,8 @@ pub(super) struct State {
     pub(super) found: Vec<Report>,
     /// Polls that have completed immediately.
     pub(super) over: Vec<*mut Poll>,
-    /// Level-triggered sockets whose notification was delivered, to poll again when a thread waits. What an earlier poll
-    /// finds may not hold any more when it is dequeued.
+    /// Level-triggered sockets whose notification was delivered, to poll again when a thread waits. What an earlier
+    /// poll finds may not hold any more when it is dequeued.
     pub(super) due: VecDeque<u32>,
     /// The sockets whose edges are recorded, and the events that are signalled if there are some.
     pub(super) edges: Vec<u32>,
@@ -162,8 +162,8 @@ impl State {
 
     /// Let the edges of a socket begin now, or carry them from `before` if they were armed already.
     ///
-    /// When the selection begins, the driver records what holds already as if it had just begun to hold. This is dropped
-    /// here, except for conditions that were wanted before: these have begun to hold since.
+    /// When the selection begins, the driver records what holds already as if it had just begun to hold. This is
+    /// dropped here, except for conditions that were wanted before: these have begun to hold since.
     fn begin_edges(&mut self, afd: &Afd, number: u32, before: Option<Interest>) -> io::Result<()> {
         let Some(record) = self.records.get_mut(&number) else {
             return Ok(());

@@ -112,8 +112,8 @@ impl InitialEdges {
 
     /// Add a socket that the port's set has to the second set.
     ///
-    /// The order matters. The kernel passes an edge to the sets that watch the socket, the latest first. So a thread that
-    /// gets the edge from the port's set finds it in the second one too.
+    /// The order matters. The kernel passes an edge to the sets that watch the socket, the latest first. So a thread
+    /// that gets the edge from the port's set finds it in the second one too.
     fn add(&self, interest: &Interest) -> Result<(), Errno> {
         let flags = conditions::flags(interest.filter(), Mode::Edge);
         let data = Data::of(interest);

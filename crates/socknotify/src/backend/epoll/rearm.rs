@@ -7,8 +7,8 @@ use crate::engine::{Followed, Interest, Outcome, Readiness, Rearm, Wanted};
 
 /// Whether to `poll` one-shot registrations before they are armed.
 ///
-/// If they are ready already, one `poll` finds that for all, and they need not be armed. If data come later, for instance
-/// from clients that wait for their answers, the `poll` is wasted. So the results of recent polls decide.
+/// If they are ready already, one `poll` finds that for all, and they need not be armed. If data come later, for
+/// instance from clients that wait for their answers, the `poll` is wasted. So the results of recent polls decide.
 #[derive(Debug)]
 pub(super) struct PollPolicy {
     /// While it is not 0, a batch is polled.
@@ -27,8 +27,8 @@ impl Default for PollPolicy {
 }
 
 impl PollPolicy {
-    /// The minimum number of sockets, if their numbers could stand for others: then each one that is ready takes another
-    /// call to check.
+    /// The minimum number of sockets, if their numbers could stand for others: then each one that is ready takes
+    /// another call to check.
     const AT_LEAST: usize = 4;
     /// After a poll that found many ready.
     const FULL: u32 = 8;
