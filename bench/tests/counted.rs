@@ -42,13 +42,13 @@ const BOUNDS: [Bounds; 3] = [
             // A `poll` of all, and for each that is ready an `EPOLL_CTL_ADD` that proves its identity.
             system_calls_of_64: limit(68.0),
             instructions_of_64: bound(500.0, 250.0),
-            instructions_of_1: bound(1800.0, 700.0),
+            instructions_of_1: bound(1650.0, 700.0),
         },
         armed_written: Costs {
             // An `EPOLL_CTL_MOD` for each, and an `EPOLL_CTL_ADD` that proves its identity.
             system_calls_of_64: limit(133.0),
             instructions_of_64: bound(700.0, 250.0),
-            instructions_of_1: limit(2280.0),
+            instructions_of_1: limit(2080.0),
         },
     },
     Bounds {
@@ -56,13 +56,13 @@ const BOUNDS: [Bounds; 3] = [
         written_armed: Costs {
             // One readiness check; every fourth time an `epoll_wait` besides.
             system_calls_of_64: bound(1.3, 2.0),
-            instructions_of_64: bound(740.0, 400.0),
-            instructions_of_1: bound(1980.0, 900.0),
+            instructions_of_64: bound(750.0, 400.0),
+            instructions_of_1: bound(1920.0, 900.0),
         },
         armed_written: Costs {
             system_calls_of_64: limit(3.1),
             instructions_of_64: bound(810.0, 400.0),
-            instructions_of_1: limit(3250.0),
+            instructions_of_1: limit(3030.0),
         },
     },
     Bounds {
@@ -71,13 +71,13 @@ const BOUNDS: [Bounds; 3] = [
             // An `epoll_wait`, and nothing else.
             system_calls_of_64: bound(1.0, 1.0),
             instructions_of_64: bound(730.0, 400.0),
-            instructions_of_1: bound(2000.0, 900.0),
+            instructions_of_1: bound(1900.0, 900.0),
         },
         armed_written: Costs {
             // The call that arms ends in an `epoll_wait`, too.
             system_calls_of_64: bound(2.0, 2.0),
             instructions_of_64: bound(740.0, 400.0),
-            instructions_of_1: limit(3080.0),
+            instructions_of_1: limit(2860.0),
         },
     },
 ];

@@ -64,6 +64,7 @@ pub(crate) struct SharedPages<T> {
 }
 
 /// The page of an index, and its place there.
+#[inline]
 fn position(index: u32) -> (usize, usize) {
     // The pages begin at 0, 64, 64 + 128, …
     let position = index as usize + FIRST;

@@ -31,6 +31,7 @@ impl Process {
         Process(FORKS.load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(crate) fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
