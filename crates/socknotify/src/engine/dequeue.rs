@@ -214,7 +214,7 @@ impl<B: Backend> Engine<B> {
         let Call {
             scratch, arrival, ..
         } = call;
-        core.scheduler.begin_polling(*arrival);
+        core.scheduler.begin_polling(*arrival, !call.has_checked);
         let began = core.generation;
         let may_skip = core.unasked < UNASKED;
         drop(core);

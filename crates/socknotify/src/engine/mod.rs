@@ -125,7 +125,7 @@ impl<B: Backend> Core<B> {
         if self.closed {
             return Wake::Nobody;
         }
-        if self.exposed && self.queue.len() > 0 && self.scheduler.waiting() == 0 {
+        if self.exposed && self.queue.len() > 0 && !self.scheduler.is_anyone_here() {
             return self.scheduler.wake_polling();
         }
         self.scheduler.release(self.queue.len())

@@ -58,6 +58,8 @@ struct Polling {
     arrival: Arrival,
     /// It began to poll after newer ones, and so is woken before them.
     is_ahead: bool,
+    /// It sleeps until something comes. Otherwise it only takes what is there.
+    sleeps: bool,
 }
 
 /// How a thread waits if it finds no packet.
@@ -138,8 +140,15 @@ impl Scheduler {
         self.running
     }
 
+    /// How many threads sleep, or have been woken and do not run yet.
     pub(super) fn waiting(&self) -> usize {
-        self.polling.len() + self.released.len() + self.parked.len()
+        let sleeping = self.polling.iter().filter(|thread| thread.sleeps);
+        sleeping.count() + self.released.len() + self.parked.len()
+    }
+
+    /// Whether a thread is in a call that dequeues.
+    pub(super) fn is_anyone_here(&self) -> bool {
+        !(self.polling.is_empty() && self.released.is_empty() && self.parked.is_empty())
     }
 
     /// Whether a thread may run with packets in hand.
@@ -229,12 +238,17 @@ impl Scheduler {
         self.newest_polling() > Some(arrival)
     }
 
-    pub(super) fn begin_polling(&mut self, arrival: Arrival) {
+    pub(super) fn begin_polling(&mut self, arrival: Arrival, sleeps: bool) {
         let index = self
             .polling
             .partition_point(|other| other.arrival < arrival);
         let is_ahead = index < self.polling.len();
-        self.polling.insert(index, Polling { arrival, is_ahead });
+        let thread = Polling {
+            arrival,
+            is_ahead,
+            sleeps,
+        };
+        self.polling.insert(index, thread);
     }
 
     /// A thread has returned from polling; `woken` if because of the wake-up. Returns whether it was woken before newer
@@ -388,10 +402,10 @@ mod tests {
     fn a_packet_is_handed_on_to_the_newest_thread_of_all() {
         let mut scheduler = Scheduler::new(2, usize::MAX, WakePolicy::Eager);
         let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
-        scheduler.begin_polling(newest);
+        scheduler.begin_polling(newest, true);
         let _parker = scheduler.park(parked);
         // It is the last to begin, so it is woken first.
-        scheduler.begin_polling(oldest);
+        scheduler.begin_polling(oldest, true);
         let was_ahead = scheduler.end_polling(oldest, false);
         assert!(was_ahead);
         let precedence = scheduler.precedence(oldest, was_ahead, 1);
