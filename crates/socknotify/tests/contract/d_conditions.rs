@@ -11,9 +11,10 @@ use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registrati
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, ERRORS_END, GLANCE, Kind, PATIENCE, PollFlags, PortExt, asleep, begin_connect,
-    drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed,
-    forget_address, is_ready, port, refusing, reset, this_thread, wait_for_waiting, wait_readiness,
+    CloseAtEnd, ERRORS_END, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, asleep,
+    begin_connect, drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet,
+    expect_removed, forget_address, is_ready, port, refusing, reset, this_thread, wait_for_waiting,
+    wait_readiness,
 };
 
 const KEY: usize = 41;
@@ -260,46 +261,47 @@ fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend]
-fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+/// Each kind of stream with each trigger, enabled for IN and HANGUP; it is removed after the test.
+fn with_streams(port: &CompletionPort, test: impl Fn(&Pair) -> io::Result<()>) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
             let filter = EventFilter::IN | EventFilter::HANGUP;
             port.enable(&pair.ours, KEY, filter, trigger)?;
-            pair.theirs.shutdown(Shutdown::Write)?;
-            expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
-            // The other half lives.
-            (&pair.ours).write_all(b"more")?;
-            pair.make_room(4)?;
+            test(&pair)?;
             port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(&port).len() <= 2);
+            assert!(drain_port(port).len() <= 2);
         }
     }
     Ok(())
 }
 
 #[for_every_backend]
+fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    with_streams(&port, |pair| {
+        pair.theirs.shutdown(Shutdown::Write)?;
+        expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
+        // The other half lives.
+        (&pair.ours).write_all(b"more")?;
+        pair.make_room(4)?;
+        Ok(())
+    })
+}
+
+#[for_every_backend]
 fn d3_an_own_shutdown_for_sending_is_no_hangup(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
-    for kind in Kind::streams() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.enable(&pair.ours, KEY, filter, trigger)?;
-            pair.ours.shutdown(Shutdown::Write)?;
-            // By receiving: Wine's `WSAPoll` does not report this end.
-            assert_eq!((&pair.theirs).read(&mut [0])?, 0);
-            expect_nothing(&port);
-            // Receiving goes on.
-            (&pair.theirs).write_all(b"more")?;
-            expect(&port, &[(KEY, Events::IN)]);
-            port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(&port).len() <= 2);
-        }
-    }
-    Ok(())
+    with_streams(&port, |pair| {
+        pair.ours.shutdown(Shutdown::Write)?;
+        // By receiving: Wine's `WSAPoll` does not report this end.
+        assert_eq!((&pair.theirs).read(&mut [0])?, 0);
+        expect_nothing(&port);
+        // Receiving goes on.
+        (&pair.theirs).write_all(b"more")?;
+        expect(&port, &[(KEY, Events::IN)]);
+        Ok(())
+    })
 }
 
 #[for_every_backend]
