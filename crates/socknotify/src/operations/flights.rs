@@ -85,6 +85,19 @@ impl<O, N: Default> Default for Flight<O, N> {
     }
 }
 
+impl<O, N> Flights<O, N> {
+    /// Whether this is the process of the port.
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// The system, if it was opened.
+    #[inline]
+    pub(super) fn opened(&self) -> Option<&Direct> {
+        self.direct.get()?.as_deref()
+    }
+}
+
 impl<O: Work, N: Default> Flights<O, N> {
     pub(super) fn new(port: SystemPort, helpers: Helpers) -> Self {
         Flights {
@@ -96,11 +109,6 @@ impl<O: Work, N: Default> Flights<O, N> {
             closed: RwLock::new(false),
             gate: Gate::default(),
         }
-    }
-
-    /// Whether this is the process of the port.
-    pub(super) fn is_here(&self) -> bool {
-        self.process.is_this()
     }
 
     /// Keep it open for as long as an operation begins.
@@ -118,12 +126,6 @@ impl<O: Work, N: Default> Flights<O, N> {
     /// The system, if it performs operations by itself. It is opened now.
     pub(super) fn direct(&self, open: impl FnOnce() -> io::Result<Arc<Direct>>) -> Option<&Direct> {
         self.direct.get_or_init(|| open().ok()).as_deref()
-    }
-
-    /// The system, if it was opened.
-    #[inline]
-    pub(super) fn opened(&self) -> Option<&Direct> {
-        self.direct.get()?.as_deref()
     }
 
     /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over; `None` if
@@ -269,7 +271,7 @@ impl<O: Work, N: Default> Flights<O, N> {
 impl<O, N> Drop for Flights<O, N> {
     fn drop(&mut self) {
         // If a panic has kept the owner from closing, the system may still use the memory in the slots.
-        if let (true, Some(Some(direct))) = (self.process.is_this(), self.direct.get()) {
+        if let (true, Some(direct)) = (self.is_here(), self.opened()) {
             direct.close();
         }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::home::Home;
 use super::packet::MAIL;
@@ -128,22 +128,26 @@ impl<M> Mailboxes<M> {
         all.iter().map(|mailbox| mailbox.fetch(roused)).collect()
     }
 
+    /// The open mailboxes, unless the port is closed or belongs to another process.
+    fn table<T>(&self, home: &Home<T>) -> Option<MutexGuard<'_, Table<M>>> {
+        // Asked first: in a forked child the lock may be held for ever.
+        let table = home.is_here().then(|| lock(&self.0))?;
+        (!home.is_closed()).then_some(table)
+    }
+
     /// Send a message to one worker. Returns the message if there is no such worker, or the port is closed.
     pub(super) fn send<T>(&self, home: &Home<T>, worker: WorkerId, message: M) -> Result<(), M> {
-        if home.is_closed() {
+        let Some(table) = self.table(home) else {
             return Err(message);
+        };
+        let Some(mailbox) = table.open.get(&worker) else {
+            return Err(message);
+        };
+        if mailbox.put(message, &home.roused) {
+            drop(table);
+            let _ = home.port.post(packet(home));
         }
-        let table = lock(&self.0);
-        match table.open.get(&worker) {
-            Some(mailbox) if !home.is_closed() => {
-                if mailbox.put(message, &home.roused) {
-                    drop(table);
-                    let _ = home.port.post(packet(home));
-                }
-                Ok(())
-            }
-            _ => Err(message),
-        }
+        Ok(())
     }
 
     /// Send a message to each worker. Returns how many these are.
@@ -151,16 +155,14 @@ impl<M> Mailboxes<M> {
     where
         M: Clone,
     {
-        if home.is_closed() {
+        let Some(count) = self.table(home).map(|table| table.open.len()) else {
             return 0;
-        }
+        };
         // Cloned without the lock: that may run any code.
-        let count = lock(&self.0).open.len();
         let mut copies = vec![message; count];
-        let table = lock(&self.0);
-        if home.is_closed() {
+        let Some(table) = self.table(home) else {
             return 0;
-        }
+        };
         let mut is_any_roused = false;
         let mut sent = 0;
         for mailbox in table.open.values() {
