@@ -24,6 +24,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::connections::{Arming, Connections, Key, Verdict};
 use self::function::Function;
+use crate::lock::lock;
 use crate::sys::RawSocket;
 use crate::windows::alarm::Alarm;
 use crate::windows::codes;
@@ -102,9 +103,7 @@ impl Native {
     }
 
     fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     pub(crate) fn process(
@@ -374,7 +373,7 @@ impl Native {
     /// earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let open = self.enter()?;
-        let mut alarm = open.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut alarm = lock(&open.alarm);
         let alarm = match &*alarm {
             Some(alarm) => alarm,
             None => {

@@ -8,7 +8,7 @@ use super::Readiness;
 use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
 use super::roused::Roused;
-use crate::lock::lock;
+use crate::lock::{self, lock};
 use crate::slots::{Slots, Token};
 use crate::sys::{Process, RawSocket};
 use crate::{CompletionPort, Error};
@@ -376,7 +376,7 @@ impl<T> Home<T> {
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     pub(super) fn close(&self) -> Vec<Box<Node<T>>> {
         self.end();
-        std::mem::take(&mut *lock(&self.left))
+        lock::take(&self.left)
     }
 
     /// Disarm a connection that is armed, and has nothing to report. The slot is locked.

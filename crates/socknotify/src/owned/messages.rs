@@ -9,7 +9,7 @@ use super::mail::WorkerId;
 use super::packet::MESSAGE;
 use super::port::{Port, Shared};
 use super::timers::{Action, TimerId};
-use crate::lock::lock;
+use crate::lock::{self, lock};
 use crate::operations::Reason;
 use crate::{Entry, Error};
 
@@ -196,9 +196,7 @@ impl<T, M> Shared<T, M> {
 
     /// No thread can take them.
     pub(super) fn drop_messages(&self) {
-        let messages = std::mem::take(&mut *lock(&self.messages));
-        // Without the lock: that may run any code.
-        drop(messages);
+        drop(lock::take(&self.messages));
     }
 
     pub(super) fn message_packet(&self) -> Entry {

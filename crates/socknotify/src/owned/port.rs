@@ -14,7 +14,7 @@ use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, FileDriver, Held, Id, Interest, Readiness, TimerId};
-use crate::lock::lock;
+use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
 use crate::{
@@ -464,7 +464,7 @@ impl<T, M> Shared<T, M> {
 
     /// No thread can take them.
     fn drop_refused(&self) {
-        let refused = std::mem::take(&mut *lock(&self.refused));
+        let refused = lock::take(&self.refused);
         refused
             .into_iter()
             .for_each(|(node, _)| drop(Held::from_node(node)));
@@ -477,7 +477,7 @@ impl<T, M> Shared<T, M> {
         let armed = self.home.close();
         self.helpers.close();
         self.files.close();
-        let messages = std::mem::take(&mut *lock(&self.messages));
+        let messages = lock::take(&self.messages);
         let mail = self.mailboxes.clear(&self.home.roused);
         self.timers.clear();
         self.drop_refused();

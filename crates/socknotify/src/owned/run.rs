@@ -7,7 +7,7 @@ use super::packet::PANICKED;
 use super::port::{Panic, Shared};
 use super::{Port, SendError};
 use crate::Entry;
-use crate::lock::lock;
+use crate::lock::{self, lock};
 
 impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
     /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's
@@ -85,8 +85,7 @@ impl<T, M> Shared<T, M> {
                 lock(&self.panics).push_back(panic);
                 let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
                 if self.home.port.post(packet).is_err() {
-                    let panics = std::mem::take(&mut *lock(&self.panics));
-                    drop(panics);
+                    drop(lock::take(&self.panics));
                 }
             }
         }

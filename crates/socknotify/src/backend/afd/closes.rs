@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -92,7 +92,7 @@ fn begin(devices: &mut Devices, port: &KernelPort, number: u32) -> io::Result<*m
 }
 
 fn lock() -> MutexGuard<'static, Option<Closes>> {
-    CLOSES.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::lock::lock(&CLOSES)
 }
 
 /// A value that distinguishes the socket with this number from all others that ever had it.

@@ -22,7 +22,7 @@ mod state;
 mod winsock;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
@@ -37,6 +37,7 @@ use crate::engine::{
     ArmError, Backend, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm, Report, Reports,
     Validity, Wait, Wanted,
 };
+use crate::lock::lock;
 use crate::windows::alarm::Alarm;
 use crate::windows::codes;
 use crate::windows::port::{self, KernelPort};
@@ -82,7 +83,7 @@ impl Afd {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// `CreateIoCompletionPort` — Have operations on this handle complete on the port.

@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::sys::{self, Data, Errno, Event};
 use super::{arm_error, conditions};
 use crate::engine::{ArmError, Interest, Mode, Readiness, Report, Reports};
+use crate::lock::lock;
 
 /// The interests whose first report is still to come.
 pub(super) struct InitialEdges {
@@ -52,7 +53,7 @@ impl InitialEdges {
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.entries)
     }
 
     /// Arm an edge-triggered interest by `control`.

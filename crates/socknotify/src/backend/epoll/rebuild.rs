@@ -5,13 +5,14 @@
 //! set is rebuilt under the same number, and the threads that wait in the old one move to the new one.
 
 use std::os::fd::OwnedFd;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Data, Epoll, Errno, Memory, sys};
 use crate::Events;
 use crate::engine::{Interest, Mode, Report, Reports, Validity, Wait, Wanted};
+use crate::lock::lock;
 
 /// Counts stale reports.
 ///
@@ -75,7 +76,7 @@ const MORE: usize = 4096;
 
 impl Epoll {
     pub(super) fn spare(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.spare)
     }
 
     /// Have the exposed set show this one. Call it with the lock on the spare set held.
@@ -124,7 +125,7 @@ impl Epoll {
     }
 
     fn stale(&self) -> MutexGuard<'_, Stale> {
-        self.stale.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.stale)
     }
 
     fn rebuild_as(

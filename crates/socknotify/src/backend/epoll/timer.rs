@@ -1,10 +1,11 @@
 //! One timer for the two things that a port waits for by the clock.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::sys::{self, Errno};
+use crate::lock::lock;
 
 /// How often to poll what the kernel does not report.
 const TICK: Duration = Duration::from_millis(10);
@@ -30,7 +31,7 @@ impl Timer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Setting> {
-        self.setting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.setting)
     }
 
     /// Set the alarm. The latest time counts; one too far away to be represented does not come.

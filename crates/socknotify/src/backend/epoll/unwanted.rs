@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Data, Epoll, Timer, conditions, sys};
 use crate::engine::{ArmError, Followed, Interest, Mode, Report, Reports, Validity, Wanted};
+use crate::lock::lock;
 
 impl Epoll {
     /// A report showed nothing wanted: hang-ups cannot be masked out. It would be repeated, or be the last one. So from
@@ -81,7 +82,7 @@ impl Silent {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sockets)
     }
 
     /// A socket that is not connected was reported.

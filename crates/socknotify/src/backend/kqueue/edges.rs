@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::conditions;
@@ -18,6 +18,7 @@ use super::identity::{self, Kind};
 use super::sys::{Errno, Event, Filter, Queue, Token, flags};
 use crate::EventFilter;
 use crate::engine::{Interest, Report, Validity, is_newer};
+use crate::lock::lock;
 
 /// Registrations that are watched for changes.
 pub(super) struct Edges {
@@ -72,7 +73,7 @@ impl Edges {
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.entries)
     }
 
     fn is_empty(&self) -> bool {

@@ -3,12 +3,13 @@
 //! Sockets that neither listen nor are connected are checked from time to time. When one listens, its filters are
 //! deleted and added again.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::identity::{self, Kind};
 use super::sys::{self, Errno};
 use super::{Kqueue, conditions, systems};
 use crate::engine::{ArmError, Interest, Mode, Wanted};
+use crate::lock::lock;
 
 /// Sockets that may begin to listen.
 #[derive(Default)]
@@ -18,7 +19,7 @@ pub(super) struct Unconnected {
 
 impl Unconnected {
     fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sockets)
     }
 }
 

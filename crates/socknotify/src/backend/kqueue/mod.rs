@@ -31,7 +31,7 @@ mod timer;
 mod waker;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use self::edges::Edges;
@@ -44,6 +44,7 @@ use crate::engine::{
     ArmError, Backend, DESCRIPTOR, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm,
     Report, Reports, Validity, Wait, Wanted,
 };
+use crate::lock::lock;
 use crate::sys::calls::{call_error, refusal};
 use crate::{Error, RegistrationError};
 
@@ -110,7 +111,7 @@ impl Kqueue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     fn change(&self, changes: &[Event]) -> Result<(), ArmError> {

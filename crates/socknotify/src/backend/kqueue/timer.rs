@@ -1,9 +1,10 @@
 //! The two timers of a port: `EVFILT_TIMER`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::sys::{Errno, Event, Filter, Queue, Token, flags};
+use crate::lock::lock;
 
 const ALARM: u32 = 1;
 const TICK: u32 = 2;
@@ -29,7 +30,7 @@ pub(super) struct Timer {
 
 impl Timer {
     fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.alarm.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.alarm)
     }
 
     /// Set the alarm. The latest call replaces earlier ones; a time too far away to be represented never comes.

@@ -6,8 +6,8 @@
 //! `eventfd` in it is readable while filters are queued, and a `timerfd` has the next time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::knote::{self, Knote};
@@ -15,6 +15,7 @@ use super::{
     EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE, EV_ERROR, EV_ONESHOT,
     EV_RECEIPT, EVFILT_READ, EVFILT_TIMER, EVFILT_USER, EVFILT_WRITE, kevent, note_descriptor,
 };
+use crate::lock::lock;
 
 type Key = (usize, i16);
 
@@ -76,7 +77,7 @@ pub(super) fn forget_silent() {
 fn collect_silent() {
     let queues: Vec<_> = super::queues().values().cloned().collect();
     for queue in queues {
-        let mut state = queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&queue.state);
         if !state.silent.is_empty() {
             queue.collect(&mut state);
             queue.settle(&state);
@@ -209,7 +210,7 @@ impl Queue {
         room: usize,
         end: Option<Instant>,
     ) -> Result<(), i32> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         // What was ready before is before what a change makes ready.
         self.collect(&mut state);
         for change in changes {
@@ -241,7 +242,7 @@ impl Queue {
             if SILENT.load(Ordering::Acquire) > 0 {
                 drop(state);
                 collect_silent();
-                state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state = lock(&self.state);
             }
             self.collect(&mut state);
             state.fetch(events, room);
@@ -258,7 +259,7 @@ impl Queue {
             if self.is_closed.load(Ordering::Acquire) {
                 return Err(libc::EBADF);
             }
-            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state = lock(&self.state);
         }
     }
 
