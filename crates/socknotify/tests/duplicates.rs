@@ -11,8 +11,10 @@ extern crate socknotify_test_macros;
 mod support;
 
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -20,8 +22,9 @@ use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Reg
 
 use support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use support::{
-    Pair, counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed,
-    port, port_with, raise_limit, take_number, thread_time,
+    PATIENCE, Pair, PortExt, counted_without_closed, drain_port, expect, expect_nothing,
+    expect_quiet, expect_removed, port, port_with, raise_limit, rounds, take_number, thread_time,
+    wait_for_waiting,
 };
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -34,6 +37,41 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 /// A wait of this length that takes almost no processor time shows that the port has cleaned up.
 const WINDOW: Duration = Duration::from_millis(100);
+
+/// Others who watch a socket. Linux tells them one after the other what begins to hold, the latest first.
+struct Watchers {
+    _sets: Vec<OwnedFd>,
+    _duplicates: Vec<Socket>,
+}
+
+impl Watchers {
+    const SETS: usize = if cfg!(target_os = "linux") { 100 } else { 0 };
+
+    fn of(socket: &Socket) -> io::Result<Self> {
+        let duplicates = (0..100).map(|_| socket.try_clone());
+        let duplicates = duplicates.collect::<io::Result<Vec<_>>>()?;
+        let sets = (0..Self::SETS).map(|_| watch(&duplicates));
+        Ok(Watchers {
+            _sets: sets.collect::<io::Result<_>>()?,
+            _duplicates: duplicates,
+        })
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn watch(sockets: &[Socket]) -> io::Result<OwnedFd> {
+    use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
+    let set = create(CreateFlags::CLOEXEC)?;
+    for socket in sockets {
+        add(&set, socket, EventData::new_u64(0), EventFlags::IN)?;
+    }
+    Ok(set)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn watch(_: &[Socket]) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
+}
 
 /// Registers this many sockets, and closes their numbers while duplicates of them live. Then all become
 /// ready. Returns what keeps them alive.
@@ -209,6 +247,127 @@ fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
         }
     }
     Ok(())
+}
+
+/// What held at ENABLE has fallen before the port fetched it. So the port does not know that the next rise is an edge. It
+/// has to find out even if it is the first of many that the system tells.
+#[for_every_backend]
+fn c5_no_edge_is_lost_after_a_duplicate(backend: Backend) -> io::Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    raise_limit()?;
+    for trigger in [EDGE, EDGE_ONCE] {
+        let port = port(backend)?;
+        let pair = Pair::unix()?;
+        pair.send()?;
+        port.enable(&pair.ours, 0, EventFilter::IN, trigger)?;
+        pair.drain()?;
+        let _watchers = Watchers::of(&pair.ours)?;
+        let _kept = closed(&port, 1, |_| LEVEL)?;
+        expect_rest(&port);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| expect(&port, &[(0, Events::IN)]));
+            wait_for_waiting(&port, 1);
+            pair.send()?;
+            waiting.join().expect("the edge comes");
+            Ok::<(), io::Error>(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The other end sends while the port gets rid of a duplicate.
+#[for_every_backend]
+fn c5_no_edge_is_lost_that_comes_beside_a_duplicate(backend: Backend) -> io::Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    raise_limit()?;
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.enable(&pair.ours, 0, EventFilter::IN, EDGE)?;
+    // The more sockets, the longer it takes.
+    let others = (0..100).map(|_| Pair::unix());
+    let others = others.collect::<io::Result<Vec<_>>>()?;
+    for other in &others {
+        port.enable(&other.ours, 1, EventFilter::IN, EDGE)?;
+    }
+    let mut watchers = Watchers::of(&pair.ours)?;
+    send_while(&port, &pair, rounds(60), 8000, |_| {
+        let _kept = closed(&port, 1, |_| LEVEL)?;
+        let found = (0..8).flat_map(|_| drain_port(&port));
+        let found = found.fold(Events::empty(), |all, (_, events)| all | events);
+        // The port watches anew, so these are not the latest any more.
+        watchers = Watchers::of(&pair.ours)?;
+        Ok(found)
+    })
+}
+
+/// The same while the filter changes.
+#[for_every_backend]
+fn c5_no_edge_is_lost_that_others_hear_of_while_the_filter_changes(
+    backend: Backend,
+) -> io::Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    raise_limit()?;
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    let filters = [EventFilter::IN, EventFilter::ALL];
+    port.enable(&pair.ours, 0, filters[1], EDGE)?;
+    let _watchers = Watchers::of(&pair.ours)?;
+    send_while(&port, &pair, rounds(1000), 300, |round| {
+        port.enable(&pair.ours, 0, filters[round % 2], EDGE)?;
+        Ok(Events::empty())
+    })
+}
+
+/// In each round does something while another thread sends, and returns what came of it. The edge has to come.
+fn send_while(
+    port: &CompletionPort,
+    pair: &Pair,
+    count: usize,
+    spins: u32,
+    mut act: impl FnMut(usize) -> io::Result<Events>,
+) -> io::Result<()> {
+    let [begun, sent] = [const { AtomicUsize::new(0) }; 2];
+    // Both at the same time: neither sleeps.
+    let wait_for = |number: &AtomicUsize, round| {
+        while number.load(Ordering::SeqCst) < round {
+            thread::yield_now();
+        }
+    };
+    let pause = |rng: &mut fastrand::Rng| {
+        (0..rng.u32(..spins)).for_each(|_| std::hint::spin_loop());
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = fastrand::Rng::with_seed(7);
+            for round in 1.. {
+                wait_for(&begun, round);
+                if begun.load(Ordering::SeqCst) > count {
+                    return;
+                }
+                pause(&mut rng);
+                assert_eq!((&pair.theirs).write(b"x").expect("there is room"), 1);
+                sent.store(round, Ordering::SeqCst);
+            }
+        });
+        let mut rng = fastrand::Rng::with_seed(8);
+        let result = (1..=count).try_for_each(|round| {
+            begun.store(round, Ordering::SeqCst);
+            pause(&mut rng);
+            let mut found = act(round)?;
+            wait_for(&sent, round);
+            // Whether OUT rises when it joins the filter is not what this is about.
+            while !found.contains(Events::IN) {
+                let entry = port.dequeue_one(Some(PATIENCE));
+                let entry = entry.map_err(|error| format!("the edge of round {round}: {error}"));
+                found |= entry.map_err(io::Error::other)?.events();
+            }
+            pair.drain()?;
+            drain_port(port);
+            Ok(())
+        });
+        begun.store(usize::MAX, Ordering::SeqCst);
+        result
+    })
 }
 
 #[for_every_backend]

@@ -84,6 +84,8 @@ impl InitialEdges {
             // To arm it fails in the same way.
             self.remove(entries, interest.socket);
         }
+        // What the second set has dropped, the port's set reports.
+        sys::let_wake_ups_end(interest.socket);
     }
 
     /// Have the second set watch a socket that `control` adds to the port's set.

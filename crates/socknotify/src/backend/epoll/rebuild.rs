@@ -145,6 +145,9 @@ impl Epoll {
         let room = wanted.iter().count() + MORE;
         let mut events = Vec::new();
         sys::wait(new, &mut events, room, Some(Duration::ZERO));
+        for event in &events {
+            sys::let_wake_ups_end(event.data().socket());
+        }
         // An edge that both sets have seen is queued once.
         self.fetch(&self.set, room, wanted, memory, reports);
         self.fetch(new, room, wanted, memory, reports);
@@ -220,13 +223,12 @@ impl Epoll {
 
 fn add_to(set: &OwnedFd, interest: &Interest) -> Result<(), Errno> {
     let flags = super::conditions::flags(interest.filter(), interest.mode());
-    match sys::control(
-        set,
-        libc::EPOLL_CTL_ADD,
-        interest.socket,
-        flags,
-        Data::of(interest),
-    ) {
+    let data = match interest.mode() {
+        // Its first report is dropped here, so that all others are edges.
+        Mode::Edge => Data::of(interest).quiet(),
+        _ => Data::of(interest),
+    };
+    match sys::control(set, libc::EPOLL_CTL_ADD, interest.socket, flags, data) {
         // It was closed just now.
         Err(error @ (libc::ENOMEM | libc::ENOSPC)) => Err(error),
         _ => Ok(()),

@@ -181,6 +181,23 @@ unsafe fn wait_exactly(
     unsafe { libc::epoll_wait(set, memory, room, milliseconds) }
 }
 
+/// `ppoll` — Wait until all sets that watch a socket have what one of them has reported.
+///
+/// The kernel wakes the sets one after the other, the latest first, and holds a lock of the socket's meanwhile. A poll
+/// that could sleep takes that lock, also if it need not sleep.
+pub(super) fn let_wake_ups_end(socket: u32) {
+    let mut poll = libc::pollfd {
+        fd: socket as i32,
+        events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: any bits are a value of the structure.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    time.tv_nsec = 1;
+    // SAFETY: both structures are there for the call.
+    unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
+}
+
 /// `SO_COOKIE` — What no other socket has.
 pub(super) fn identity(socket: u32) -> Result<u64, Errno> {
     match option::<u64>(socket, libc::SO_COOKIE) {
