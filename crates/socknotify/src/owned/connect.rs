@@ -107,10 +107,11 @@ impl<T: Source, M> Port<T, M> {
 #[cold]
 pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
     node.readiness.is_connecting = false;
-    let error = SockRef::from(&node.value.socket()).take_error();
+    // Asking for its socket may panic, and closes it then.
     let held = Held::from_node(node);
+    let error = SockRef::from(&held.socket()).take_error();
     match error {
-        Ok(None) if events.contains(Events::OUT) => Event::Connected(held),
+        Ok(None) if !events.contains(Events::ERR) => Event::Connected(held),
         Ok(None) => Event::Unconnected(held, io::ErrorKind::NotConnected.into()),
         Ok(Some(error)) | Err(error) => Event::Unconnected(held, error),
     }

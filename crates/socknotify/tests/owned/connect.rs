@@ -1,6 +1,6 @@
 //! Connections that go out.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -124,6 +124,25 @@ fn a_connect_can_be_cancelled_and_goes_on(backend: Backend) -> io::Result<()> {
         next(&mut worker),
         Event::Unconnected(_, error) if error.kind() == io::ErrorKind::TimedOut
     ));
+    Ok(())
+}
+
+/// It was cancelled before it was done, and waits for data then: these come from a peer.
+#[for_every_backend]
+fn a_connect_that_waits_for_something_else_has_connected(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let id = port.connect(listener.local_addr()?, PATIENCE, |stream| stream)?;
+    assert!(port.cancel(id));
+    let Event::Cancelled(held) = next(&mut worker) else {
+        panic!("it is cancelled");
+    };
+    worker.arm(held, Interest::IN);
+    let (mut theirs, _) = listener.accept()?;
+    theirs.write_all(b"x")?;
+    let mut held = connected(next(&mut worker));
+    assert_eq!(held.read(&mut [0; 2])?, 1);
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -423,12 +424,12 @@ fn a_panic_after_a_foreign_connection_does_not_abort(backend: Backend) -> io::Re
 #[derive(Debug)]
 struct Fragile {
     socket: Socket,
-    panics: bool,
+    panics: Arc<AtomicBool>,
 }
 
 impl Source for Fragile {
     fn socket(&self) -> BorrowedSocket<'_> {
-        assert!(!self.panics, "on purpose");
+        assert!(!self.panics.load(Ordering::Relaxed), "on purpose");
         self.socket.socket()
     }
 }
@@ -441,11 +442,11 @@ fn a_panicking_descriptor_harms_no_other_connection(backend: Backend) -> io::Res
     for number in 0..4 {
         let Pair { ours, theirs } = Pair::unix()?;
         theirs.set_nonblocking(false)?;
-        let mut connection = port.adopt(Fragile {
+        let connection = port.adopt(Fragile {
             socket: ours,
-            panics: false,
+            panics: Arc::default(),
         })?;
-        connection.panics = number == 2;
+        connection.panics.store(number == 2, Ordering::Relaxed);
         let arm = || worker.arm(connection, EventFilter::IN);
         let armed = catch_unwind(AssertUnwindSafe(arm));
         assert_eq!(armed.is_err(), number == 2);
@@ -468,7 +469,7 @@ fn a_connection_whose_descriptor_panics_is_not_counted(backend: Backend) -> io::
     let port = Port::<Fragile>::from(port(backend)?);
     let fragile = |socket| Fragile {
         socket,
-        panics: true,
+        panics: Arc::new(true.into()),
     };
     let socket = Pair::unix()?.ours;
     assert!(catch_unwind(AssertUnwindSafe(|| port.adopt(fragile(socket)))).is_err());
@@ -484,5 +485,26 @@ fn a_connection_whose_descriptor_panics_is_not_counted(backend: Backend) -> io::
     let process = || worker.process(Some(PATIENCE));
     assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
     assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+#[for_every_backend]
+fn a_connect_whose_descriptor_panics_is_closed_and_not_counted(backend: Backend) -> io::Result<()> {
+    let port = Port::<Fragile>::from(port(backend)?);
+    let mut worker = port.worker(8);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let panics = Arc::new(AtomicBool::new(false));
+    let make = |stream: TcpStream| Fragile {
+        socket: stream.into(),
+        panics: Arc::clone(&panics),
+    };
+    port.connect(listener.local_addr()?, PATIENCE, make)?;
+    worker.process(Some(PATIENCE))?;
+    panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| worker.take())).is_err());
+    let mut theirs = listener.accept()?.0;
+    assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0, "closed");
+    assert_eq!(port.connections(), 0);
+    assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
 }
