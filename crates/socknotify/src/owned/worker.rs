@@ -233,9 +233,6 @@ impl<T: Source, M> Worker<T, M> {
         }
         let outcome = self.submit_and_wait(timeout);
         self.end_wait();
-        if std::mem::take(&mut self.is_mail_due) {
-            self.pass_mail_on();
-        }
         outcome
     }
 
@@ -243,6 +240,9 @@ impl<T: Source, M> Worker<T, M> {
     fn end_wait(&mut self) {
         if !self.mailbox.end_wait() {
             self.fetch_mail();
+        }
+        if std::mem::take(&mut self.is_mail_due) {
+            self.pass_mail_on();
         }
     }
 
@@ -375,8 +375,27 @@ impl<T: Source, M> Worker<T, M> {
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.
+    ///
+    /// Making a connection and dropping a listener run the caller's code. If that panics, this worker may not be used
+    /// any more, and what it has dequeued for others goes to them.
     #[cold]
     fn accept(&mut self) {
+        let accept = || self.accept_from_all();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(accept)) {
+            let rest = self.listeners.drain(..).rev().map(|entry| {
+                // The completion of the operation is recorded, and its memory may be reused.
+                let is_completion = is_completion(&entry);
+                let overlapped = if is_completion { COMPLETED } else { HANDED_ON };
+                Entry::new(entry.completion_key, entry.transferred, overlapped)
+            });
+            let rest = rest.collect::<Vec<_>>();
+            let _ = self.shared.home.port.post_all(&rest);
+            self.end_wait();
+            resume_unwind(panic);
+        }
+    }
+
+    fn accept_from_all(&mut self) {
         // The first packet of a listener takes all of its connections, in their order.
         let home = &self.shared.home;
         for entry in self.listeners.iter().rev().filter(|it| is_completion(it)) {
@@ -441,16 +460,6 @@ impl<T: Source, M> Worker<T, M> {
             self.registrations.push(arm);
         }
         if let Some(panic) = panic {
-            // This worker may not be used any more.
-            let rest = self.listeners.drain(..);
-            let rest = rest.map(|entry| {
-                // The completion of the operation is recorded, and its memory may be reused.
-                let is_completion = is_completion(&entry);
-                let overlapped = if is_completion { COMPLETED } else { HANDED_ON };
-                Entry::new(entry.completion_key, entry.transferred, overlapped)
-            });
-            let _ = shared.home.port.post_all(&rest.collect::<Vec<_>>());
-            self.end_wait();
             resume_unwind(panic);
         }
     }

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -348,6 +349,84 @@ fn a_panic_at_one_listener_does_not_concern_the_others(backend: Backend) -> io::
     }
     assert_eq!((panics, served, port.connections()), (3, 3, 0));
     Ok(())
+}
+
+/// Panics when it is dropped.
+struct Spiteful;
+
+impl Drop for Spiteful {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "on purpose");
+    }
+}
+
+/// The packets of both listeners come in one call.
+#[for_every_backend]
+fn a_panic_in_closing_a_listener_does_not_concern_the_others(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let mut worker = port.worker(8);
+    let (listener, _) = loopback()?;
+    let spiteful = Spiteful;
+    let closed = port.listen(listener, Interest::IN, move |stream, _| {
+        let _ = &spiteful;
+        stream
+    })?;
+    let (listener, address) = loopback()?;
+    port.listen(listener, Interest::OUT, |stream, _| stream)?;
+    let theirs = client(address)?;
+    port.cancel(closed);
+    // With this the other listener's packet is queued.
+    port.send(()).expect("it is open");
+    let process = || worker.process(Some(PATIENCE));
+    assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
+    drop(worker);
+    let mut worker = port.worker(8);
+    let ours = loop {
+        match next(&mut worker) {
+            Event::Ready(held, _) => break held,
+            Event::Message(()) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
+    Ok(())
+}
+
+/// The packet that wakes the other worker comes in one call with the listener's.
+#[for_every_backend]
+fn a_panic_at_a_listener_keeps_no_message_from_another_worker(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpStream, u64>::from(port_with(backend, 1)?);
+    let mut worker = port.worker(8);
+    port.send(1)?;
+    assert_eq!(worker.process(Some(PATIENCE))?, 1);
+    let mut other = port.worker(8);
+    let name = other.id();
+    thread::scope(|scope| {
+        let (comes, came) = channel();
+        scope.spawn(move || {
+            let _ = other.process(None);
+            comes.send(matches!(other.take(), Some(Event::Message(2))))
+        });
+        wait_until("it waits for the place", || port.snapshot().waiting == 1);
+        let (listener, address) = loopback()?;
+        let make = |_, _| panic!("on purpose");
+        port.listen(listener, Interest::IN, make)?;
+        let _theirs = client(address)?;
+        port.send_to(name, 2)?;
+        drop(worker.take());
+        let process = || worker.process(Some(PATIENCE));
+        assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
+        // This thread has the place, and waits again.
+        let port = &port;
+        let closing = scope.spawn(move || {
+            let came = came.recv_timeout(PATIENCE);
+            port.close();
+            came
+        });
+        assert_eq!(worker.process(None), Err(Error::Closed));
+        assert_eq!(closing.join().expect("no panic"), Ok(true));
+        Ok(())
+    })
 }
 
 #[for_every_backend]
