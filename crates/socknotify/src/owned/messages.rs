@@ -229,8 +229,8 @@ impl<T, M> Shared<T, M> {
         }
         self.send_all(messages);
         for make in repeated {
-            // Cloning a message runs the caller's code.
-            self.send_result(catch_unwind(AssertUnwindSafe(|| make())));
+            // Cloning a message runs the caller's code, and so does dropping the original if it was cancelled.
+            self.send_result(catch_unwind(AssertUnwindSafe(move || make())));
         }
         if is_over {
             self.home.end();

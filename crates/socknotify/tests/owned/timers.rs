@@ -2,13 +2,13 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::Backend;
 use socknotify::owned::{Event, Interest, Port, TimerId};
+use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, SHORT, port_with, rounds, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port};
@@ -143,6 +143,45 @@ fn a_panic_in_cloning_a_message_loses_no_other(backend: Backend) -> io::Result<(
     wait_until("it is sent again", || {
         matches!(take(), Ok(Some(Event::Message(Fragile(7, _)))))
     });
+    Ok(())
+}
+
+/// A message whose copy cancels the timer that makes it, so that the original is dropped meanwhile; which panics.
+struct Rash(Arc<OnceLock<(Port<std::net::TcpStream, Rash>, TimerId)>>);
+
+impl Clone for Rash {
+    fn clone(&self) -> Self {
+        if let Some((port, timer)) = self.0.get() {
+            port.cancel_timer(*timer);
+        }
+        Rash(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Rash {
+    fn drop(&mut self) {
+        let is_over = thread::panicking() || self.0.get().is_none();
+        assert!(is_over, "on purpose");
+    }
+}
+
+#[for_every_backend]
+fn a_panic_in_dropping_a_message_does_not_stop_the_drain(backend: Backend) -> io::Result<()> {
+    let port = Port::<std::net::TcpStream, Rash>::from(port_with(backend, 2)?);
+    let mut worker = port.worker(4);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let _open = port.adopt(std::net::TcpStream::connect(listener.local_addr()?)?)?;
+    let shared = Arc::default();
+    let begin = Instant::now();
+    let timer = port.send_every(SHORT, Rash(Arc::clone(&shared)));
+    let timer = timer.unwrap_or_else(|_| panic!("it is open"));
+    port.drain(SHORT);
+    assert!(shared.set((port, timer)).is_ok());
+    // Both are due when somebody asks.
+    wait_until("the time has come", || begin.elapsed() > 2 * SHORT);
+    let process = || worker.process(Some(PATIENCE));
+    let _ = catch_unwind(AssertUnwindSafe(process));
+    assert_eq!(worker.process(Some(PATIENCE)), Err(Error::Closed));
     Ok(())
 }
 
