@@ -8,6 +8,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use socknotify::{Entry, Error, Origin, Overlapped};
@@ -174,7 +175,43 @@ fn of_number(number: i32) -> Code {
 }
 
 /// The ports of files that are associated with one.
-static ASSOCIATIONS: RwLock<BTreeMap<c_int, Association>> = RwLock::new(BTreeMap::new());
+type Associations = RwLock<BTreeMap<c_int, Association>>;
+
+/// Null until the first file is associated, in a process and in each forked child. What this is set to is never freed.
+static ASSOCIATIONS: AtomicPtr<Associations> = AtomicPtr::new(ptr::null_mut());
+
+/// Those that a forked child has inherited, and does not use: it cannot use its parent's ports, and a thread that only
+/// the parent has may hold the lock.
+static INHERITED: AtomicPtr<Associations> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn forget_inherited() {
+    let inherited = ASSOCIATIONS.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !inherited.is_null() {
+        INHERITED.store(inherited, Ordering::Release);
+    }
+}
+
+fn associations() -> &'static Associations {
+    let mut present = ASSOCIATIONS.load(Ordering::Acquire);
+    if present.is_null() {
+        if INHERITED.load(Ordering::Acquire).is_null() {
+            // SAFETY: the handler only stores to atomics, which is allowed in a forked child. Twice does no harm.
+            unsafe { libc::pthread_atfork(None, None, Some(forget_inherited)) };
+        }
+        let new = Box::into_raw(Box::default());
+        let set = ASSOCIATIONS.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire);
+        present = set.map_or_else(
+            |other| {
+                // SAFETY: it was made above, and nobody else has it.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            },
+            |_| new,
+        );
+    }
+    // SAFETY: it is not null, and never freed.
+    unsafe { &*present }
+}
 
 /// It ends with its file, whose number may become another's.
 #[derive(Clone, Copy)]
@@ -211,7 +248,9 @@ pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: u
             completion_key,
             identity: identity(&metadata),
         };
-        let mut associations = ASSOCIATIONS.write().unwrap_or_else(PoisonError::into_inner);
+        let mut associations = self::associations()
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         // Those of ports that were closed are of no use.
         associations.retain(|_, it| call::port(ptr::without_provenance_mut(it.port)).is_ok());
         associations.insert(file, association);
@@ -263,7 +302,9 @@ unsafe fn begin_associated(
     overlapped: *mut Overlapped,
 ) -> Result<(), Code> {
     let metadata = metadata(file).map_err(|_| code::INVALID_HANDLE)?;
-    let associations = ASSOCIATIONS.read().unwrap_or_else(PoisonError::into_inner);
+    let associations = self::associations()
+        .read()
+        .unwrap_or_else(PoisonError::into_inner);
     let found = associations.get(&file).copied();
     drop(associations);
     let found = found.filter(|it| it.identity == identity(&metadata));
@@ -272,4 +313,40 @@ unsafe fn begin_associated(
     let key = association.completion_key;
     // SAFETY: the caller vouches for it.
     unsafe { begin(kind, port, file, memory, key, overlapped) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// With a port of this process.
+    fn associates(file: &File) -> bool {
+        let mut port = ptr::null_mut();
+        // SAFETY: there is room for the handle.
+        let made = unsafe { crate::sn_create_port(1, &mut port) };
+        made == code::SUCCESS && sn_associate(port, file.as_raw_fd(), 7) == code::SUCCESS
+    }
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_of_its_parent() -> io::Result<()> {
+        let file = File::open(std::env::current_exe()?)?;
+        let locked = associations().write();
+        // SAFETY: the child makes these calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the signal ends a child that waits.
+            unsafe {
+                libc::alarm(10);
+                libc::_exit(i32::from(!associates(&file)));
+            }
+        }
+        drop(locked);
+        let mut status = -1;
+        // SAFETY: there is room for the status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        Ok(())
+    }
 }
