@@ -252,7 +252,7 @@ impl CompletionPort {
 
     /// `PostQueuedCompletionStatus` — Queues a packet of the caller's own.
     ///
-    /// It is dequeued unchanged, in order, and wakes a waiting thread if a place is free.
+    /// It is dequeued unchanged, in order, and wakes a waiting thread if a place is free. The queue has no limit.
     ///
     /// # Errors
     ///

@@ -36,6 +36,7 @@ impl<M> From<SendError<M>> for io::Error {
 
 impl<T, M> Port<T, M> {
     /// Queues a message. One thread takes it, as [`Event::Message`](super::Event::Message), in the order of the queue.
+    /// The queue has no limit.
     ///
     /// # Errors
     ///
