@@ -60,8 +60,6 @@ pub(crate) struct Report {
     /// taking all there is.
     pub(crate) events: Events,
     pub(crate) validity: Validity,
-    /// For the backend's own use.
-    pub(crate) token: u64,
 }
 
 /// Whether the number of a report still stands for the socket that was armed.

@@ -243,7 +243,6 @@ impl Backend for Model {
                 generation: interest.generation(),
                 events: Events::IN,
                 validity: Validity::Valid,
-                token: 0,
             });
         }
         // As a kernel does: what is left is the next waiter's.

@@ -508,7 +508,6 @@ fn report(interest: &Interest, events: Events) -> Report {
         generation: interest.generation(),
         events,
         validity: Validity::Valid,
-        token: 0,
     }
 }
 

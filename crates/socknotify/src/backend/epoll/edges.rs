@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::sys::{self, Data, Errno, Event};
 use super::{arm_error, conditions};
-use crate::engine::{ArmError, Interest, Mode, Readiness, Report, Reports};
+use crate::engine::{ArmError, Interest, Mode, Readiness};
 use crate::lock::lock;
 
 /// The interests whose first report is still to come.
@@ -162,30 +162,26 @@ impl InitialEdges {
         }
     }
 
-    /// Drop the reports, from the `first` on, that only show what held already.
-    pub(super) fn suppress(&self, reports: &mut Reports, first: usize) {
-        let is_edge = |report: &Report| Data::from_token(report.token).is(Mode::Edge);
-        if !reports.reports[first..].iter().any(is_edge) {
+    /// Drop the events of the port's set that only show what held already.
+    pub(super) fn suppress(&self, events: &mut Vec<Event>) {
+        if !events.iter().any(|event| event.data().is(Mode::Edge)) {
             return;
         }
         let mut entries = self.lock();
         self.collect(&mut entries);
-        let mut kept = first;
-        for index in first..reports.reports.len() {
-            let report = reports.reports[index];
-            let data = Data::from_token(report.token);
-            let initial = entries.initial.get(&report.socket);
-            let initial = initial.filter(|initial| initial.data == data);
-            let is_edge = initial.is_none_or(|initial| initial.has_risen);
-            if initial.is_some() {
-                self.remove(&mut entries, report.socket);
+        events.retain(|event| {
+            let data = event.data();
+            match entries.initial.get(&data.socket()) {
+                Some(&Initial {
+                    data: it,
+                    has_risen,
+                }) if it == data => {
+                    self.remove(&mut entries, data.socket());
+                    has_risen
+                }
+                _ => true,
             }
-            if is_edge {
-                reports.reports[kept] = report;
-                kept += 1;
-            }
-        }
-        reports.reports.truncate(kept);
+        });
     }
 }
 

@@ -170,9 +170,11 @@ impl Epoll {
     }
 
     /// Turn what the kernel reported into reports, and check them.
-    fn read(&self, wanted: &Wanted, memory: &Memory, wait: &Wait, reports: &mut Reports) {
-        let first = reports.reports.len();
-        for event in &memory.events {
+    fn read(&self, wanted: &Wanted, events: &mut Vec<Event>, wait: &Wait, reports: &mut Reports) {
+        if !self.initial_edges.is_empty() {
+            self.initial_edges.suppress(events);
+        }
+        for event in &*events {
             let data = event.data();
             match data {
                 Data::WAKER => reports.woken = true,
@@ -189,9 +191,6 @@ impl Epoll {
                     }
                 }
             }
-        }
-        if !self.initial_edges.is_empty() {
-            self.initial_edges.suppress(reports, first);
         }
     }
 
@@ -241,7 +240,6 @@ impl Epoll {
             generation: data.generation(),
             events,
             validity,
-            token: data.to_token(),
         })
     }
 }
@@ -385,17 +383,17 @@ impl Backend for Epoll {
             }
             // Room for a wake-up too.
             sys::wait(&self.set, &mut memory.events, wait.room + 1, left);
-            let is_full = memory.events.len() > wait.room;
-            self.read(wanted, memory, wait, reports);
+            let count = memory.events.len();
+            self.read(wanted, &mut memory.events, wait, reports);
             if wait.is_exclusive && reports.wants_exclusive {
                 self.rebuild(wanted, memory, reports);
             }
-            if !reports.reports.is_empty() || memory.events.is_empty() {
+            if !reports.reports.is_empty() || count == 0 {
                 return;
             }
             // All reports of sockets were of no interest. There may be more.
             if left == Some(Duration::ZERO) || !reports.is_empty() {
-                if !is_full || again >= AGAIN {
+                if count <= wait.room || again >= AGAIN {
                     return;
                 }
                 left = Some(Duration::ZERO);

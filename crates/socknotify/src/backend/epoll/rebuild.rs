@@ -141,7 +141,7 @@ impl Epoll {
         for interest in wanted.iter().filter(is_edge) {
             self.add_again(new, &interest, reports)?;
         }
-        // What the new set reports of them now either held all the time, or the old one reports it too.
+        // What the new set reports of them now either held all the time, or the old one reports it too, if only later.
         let room = wanted.iter().count() + MORE;
         let mut events = Vec::new();
         sys::wait(new, &mut events, room, Some(Duration::ZERO));
@@ -177,7 +177,6 @@ impl Epoll {
                 generation: interest.generation(),
                 events: Events::empty(),
                 validity: Validity::Closed,
-                token: 0,
             });
         }
         Ok(())
@@ -193,7 +192,7 @@ impl Epoll {
         reports: &mut Reports,
     ) {
         sys::wait(set, &mut memory.events, room, Some(Duration::ZERO));
-        self.read(wanted, memory, &Wait::NOW, reports);
+        self.read(wanted, &mut memory.events, &Wait::NOW, reports);
     }
 
     /// Put a new set in the place of this one.
@@ -240,7 +239,7 @@ mod tests {
     use super::*;
 
     fn data(socket: u32, generation: u32) -> Data {
-        Data::from_token(u64::from(generation) << 29 | u64::from(socket))
+        Data::new(socket, generation)
     }
 
     #[test]

@@ -58,12 +58,9 @@ impl Data {
         (self.0 >> word::GENERATION) as u32 & GENERATIONS
     }
 
-    pub(super) fn to_token(self) -> u64 {
-        self.0
-    }
-
-    pub(super) fn from_token(token: u64) -> Self {
-        Data(token)
+    #[cfg(test)]
+    pub(super) fn new(socket: u32, generation: u32) -> Self {
+        Data(u64::from(generation) << word::GENERATION | u64::from(socket))
     }
 }
 

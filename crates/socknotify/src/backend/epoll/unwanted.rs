@@ -56,7 +56,6 @@ impl Epoll {
                     events,
                     // The poll only knows the number.
                     validity: Validity::Doubtful,
-                    token: Data::of(&interest).to_token(),
                 });
             }
             false

@@ -261,7 +261,6 @@ impl Edges {
                     generation,
                     events: conditions::of_event(event),
                     validity: Validity::Valid,
-                    token: 0,
                 });
             }
             if !found.is_empty() {

@@ -231,7 +231,6 @@ impl Kqueue {
             generation,
             events,
             validity: Validity::Valid,
-            token: 0,
         })
     }
 }
