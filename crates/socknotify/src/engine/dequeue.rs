@@ -312,20 +312,20 @@ impl<B: Backend> Engine<B> {
     ) -> Guard<'a, B> {
         self.backend.flush(&self.wanted);
         let parker = core.scheduler.park(call.arrival);
-        core.scheduler.set_watched(true);
+        core.scheduler.is_watched = true;
         let mut is_idle = false;
         while !is_idle && !call.is_due(&core) {
-            let taken = core.scheduler.taken();
+            let taken = core.scheduler.taken;
             let left = call.deadline.remaining();
             let mut nap = Nap::new(left.map_or(time, |left| left.min(time)));
             while !nap.is_over() && !call.is_due(&core) {
                 core = nap.wait(&parker, core, &self.core);
             }
-            is_idle = core.scheduler.taken() == taken;
+            is_idle = core.scheduler.taken == taken;
         }
         is_idle &= !call.is_due(&core);
         call.idle = if is_idle { call.idle + 1 } else { 0 };
-        core.scheduler.set_watched(false);
+        core.scheduler.is_watched = false;
         core.scheduler.unpark(call.arrival, parker);
         if is_idle && self.backend.waiters() > 1 {
             // The system wakes it before others that poll already, so it counts as the newest.

@@ -1,7 +1,5 @@
 //! [`Interest`]: what to watch one socket for, in one word; and its generation.
 
-use std::fmt;
-
 use crate::{EventFilter, RegistrationError};
 
 /// How the system watches a socket.
@@ -21,7 +19,7 @@ pub(crate) enum Mode {
 }
 
 /// What to watch one socket for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
     /// The number of the socket.
     pub(crate) socket: u32,
@@ -35,7 +33,7 @@ pub(crate) mod word {
     pub(crate) const FILTER: u32 = 1;
     pub(crate) const MODE: u32 = 26;
     pub(crate) const GENERATION: u32 = 29;
-    /// Distinguishes the changes of an edge-triggered interest with carried edges.
+    /// Distinguishes the changes of an edge-triggered interest with carried edges, by 4 bits.
     pub(crate) const REVISION: u32 = 60;
 }
 
@@ -54,15 +52,12 @@ impl Interest {
             | u64::from(filter.bits()) << word::FILTER
             | (mode as u64) << word::MODE
             | u64::from(generation & GENERATIONS) << word::GENERATION
-            | u64::from(revision & REVISIONS) << word::REVISION;
+            | u64::from(revision) << word::REVISION;
         Interest { socket, word }
     }
 
     /// All parts except socket and filter, in the upper 38 bits.
-    #[cfg_attr(
-        not(all(target_os = "linux", not(kqueue_stand_in))),
-        allow(dead_code, reason = "not every backend has to know")
-    )]
+    #[allow(dead_code, reason = "not every backend has to know")]
     pub(crate) fn word(&self) -> u64 {
         self.word
     }
@@ -85,22 +80,8 @@ impl Interest {
     }
 }
 
-impl fmt::Debug for Interest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interest")
-            .field("socket", &self.socket)
-            .field("generation", &self.generation())
-            .field("filter", &self.filter())
-            .field("mode", &self.mode())
-            .finish_non_exhaustive()
-    }
-}
-
 /// Generations are counted in 31 bits.
 pub(crate) const GENERATIONS: u32 = u32::MAX >> 1;
-
-/// Revisions are counted in 4 bits.
-pub(crate) const REVISIONS: u8 = 15;
 
 /// Whether a generation is at or after the first of these, and before the second.
 pub(super) fn is_between(generation: u32, (first, end): (u32, u32)) -> bool {

@@ -245,23 +245,23 @@ impl<B: Backend> Engine<B> {
         entries: &[Entry],
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
-        self.queue(|queue| queue.post(entries), before_waking)
+        self.queue(entries.iter().copied().map(Entry::posted), before_waking)
     }
 
     /// Queue a completion of something else. If the port is closed, nobody dequeues it.
     #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
     pub(crate) fn complete(&self, entries: &[Entry]) {
-        let _ = self.queue(|queue| queue.complete(entries), || {});
+        let _ = self.queue(entries.iter().copied().map(Entry::completion), || {});
     }
 
     fn queue(
         &self,
-        add: impl FnOnce(&mut Queue),
+        entries: impl Iterator<Item = Entry>,
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
         let mut core = self.enter()?;
         self.fetch_before_packet(&mut core);
-        add(&mut core.queue);
+        core.queue.extend(entries);
         let wake = core.release();
         drop(core);
         before_waking();
@@ -312,22 +312,22 @@ impl<B: Backend> Engine<B> {
         Snapshot {
             registrations: Some(core.table.len()),
             queued: core.queue.len(),
-            running: Some(core.scheduler.running()),
+            running: Some(core.scheduler.running),
             waiting: core.scheduler.waiting(),
-            is_watched: core.scheduler.is_watched(),
+            is_watched: core.scheduler.is_watched,
         }
     }
 
     /// Give this thread's place back, if it holds one.
     pub(crate) fn give_place_back(&self) {
-        if self.process.is_this() && place::take_back(self.id) {
+        if place::take_back(self.id) {
             self.on_place_left();
         }
     }
 
     /// Lend this thread's place, if it holds one, until the returned value is dropped.
     pub(crate) fn lend_place(&self) -> LentPlace<'_, B> {
-        let lent = self.process.is_this() && place::take_back(self.id);
+        let lent = place::take_back(self.id);
         if lent {
             self.on_place_left();
         }

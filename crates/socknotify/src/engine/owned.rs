@@ -82,11 +82,8 @@ impl<B: Backend> Engine<B> {
         is_descriptor: bool,
     ) -> Result<(), RegistrationError> {
         let socket = sys::number(socket).ok_or(sys::NO_NUMBER)?;
-        let armed = core.table.live(socket).map(|slot| slot.armed.is_some());
-        if let Some(is_armed) = armed {
-            if self.is_same_socket(socket, is_armed)? {
-                return Err(RegistrationError::OtherKey);
-            }
+        if self.has(core, socket)? {
+            return Err(RegistrationError::OtherKey);
         }
         self.forget(core, socket);
         self.claim(socket, is_descriptor)?;
@@ -117,9 +114,7 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         }
         let is_new = slot.armed.is_none();
-        let interest = self.want(core, socket, entry);
-        self.arm(core, &interest, is_new)
-            .map_err(RegistrationError::from)
+        Ok(self.want(core, socket, entry, is_new)?)
     }
 
     /// End the registration of a socket that is not armed, without a notification. If the socket is closed next, no

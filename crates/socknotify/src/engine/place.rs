@@ -13,6 +13,7 @@ pub(super) trait Places: Send + Sync {
 }
 
 /// A thread's relation to ports. When the thread ends, its place becomes free.
+#[derive(Default)]
 struct ThreadPlace {
     /// The port that it dequeued from last: no port has 0.
     id: Cell<u32>,
@@ -43,15 +44,6 @@ impl Stay {
 }
 
 impl ThreadPlace {
-    fn new() -> Self {
-        ThreadPlace {
-            id: Cell::new(0),
-            port: RefCell::new(None),
-            is_held: Cell::new(false),
-            stay: Cell::new(None),
-        }
-    }
-
     /// Give the place back to whichever port it is in.
     #[cold]
     fn leave(&self) {
@@ -71,7 +63,7 @@ impl Drop for ThreadPlace {
 }
 
 thread_local! {
-    static PLACE: ThreadPlace = ThreadPlace::new();
+    static PLACE: ThreadPlace = ThreadPlace::default();
 }
 
 /// Take the place away from this thread, in whichever port it holds one. True if it is in this port: then the caller

@@ -31,17 +31,9 @@ impl Queue {
         self.packets.len() - self.void
     }
 
-    pub(super) fn post(&mut self, entries: &[Entry]) {
-        let posted = entries.iter().map(|entry| Packet::Entry(entry.posted()));
-        self.packets.extend(posted);
-    }
-
-    /// Queue a completion of something else.
-    pub(super) fn complete(&mut self, entries: &[Entry]) {
-        let completed = entries
-            .iter()
-            .map(|entry| Packet::Entry(entry.completion()));
-        self.packets.extend(completed);
+    /// Queue complete packets.
+    pub(super) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        self.packets.extend(entries.into_iter().map(Packet::Entry));
     }
 
     /// Queue a notification of the registration in this slot, or merge it into the one that waits.

@@ -18,14 +18,17 @@ pub(super) enum HandedOver {
 }
 
 impl<B: Backend> Engine<B> {
-    /// Arm what was just [wanted](Self::want), with the lock held.
+    /// Arm what was just published in [`Wanted`](super::Wanted), with the lock held.
     pub(super) fn arm(
         &self,
         core: &mut Core<B>,
         interest: &Interest,
         is_new: bool,
     ) -> Result<(), ArmError> {
-        let armed = match self.reports_initial(core, interest) {
+        let slot = core.table.slot(interest.socket);
+        let notifies_initial = interest.mode() == Mode::Edge
+            && slot.is_some_and(|slot| slot.trigger.contains(Trigger::INITIAL));
+        let armed = match notifies_initial {
             false => self.backend.arm(interest, is_new),
             true => self.arm_initial(core, interest, is_new),
         };
@@ -36,13 +39,6 @@ impl<B: Backend> Engine<B> {
             }
             self.wanted.withdraw(interest.socket);
         })
-    }
-
-    /// Whether what holds already is notified when these edges begin.
-    fn reports_initial(&self, core: &mut Core<B>, interest: &Interest) -> bool {
-        let slot = core.table.slot(interest.socket);
-        interest.mode() == Mode::Edge
-            && slot.is_some_and(|slot| slot.trigger.contains(Trigger::INITIAL))
     }
 
     /// Arm edges, and notify what holds already.

@@ -1,7 +1,7 @@
 //! Registrations: from the caller's entries to the table.
 
 use super::backend::{Backend, Kept, Outcome, Rearm};
-use super::interest::{ArmError, GENERATIONS, Interest, Mode, REVISIONS, is_between};
+use super::interest::{ArmError, GENERATIONS, Mode, is_between};
 use super::owned::RearmPolicy;
 use super::queue::Queue;
 use super::table::{Slot, State};
@@ -172,13 +172,12 @@ impl<B: Backend> Engine<B> {
                 }
                 Ok(())
             }
-            _ if entry.is_silent => {
-                self.disarm(core, socket)?;
-                self.forget(core, socket);
-                Ok(())
-            }
             _ => {
                 self.disarm(core, socket)?;
+                if entry.is_silent {
+                    self.forget(core, socket);
+                    return Ok(());
+                }
                 if !std::mem::replace(is_fetched, true) {
                     self.fetch_before_packet(core);
                 }
@@ -202,11 +201,7 @@ impl<B: Backend> Engine<B> {
         if only == Only::Any {
             return Ok(());
         }
-        let armed = core.table.live(socket).map(|slot| slot.armed.is_some());
-        let is_known = match armed {
-            Some(is_armed) => self.is_same_socket(socket, is_armed)?,
-            None => false,
-        };
+        let is_known = self.has(core, socket)?;
         match only {
             Only::New if is_known => Err(RegistrationError::AlreadyRegistered),
             Only::Known if !is_known => {
@@ -236,8 +231,7 @@ impl<B: Backend> Engine<B> {
                 if goes_on && entry.trigger.contains(Trigger::EDGE) && !is_initial {
                     return self.enable_edge_again(core, socket, entry);
                 }
-                let interest = self.want(core, socket, entry);
-                let armed = self.arm(core, &interest, false);
+                let armed = self.want(core, socket, entry, false);
                 self.or_enable_new(core, socket, entry, armed)
             }
             state => {
@@ -251,9 +245,7 @@ impl<B: Backend> Engine<B> {
                 if !has_same_key {
                     return Err(RegistrationError::OtherKey);
                 }
-                let interest = self.want(core, socket, entry);
-                self.arm(core, &interest, true)
-                    .map_err(RegistrationError::from)
+                Ok(self.want(core, socket, entry, true)?)
             }
         }
     }
@@ -272,8 +264,7 @@ impl<B: Backend> Engine<B> {
         }
         self.claim(socket, entry.is_descriptor)?;
         core.table.insert(socket, entry.completion_key);
-        let interest = self.want(core, socket, entry);
-        self.arm(core, &interest, true).map_err(|error| {
+        self.want(core, socket, entry, true).map_err(|error| {
             self.forget(core, socket);
             error.into()
         })
@@ -294,21 +285,18 @@ impl<B: Backend> Engine<B> {
         socket: u32,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        if !self.is_same_socket(socket, true)? {
-            return self.enable_new(core, socket, entry);
-        }
-        let filter = entry.event_filter;
+        let is_same = self.is_same_socket(socket, true)?;
         let Core { table, queue, .. } = core;
-        let Some(slot) = table.live(socket) else {
+        let Some(slot) = table.live(socket).filter(|_| is_same) else {
             return self.enable_new(core, socket, entry);
         };
-        if slot.armed_filter == filter {
+        if slot.armed_filter == entry.event_filter {
             enable(slot, queue, entry);
             return Ok(());
         }
-        let revision = slot.revision.wrapping_add(1) & REVISIONS;
-        let generation = slot.armed_generation;
-        let interest = Interest::new(socket, generation, revision, filter, Mode::Edge);
+        slot.armed_filter = entry.event_filter;
+        slot.revision = slot.revision.wrapping_add(1);
+        let interest = slot.interest(socket, Mode::Edge);
         // With another filter the edges start again. What began to hold before is queued.
         self.fetch(core);
         if self.backend.carry_edges(&interest) {
@@ -319,8 +307,6 @@ impl<B: Backend> Engine<B> {
             return self.enable_new(core, socket, entry);
         };
         enable(slot, queue, entry);
-        slot.armed_filter = filter;
-        slot.revision = revision;
         self.wanted.set(&interest);
         let armed = self.arm(core, &interest, false);
         self.or_enable_new(core, socket, entry, armed)
@@ -341,13 +327,14 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Enable a registration, and publish what to watch from now on.
+    /// Enable a registration, publish what to watch from now on, and arm it.
     pub(super) fn want(
         &self,
         core: &mut Core<B>,
         socket: u32,
         entry: &Registration<'_>,
-    ) -> Interest {
+        is_new: bool,
+    ) -> Result<(), ArmError> {
         let Core {
             table,
             queue,
@@ -361,7 +348,13 @@ impl<B: Backend> Engine<B> {
         enable(slot, queue, entry);
         let interest = slot.arm(socket, mode::<B>(slot, rearm_policy));
         self.wanted.set(&interest);
-        interest
+        self.arm(core, &interest, is_new)
+    }
+
+    /// Whether this port has the socket, and not only its number.
+    pub(super) fn has(&self, core: &mut Core<B>, socket: u32) -> Result<bool, RegistrationError> {
+        let armed = core.table.live(socket).map(|slot| slot.armed.is_some());
+        armed.map_or(Ok(false), |is_armed| self.is_same_socket(socket, is_armed))
     }
 
     /// Whether the number stands for the socket that this port registered under it.

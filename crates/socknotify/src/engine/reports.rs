@@ -1,9 +1,10 @@
 //! Reports: from the backend to the table and the queue.
 
-use super::backend::{BATCH, Backend, Readiness, Report, Reports, Validity, Wait};
+use super::backend::{BATCH, Backend, Readiness, Report, Validity, Wait};
 use super::interest::{GENERATIONS, Mode};
 use super::table::State;
 use super::{Core, Engine, Scratch};
+use crate::Entry;
 
 /// Whether a generation is newer than another.
 pub(crate) fn is_newer(generation: u32, than: u32) -> bool {
@@ -134,26 +135,17 @@ impl<B: Backend> Engine<B> {
         began: u32,
     ) -> bool {
         let Scratch {
-            reports:
-                Reports {
-                    reports,
-                    packets,
-                    alarmed,
-                    ..
-                },
-            interests,
-            ..
+            reports, interests, ..
         } = scratch;
         let mut is_stray = false;
         interests.clear();
-        if *alarmed {
+        if reports.alarmed {
             let alarm = core.alarm;
-            core.queue.post(&[alarm]);
+            core.queue.extend([alarm.posted()]);
         }
-        if !packets.is_empty() {
-            core.queue.complete(packets);
-        }
-        for report in reports.iter() {
+        let packets = reports.packets.iter().copied();
+        core.queue.extend(packets.map(Entry::completion));
+        for report in &reports.reports {
             if report.validity != Validity::Valid && !self.is_valid(core, report) {
                 continue;
             }

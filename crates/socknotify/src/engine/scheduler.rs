@@ -97,12 +97,12 @@ pub(super) struct Scheduler {
     places: usize,
     /// How many threads may poll at once.
     pollers: usize,
-    running: usize,
+    pub(super) running: usize,
     arrivals: Arrival,
     /// The number of times that packets were taken, modulo 2^32.
-    taken: u32,
+    pub(super) taken: u32,
     /// One of the parked threads watches.
-    is_watched: bool,
+    pub(super) is_watched: bool,
     /// How long it took recently to handle a packet.
     handling: Duration,
     /// Threads that poll, oldest first.
@@ -134,10 +134,6 @@ impl Scheduler {
             is_wake_due: false,
             idle_parkers: Vec::new(),
         }
-    }
-
-    pub(super) fn running(&self) -> usize {
-        self.running
     }
 
     /// How many threads sleep, or have been woken and do not run yet.
@@ -182,20 +178,6 @@ impl Scheduler {
     /// Whether a thread polls or watches, or is about to.
     fn is_listened_to(&self) -> bool {
         self.is_anyone_polling() || !self.released.is_empty() || self.is_watched
-    }
-
-    pub(super) fn is_watched(&self) -> bool {
-        self.is_watched
-    }
-
-    /// A parked thread begins to watch, or ends.
-    pub(super) fn set_watched(&mut self, is_watched: bool) {
-        self.is_watched = is_watched;
-    }
-
-    /// A number that changes each time packets are taken.
-    pub(super) fn taken(&self) -> u32 {
-        self.taken
     }
 
     /// Packets are taken. True if the time to handle them should be measured.

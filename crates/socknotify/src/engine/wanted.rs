@@ -82,10 +82,7 @@ impl Wanted {
     }
 
     /// All interests.
-    #[cfg_attr(
-        not(all(target_os = "linux", not(kqueue_stand_in))),
-        allow(dead_code, reason = "not every backend builds anything anew")
-    )]
+    #[allow(dead_code, reason = "not every backend builds anything anew")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Interest> {
         let words = self.interests.iter();
         words.filter_map(|(socket, word)| match word.load(Ordering::Acquire) {

@@ -58,7 +58,7 @@ impl Data {
         (self.0 >> word::GENERATION) as u32 & GENERATIONS
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(interleavings)))]
     pub(super) fn new(socket: u32, generation: u32) -> Self {
         Data(u64::from(generation) << word::GENERATION | u64::from(socket))
     }
