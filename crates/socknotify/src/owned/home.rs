@@ -230,7 +230,7 @@ impl<T> Home<T> {
             }
         }
         if before == 1 && self.is_draining() {
-            self.end();
+            drop(self.end());
         }
     }
 
@@ -351,12 +351,12 @@ impl<T> Home<T> {
             self.interrupt_all(DRAINING, |place| place.shared().is_none());
         }
         if self.connections() == 0 {
-            self.end();
+            drop(self.end());
         }
     }
 
-    /// Close the port beneath, and keep the connections that are in it.
-    pub(super) fn end(&self) {
+    /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.
+    pub(super) fn end(&self) -> Vec<Fixture<T>> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
@@ -367,16 +367,14 @@ impl<T> Home<T> {
             left.extend(place.armed);
             fixtures.extend(place.fixture);
         }
-        // Dropping connections may run any code.
-        drop(left);
-        drop(fixtures);
+        fixtures
     }
 
     /// Close the port beneath, and take out all that is armed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
-    pub(super) fn close(&self) -> Vec<Box<Node<T>>> {
-        self.end();
-        lock::take(&self.left)
+    pub(super) fn close(&self) -> (Vec<Box<Node<T>>>, Vec<Fixture<T>>) {
+        let fixtures = self.end();
+        (lock::take(&self.left), fixtures)
     }
 
     /// Disarm a connection that is armed, and has nothing to report. The slot is locked.

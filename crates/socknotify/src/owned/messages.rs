@@ -234,7 +234,7 @@ impl<T, M> Shared<T, M> {
             self.send_result(catch_unwind(AssertUnwindSafe(move || make())));
         }
         if is_over {
-            self.home.end();
+            drop(self.home.end());
         }
     }
 }

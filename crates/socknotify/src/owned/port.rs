@@ -474,7 +474,7 @@ impl<T, M> Shared<T, M> {
         if !self.home.is_here() {
             return Vec::new();
         }
-        let armed = self.home.close();
+        let (armed, fixtures) = self.home.close();
         self.helpers.close();
         self.files.close();
         let messages = lock::take(&self.messages);
@@ -484,8 +484,8 @@ impl<T, M> Shared<T, M> {
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
-        // Its messages may refer to the port: no lock is held here.
-        drop((messages, mail));
+        // These may refer to the port, and panic: no lock is held here, and no connection left in it.
+        drop((messages, mail, fixtures));
         connections
     }
 }

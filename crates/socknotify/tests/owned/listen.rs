@@ -392,6 +392,22 @@ fn a_panic_in_closing_a_listener_does_not_concern_the_others(backend: Backend) -
     Ok(())
 }
 
+#[for_every_backend]
+fn a_panic_in_closing_a_listener_leaves_no_connection_open(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let mut theirs = client(address)?;
+    port.arm(port.adopt(listener.accept()?.0)?, Interest::IN);
+    let spiteful = Spiteful;
+    port.listen(listener, Interest::IN, move |stream, _| {
+        let _ = &spiteful;
+        stream
+    })?;
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(port))).is_err());
+    assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0);
+    Ok(())
+}
+
 /// The packet that wakes the other worker comes in one call with the listener's.
 #[for_every_backend]
 fn a_panic_at_a_listener_keeps_no_message_from_another_worker(backend: Backend) -> io::Result<()> {
