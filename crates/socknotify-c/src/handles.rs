@@ -11,7 +11,8 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
-use std::sync::OnceLock;
+
+use once_cell::race::OnceBox;
 
 use self::sync::{AtomicU64, Ordering, UnsafeCell};
 
@@ -86,13 +87,14 @@ const PAGES: usize = (INDEX_BITS - FIRST_PAGE.ilog2()) as usize;
 
 /// Values by handle.
 pub(crate) struct Table<T> {
-    pages: [OnceLock<Box<[Slot<T>]>>; PAGES],
+    /// Two threads that need a page at the same time both make one, and one drops its own.
+    pages: [OnceBox<Vec<Slot<T>>>; PAGES],
 }
 
 impl<T> Table<T> {
     pub(crate) const fn new() -> Self {
         Table {
-            pages: [const { OnceLock::new() }; PAGES],
+            pages: [const { OnceBox::new() }; PAGES],
         }
     }
 
@@ -122,7 +124,7 @@ impl<T> Table<T> {
     fn claim(&self) -> Option<(usize, &Slot<T>, u32)> {
         let mut index = 0;
         for (number, page) in self.pages.iter().enumerate() {
-            let make = || (0..FIRST_PAGE << number).map(|_| Slot::new()).collect();
+            let make = || Box::new((0..FIRST_PAGE << number).map(|_| Slot::new()).collect());
             for slot in page.get_or_init(make) {
                 if let Some(generation) = slot.claim() {
                     return Some((index, slot, generation));
