@@ -57,7 +57,7 @@ impl fmt::Debug for PortFile {
     }
 }
 
-/// Identifies an operation on a file. It is never reused.
+/// Identifies an operation on a file. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub(super) Token);
 

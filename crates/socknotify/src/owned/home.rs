@@ -16,7 +16,7 @@ use crate::{CompletionPort, Error};
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Identifies a connection, a listener or a shared socket of a port. It is never reused.
+/// Identifies a connection, a listener or a shared socket of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(super) Token);
 

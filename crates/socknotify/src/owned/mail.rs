@@ -14,7 +14,7 @@ use super::roused::Roused;
 use crate::Entry;
 use crate::lock::lock;
 
-/// Identifies a [`Worker`](super::Worker) of a port. It is never reused.
+/// Identifies a [`Worker`](super::Worker) of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(u64);
 

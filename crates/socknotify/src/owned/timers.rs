@@ -8,7 +8,7 @@ use super::deadlines::Deadlines;
 use super::home::Home;
 use crate::slots::{Slots, Token};
 
-/// Identifies a timer of a port. It is never reused.
+/// Identifies a timer of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId(Token);
 
