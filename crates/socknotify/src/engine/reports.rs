@@ -143,8 +143,10 @@ impl<B: Backend> Engine<B> {
             let alarm = core.alarm;
             core.queue.extend([alarm.posted()]);
         }
-        let packets = reports.packets.iter().copied();
-        core.queue.extend(packets.map(Entry::completion));
+        if !reports.packets.is_empty() {
+            let packets = reports.packets.iter().copied();
+            core.queue.extend(packets.map(Entry::completion));
+        }
         for report in &reports.reports {
             if report.validity != Validity::Valid && !self.is_valid(core, report) {
                 continue;
