@@ -197,7 +197,7 @@ impl<B: Backend> Engine<B> {
             let is_timed = core.scheduler.on_taken();
             let stay = is_timed.then(|| Stay::new(count));
             if place::give(self.id, this, stay) {
-                core.scheduler.take_place();
+                core.scheduler.running += 1;
             }
         }
         count

@@ -226,7 +226,7 @@ impl<B: Backend> Engine<B> {
         let handling = stay.map(Stay::for_each);
         let mut core = self.lock();
         if had_place {
-            core.scheduler.leave_place();
+            core.scheduler.running -= 1;
         }
         if let Some(time) = handling {
             core.scheduler.on_handled(time);
@@ -339,7 +339,7 @@ impl<B: Backend> Places for Engine<B> {
     fn on_place_left(&self) {
         if self.process.is_this() {
             let mut core = self.lock();
-            core.scheduler.leave_place();
+            core.scheduler.running -= 1;
             self.leave(core);
         }
     }
@@ -356,7 +356,7 @@ impl<B: Backend> Drop for LentPlace<'_, B> {
         if self.lent && self.engine.process.is_this() {
             let mut core = self.engine.lock();
             if place::restore(self.engine.id) {
-                core.scheduler.take_place();
+                core.scheduler.running += 1;
             }
         }
     }

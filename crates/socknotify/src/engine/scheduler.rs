@@ -95,9 +95,10 @@ const SAMPLED: u32 = 8;
 pub(super) struct Scheduler {
     policy: WakePolicy,
     places: usize,
+    /// How many threads hold a place. There may be too many, after one returned from blocking.
+    pub(super) running: usize,
     /// How many threads may poll at once.
     pollers: usize,
-    pub(super) running: usize,
     arrivals: Arrival,
     /// The number of times that packets were taken, modulo 2^32.
     pub(super) taken: u32,
@@ -197,16 +198,6 @@ impl Scheduler {
     /// Whether handling a packet takes no longer than waking a thread for it.
     fn is_quick(&self) -> bool {
         self.handling <= QUICK
-    }
-
-    /// A thread takes a place. It may be one too many, if the thread returns from blocking.
-    pub(super) fn take_place(&mut self) {
-        self.running += 1;
-    }
-
-    /// A thread gives its place back.
-    pub(super) fn leave_place(&mut self) {
-        self.running -= 1;
     }
 
     /// A thread begins to wait.
