@@ -175,6 +175,7 @@ impl Queue {
 
     /// Ends all waits.
     pub(super) fn end_waits(&self) {
+        let _state = lock(&self.state);
         self.is_closed.store(true, Ordering::Release);
         self.signal(true);
     }
@@ -284,7 +285,7 @@ impl Queue {
 
     /// Have the waker and the timer follow.
     fn settle(&self, state: &State) {
-        self.signal(!state.queued.is_empty());
+        self.signal(!state.queued.is_empty() || self.is_closed.load(Ordering::Acquire));
         let timers = state.timed.iter().filter_map(|key| state.knotes.get(key));
         let next = timers.filter_map(|knote| knote.due).min();
         let left = next.map(|due| due.saturating_duration_since(Instant::now()));
