@@ -430,8 +430,11 @@ fn a_panic_at_a_listener_keeps_no_message_from_another_worker(backend: Backend) 
         let _theirs = client(address)?;
         port.send_to(name, 2)?;
         drop(worker.take());
-        let process = || worker.process(Some(PATIENCE));
-        assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
+        // Only where posted packets overtake others, it comes in a later call.
+        let mut process = || worker.process(Some(PATIENCE));
+        while let Ok(done) = catch_unwind(AssertUnwindSafe(&mut process)) {
+            done?;
+        }
         // This thread has the place, and waits again.
         let port = &port;
         let closing = scope.spawn(move || {
