@@ -13,7 +13,7 @@ mod support;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,13 @@ use support::{
 };
 
 static ALONE: Mutex<()> = Mutex::new(());
+
+/// Until this is dropped no other of these tests runs, and many descriptors may be open.
+fn alone() -> io::Result<MutexGuard<'static, ()>> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    raise_limit()?;
+    Ok(alone)
+}
 
 /// More than are reported at once, and than anybody would keep a list of.
 const MANY: usize = 700;
@@ -121,8 +128,7 @@ fn expect_rest(port: &CompletionPort) {
 fn g3_hundreds_of_duplicates_give_no_false_notification_and_no_busy_loop(
     backend: Backend,
 ) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    raise_limit()?;
+    let _alone = alone()?;
     for count in [257, 300, MANY] {
         for trigger in EVERY {
             let port = port(backend)?;
@@ -140,8 +146,7 @@ fn g3_hundreds_of_duplicates_give_no_false_notification_and_no_busy_loop(
 fn g3_hundreds_of_duplicates_leave_the_registered_sockets_alone(
     backend: Backend,
 ) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    raise_limit()?;
+    let _alone = alone()?;
     let port = port(backend)?;
     let good = Pair::unix()?;
     let enable = || Registration::enable(&good.ours, 0, EventFilter::IN, ONCE);
@@ -168,7 +173,7 @@ fn g3_hundreds_of_duplicates_leave_the_registered_sockets_alone(
 
 /// A duplicate is ready, and the port has this many places.
 fn expect_rest_with(backend: Backend, places: usize) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone()?;
     for trigger in EVERY {
         let port = port_with(backend, places)?;
         let kept = closed(&port, 1, |_| trigger)?;
@@ -212,7 +217,7 @@ fn g3_a_duplicate_gives_no_busy_loop_where_places_are_unlimited(
 fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
     backend: Backend,
 ) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone()?;
     for old_trigger in [ONCE, EDGE_ONCE, LEVEL, EDGE] {
         for trigger in [EDGE, EDGE_ONCE] {
             for key in [1, 2] {
@@ -253,8 +258,7 @@ fn c5_a_duplicate_gives_no_edge_to_the_socket_that_has_its_number_now(
 /// has to find out even if it is the first of many that the system tells.
 #[for_every_backend]
 fn c5_no_edge_is_lost_after_a_duplicate(backend: Backend) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    raise_limit()?;
+    let _alone = alone()?;
     for trigger in [EDGE, EDGE_ONCE] {
         let port = port(backend)?;
         let pair = Pair::unix()?;
@@ -278,8 +282,7 @@ fn c5_no_edge_is_lost_after_a_duplicate(backend: Backend) -> io::Result<()> {
 /// The other end sends while the port gets rid of a duplicate.
 #[for_every_backend]
 fn c5_no_edge_is_lost_that_comes_beside_a_duplicate(backend: Backend) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    raise_limit()?;
+    let _alone = alone()?;
     let port = port(backend)?;
     let pair = Pair::unix()?;
     port.enable(&pair.ours, 0, EventFilter::IN, EDGE)?;
@@ -305,8 +308,7 @@ fn c5_no_edge_is_lost_that_comes_beside_a_duplicate(backend: Backend) -> io::Res
 fn c5_no_edge_is_lost_that_others_hear_of_while_the_filter_changes(
     backend: Backend,
 ) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    raise_limit()?;
+    let _alone = alone()?;
     let port = port(backend)?;
     let pair = Pair::unix()?;
     let filters = [EventFilter::IN, EventFilter::ALL];
@@ -374,7 +376,7 @@ fn send_while(
 fn g2_the_port_takes_no_number_of_a_registered_socket_that_was_closed(
     backend: Backend,
 ) -> io::Result<()> {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone()?;
     // It has a lower number than what is the port's own.
     let gone = Pair::unix()?;
     let port = port(backend)?;
