@@ -10,9 +10,10 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::RegistrationError;
+use crate::lock;
 use crate::pages::Pages;
 
 /// The port that a descriptor number was registered with, in the lowest bits; above it, as much of the socket's
@@ -59,8 +60,7 @@ fn lock() -> MutexGuard<'static, Pages<Entry>> {
     }
     // SAFETY: what the pointer is set to is never freed.
     let owners = unsafe { &*owners };
-    let entries = owners.entries.lock();
-    entries.unwrap_or_else(PoisonError::into_inner)
+    lock::lock(&owners.entries)
 }
 
 /// In a forked child nothing is owned: the parent's table is not used.

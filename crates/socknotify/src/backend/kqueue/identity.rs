@@ -6,10 +6,11 @@
 //! same socket. `ENOENT` means that it is another one.
 
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::sys::{self, Access, Errno, Event, Filter, Queue, Token, flags};
+use crate::lock::lock;
 use crate::pages::SharedPages;
 use crate::sys::Process;
 
@@ -104,10 +105,7 @@ pub(super) fn identify(socket: u32, kind: Option<Kind>) -> Result<u64, Errno> {
         let change = Event::new(socket, Filter::Read, what, Token(0));
         identities.queue.change(&[change])
     };
-    let mut latest = identities
-        .latest
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut latest = lock(&identities.latest);
     let sockets = &identities.sockets;
     match change(flags::DISABLE) {
         Err(libc::ENOENT) => {

@@ -19,10 +19,11 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use self::queue::Queue;
+use crate::lock::lock;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +121,7 @@ fn note_descriptor(number: i32, is_open: bool) {
 }
 
 fn queues() -> MutexGuard<'static, HashMap<i32, Arc<Queue>>> {
-    let queues = kernel().queues.lock();
-    queues.unwrap_or_else(PoisonError::into_inner)
+    lock(&kernel().queues)
 }
 
 /// The queue that has this number.
