@@ -174,29 +174,29 @@ pub struct Registration<'socket> {
     pub trigger: Trigger,
     socket: RawSocket,
     pub(crate) result: Result<(), RegistrationError>,
-    /// The port owns the socket, which was adopted. So the number stands for nothing else.
-    pub(crate) owned: bool,
-    /// The thread that had the socket since its notification has seen that no wanted condition held any more.
-    pub(crate) is_drained: bool,
-    /// Which sockets ENABLE and DISABLE are for.
-    pub(crate) only: Only,
-    /// REMOVE takes effect at once, and is not notified.
-    pub(crate) is_silent: bool,
-    /// It need not be a socket.
-    pub(crate) is_descriptor: bool,
-    /// Nobody closes the socket before the call returns.
+    pub(crate) extra: Extra,
+    /// Nobody closes the descriptor before the call returns.
     pub(crate) is_borrowed: bool,
     borrowed: PhantomData<BorrowedSocket<'socket>>,
 }
 
-/// Which sockets ENABLE and DISABLE are for.
+/// What an entry asks for that the Windows interface does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Only {
-    Any,
-    /// Those that this port does not have.
+pub(crate) enum Extra {
+    Nothing,
+    /// ENABLE only what this port does not have.
     New,
-    /// Those that it has.
+    /// ENABLE or DISABLE only what this port has.
     Known,
+    /// ENABLE any descriptor that can be watched.
+    Descriptor,
+    /// REMOVE at once, without a notification.
+    Silent,
+    /// ENABLE a socket that the port owns, and that was adopted under this key.
+    Owned {
+        /// The thread that had the socket since its notification has seen that no wanted condition held any more.
+        is_drained: bool,
+    },
 }
 
 impl<'socket> Registration<'socket> {
@@ -236,7 +236,7 @@ impl<'socket> Registration<'socket> {
         trigger: Trigger,
     ) -> Self {
         Registration {
-            only: Only::New,
+            extra: Extra::New,
             ..Self::enable(socket, completion_key, event_filter, trigger)
         }
     }
@@ -251,7 +251,7 @@ impl<'socket> Registration<'socket> {
         trigger: Trigger,
     ) -> Self {
         Registration {
-            only: Only::Known,
+            extra: Extra::Known,
             ..Self::enable(socket, completion_key, event_filter, trigger)
         }
     }
@@ -291,7 +291,7 @@ impl<'socket> Registration<'socket> {
         trigger: Trigger,
     ) -> Self {
         Registration {
-            is_descriptor: true,
+            extra: Extra::Descriptor,
             ..Self::enable(descriptor, completion_key, event_filter, trigger)
         }
     }
@@ -306,7 +306,7 @@ impl<'socket> Registration<'socket> {
     #[doc(alias = "EPOLL_CTL_DEL")]
     pub fn deregister<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
         Registration {
-            is_silent: true,
+            extra: Extra::Silent,
             ..Self::remove(socket)
         }
     }
@@ -362,7 +362,7 @@ impl<'socket> Registration<'socket> {
     #[doc(hidden)]
     pub fn only_known(self) -> Self {
         Registration {
-            only: Only::Known,
+            extra: Extra::Known,
             ..self
         }
     }
@@ -371,7 +371,7 @@ impl<'socket> Registration<'socket> {
     #[doc(hidden)]
     pub fn silent(self) -> Self {
         Registration {
-            is_silent: true,
+            extra: Extra::Silent,
             ..self
         }
     }
@@ -389,8 +389,7 @@ impl<'socket> Registration<'socket> {
             event_filter,
             operation: Operation::ENABLE,
             trigger: Trigger::ONESHOT.union(Trigger::LEVEL),
-            owned: true,
-            is_drained,
+            extra: Extra::Owned { is_drained },
             ..Self::of(socket)
         }
     }
@@ -403,11 +402,7 @@ impl<'socket> Registration<'socket> {
             trigger: Trigger::empty(),
             socket,
             result: Ok(()),
-            owned: false,
-            is_drained: false,
-            only: Only::Any,
-            is_silent: false,
-            is_descriptor: false,
+            extra: Extra::Nothing,
             is_borrowed: true,
             borrowed: PhantomData,
         }
@@ -428,21 +423,16 @@ impl<'socket> Registration<'socket> {
         self.socket
     }
 
-    /// Whether this is a valid entry that enables a level-triggered registration.
+    /// Whether this is of a socket that the port owns.
     #[inline]
-    pub(crate) fn is_level_enable(&self) -> bool {
-        let level = Trigger::LEVEL.bits();
-        // With one of the lower two bits, but not both.
-        self.operation == Operation::ENABLE
-            && (level..level + 3).contains(&self.trigger.bits())
-            && EventFilter::ALL.contains(self.event_filter)
-            && self.only == Only::Any
+    pub(crate) fn is_owned(&self) -> bool {
+        matches!(self.extra, Extra::Owned { .. })
     }
 
     /// Whether a kernel that has ports of its own has nothing like this.
     #[cfg(windows)]
     pub(crate) fn is_extension(&self) -> bool {
-        self.is_silent || self.only != Only::Any || self.is_descriptor
+        !matches!(self.extra, Extra::Nothing | Extra::Owned { .. })
     }
 
     /// Check what can be checked without asking for the socket's state.

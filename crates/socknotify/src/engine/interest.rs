@@ -1,97 +1,253 @@
-//! [`Interest`]: what to watch one socket for, in one word; and its generation.
+//! [`Word`]: all that the hot path has to know of one registration, in 64 bits; [`Interest`]: what to watch a
+//! descriptor for.
 
-use crate::{EventFilter, RegistrationError};
+use crate::sys::Fd;
+use crate::{EventFilter, Events, RegistrationError, Trigger};
 
-/// How the system watches a socket.
+/// How the system watches a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Report a condition that holds, or the next one to hold, once; then be silent until armed again.
+    /// Report a condition that holds, or the next one to hold, once; then be silent until it is armed again.
     Once,
-    /// Report as long as a condition holds; at least once until the report is
-    /// [delivered](Backend::delivered).
+    /// The same. The engine arms it again when the report was delivered and handled.
     Level,
-    /// Report when a condition begins to hold after it was armed. One that held all the time is not reported, except
-    /// together with one that began to.
+    /// Report when a condition begins to hold, and what holds when it is armed.
     Edge,
-    /// Report when a condition begins to hold; one that holds when it is armed may be reported or not. The
-    /// port owns the socket, so its number stands for no other.
+    /// The same, for a socket that the port owns: it stays armed while a thread has it.
     Kept,
 }
 
-/// What to watch one socket for.
+/// Where a registration is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interest {
-    /// The number of the socket.
-    pub(crate) socket: u32,
-    /// Everything else, as published in [`Wanted`]. The lowest bit is set.
-    pub(super) word: u64,
+pub(crate) enum State {
+    /// There is none.
+    Vacant,
+    /// There is none any more: it was removed, rather than found closed.
+    Removed,
+    /// Registered, with its notifications stopped.
+    Disabled,
+    /// Registered, and waiting for a wanted condition.
+    Enabled,
+    /// REMOVE was accepted, and its notification is in the queue.
+    Removing,
 }
 
-/// Where the parts of an interest are in its word. The lowest 26 bits leave room for a socket's number, so
-/// that a backend can have all of it in one word.
-pub(crate) mod word {
-    pub(crate) const FILTER: u32 = 1;
-    pub(crate) const MODE: u32 = 26;
-    pub(crate) const GENERATION: u32 = 29;
-    /// Distinguishes the changes of an edge-triggered interest with carried edges, by 4 bits.
-    pub(crate) const REVISION: u32 = 60;
-}
+/// A registration's state, filter, mode, flags and generation.
+///
+/// The generation counts the changes of what is wanted of one descriptor number. It never goes back, so that a report
+/// of what was wanted earlier is recognised. A registration that stays armed while it is disabled and enabled again
+/// ([`Mode::Kept`]) keeps its generation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(u64);
 
+const STATES: [State; 5] = [
+    State::Vacant,
+    State::Removed,
+    State::Disabled,
+    State::Enabled,
+    State::Removing,
+];
 const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
 
-impl Interest {
+const STATE: u64 = 0b111;
+const FILTER: u32 = 3;
+const FILTER_BITS: u64 = 0b1_1111 << FILTER;
+const MODE: u32 = 8;
+const MODE_BITS: u64 = 0b11 << MODE;
+const GENERATION: u32 = 32;
+
+/// One bit of a [`Word`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flag(u64);
+
+impl Flag {
+    /// The system has it, armed or not.
+    pub(crate) const KNOWN: Flag = Flag(1 << 10);
+    /// It was reported while a thread had the socket, which may or may not have handled that.
+    pub(crate) const RISEN: Flag = Flag(1 << 11);
+    /// A report had more than IN and OUT. What is left of that may never be reported again.
+    pub(crate) const EXCEPTIONAL: Flag = Flag(1 << 12);
+    /// Packets come in place of notifications, one each time that it is armed.
+    pub(crate) const INTERRUPTED: Flag = Flag(1 << 13);
+    /// The system reported what nobody wants and cannot be masked out: it is armed as an edge until something wanted is
+    /// delivered.
+    pub(crate) const QUIET: Flag = Flag(1 << 14);
+    /// A level-triggered report was delivered, and it is not armed again yet.
+    pub(crate) const DELIVERED: Flag = Flag(1 << 15);
+    /// The port owns the socket.
+    pub(crate) const OWNED: Flag = Flag(1 << 16);
+    /// It is no socket, and so has no identity but what the system has armed.
+    pub(crate) const DESCRIPTOR: Flag = Flag(1 << 17);
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Word")
+            .field("state", &self.state())
+            .field("generation", &self.generation())
+            .field("mode", &self.mode())
+            .field("filter", &self.filter())
+            .field("flags", &format_args!("{:#x}", self.0 >> 10 & 0xff))
+            .finish()
+    }
+}
+
+impl Word {
     #[inline]
-    pub(super) fn new(
-        socket: u32,
-        generation: u32,
-        revision: u8,
-        filter: EventFilter,
-        mode: Mode,
-    ) -> Self {
-        let word = 1
-            | u64::from(filter.bits()) << word::FILTER
-            | (mode as u64) << word::MODE
-            | u64::from(generation & GENERATIONS) << word::GENERATION
-            | u64::from(revision) << word::REVISION;
-        Interest { socket, word }
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Word(bits)
     }
 
-    /// All parts except socket and filter, in the upper 38 bits.
-    #[allow(dead_code, reason = "not every backend has to know")]
-    pub(crate) fn word(&self) -> u64 {
-        self.word
+    #[inline]
+    pub(super) fn bits(self) -> u64 {
+        self.0
     }
 
-    /// When it was armed, counted within the port. Reports carry it, so that stale ones are recognised.
     #[inline]
-    pub(crate) fn generation(&self) -> u32 {
-        (self.word >> word::GENERATION) as u32 & GENERATIONS
+    pub(crate) fn state(self) -> State {
+        // The other three values are never stored.
+        STATES.get((self.0 & STATE) as usize).copied().unwrap_or(State::Vacant)
+    }
+
+    #[inline]
+    pub(super) fn with_state(self, state: State) -> Self {
+        Word(self.0 & !STATE | state as u64)
+    }
+
+    #[inline]
+    pub(super) fn is_live(self) -> bool {
+        matches!(self.state(), State::Enabled | State::Disabled)
+    }
+
+    #[inline]
+    pub(crate) fn is_enabled(self) -> bool {
+        self.0 & STATE == State::Enabled as u64
+    }
+
+    #[inline]
+    pub(crate) fn mode(self) -> Mode {
+        MODES[(self.0 >> MODE & 3) as usize]
+    }
+
+    #[inline]
+    pub(super) fn with_mode(self, mode: Mode) -> Self {
+        Word(self.0 & !MODE_BITS | (mode as u64) << MODE)
     }
 
     /// The conditions. Errors are always watched for.
     #[inline]
+    pub(crate) fn filter(self) -> EventFilter {
+        let bits = self.0 >> FILTER & 0b1_1111;
+        EventFilter::from_bits_retain((bits & 0b111 | (bits & 0b1_1000) << 11) as u16)
+    }
+
+    #[inline]
+    pub(super) fn with_filter(self, filter: EventFilter) -> Self {
+        let bits = u64::from(filter.bits());
+        let bits = bits & 0b111 | (bits >> 11) & 0b1_1000;
+        Word(self.0 & !FILTER_BITS | bits << FILTER)
+    }
+
+    /// The events that a notification can show.
+    #[inline]
+    pub(crate) fn wanted(self) -> Events {
+        self.filter().wanted()
+    }
+
+    #[inline]
+    pub(crate) fn has(self, flag: Flag) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    #[inline]
+    pub(super) fn with(self, flag: Flag) -> Self {
+        Word(self.0 | flag.0)
+    }
+
+    #[inline]
+    pub(super) fn without(self, flag: Flag) -> Self {
+        Word(self.0 & !flag.0)
+    }
+
+    #[inline]
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> GENERATION) as u32
+    }
+
+    /// The same in the next generation. Reports until now are stale.
+    #[inline]
+    pub(super) fn advanced(self) -> Self {
+        Word(self.0.wrapping_add(1 << GENERATION))
+    }
+
+    /// Nothing but the generation, the next one.
+    #[inline]
+    pub(super) fn cleared(self) -> Self {
+        Word(self.advanced().0 >> GENERATION << GENERATION)
+    }
+}
+
+/// What to watch one descriptor for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interest {
+    pub(crate) fd: Fd,
+    pub(super) word: Word,
+}
+
+impl Interest {
+    /// Counts what was wanted of this descriptor number. Reports carry it, so that stale ones are recognised.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.word.generation()
+    }
+
+    /// The conditions; none while it is disabled. Errors are always watched for.
+    #[inline]
     pub(crate) fn filter(&self) -> EventFilter {
-        EventFilter::from_bits_retain((self.word >> word::FILTER) as u16)
+        self.word.filter()
     }
 
     #[inline]
     pub(crate) fn mode(&self) -> Mode {
-        MODES[(self.word >> word::MODE & 3) as usize]
+        self.word.mode()
+    }
+
+    /// Whether anything is to be reported. If not, the system only keeps the descriptor, to tell it from another one.
+    #[inline]
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.word.is_enabled() || self.word.mode() == Mode::Kept
+    }
+
+    /// Whether to report only what begins to hold from here on, and what holds once, whatever the mode.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.word.has(Flag::QUIET)
+    }
+
+    /// Whether it is no socket.
+    #[inline]
+    #[allow(dead_code, reason = "not every backend has to know")]
+    pub(crate) fn is_descriptor(&self) -> bool {
+        self.word.has(Flag::DESCRIPTOR)
     }
 }
 
-/// Generations are counted in 31 bits.
-pub(crate) const GENERATIONS: u32 = u32::MAX >> 1;
-
-/// Whether a generation is at or after the first of these, and before the second.
-pub(super) fn is_between(generation: u32, (first, end): (u32, u32)) -> bool {
-    generation.wrapping_sub(first) & GENERATIONS < end.wrapping_sub(first) & GENERATIONS
+/// The mode of a registration that the program makes.
+pub(super) fn mode_of(trigger: Trigger) -> Mode {
+    if trigger.contains(Trigger::ONESHOT) {
+        // An edge is allowed to show what holds when it is armed.
+        Mode::Once
+    } else if trigger.contains(Trigger::EDGE) {
+        Mode::Edge
+    } else {
+        Mode::Level
+    }
 }
 
-/// Why a socket is not armed, or was not.
+/// Why a descriptor is not armed, or was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArmError {
-    /// The number stands for another socket than the one that was armed, or for none.
+    /// The number refers to another file than the one that was armed, or to none.
     Stale,
     /// The system refused.
     Refused(RegistrationError),
@@ -104,5 +260,34 @@ impl From<ArmError> for RegistrationError {
             ArmError::Stale => RegistrationError::NotASocket,
             ArmError::Refused(error) => error,
         }
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_its_parts_apart() {
+        let filters = [
+            EventFilter::NONE,
+            EventFilter::ALL,
+            EventFilter::OUT.union(EventFilter::PRIORITY),
+            EventFilter::FULL_HANGUP,
+        ];
+        let mut word = Word::from_bits(0);
+        for filter in filters {
+            for mode in MODES {
+                for state in STATES {
+                    let before = word.generation();
+                    word = word.with_state(state).with_filter(filter).with_mode(mode).with(Flag::RISEN).advanced();
+                    assert_eq!((word.state(), word.filter(), word.mode()), (state, filter, mode));
+                    assert!(word.has(Flag::RISEN) && !word.has(Flag::QUIET));
+                    assert_eq!(word.generation(), before + 1);
+                    word = word.without(Flag::RISEN);
+                }
+            }
+        }
+        assert_eq!(word.cleared().bits(), u64::from(word.generation() + 1) << GENERATION);
     }
 }

@@ -4,53 +4,57 @@
 //! `crate::backend`.
 //!
 //! ```text
-//! process ── register ──► table ──► rearm, wanted ──► backend: arm, rearm, disarm
-//!    │                                                   │
-//!    └───── dequeue ◄──── queue ◄──── reports ◄──────────┘ wait
-//!              │
-//!          scheduler: who may run, who waits where, whom to wake
+//! process ── apply ──► table ──► batch ──► backend: arm, then wait
+//!    │                                       │
+//!    └──◄── caller's entries ◄── collect ◄───┘ reports
+//!                                   ▲
+//!            queue (packets) ───────┘        scheduler, place: who runs, who waits, whom to wake
 //! ```
 //!
-//! One lock guards table, queue and scheduler. It is not held while a thread waits, nor while a batch is
-//! re-armed.
+//! Enabling a known registration, waiting, and delivering what the backend reports take no lock: a registration is one
+//! atomic word ([`table`]), and the kernel's list is the only queue of ready sockets. The queue here is for what has no
+//! kernel behind it: posted packets, completions, REMOVE, and what replaces notifications of owned sockets.
+//!
+//! # Lock order
+//!
+//! A thread that holds one of these locks takes only those below it.
+//!
+//! 1. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
+//! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
+//! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
+//! 4. A thread's own lists ([`place::Holder`]).
+//! 5. A backend's own locks.
+//! 6. The owners' table of the process (`crate::sys`). No system call is made under it.
 
+mod apply;
 mod backend;
-mod dequeue;
+mod collect;
 mod interest;
-mod owned;
 mod place;
 mod queue;
-mod rearm;
-mod register;
-mod reports;
 mod scheduler;
 mod sync;
 mod table;
-mod wanted;
+mod trusted;
+mod wait;
 
 #[cfg(all(test, interleavings))]
 mod interleavings;
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-pub(crate) use self::backend::{
-    Backend, DESCRIPTOR, Kept, Outcome, Readiness, Rearm, Report, Reports, Validity, Wait,
-};
+pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Wait, Waited};
 pub(crate) use self::interest::{ArmError, Interest, Mode};
-#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-pub(crate) use self::interest::{GENERATIONS, word};
-#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-pub(crate) use self::reports::is_newer;
-pub(crate) use self::wanted::{Followed, Wanted};
+pub(crate) use self::table::{Outcome, Table};
 
-use self::owned::RearmPolicy;
-use self::place::{Places, Stay};
-use self::queue::Queue;
-use self::scheduler::{Scheduler, Wake};
-use self::sync::{Mutex, MutexGuard};
-use self::table::Table;
+use self::place::{Found, Holder, Places, Roster};
+use self::queue::{Packet, Queue};
+use self::scheduler::{Flag, Gate, Load, QUICK, Scheduler, UNLIMITED, Wake};
+use self::sync::{Mutex, MutexGuard, lock};
+use crate::handover::Handover;
 use crate::sys::{Owner, Process};
 use crate::{Entry, Error, Registration, Snapshot, WakePolicy};
 
@@ -65,100 +69,100 @@ pub(crate) struct Engine<B: Backend> {
     owner: Owner,
     places: usize,
     wake_policy: WakePolicy,
-    wanted: Wanted,
-    core: Mutex<Core<B>>,
+    /// Whether places leave by themselves.
+    detects: bool,
+    table: Table,
+    gate: Gate,
+    /// The length of the queue.
+    queued: AtomicUsize,
+    /// How many more calls in a row may go without asking the backend for reports.
+    skips: AtomicU32,
+    /// Whose turn it is if a call has room for one: packets or reports.
+    turn: AtomicBool,
+    /// How long it took recently to handle a packet, in nanoseconds.
+    handling: AtomicU32,
+    /// Reports of registrations that have ended.
+    stale: AtomicU64,
+    /// Some threads dequeue into memory that others can reach.
+    has_handovers: AtomicBool,
+    /// When threads looked at each other last, since `made`, in microseconds.
+    looked: AtomicU64,
+    made: Instant,
+    /// How long it took to detect the last place that was left, in microseconds. 0 if there was none.
+    detected_after: AtomicU64,
+    roster: Mutex<Roster>,
+    core: Mutex<Core>,
 }
 
 /// What the lock guards.
-struct Core<B: Backend> {
-    table: Table,
+struct Core {
     queue: Queue,
     scheduler: Scheduler,
-    /// Counts the times that a registration was enabled.
-    generation: u32,
-    /// How sockets that the port owns are armed.
-    rearm_policy: RearmPolicy,
-    /// How many calls in a row returned what they had armed, without asking the backend for more.
-    unasked: u8,
-    /// Memory that no call uses at the moment.
-    scratch: Vec<Box<Scratch<B>>>,
+    /// The number of registrations, including those that are being removed.
+    registered: usize,
     /// The packet to queue when the backend's alarm goes off.
     alarm: Entry,
-    /// Another loop watches the port itself.
-    exposed: bool,
     closed: bool,
 }
 
 /// Memory of one call.
 struct Scratch<B: Backend> {
     memory: B::Memory,
-    reports: Reports,
-    /// What this call re-arms, and has not passed to the backend yet.
-    rearms: Vec<Rearm>,
-    /// A connection could not be armed. Its owner has to be notified in any case.
-    has_failed_owned: bool,
-    /// Sockets to check.
-    interests: Vec<Interest>,
-    readiness: Vec<Readiness>,
+    /// What the call arms.
+    batch: Vec<Arm>,
+    packets: Vec<Entry>,
+}
+
+impl<B: Backend> Default for Scratch<B> {
+    fn default() -> Self {
+        Scratch {
+            memory: B::Memory::default(),
+            batch: Vec::with_capacity(16),
+            packets: Vec::new(),
+        }
+    }
 }
 
 impl<B: Backend> Scratch<B> {
-    fn new() -> Box<Self> {
-        Box::new(Scratch {
-            memory: B::Memory::default(),
-            reports: Reports::default(),
-            rearms: Vec::with_capacity(16),
-            has_failed_owned: false,
-            interests: Vec::new(),
-            readiness: Vec::new(),
-        })
+    fn reuse(kept: &mut Option<Box<dyn Any>>) -> Box<Self> {
+        let kept = kept.take().and_then(|kept| kept.downcast().ok());
+        kept.unwrap_or_default()
     }
 }
 
-impl<B: Backend> Core<B> {
-    fn take_scratch(&mut self) -> Box<Scratch<B>> {
-        self.scratch.pop().unwrap_or_else(Scratch::new)
-    }
-
-    /// Whom to wake after a change.
-    fn release(&mut self) -> Wake {
-        if self.closed {
-            return Wake::Nobody;
-        }
-        if self.exposed && self.queue.len() > 0 && !self.scheduler.is_anyone_here() {
-            return self.scheduler.wake_polling();
-        }
-        self.scheduler.release(self.queue.len())
-    }
-}
-
-type Guard<'a, B> = MutexGuard<'a, Core<B>>;
+type Guard<'a> = MutexGuard<'a, Core>;
 
 impl<B: Backend> Engine<B> {
-    pub(crate) fn new(backend: B, places: usize, wake_policy: WakePolicy) -> Self {
+    pub(crate) fn new(backend: B, places: usize, wake_policy: WakePolicy, detects: bool) -> Self {
         static PORTS: AtomicU32 = AtomicU32::new(1);
         let id = PORTS.fetch_add(1, Ordering::Relaxed);
-        let scheduler = Scheduler::new(places, backend.waiters(), wake_policy);
         Engine {
             id,
-            backend,
             process: Process::this(),
             owner: Owner::new(id),
             places,
             wake_policy,
-            wanted: Wanted::new(),
+            detects: detects && places < UNLIMITED,
+            table: Table::new(),
+            gate: Gate::new(),
+            queued: AtomicUsize::new(0),
+            skips: AtomicU32::new(0),
+            turn: AtomicBool::new(false),
+            handling: AtomicU32::new(0),
+            stale: AtomicU64::new(0),
+            has_handovers: AtomicBool::new(false),
+            looked: AtomicU64::new(0),
+            made: Instant::now(),
+            detected_after: AtomicU64::new(0),
+            roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
-                table: Table::new(),
                 queue: Queue::default(),
-                scheduler,
-                generation: 0,
-                rearm_policy: RearmPolicy::default(),
-                unasked: 0,
-                scratch: Vec::new(),
+                scheduler: Scheduler::new(places.min(UNLIMITED), wake_policy),
+                registered: 0,
                 alarm: Entry::default(),
-                exposed: false,
                 closed: false,
             }),
+            backend,
         }
     }
 
@@ -168,17 +172,19 @@ impl<B: Backend> Engine<B> {
         &self.backend
     }
 
-    fn lock(&self) -> Guard<'_, B> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The number of places, as far as they are counted.
+    #[inline]
+    fn limit(&self) -> usize {
+        self.places.min(UNLIMITED)
     }
 
     /// The lock, if the port can be used.
-    fn enter(&self) -> Result<Guard<'_, B>, Error> {
+    fn enter(&self) -> Result<Guard<'_>, Error> {
         // After a fork, a thread that this process does not have may hold the lock.
         if !self.process.is_this() {
             return Err(Error::OtherProcess);
         }
-        let core = self.lock();
+        let core = lock(&self.core);
         if core.closed {
             return Err(Error::Closed);
         }
@@ -189,104 +195,109 @@ impl<B: Backend> Engine<B> {
         match wake {
             Wake::Nobody => {}
             Wake::Parked(parker) => parker.notify_one(),
-            Wake::Polling => {
-                // There is no time to set.
-                let _ = self.backend.wake(None);
-            }
+            Wake::Polling => self.backend.wake(),
+        }
+    }
+
+    /// Whether a further thread should poll while others run, rather than watch.
+    #[inline]
+    fn is_eager(&self) -> bool {
+        match self.wake_policy {
+            WakePolicy::Eager => true,
+            WakePolicy::Bounded(_) => u128::from(self.handling.load(Ordering::Relaxed)) > QUICK.as_nanos(),
         }
     }
 
     /// Release the lock, and wake the threads that are due.
-    fn leave(&self, mut core: Guard<'_, B>) {
-        let wake = core.release();
+    fn leave(&self, mut core: Guard<'_>) {
+        let wake = self.settle(&mut core);
         drop(core);
         self.wake(wake);
-        self.backend.flush(&self.wanted);
     }
 
-    pub(crate) fn process(
-        self: &Arc<Self>,
-        registrations: &mut [Registration<'_>],
-        entries: &mut [Entry],
-        timeout: Option<Duration>,
-    ) -> Result<usize, Error> {
-        if entries.is_empty() {
-            let mut core = self.enter()?;
-            let mut scratch = core.take_scratch();
-            self.apply(&mut core, &mut scratch, registrations);
-            core = self.rearm(core, &mut scratch, registrations);
-            core.scratch.push(scratch);
-            self.leave(core);
-            return Ok(0);
-        }
-        if !self.process.is_this() {
-            return Err(Error::OtherProcess);
-        }
-        let (had_place, stay) = place::vacate(self.id);
-        let handling = stay.map(Stay::for_each);
-        let mut core = self.lock();
-        if had_place {
-            core.scheduler.running -= 1;
-        }
-        if let Some(time) = handling {
-            core.scheduler.on_handled(time);
-        }
+    fn settle(&self, core: &mut Core) -> Wake {
         if core.closed {
-            return Err(Error::Closed);
+            return Wake::Nobody;
         }
-        let mut scratch = core.take_scratch();
-        let borrowed = self.apply(&mut core, &mut scratch, registrations);
-        self.dequeue(core, scratch, registrations, borrowed, entries, timeout)
+        let queued = core.queue.len();
+        let wake = core.scheduler.settle(&self.gate, queued, self.is_eager());
+        let load = self.gate.load();
+        let is_anyone_here = load.pollers() > 0 || core.scheduler.waiting() > 0;
+        match wake {
+            Wake::Nobody if load.has(Flag::EXPOSED) && queued > 0 && !is_anyone_here => {
+                core.scheduler.wake_polling(&self.gate)
+            }
+            wake => wake,
+        }
     }
 
-    /// Queue packets, and do something more before the thread that dequeues them wakes.
-    pub(crate) fn post(
-        &self,
-        entries: &[Entry],
-        before_waking: impl FnOnce(),
-    ) -> Result<(), Error> {
-        self.queue(entries.iter().copied().map(Entry::posted), before_waking)
+    /// The same, if it may be necessary.
+    #[inline]
+    fn settle_if_due(&self, load: Load) {
+        let queued = self.queued.load(Ordering::SeqCst);
+        if Scheduler::may_have_to_settle(load, self.limit(), queued, self.is_eager()) {
+            self.leave(lock(&self.core));
+        }
+    }
+
+    /// Publish the length of the queue.
+    fn publish_queued(&self, core: &Core) {
+        self.queued.store(core.queue.len(), Ordering::SeqCst);
+    }
+
+    /// Queue packets.
+    pub(crate) fn post(&self, entries: &[Entry]) -> Result<(), Error> {
+        self.queue(entries.iter().copied().map(Entry::posted))
     }
 
     /// Queue a completion of something else. If the port is closed, nobody dequeues it.
     #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
     pub(crate) fn complete(&self, entries: &[Entry]) {
-        let _ = self.queue(entries.iter().copied().map(Entry::completion), || {});
+        let _ = self.queue(entries.iter().copied().map(Entry::completion));
     }
 
-    fn queue(
-        &self,
-        entries: impl Iterator<Item = Entry>,
-        before_waking: impl FnOnce(),
-    ) -> Result<(), Error> {
+    fn queue(&self, entries: impl Iterator<Item = Entry>) -> Result<(), Error> {
         let mut core = self.enter()?;
-        self.fetch_before_packet(&mut core);
-        core.queue.extend(entries);
-        let wake = core.release();
-        drop(core);
-        before_waking();
-        self.wake(wake);
+        core.queue.extend(entries.map(Packet::Entry));
+        self.publish_queued(&core);
+        self.leave(core);
+        Ok(())
+    }
+
+    /// Put packets that were dequeued back at the head of the queue, in this order.
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
+        let mut core = self.enter()?;
+        for &entry in entries.iter().rev() {
+            core.queue.push_front(Packet::Entry(entry));
+        }
+        self.publish_queued(&core);
+        self.leave(core);
         Ok(())
     }
 
     pub(crate) fn close(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.closed = true;
+        self.gate.set(Flag::CLOSED, true);
         // Before another port can register the sockets.
         self.backend.close();
-        for socket in core.table.sockets() {
-            self.wanted.withdraw(socket);
-            self.owner.release(socket);
+        for (fd, slot) in self.table.registered() {
+            let _ = slot.change(|word| Some(word.cleared()));
+            self.owner.release(fd);
         }
-        core.table = Table::new();
+        core.registered = 0;
         core.queue.clear();
+        self.publish_queued(&core);
         let parkers = core.scheduler.parkers();
         drop(core);
         for parker in parkers {
             parker.notify_one();
         }
-        // Each woken thread wakes the next.
-        self.wake(Wake::Polling);
+    }
+
+    #[inline]
+    fn is_closed(&self) -> bool {
+        self.gate.load().has(Flag::CLOSED)
     }
 
     pub(crate) fn concurrency(&self) -> usize {
@@ -306,41 +317,120 @@ impl<B: Backend> Engine<B> {
                 running: Some(0),
                 waiting: 0,
                 is_watched: false,
+                left: Some(0),
+                detected_after: None,
+                stale: 0,
             };
         }
-        let core = self.lock();
+        let left = lock(&self.roster).left();
+        let core = lock(&self.core);
+        let load = self.gate.load();
+        let detected_after = self.detected_after.load(Ordering::Relaxed);
         Snapshot {
-            registrations: Some(core.table.len()),
+            registrations: Some(core.registered),
             queued: core.queue.len(),
-            running: Some(core.scheduler.running),
-            waiting: core.scheduler.waiting(),
-            is_watched: core.scheduler.is_watched,
+            running: Some(load.holders().saturating_sub(load.pollers())),
+            waiting: load.pollers() + core.scheduler.waiting(),
+            is_watched: load.has(Flag::WATCHED),
+            left: Some(left),
+            detected_after: (detected_after > 0).then(|| Duration::from_micros(detected_after)),
+            stale: self.stale.load(Ordering::Relaxed),
         }
     }
 
     /// Give this thread's place back, if it holds one.
     pub(crate) fn give_place_back(&self) {
-        if place::take_back(self.id) {
-            self.on_place_left();
+        if let Some(holder) = place::give_back(self.id) {
+            self.on_left(&holder);
         }
     }
 
     /// Lend this thread's place, if it holds one, until the returned value is dropped.
     pub(crate) fn lend_place(&self) -> LentPlace<'_, B> {
-        let lent = place::take_back(self.id);
-        if lent {
-            self.on_place_left();
+        let lent = place::give_back(self.id);
+        if let Some(holder) = &lent {
+            self.on_left(holder);
         }
         LentPlace { engine: self, lent }
+    }
+
+    /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
+    fn look(&self) -> Found {
+        if !self.detects {
+            return Found::default();
+        }
+        let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
+        let found = lock(&self.roster).look(&self.gate, is_idle);
+        if let Some(after) = found.after {
+            let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
+            self.detected_after.store(micros, Ordering::Relaxed);
+        }
+        for holder in found.left.iter().chain(&found.slow) {
+            self.flow_on(holder);
+        }
+        found
+    }
+
+    /// Let others have what a thread keeps.
+    fn flow_on(&self, holder: &Holder) {
+        self.arm_levels(holder);
+        if let Some(handover) = holder.handover() {
+            handover.flow_on();
+        }
+    }
+
+    /// A thread that dequeues looks at others, if somebody waits for a place and it is time.
+    #[inline]
+    fn look_at_peers(&self, load: Load) {
+        if self.detects && load.holders() > 1 && (load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed)) {
+            self.look_if_due();
+        }
+    }
+
+    fn look_if_due(&self) {
+        let now = self.made.elapsed().as_micros() as u64;
+        let last = self.looked.load(Ordering::Relaxed);
+        let is_due = now.saturating_sub(last) >= place::PEERS_LOOK.as_micros() as u64;
+        let order = Ordering::Relaxed;
+        if is_due && self.looked.compare_exchange(last, now, order, order).is_ok() && !self.look().left.is_empty() {
+            self.release_one();
+        }
+    }
+
+    /// A place was found to be left: release a thread that is parked for it.
+    fn release_one(&self) {
+        let mut core = lock(&self.core);
+        let is_free = self.gate.load().holders() < self.limit();
+        let wake = match is_free && !core.closed {
+            true => core.scheduler.release(&self.gate),
+            false => Wake::Nobody,
+        };
+        drop(core);
+        self.wake(wake);
+    }
+
+    /// A thread has dequeued into memory that others can reach.
+    fn set_handover(&self, holder: &Holder, handover: Option<&Arc<dyn Handover>>) {
+        holder.set_handover(handover);
+        if handover.is_some() && !self.has_handovers.load(Ordering::Relaxed) {
+            self.has_handovers.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 impl<B: Backend> Places for Engine<B> {
-    fn on_place_left(&self) {
+    fn on_left(&self, holder: &Holder) {
         if self.process.is_this() {
-            let mut core = self.lock();
-            core.scheduler.running -= 1;
-            self.leave(core);
+            self.flow_on(holder);
+            let load = self.gate.leave_place();
+            self.settle_if_due(load);
+        }
+    }
+
+    fn on_ended(&self, holder: &Arc<Holder>) {
+        if self.process.is_this() {
+            self.arm_levels(holder);
+            lock(&self.roster).remove(holder);
         }
     }
 }
@@ -348,16 +438,46 @@ impl<B: Backend> Places for Engine<B> {
 /// A place that is lent to another thread.
 pub(crate) struct LentPlace<'a, B: Backend> {
     engine: &'a Engine<B>,
-    lent: bool,
+    lent: Option<Arc<Holder>>,
 }
 
 impl<B: Backend> Drop for LentPlace<'_, B> {
     fn drop(&mut self) {
-        if self.lent && self.engine.process.is_this() {
-            let mut core = self.engine.lock();
-            if place::restore(self.engine.id) {
-                core.scheduler.running += 1;
+        let Some(holder) = self.lent.take() else {
+            return;
+        };
+        let engine = self.engine;
+        if engine.process.is_this() {
+            // First the place, which may be found to be left as soon as the thread has it.
+            engine.gate.return_place();
+            if !place::restore(engine.id, &holder) {
+                engine.gate.leave_place();
             }
+        }
+    }
+}
+
+/// The caller of a port that dequeues.
+pub(super) fn weak<B: Backend>(engine: &Arc<Engine<B>>) -> Weak<dyn Places> {
+    let this: Weak<Engine<B>> = Arc::downgrade(engine);
+    this as Weak<dyn Places>
+}
+
+impl<B: Backend> Engine<B> {
+    /// Apply registrations, and dequeue.
+    pub(crate) fn process(
+        self: &Arc<Self>,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+        handover: Option<&Arc<dyn Handover>>,
+    ) -> Result<usize, Error> {
+        if !self.process.is_this() {
+            return Err(Error::OtherProcess);
+        }
+        match entries.is_empty() {
+            true => self.register(registrations).map(|()| 0),
+            false => self.dequeue(registrations, entries, timeout, handover),
         }
     }
 }

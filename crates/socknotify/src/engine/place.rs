@@ -1,25 +1,169 @@
-//! The place that this thread holds, in whichever port it dequeued from last.
+//! Places that leave by themselves: what threads do that have packets in hand.
+//!
+//! A thread that blocks in a system call with packets in hand leaves its place to another. It cannot say so itself; so
+//! others look at it:
+//!
+//! - *peers first*: a thread that dequeues, at most every [`PEERS_LOOK`], if somebody waits for a place;
+//! - the thread that watches or polls while others run, from [`FIRST_TICK`] up to [`LAST_TICK`].
+//!
+//! A thread that has dequeued again since the last look needs no system call to be understood. One that is seen to
+//! sleep in two looks at least [`SECOND_LOOK`] apart has left. One that has left and is seen to run counts again.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Weak;
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::sync::thread_local;
+use crate::handover::Handover;
+use crate::sys::Fd;
+use crate::sys::thread_state::{Look, ThreadState};
 
-/// A port, as far as a thread that holds a place in it is concerned.
-pub(super) trait Places: Send + Sync {
-    /// A place became free because its thread went elsewhere or ended.
-    fn on_place_left(&self);
+use super::scheduler::Gate;
+use super::sync::{AtomicU64, Mutex, lock, thread_local};
+
+/// How often threads that dequeue look at others.
+pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
+/// A thread that is seen to sleep twice has left its place, if at least this time is between.
+const SECOND_LOOK: Duration = Duration::from_micros(50);
+/// The first time after which a thread that waits looks at those that run.
+pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
+/// And the last, while nothing changes.
+pub(super) const LAST_TICK: Duration = Duration::from_millis(8);
+/// Where only a thread's processor time can be seen: without progress for this long it has left.
+const NO_PROGRESS: Duration = Duration::from_millis(20);
+/// What a running thread has not taken goes on to others after this time, if a place is idle.
+const FLOWS_ON: Duration = Duration::from_millis(1);
+/// How many threads that hold places, and how many that have left theirs, one look takes in at most.
+const MOST: usize = 16;
+const MOST_LEFT: usize = 4;
+
+/// What a thread does, as far as a port is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// It holds no place.
+    Nothing,
+    /// It has packets in hand, and a place.
+    Packets,
+    /// The same, but its place was found to be left.
+    Left,
+    /// It is in a call of the port.
+    Call,
 }
 
-/// A thread's relation to ports. When the thread ends, its place becomes free.
-#[derive(Default)]
-struct ThreadPlace {
-    /// The port that it dequeued from last: no port has 0.
-    id: Cell<u32>,
-    port: RefCell<Option<Weak<dyn Places>>>,
-    is_held: Cell<bool>,
-    stay: Cell<Option<Stay>>,
+const DOINGS: [Doing; 4] = [Doing::Nothing, Doing::Packets, Doing::Left, Doing::Call];
+
+/// What a thread does in a port, and how many times it has dequeued, which tells one time from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word(u64);
+
+impl Word {
+    fn doing(self) -> Doing {
+        DOINGS[(self.0 & 3) as usize]
+    }
+
+    fn with(self, doing: Doing) -> Self {
+        Word(self.0 & !3 | doing as u64)
+    }
+
+    fn counted(self) -> Self {
+        Word(self.0.wrapping_add(4))
+    }
+}
+
+/// A thread, as a port sees it. Others may look at it.
+pub(super) struct Holder {
+    word: AtomicU64,
+    /// Level-triggered registrations that were delivered to it, with their generations: they are armed again when it
+    /// dequeues, or by whoever takes its place.
+    levels: Mutex<Vec<(Fd, u32)>>,
+    handover: Mutex<Option<Arc<dyn Handover>>>,
+    thread: ThreadState,
+}
+
+impl Holder {
+    fn new() -> Self {
+        Holder {
+            word: AtomicU64::new(0),
+            levels: Mutex::new(Vec::new()),
+            handover: Mutex::new(None),
+            thread: ThreadState::of_this(),
+        }
+    }
+
+    fn word(&self) -> Word {
+        Word(self.word.load(Ordering::SeqCst))
+    }
+
+    /// It begins a call. True if it still holds its place.
+    #[inline]
+    pub(super) fn begin_call(&self) -> bool {
+        // Others change the word only from packets to left and back.
+        let word = Word(self.word.load(Ordering::Relaxed));
+        let before = Word(self.word.swap(word.with(Doing::Call).0, Ordering::AcqRel));
+        before.doing() == Doing::Packets
+    }
+
+    /// It returns with packets.
+    #[inline]
+    pub(super) fn end_call(&self) {
+        let word = Word(self.word.load(Ordering::Relaxed));
+        self.word.store(word.counted().with(Doing::Packets).0, Ordering::Release);
+    }
+
+    /// It returns with nothing, and holds no place.
+    pub(super) fn end_empty_call(&self) {
+        let word = Word(self.word.load(Ordering::Relaxed));
+        self.word.store(word.with(Doing::Nothing).0, Ordering::Release);
+    }
+
+    fn change(&self, from: Word, to: Doing) -> bool {
+        let to = from.with(to).0;
+        self.word.compare_exchange(from.0, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// It says itself that it leaves its place. False if it holds none.
+    fn give_back(&self) -> bool {
+        loop {
+            let word = self.word();
+            match word.doing() {
+                Doing::Packets if self.change(word, Doing::Nothing) => return true,
+                // Another thread may look at it.
+                Doing::Packets => {}
+                Doing::Left if self.change(word, Doing::Nothing) => return false,
+                Doing::Left => {}
+                Doing::Nothing | Doing::Call => return false,
+            }
+        }
+    }
+
+    pub(super) fn keep_levels(&self, levels: &mut Vec<(Fd, u32)>) {
+        lock(&self.levels).append(levels);
+    }
+
+    pub(super) fn take_levels(&self) -> Vec<(Fd, u32)> {
+        std::mem::take(&mut *lock(&self.levels))
+    }
+
+    pub(super) fn has_levels(&self) -> bool {
+        !lock(&self.levels).is_empty()
+    }
+
+    pub(super) fn set_handover(&self, handover: Option<&Arc<dyn Handover>>) {
+        let mut current = lock(&self.handover);
+        let is_same = match (&*current, handover) {
+            (Some(current), Some(handover)) => Arc::ptr_eq(current, handover),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            *current = handover.cloned();
+        }
+    }
+
+    pub(super) fn handover(&self) -> Option<Arc<dyn Handover>> {
+        lock(&self.handover).clone()
+    }
 }
 
 /// When a thread took packets, and how many, to measure how long it takes to handle them.
@@ -43,68 +187,346 @@ impl Stay {
     }
 }
 
-impl ThreadPlace {
-    /// Give the place back to whichever port it is in.
-    #[cold]
-    fn leave(&self) {
-        let port = self.port.borrow().clone();
-        if let Some(port) = port.and_then(|port| port.upgrade()) {
-            port.on_place_left();
+/// A port, as far as a thread that holds a place in it is concerned.
+pub(super) trait Places: Send + Sync {
+    /// The thread has left its place.
+    fn on_left(&self, holder: &Holder);
+
+    /// The thread has ended.
+    fn on_ended(&self, holder: &Arc<Holder>);
+}
+
+/// What a thread keeps of a port that it has dequeued from.
+pub(super) struct Record {
+    port: u32,
+    places: Weak<dyn Places>,
+    pub(super) holder: Arc<Holder>,
+    /// Memory of its calls.
+    pub(super) scratch: Option<Box<dyn Any>>,
+    pub(super) stay: Option<Stay>,
+    /// Counts its calls, to time one in several.
+    pub(super) calls: u32,
+}
+
+impl Record {
+    pub(super) fn new(port: u32, places: Weak<dyn Places>, holder: Arc<Holder>) -> Self {
+        Record {
+            port,
+            places,
+            holder,
+            scratch: None,
+            stay: None,
+            calls: 0,
         }
     }
 }
 
-impl Drop for ThreadPlace {
+/// A thread's relation to ports. When the thread ends, its place becomes free.
+#[derive(Default)]
+struct Thread {
+    /// The port that it dequeued from last, unless it does so now.
+    current: Option<Record>,
+    others: Vec<Record>,
+}
+
+impl Drop for Thread {
     fn drop(&mut self) {
-        if self.is_held.take() {
-            self.leave();
+        for record in self.current.take().into_iter().chain(self.others.drain(..)) {
+            if let Some(places) = record.places.upgrade() {
+                if record.holder.give_back() {
+                    places.on_left(&record.holder);
+                }
+                places.on_ended(&record.holder);
+            }
         }
     }
 }
 
 thread_local! {
-    static PLACE: ThreadPlace = ThreadPlace::default();
+    static THREAD: RefCell<Thread> = RefCell::new(Thread::default());
 }
 
-/// Take the place away from this thread, in whichever port it holds one. True if it is in this port: then the caller
-/// has to give it back. A place in another port is given back here. Also returns since when the thread held it, if
-/// known.
+/// The thread's record of this port, made by `new` if there is none. A place in another port is left. `None` while the
+/// thread ends, or within another call of its own.
 #[inline]
-pub(super) fn vacate(port: u32) -> (bool, Option<Stay>) {
-    let vacated = PLACE.try_with(|place| {
-        let was_held = place.is_held.take();
-        let is_here = place.id.get() == port;
-        if was_held && !is_here {
-            place.leave();
-        }
-        (was_held && is_here, place.stay.take())
+pub(super) fn take(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Record> {
+    let taken = THREAD.try_with(|thread| {
+        let current = &mut thread.try_borrow_mut().ok()?.current;
+        current.take_if(|current| current.port == port)
     });
-    // While the thread ends, its place may be gone already.
-    vacated.unwrap_or_default()
+    match taken {
+        Ok(Some(record)) => Some(record),
+        Ok(None) => change(port, new),
+        Err(_) => None,
+    }
+}
+
+#[cold]
+fn change(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Record> {
+    let (before, found) = THREAD
+        .try_with(|thread| {
+            let mut thread = thread.try_borrow_mut().ok()?;
+            let before = thread.current.take();
+            let left = before.as_ref().map(|it| (it.places.clone(), Arc::clone(&it.holder)));
+            thread.others.extend(before);
+            thread.others.retain(|it| it.places.strong_count() > 0);
+            let index = thread.others.iter().position(|it| it.port == port);
+            Some((left, index.map(|index| thread.others.swap_remove(index))))
+        })
+        .ok()
+        .flatten()?;
+    if let Some((places, holder)) = before {
+        if holder.give_back() {
+            if let Some(places) = places.upgrade() {
+                places.on_left(&holder);
+            }
+        }
+    }
+    found.or_else(|| {
+        let (places, holder) = new();
+        Some(Record::new(port, places, holder))
+    })
+}
+
+/// Put back the record of a call that ends.
+#[inline]
+pub(super) fn put(record: Record) {
+    let _ = THREAD.try_with(|thread| {
+        if let Ok(mut thread) = thread.try_borrow_mut() {
+            if let Some(inner) = thread.current.replace(record) {
+                // A call within this one was of another port.
+                thread.others.push(inner);
+            }
+        }
+    });
+}
+
+/// The memory of this thread's calls on this port, if there is some.
+pub(super) fn take_scratch(port: u32) -> Option<Box<dyn Any>> {
+    let taken = THREAD.try_with(|thread| {
+        let mut thread = thread.try_borrow_mut().ok()?;
+        let current = thread.current.as_mut().filter(|it| it.port == port)?;
+        current.scratch.take()
+    });
+    taken.ok().flatten()
+}
+
+/// Put it back.
+pub(super) fn put_scratch(port: u32, scratch: Box<dyn Any>) {
+    let _ = THREAD.try_with(|thread| {
+        if let Ok(mut thread) = thread.try_borrow_mut() {
+            if let Some(current) = thread.current.as_mut().filter(|it| it.port == port) {
+                current.scratch = Some(scratch);
+            }
+        }
+    });
 }
 
 /// Take the place in this port away from this thread, if it holds one.
-pub(super) fn take_back(port: u32) -> bool {
-    let taken = PLACE.try_with(|place| place.id.get() == port && place.is_held.take());
-    taken.unwrap_or(false)
-}
-
-/// Give this thread a place in a port. False while the thread ends: it can hold none.
-#[inline]
-pub(super) fn give(id: u32, port: impl FnOnce() -> Weak<dyn Places>, stay: Option<Stay>) -> bool {
-    let given = PLACE.try_with(|place| {
-        if place.id.replace(id) != id {
-            place.port.replace(Some(port()));
-        }
-        place.is_held.set(true);
-        place.stay.set(stay);
+pub(super) fn give_back(port: u32) -> Option<Arc<Holder>> {
+    let given = THREAD.try_with(|thread| {
+        let thread = thread.try_borrow().ok()?;
+        let current = thread.current.as_ref().filter(|it| it.port == port)?;
+        current.holder.give_back().then(|| Arc::clone(&current.holder))
     });
-    given.is_ok()
+    given.ok().flatten()
 }
 
-/// Give this thread the place back that it lent in this port. False if it has dequeued meanwhile, and
-/// so has a place already, here or in another port.
-pub(super) fn restore(port: u32) -> bool {
-    let restored = PLACE.try_with(|place| place.id.get() == port && !place.is_held.replace(true));
-    restored.unwrap_or(false)
+/// Give this thread the place back that it lent. False if it has dequeued meanwhile, and so has a place already, here
+/// or in another port.
+pub(super) fn restore(port: u32, holder: &Holder) -> bool {
+    let is_current = THREAD.try_with(|thread| {
+        let thread = thread.try_borrow().ok();
+        thread.is_some_and(|it| it.current.as_ref().is_some_and(|it| it.port == port))
+    });
+    let word = holder.word();
+    is_current.unwrap_or(false) && word.doing() == Doing::Nothing && holder.change(word, Doing::Packets)
 }
+
+/// A thread that was looked at.
+struct Seen {
+    holder: Arc<Holder>,
+    word: Word,
+    /// When it was seen so first.
+    since: Instant,
+    /// When it was first seen to sleep.
+    asleep: Option<Instant>,
+    /// Its processor time, and since when there is no progress.
+    time: Option<(u64, Instant)>,
+    has_flowed_on: bool,
+}
+
+impl Seen {
+    /// The thread sleeps, as far as can be seen; `None` if it has ended.
+    fn is_blocked(&mut self, now: Instant) -> Option<bool> {
+        match self.holder.thread.look() {
+            Look::Running | Look::Unknown => {
+                self.asleep = None;
+                Some(false)
+            }
+            Look::Blocked => {
+                let first = *self.asleep.get_or_insert(now);
+                // The model checker knows no time.
+                Some(cfg!(interleavings) || now.saturating_duration_since(first) >= SECOND_LOOK)
+            }
+            Look::Time(time) => match self.time {
+                Some((before, since)) if before == time => {
+                    Some(now.saturating_duration_since(since) >= NO_PROGRESS)
+                }
+                _ => {
+                    self.time = Some((time, now));
+                    Some(false)
+                }
+            },
+            Look::Ended => None,
+        }
+    }
+
+    /// Whether a thread that has left its place runs again.
+    fn runs_again(&mut self, now: Instant) -> bool {
+        match self.holder.thread.look() {
+            Look::Running => true,
+            Look::Time(time) => {
+                let before = self.time.replace((time, now));
+                before.is_some_and(|(before, _)| before != time)
+            }
+            Look::Blocked | Look::Ended | Look::Unknown => false,
+        }
+    }
+}
+
+/// What a look at all threads of a port has found.
+#[derive(Default)]
+pub(super) struct Found {
+    /// A thread has dequeued since the last look, or is in a call.
+    pub(super) moved: bool,
+    /// A thread was seen to sleep, and has to be looked at again soon.
+    pub(super) asleep: bool,
+    /// Threads whose places were found to be left.
+    pub(super) left: Vec<Arc<Holder>>,
+    /// Threads that run for long with what others could take.
+    pub(super) slow: Vec<Arc<Holder>>,
+    /// How long the last one that left had been seen before.
+    pub(super) after: Option<Duration>,
+}
+
+/// The threads that have dequeued from a port.
+#[derive(Default)]
+pub(super) struct Roster {
+    threads: Vec<Seen>,
+    next: usize,
+}
+
+impl Roster {
+    pub(super) fn add(&mut self) -> Arc<Holder> {
+        let holder = Arc::new(Holder::new());
+        self.threads.push(Seen {
+            holder: Arc::clone(&holder),
+            word: Word(0),
+            since: Instant::now(),
+            asleep: None,
+            time: None,
+            has_flowed_on: false,
+        });
+        holder
+    }
+
+    pub(super) fn remove(&mut self, holder: &Arc<Holder>) {
+        self.threads.retain(|seen| !Arc::ptr_eq(&seen.holder, holder));
+    }
+
+    /// How many threads have left their places and did not come back.
+    pub(super) fn left(&self) -> usize {
+        let threads = self.threads.iter();
+        threads.filter(|seen| seen.holder.word().doing() == Doing::Left).count()
+    }
+
+    /// Only find out whether a thread has dequeued since the last look, or is in a call.
+    pub(super) fn look_for_moves(&mut self) -> Found {
+        let mut found = Found::default();
+        for seen in &mut self.threads {
+            let word = seen.holder.word();
+            if word != seen.word {
+                found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
+                seen.word = word;
+            }
+        }
+        found
+    }
+
+    /// Look at all threads. `is_idle`: a place is not used.
+    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool) -> Found {
+        let now = Instant::now();
+        let mut found = Found::default();
+        let (mut most, mut most_left) = (MOST, MOST_LEFT);
+        let mut ended = Vec::new();
+        let count = self.threads.len();
+        self.next %= count.max(1);
+        for step in 0..count {
+            let index = (self.next + step) % count;
+            let seen = &mut self.threads[index];
+            let word = seen.holder.word();
+            let is_new = word != seen.word;
+            if is_new {
+                found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
+                seen.word = word;
+                seen.since = now;
+                seen.asleep = None;
+                seen.time = None;
+                seen.has_flowed_on = false;
+            }
+            match word.doing() {
+                Doing::Nothing | Doing::Call => {}
+                Doing::Packets if most > 0 => {
+                    if is_new && !cfg!(interleavings) {
+                        continue;
+                    }
+                    let stays = now.saturating_duration_since(seen.since);
+                    most -= 1;
+                    match seen.is_blocked(now) {
+                        Some(false) => {
+                            found.asleep |= seen.asleep.is_some();
+                            if is_idle && stays >= FLOWS_ON && !std::mem::replace(&mut seen.has_flowed_on, true) {
+                                found.slow.push(Arc::clone(&seen.holder));
+                            }
+                        }
+                        blocked => {
+                            if seen.holder.change(word, Doing::Left) {
+                                gate.leave_place();
+                                found.left.push(Arc::clone(&seen.holder));
+                                found.after = Some(stays);
+                                seen.word = word.with(Doing::Left);
+                                seen.time = None;
+                            }
+                            if blocked.is_none() {
+                                ended.push(Arc::clone(&seen.holder));
+                            }
+                        }
+                    }
+                }
+                Doing::Left if most_left > 0 => {
+                    most_left -= 1;
+                    if !seen.runs_again(now) {
+                        continue;
+                    }
+                    // First the place, which the thread may leave as soon as it has it.
+                    gate.return_place();
+                    if !seen.holder.change(word, Doing::Packets) {
+                        gate.leave_place();
+                    } else {
+                        seen.word = word.with(Doing::Packets);
+                        seen.since = now;
+                        seen.asleep = None;
+                    }
+                }
+                Doing::Packets | Doing::Left => {}
+            }
+        }
+        self.next = self.next.wrapping_add(MOST_LEFT);
+        for holder in ended {
+            self.remove(&holder);
+        }
+        found
+    }
+}
+

@@ -1,40 +1,153 @@
-//! Places and waiting threads.
+//! Places and waiting threads: who runs, who waits, and whom to wake.
 //!
-//! A thread that has dequeued packets holds one of the port's *places*. A thread that begins to wait
-//! while a place is free *polls*: it waits in the backend, where the system wakes it when a socket
-//! becomes ready. A thread is *parked* if all places are taken when it begins to wait, or when the backend wakes it,
-//! or if as many threads poll already as [may](Backend::waiters).
+//! A thread needs one of the port's *places* to take packets. It keeps the place while it handles them, and while it
+//! waits in the backend for the next: it *polls*. So a thread that comes back for more changes nothing that others
+//! share but the number of those who poll. A thread without a place is *parked*; so is one that finds enough others
+//! polling.
 //!
 //! Two rules keep every packet moving:
 //!
-//! 1. While packets wait and a place is free, a waiting thread is on its way to them.
-//! 2. While a thread is parked and a place is free, other threads wait in the backend: as many as places are free, or
-//!    as [may](Backend::waiters) ([`WakePolicy::Eager`]); or one, which polls or watches ([`WakePolicy::Bounded`]).
+//! 1. While packets are queued and a place is free, or its holder polls, a thread is on its way to them.
+//! 2. While a thread is parked and nobody polls, a parked thread is on its way to the backend, or *watches*: it wakes
+//!    from time to time, and looks at those who run ([`super::place`]).
 //!
-//! With the second policy one thread *watches* while others run. It sleeps for a short time, and again as long as
-//! another thread dequeues in that time. If none has, it asks the backend itself. If the backend has nothing, and no
-//! thread dequeues the next time either, it polls.
+//! Whoever breaks a rule mends it: [`Scheduler::settle`] names the thread to wake. Threads wake one after the other as
+//! long as there is work and a place for it, and one packet does not wake two threads.
 //!
-//! A change that breaks one of the rules calls [`Scheduler::release`], which names the thread to wake. A thread
-//! that returns with packets, or stops waiting, calls it too. So threads wake one after the other as long as
-//! there is work and a place for it, and one packet does not wake two threads.
-//!
-//! Threads are released last in, first out. The system does that among the polling threads, the stack among the
-//! parked ones. Between the two, a thread that returns from polling while a newer one waits leaves the packet to
-//! that one ([`Scheduler::precedence`]).
+//! The counts that both sides of the lock need are in one atomic word, the [`Gate`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-#[cfg(doc)]
-use super::backend::Backend;
-use super::sync::Condvar;
+use super::sync::{AtomicU64, Condvar};
 use crate::WakePolicy;
 
-/// A thread's position in the order of arrival. Higher is newer.
+/// How many threads hold a place and how many poll, with what threads need to know of those that are parked.
+#[derive(Debug)]
+pub(super) struct Gate(AtomicU64);
+
+const HOLDER: u64 = 1;
+const POLLER: u64 = 1 << 24;
+const COUNT: u64 = POLLER - 1;
+
+/// More places than threads.
+pub(super) const UNLIMITED: usize = COUNT as usize / 2;
+
+/// One bit of the [`Gate`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flag(u64);
+
+impl Flag {
+    /// A thread is parked, and not released.
+    pub(super) const PARKED: Flag = Flag(1 << 48);
+    /// A thread that was parked is released, and does not run yet.
+    pub(super) const RELEASED: Flag = Flag(1 << 49);
+    /// A parked thread watches.
+    pub(super) const WATCHED: Flag = Flag(1 << 50);
+    /// A thread that polls is being woken.
+    pub(super) const WAKE_DUE: Flag = Flag(1 << 51);
+    /// Another loop watches the port itself.
+    pub(super) const EXPOSED: Flag = Flag(1 << 52);
+    pub(super) const CLOSED: Flag = Flag(1 << 53);
+}
+
+/// The [`Gate`] at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load(u64);
+
+impl Load {
+    /// Threads that hold a place: those that poll, and those that run with packets in hand. There may be too many,
+    /// after one has returned from blocking.
+    #[inline]
+    pub(super) fn holders(self) -> usize {
+        (self.0 & COUNT) as usize
+    }
+
+    /// Threads that wait in the backend.
+    #[inline]
+    pub(super) fn pollers(self) -> usize {
+        (self.0 / POLLER & COUNT) as usize
+    }
+
+    #[inline]
+    pub(super) fn has(self, flag: Flag) -> bool {
+        self.0 & flag.0 != 0
+    }
+}
+
+impl Gate {
+    pub(super) fn new() -> Self {
+        Gate(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(super) fn load(&self) -> Load {
+        Load(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Take a place, if one is free.
+    #[inline]
+    pub(super) fn take_place(&self, places: usize) -> bool {
+        self.change(|load| load.holders() < places, HOLDER)
+    }
+
+    /// Leave a place if more threads run than there are places. True if it was left.
+    pub(super) fn leave_excess(&self, places: usize) -> bool {
+        self.change(|load| load.holders() > places, HOLDER.wrapping_neg())
+    }
+
+    fn change(&self, may: impl Fn(Load) -> bool, by: u64) -> bool {
+        let mut load = self.load();
+        while may(load) {
+            let next = load.0.wrapping_add(by);
+            match self.0.compare_exchange(load.0, next, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(other) => load = Load(other),
+            }
+        }
+        false
+    }
+
+    /// A thread has a place again that it had left, also if there is none.
+    pub(super) fn return_place(&self) {
+        self.0.fetch_add(HOLDER, Ordering::SeqCst);
+    }
+
+    /// A place is left. Returns what is so now.
+    pub(super) fn leave_place(&self) -> Load {
+        Load(self.0.fetch_sub(HOLDER, Ordering::SeqCst) - HOLDER)
+    }
+
+    /// A thread that has a place is about to poll. Returns what was so before.
+    #[inline]
+    pub(super) fn begin_polling(&self) -> Load {
+        Load(self.0.fetch_add(POLLER, Ordering::SeqCst))
+    }
+
+    /// It has returned. Returns what is so now.
+    #[inline]
+    pub(super) fn end_polling(&self) -> Load {
+        Load(self.0.fetch_sub(POLLER, Ordering::SeqCst) - POLLER)
+    }
+
+    pub(super) fn set(&self, flag: Flag, is_set: bool) {
+        match is_set {
+            true => self.0.fetch_or(flag.0, Ordering::SeqCst),
+            false => self.0.fetch_and(!flag.0, Ordering::SeqCst),
+        };
+    }
+
+    /// Set a flag. False if it was set before.
+    fn raise(&self, flag: Flag) -> bool {
+        self.0.fetch_or(flag.0, Ordering::SeqCst) & flag.0 == 0
+    }
+}
+
+/// A parked thread's position in the order of arrival. Higher is newer.
 pub(super) type Arrival = u64;
 
-/// A waiting thread that does not poll.
+/// A thread that waits without a place.
 #[derive(Debug)]
 struct Parked {
     arrival: Arrival,
@@ -48,343 +161,154 @@ pub(super) enum Wake {
     Nobody,
     /// The parked thread in this parker.
     Parked(Arc<Condvar>),
-    /// The newest thread that polls.
+    /// A thread that polls.
     Polling,
 }
 
-/// A thread that polls.
-#[derive(Debug)]
-struct Polling {
-    arrival: Arrival,
-    /// It began to poll after newer ones, and so is woken before them.
-    is_ahead: bool,
-    /// It sleeps until something comes. Otherwise it only takes what is there.
-    sleeps: bool,
-}
-
-/// How a thread waits if it finds no packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// In the backend.
-    Poll,
-    /// Parked, for this long at a time.
-    Watch(Duration),
-    /// Parked.
-    Park,
-}
-
-/// What a thread that is awake does if newer ones wait.
-#[derive(Debug)]
-pub(super) enum Precedence {
-    /// It goes first.
-    Own,
-    /// It leaves the queue to a newer one, and waits again.
-    Newer(Wake),
-    /// The same, but it does not poll: it would be woken again.
-    NewerPolling(Wake),
-}
-
-/// Up to this time per packet it pays to wait for the running thread: a few times what it takes to wake another.
-const QUICK: Duration = Duration::from_micros(15);
-
-/// One in this many calls that take packets is timed.
-const SAMPLED: u32 = 8;
-
-/// Who runs, who waits, and who comes next.
+/// The threads that are parked.
 #[derive(Debug)]
 pub(super) struct Scheduler {
-    policy: WakePolicy,
-    places: usize,
-    /// How many threads hold a place. There may be too many, after one returned from blocking.
-    pub(super) running: usize,
-    /// How many threads may poll at once.
-    pollers: usize,
+    pub(super) policy: WakePolicy,
+    pub(super) places: usize,
     arrivals: Arrival,
-    /// The number of times that packets were taken, modulo 2^32.
-    pub(super) taken: u32,
-    /// One of the parked threads watches.
-    pub(super) is_watched: bool,
-    /// How long it took recently to handle a packet.
-    handling: Duration,
-    /// Threads that poll, oldest first.
-    polling: Vec<Polling>,
-    /// Threads that were parked and released, and have not run since.
-    released: Vec<Arrival>,
-    /// Parked threads, oldest first.
+    /// Oldest first.
     parked: Vec<Parked>,
-    /// Whether a polling thread is being woken.
-    is_wake_due: bool,
+    /// Threads that were parked and released, and do not run yet.
+    released: Vec<Arrival>,
+    watcher: Option<Arrival>,
     /// Condition variables that nobody waits on.
     idle_parkers: Vec<Arc<Condvar>>,
 }
 
 impl Scheduler {
-    pub(super) fn new(places: usize, pollers: usize, policy: WakePolicy) -> Self {
+    pub(super) fn new(places: usize, policy: WakePolicy) -> Self {
         Scheduler {
             policy,
             places,
-            pollers,
-            running: 0,
             arrivals: 0,
-            taken: 0,
-            is_watched: false,
-            handling: Duration::ZERO,
-            polling: Vec::new(),
-            released: Vec::new(),
             parked: Vec::new(),
-            is_wake_due: false,
+            released: Vec::new(),
+            watcher: None,
             idle_parkers: Vec::new(),
         }
     }
 
-    /// How many threads sleep, or have been woken and do not run yet.
+    /// How many threads are parked, or were released and do not run yet.
     pub(super) fn waiting(&self) -> usize {
-        let sleeping = self.polling.iter().filter(|thread| thread.sleeps);
-        sleeping.count() + self.released.len() + self.parked.len()
-    }
-
-    /// Whether a thread is in a call that dequeues.
-    pub(super) fn is_anyone_here(&self) -> bool {
-        !(self.polling.is_empty() && self.released.is_empty() && self.parked.is_empty())
-    }
-
-    /// Whether a thread may run with packets in hand.
-    pub(super) fn has_place(&self) -> bool {
-        self.running < self.places
-    }
-
-    /// Whether one more thread may wait in the backend.
-    pub(super) fn may_poll(&self) -> bool {
-        self.has_place() && self.polling.len() < self.pollers
-    }
-
-    pub(super) fn is_anyone_polling(&self) -> bool {
-        !self.polling.is_empty()
-    }
-
-    /// How a thread waits that has watched this many times in a row while no thread dequeued.
-    pub(super) fn way(&self, idle: u32) -> Way {
-        if !self.may_poll() {
-            return Way::Park;
-        }
-        match self.policy {
-            WakePolicy::Eager => Way::Poll,
-            WakePolicy::Bounded(_) if self.running == 0 || !self.is_quick() => Way::Poll,
-            WakePolicy::Bounded(_) if self.is_listened_to() => Way::Park,
-            WakePolicy::Bounded(_) if idle > 1 => Way::Poll,
-            WakePolicy::Bounded(time) => Way::Watch(time),
-        }
-    }
-
-    /// Whether a thread polls or watches, or is about to.
-    fn is_listened_to(&self) -> bool {
-        self.is_anyone_polling() || !self.released.is_empty() || self.is_watched
-    }
-
-    /// Packets are taken. True if the time to handle them should be measured.
-    pub(super) fn on_taken(&mut self) -> bool {
-        self.taken = self.taken.wrapping_add(1);
-        // The model checker knows no time.
-        !cfg!(interleavings) && self.policy != WakePolicy::Eager && self.taken % SAMPLED == 0
-    }
-
-    /// A packet took this long to handle.
-    pub(super) fn on_handled(&mut self, time: Duration) {
-        // A very long time counts no more than a long one.
-        let time = time.min(QUICK * 8);
-        self.handling = (self.handling * 7 + time) / 8;
-    }
-
-    /// Whether handling a packet takes no longer than waking a thread for it.
-    fn is_quick(&self) -> bool {
-        self.handling <= QUICK
-    }
-
-    /// A thread begins to wait.
-    pub(super) fn arrive(&mut self) -> Arrival {
-        self.arrivals += 1;
-        self.arrivals
-    }
-
-    /// Whether a thread that came later polls.
-    pub(super) fn is_newer_polling(&self, arrival: Arrival) -> bool {
-        self.newest_polling() > Some(arrival)
-    }
-
-    pub(super) fn begin_polling(&mut self, arrival: Arrival, sleeps: bool) {
-        let index = self
-            .polling
-            .partition_point(|other| other.arrival < arrival);
-        let is_ahead = index < self.polling.len();
-        let thread = Polling {
-            arrival,
-            is_ahead,
-            sleeps,
-        };
-        self.polling.insert(index, thread);
-    }
-
-    /// A thread has returned from polling; `woken` if because of the wake-up. Returns whether it was woken before newer
-    /// ones that are still waiting.
-    pub(super) fn end_polling(&mut self, arrival: Arrival, woken: bool) -> bool {
-        if woken {
-            self.is_wake_due = false;
-        }
-        let mut polling = self.polling.iter();
-        let Some(index) = polling.position(|other| other.arrival == arrival) else {
-            return false;
-        };
-        let thread = self.polling.remove(index);
-        thread.is_ahead && index < self.polling.len()
+        self.parked.len() + self.released.len()
     }
 
     /// A thread parks. It waits in the parker that this returns.
-    pub(super) fn park(&mut self, arrival: Arrival) -> Arc<Condvar> {
-        let parker = self
-            .idle_parkers
-            .pop()
-            .unwrap_or_else(|| Arc::new(Condvar::new()));
-        let index = self.parked.partition_point(|other| other.arrival < arrival);
-        self.parked.insert(
-            index,
-            Parked {
-                arrival,
-                parker: Arc::clone(&parker),
-            },
-        );
-        parker
+    pub(super) fn park(&mut self, gate: &Gate) -> (Arrival, Arc<Condvar>) {
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let parker = self.idle_parkers.pop().unwrap_or_else(|| Arc::new(Condvar::new()));
+        self.parked.push(Parked {
+            arrival,
+            parker: Arc::clone(&parker),
+        });
+        gate.set(Flag::PARKED, true);
+        (arrival, parker)
     }
 
-    /// Whether a thread that parked has been released since.
     pub(super) fn is_released(&self, arrival: Arrival) -> bool {
         self.released.contains(&arrival)
     }
 
-    /// A parked thread continues, released or not.
-    pub(super) fn unpark(&mut self, arrival: Arrival, parker: Arc<Condvar>) {
+    pub(super) fn is_watcher(&self, arrival: Arrival) -> bool {
+        self.watcher == Some(arrival)
+    }
+
+    /// Nobody watches any more.
+    pub(super) fn end_watch(&mut self, gate: &Gate) {
+        if self.watcher.take().is_some() {
+            gate.set(Flag::WATCHED, false);
+        }
+    }
+
+    /// A parked thread goes on, released or not.
+    pub(super) fn unpark(&mut self, gate: &Gate, arrival: Arrival, parker: Arc<Condvar>) {
+        if self.is_watcher(arrival) {
+            self.end_watch(gate);
+        }
         self.parked.retain(|other| other.arrival != arrival);
         self.released.retain(|&other| other != arrival);
         self.idle_parkers.push(parker);
+        self.publish(gate);
     }
 
-    /// Release a thread, if one of the two rules requires it.
-    #[inline]
-    pub(super) fn release(&mut self, packets: usize) -> Wake {
-        match self.parked.is_empty() && self.polling.is_empty() {
-            true => Wake::Nobody,
-            false => self.release_waiting(packets),
-        }
+    fn publish(&self, gate: &Gate) {
+        gate.set(Flag::PARKED, !self.parked.is_empty());
+        gate.set(Flag::RELEASED, !self.released.is_empty());
     }
 
-    fn release_waiting(&mut self, packets: usize) -> Wake {
-        let on_the_way = self.on_the_way();
-        if packets > on_the_way && self.running + on_the_way < self.places {
-            if self.newest_parked() > self.newest_polling() {
-                return self.release_parked();
-            }
-            if self.is_anyone_polling() && !self.is_wake_due {
-                return self.wake_polling();
-            }
-        }
-        let is_short = match self.policy {
-            WakePolicy::Eager => {
-                let alert = self.polling.len() + self.released.len();
-                self.running + alert < self.places && alert < self.pollers
-            }
-            WakePolicy::Bounded(_) => self.has_place() && !self.is_listened_to(),
+    /// Release the newest parked thread.
+    pub(super) fn release(&mut self, gate: &Gate) -> Wake {
+        let Some(Parked { arrival, parker }) = self.parked.pop() else {
+            return Wake::Nobody;
         };
-        match is_short && !self.parked.is_empty() {
-            true => self.release_parked(),
+        if self.is_watcher(arrival) {
+            self.end_watch(gate);
+        }
+        self.released.push(arrival);
+        self.publish(gate);
+        Wake::Parked(parker)
+    }
+
+    /// Whom to wake, if one of the two rules requires it.
+    ///
+    /// `is_eager`: a thread should poll while others run and a place is free, rather than watch.
+    pub(super) fn settle(&mut self, gate: &Gate, queued: usize, is_eager: bool) -> Wake {
+        let load = gate.load();
+        let wakes = self.released.len() + usize::from(load.has(Flag::WAKE_DUE));
+        let is_free = load.holders() + self.released.len() < self.places;
+        if queued > wakes {
+            if load.pollers() > 0 {
+                return self.wake_polling(gate);
+            }
+            if is_free && !self.parked.is_empty() {
+                return self.release(gate);
+            }
+        }
+        if load.pollers() == 0 && self.released.is_empty() && !self.parked.is_empty() {
+            if is_free && (is_eager || load.holders() == 0) {
+                return self.release(gate);
+            }
+            if self.watcher.is_none() {
+                let oldest = &self.parked[0];
+                self.watcher = Some(oldest.arrival);
+                gate.set(Flag::WATCHED, true);
+                return Wake::Parked(Arc::clone(&oldest.parker));
+            }
+        }
+        Wake::Nobody
+    }
+
+    /// Wake a thread that polls, unless one is being woken.
+    pub(super) fn wake_polling(&self, gate: &Gate) -> Wake {
+        match gate.raise(Flag::WAKE_DUE) {
+            true => Wake::Polling,
             false => Wake::Nobody,
         }
     }
 
-    /// Who goes first: the thread that is awake, or a newer one that waits.
-    ///
-    /// A packet is only passed on to the newest thread of all. If it were passed to any newer one, two threads could
-    /// pass it back and forth, past a third.
-    pub(super) fn precedence(
-        &mut self,
-        arrival: Arrival,
-        was_ahead: bool,
-        packets: usize,
-    ) -> Precedence {
-        if packets == 0 || !self.has_place() {
-            return Precedence::Own;
+    /// Whether [`settle`](Self::settle) may have something to do, as far as can be told without the lock.
+    #[inline]
+    pub(super) fn may_have_to_settle(load: Load, places: usize, queued: usize, is_eager: bool) -> bool {
+        if queued > 0 && (load.pollers() > 0 || load.has(Flag::PARKED) || load.has(Flag::EXPOSED)) {
+            return true;
         }
-        let newer = |other: &&Arrival| **other > arrival;
-        if packets <= self.released.iter().filter(newer).count() {
-            return Precedence::Newer(Wake::Nobody);
-        }
-        let newest = self.newest_polling().max(Some(arrival));
-        if self.newest_parked() > newest {
-            return Precedence::Newer(self.release_parked());
-        }
-        // If it was not woken before the newer ones, they are returning with packets too.
-        if newest == Some(arrival) || !was_ahead {
-            return Precedence::Own;
-        }
-        Precedence::NewerPolling(self.wake_polling())
-    }
-
-    fn newest_polling(&self) -> Option<Arrival> {
-        self.polling.last().map(|newest| newest.arrival)
-    }
-
-    fn newest_parked(&self) -> Option<Arrival> {
-        self.parked.last().map(|newest| newest.arrival)
-    }
-
-    /// Wake the newest thread that polls, unless one is being woken.
-    pub(super) fn wake_polling(&mut self) -> Wake {
-        match std::mem::replace(&mut self.is_wake_due, true) {
-            false => Wake::Polling,
-            true => Wake::Nobody,
-        }
-    }
-
-    /// Threads that were woken and have not run since.
-    fn on_the_way(&self) -> usize {
-        self.released.len() + usize::from(self.is_wake_due)
-    }
-
-    fn release_parked(&mut self) -> Wake {
-        match self.parked.pop() {
-            Some(Parked { arrival, parker }) => {
-                self.released.push(arrival);
-                Wake::Parked(parker)
-            }
-            None => Wake::Nobody,
-        }
+        load.has(Flag::PARKED)
+            && load.pollers() == 0
+            && !load.has(Flag::RELEASED)
+            && (!load.has(Flag::WATCHED) || is_eager && load.holders() < places)
     }
 
     /// All parked threads, to wake because the port is closed.
     pub(super) fn parkers(&self) -> Vec<Arc<Condvar>> {
-        self.parked
-            .iter()
-            .map(|parked| Arc::clone(&parked.parker))
-            .collect()
+        self.parked.iter().map(|parked| Arc::clone(&parked.parker)).collect()
     }
 }
 
-#[cfg(all(test, not(interleavings)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_is_handed_on_to_the_newest_thread_of_all() {
-        let mut scheduler = Scheduler::new(2, usize::MAX, WakePolicy::Eager);
-        let [oldest, parked, newest] = [(); 3].map(|()| scheduler.arrive());
-        scheduler.begin_polling(newest, true);
-        let _parker = scheduler.park(parked);
-        // It is the last to begin, so it is woken first.
-        scheduler.begin_polling(oldest, true);
-        let was_ahead = scheduler.end_polling(oldest, false);
-        assert!(was_ahead);
-        let precedence = scheduler.precedence(oldest, was_ahead, 1);
-        assert!(matches!(
-            precedence,
-            Precedence::NewerPolling(Wake::Polling)
-        ));
-    }
-}
+/// Up to this time per packet it pays to wait for the running thread: a few times what it takes to wake another.
+pub(super) const QUICK: Duration = Duration::from_micros(15);

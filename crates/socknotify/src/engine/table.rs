@@ -1,181 +1,304 @@
 //! The registrations of a port: one slot for each descriptor number.
+//!
+//! A slot is changed in one step, by a compare-and-swap of its [`Word`]. Enabling a registration that the system knows
+//! and delivering a report take no lock. What makes or ends a registration holds the engine's lock, and changes the
+//! word by compare-and-swap too. The rules that keep this right:
+//!
+//! - The generation of a number never goes back, over REMOVE, close and reuse. It advances before the key may change.
+//! - A delivery reads word, key, word: if the words differ, it starts again.
+//! - After each call that arms, the thread reads the word again, and arms what that says until nothing has changed
+//!   ([`Table::arm_latest`]). So the last interest that the system got was current when it got it.
 
-use super::backend::Report;
-use super::interest::{Interest, Mode};
-use crate::pages::Pages;
-use crate::{EventFilter, Events, Trigger};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Where a registration is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
-    /// There is none.
-    #[default]
-    Vacant,
-    /// There is none any more: it was removed, rather than found closed.
-    Removed,
-    /// Registered, with its notifications stopped.
-    Disabled,
-    /// Registered, and waiting for a wanted condition.
-    Enabled,
-    /// REMOVE was accepted, and its notification is in the queue.
-    Removing,
-}
-
-/// Identifies a notification in the queue. 0 means none.
-pub(super) type Ticket = u32;
+use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
+use super::sync::{AtomicU64, fence};
+use crate::pages::SharedPages;
+use crate::sys::Fd;
+use crate::{EventFilter, Events};
 
 /// What the port knows of one descriptor number.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    pub(super) key: usize,
-    /// When it was enabled last, counted within the port.
-    pub(super) generation: u32,
-    /// The generation that was armed, which the reports carry.
-    pub(super) armed_generation: u32,
-    /// The notification of this registration that is in the queue.
-    pub(super) ticket: Ticket,
-    /// The events of that notification.
-    pub(super) pending: Events,
-    /// Packets with these bits come in place of notifications, one each time that it is armed.
-    pub(super) interruption: u32,
-    pub(super) filter: EventFilter,
-    pub(super) trigger: Trigger,
-    pub(super) state: State,
-    /// How the system watches the socket, if it does.
-    pub(super) armed: Option<Mode>,
-    /// The filter that it watches with.
-    pub(super) armed_filter: EventFilter,
-    /// Counts changes of the filter that carry edges.
-    pub(super) revision: u8,
-    /// The port owns the socket.
-    pub(super) is_owned: bool,
-    /// It was reported while a thread had the socket, so the thread may or may not have handled that.
-    pub(super) has_risen: bool,
-    /// The report had more than IN and OUT. What is left of that may never be reported again.
-    pub(super) is_exceptional: bool,
+    word: AtomicU64,
+    /// Written with the engine's lock held, before a word that makes the registration live.
+    key: AtomicUsize,
+    /// Counts notifications of an edge-triggered registration.
+    deliveries: AtomicU32,
+    /// Reasons to interrupt, which wait for the next arming. Written with the engine's lock held.
+    pub(super) reasons: AtomicU32,
+    /// The reason whose packet is in the queue. As above.
+    pub(super) queued_reason: AtomicU32,
+}
+
+/// What becomes of a report.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// It is a notification with this key and these events.
+    Done(usize, Events, Mode),
+    /// It shows nothing that is wanted.
+    Unwanted(Word),
+    /// What it reports was wanted earlier. If anything is wanted now, that has to be armed again.
+    Stale(Word),
+    /// The registration is disabled, or its report was delivered.
+    Held,
 }
 
 impl Slot {
-    /// The events that a notification of this registration can show.
     #[inline]
-    pub(super) fn wanted(&self) -> Events {
-        self.filter.wanted()
+    pub(super) fn word(&self) -> Word {
+        Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
-    pub(super) fn is_live(&self) -> bool {
-        matches!(self.state, State::Enabled | State::Disabled)
+    #[inline]
+    pub(super) fn key(&self) -> usize {
+        self.key.load(Ordering::Relaxed)
     }
 
-    /// Record which conditions were found to hold.
+    /// Change the word, if it still is the one that was read.
     #[inline]
-    pub(super) fn note(&mut self, events: Events) {
-        let is_plain = (Events::IN | Events::OUT).contains(events);
-        self.is_exceptional |= !is_plain;
+    fn replace(&self, word: Word, by: Word) -> bool {
+        self.word
+            .compare_exchange(word.bits(), by.bits(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
-    /// Whether a report is of this registration, as it is armed now.
+    /// Change the word, as long as `change` has a new one for the current one. Returns both words, or the current one
+    /// where there is none.
     #[inline]
-    pub(super) fn is_of(&self, report: &Report) -> bool {
-        self.armed_generation == report.generation && self.armed.is_some() && self.is_live()
+    pub(super) fn change(&self, mut change: impl FnMut(Word) -> Option<Word>) -> Result<(Word, Word), Word> {
+        let mut word = self.word();
+        loop {
+            let Some(by) = change(word) else {
+                return Err(word);
+            };
+            if self.replace(word, by) {
+                return Ok((word, by));
+            }
+            word = self.word();
+        }
     }
 
-    /// Set the mode to arm it with, as it was enabled last. Returns the interest to arm.
-    #[inline]
-    pub(super) fn arm(&mut self, socket: u32, mode: Mode) -> Interest {
-        self.armed = Some(mode);
-        self.armed_filter = self.filter;
-        self.armed_generation = self.generation;
-        self.revision = 0;
-        self.interest(socket, mode)
+    /// Begin a registration, in a slot whose previous one has ended. The engine's lock is held.
+    pub(super) fn begin(&self, key: usize, word: impl Fn(Word) -> Word) -> Word {
+        debug_assert!(matches!(self.word().state(), State::Vacant | State::Removed));
+        // A reader that sees the new key sees at least the word by which the previous registration ended.
+        fence(Ordering::Release);
+        self.key.store(key, Ordering::Relaxed);
+        self.deliveries.store(0, Ordering::Relaxed);
+        self.reasons.store(0, Ordering::Relaxed);
+        self.queued_reason.store(0, Ordering::Relaxed);
+        let begin = |before: Word| Some(word(before.cleared()));
+        match self.change(begin) {
+            Ok((_, word)) => word,
+            Err(word) => word,
+        }
     }
 
-    /// The interest that was armed last, or is about to be.
+    /// Count a notification. Returns how many there were.
     #[inline]
-    pub(super) fn interest(&self, socket: u32, mode: Mode) -> Interest {
-        let filter = self.armed_filter;
-        Interest::new(socket, self.armed_generation, self.revision, filter, mode)
+    pub(super) fn count_delivery(&self) -> u32 {
+        self.deliveries.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
+
+    /// Deliver a report, or find out why not.
+    #[inline]
+    pub(super) fn deliver(&self, generation: u32, events: Events) -> Delivery {
+        loop {
+            let word = self.word();
+            if word.generation() != generation {
+                return Delivery::Stale(word);
+            }
+            let is_plain = (Events::IN | Events::OUT).contains(events);
+            if !word.is_enabled() || word.has(Flag::DELIVERED) {
+                if word.mode() != Mode::Kept || word.state() != State::Disabled {
+                    return Delivery::Held;
+                }
+                let mut risen = word.with(Flag::RISEN);
+                if !is_plain {
+                    risen = risen.with(Flag::EXCEPTIONAL);
+                }
+                if risen == word || self.replace(word, risen) {
+                    return Delivery::Held;
+                }
+                continue;
+            }
+            let shown = events & word.wanted();
+            if shown.is_empty() {
+                return Delivery::Unwanted(word);
+            }
+            let mode = word.mode();
+            let by = match mode {
+                Mode::Edge => word,
+                Mode::Level => word.with(Flag::DELIVERED),
+                Mode::Once => word.with_state(State::Disabled),
+                Mode::Kept if is_plain => word.with_state(State::Disabled),
+                Mode::Kept => word.with_state(State::Disabled).with(Flag::EXCEPTIONAL),
+            };
+            let key = self.key();
+            let is_unchanged = if by == word {
+                fence(Ordering::Acquire);
+                self.word() == word
+            } else {
+                self.replace(word, by)
+            };
+            if is_unchanged {
+                return Delivery::Done(key, shown, mode);
+            }
+        }
+    }
+
+    /// Enable a registration that the system knows, in another way than the engine's lock does it. `None` if it is not
+    /// one, or has another key.
+    #[inline]
+    pub(super) fn enable(&self, key: usize, to: &Enable) -> Option<Enabled> {
+        let Enable { filter, mode, is_owned, is_drained } = *to;
+        loop {
+            let word = self.word();
+            if !word.is_live()
+                || !word.has(Flag::KNOWN)
+                || word.has(Flag::INTERRUPTED)
+                || word.has(Flag::OWNED) != is_owned
+                || self.key() != key
+            {
+                return None;
+            }
+            if mode == Mode::Kept && word.mode() == Mode::Kept && word.filter() == filter {
+                let by = word.with_state(State::Enabled).without(Flag::RISEN);
+                if self.replace(word, by) {
+                    let is_certain = is_drained && !word.has(Flag::RISEN) && !word.has(Flag::EXCEPTIONAL);
+                    return Some(Enabled { word: by, is_armed: true, is_certain });
+                }
+                continue;
+            }
+            let by = to.apply(word);
+            if self.replace(word, by) {
+                return Some(Enabled { word: by, is_armed: false, is_certain: false });
+            }
+        }
+    }
+}
+
+/// How a registration is enabled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Enable {
+    pub(super) filter: EventFilter,
+    pub(super) mode: Mode,
+    pub(super) is_owned: bool,
+    /// The thread that had the socket has seen that no wanted condition held any more.
+    pub(super) is_drained: bool,
+}
+
+impl Enable {
+    /// The word of a registration that is enabled in this way, in the next generation.
+    #[inline]
+    pub(super) fn apply(&self, word: Word) -> Word {
+        word.advanced()
+            .with_state(State::Enabled)
+            .with_filter(self.filter)
+            .with_mode(self.mode)
+            .without(Flag::RISEN)
+            .without(Flag::QUIET)
+            .without(Flag::DELIVERED)
+    }
+}
+
+/// A registration that was enabled again.
+pub(super) struct Enabled {
+    pub(super) word: Word,
+    /// The system has it armed already.
+    pub(super) is_armed: bool,
+    /// Everything that holds will be reported.
+    pub(super) is_certain: bool,
+}
+
+/// The result of arming an interest that may change meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is armed; or another thread has changed the interest, and what it wants is armed.
+    Armed,
+    /// It is not armed.
+    Failed(ArmError),
+    /// The registration has ended.
+    Ended,
 }
 
 /// All registrations of a port.
 #[derive(Debug)]
-pub(super) struct Table {
-    slots: Pages<Slot>,
-    len: usize,
+pub(crate) struct Table {
+    slots: SharedPages<Slot>,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
         Table {
-            slots: Pages::new(),
-            len: 0,
+            slots: SharedPages::new(),
         }
-    }
-
-    /// The number of registrations, including those that are being removed.
-    pub(super) fn len(&self) -> usize {
-        self.len
     }
 
     /// The slot of a number that has, or had, a registration.
     #[inline]
-    pub(super) fn slot(&mut self, socket: u32) -> Option<&mut Slot> {
-        self.slots.get_mut(socket)
-    }
-
-    /// The slot of a live registration.
-    #[inline]
-    pub(super) fn live(&mut self, socket: u32) -> Option<&mut Slot> {
-        self.slot(socket).filter(|slot| slot.is_live())
+    pub(super) fn slot(&self, fd: Fd) -> Option<&Slot> {
+        self.slots.get(fd.0)
     }
 
     /// The slot of any number.
-    pub(super) fn entry(&mut self, socket: u32) -> &mut Slot {
-        self.slots.entry(socket)
+    pub(super) fn entry(&self, fd: Fd) -> &Slot {
+        self.slots.entry(fd.0)
     }
 
-    /// Begin a registration in a slot whose previous one has ended.
-    pub(super) fn insert(&mut self, socket: u32, key: usize) -> &mut Slot {
-        let slot = self.slots.entry(socket);
-        debug_assert!(matches!(slot.state, State::Vacant | State::Removed));
-        self.len += 1;
-        *slot = Slot {
-            key,
-            // Reports of earlier registrations stay stale.
-            generation: slot.generation,
-            armed_generation: slot.armed_generation,
-            state: State::Disabled,
-            ..Slot::default()
-        };
-        slot
+    #[inline]
+    pub(super) fn word(&self, fd: Fd) -> Word {
+        self.slot(fd).map_or(Word::from_bits(0), Slot::word)
     }
 
-    /// End a registration.
-    pub(super) fn end(&mut self, socket: u32, state: State) {
-        if let Some(slot) = self.slots.get_mut(socket) {
-            if !matches!(slot.state, State::Vacant | State::Removed) {
-                slot.state = state;
-                slot.armed = None;
-                self.len -= 1;
+    /// What is wanted of this number now; `None` without a registration.
+    #[inline]
+    #[allow(dead_code, reason = "not every backend has to know")]
+    pub(crate) fn interest(&self, fd: Fd) -> Option<Interest> {
+        let word = self.word(fd);
+        word.is_live().then_some(Interest { fd, word })
+    }
+
+    /// Arm an interest, and what is wanted in place of it as long as that changes meanwhile.
+    #[inline]
+    pub(crate) fn arm_latest(
+        &self,
+        interest: &Interest,
+        mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
+    ) -> Outcome {
+        let mut armed = *interest;
+        loop {
+            let result = arm(&armed);
+            let word = self.word(armed.fd);
+            if word.generation() == armed.generation() {
+                return match result {
+                    Err(error) if armed.generation() == interest.generation() => Outcome::Failed(error),
+                    // Who has changed it arms it too, and finds out.
+                    _ => Outcome::Armed,
+                };
             }
+            if !word.is_live() {
+                return Outcome::Ended;
+            }
+            armed.word = word;
         }
     }
 
-    /// The numbers of all registrations.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = u32> {
-        let is_over = |slot: &Slot| matches!(slot.state, State::Vacant | State::Removed);
-        let slots = self.slots.iter().filter(move |(_, slot)| !is_over(slot));
-        slots.map(|(socket, _)| socket)
+    /// The numbers of all registrations, with their words.
+    pub(super) fn registered(&self) -> impl Iterator<Item = (Fd, &Slot)> {
+        let slots = self.slots.iter().map(|(number, slot)| (Fd(number), slot));
+        slots.filter(|(_, slot)| !matches!(slot.word().state(), State::Vacant | State::Removed))
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(interleavings)))]
 mod tests {
     use super::*;
 
     #[test]
     fn a_registration_is_a_small_record() {
-        // With its interest and its owner, 16 bytes, less than a cache line.
-        assert!(size_of::<Slot>() <= 40);
+        // With its owner, 8 bytes, less than a cache line.
+        assert!(size_of::<Slot>() <= 32);
     }
 }

@@ -137,7 +137,7 @@ impl Native {
             if registration.result.is_err() || registration.operation == Operation::NONE {
                 continue;
             }
-            let key = match registration.owned {
+            let key = match registration.is_owned() {
                 false => registration.completion_key,
                 true => match self.arm(open, registration) {
                     Ok(Some(key)) => key,
@@ -304,7 +304,7 @@ impl Native {
             if applied {
                 registration.result = result(entry.registrationResult);
             }
-            if registration.owned && (!applied || registration.result.is_err()) {
+            if registration.is_owned() && (!applied || registration.result.is_err()) {
                 self.connections().disarm(entry.completionKey.addr());
             }
         }

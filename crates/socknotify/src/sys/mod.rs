@@ -23,3 +23,7 @@ pub use windows::{BorrowedSocket, OwnedSocket};
 pub(crate) const fn code(number: i32) -> u32 {
     if cfg!(windows) { number as u32 } else { 31 }
 }
+
+/// A descriptor, by its number: small and dense. On Windows the number is a fourth of the socket's handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Fd(pub(crate) u32);

@@ -12,6 +12,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use super::Fd;
 use crate::RegistrationError;
 use crate::lock;
 use crate::pages::Pages;
@@ -39,8 +40,7 @@ static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
 /// The table that a forked child has inherited, and does not use.
 static INHERITED: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
 
-/// The last in the order of locks: a thread that holds it takes no other, except those that a backend needs to identify
-/// a socket.
+/// The last in the order of locks: a thread that holds it takes no other, and makes no system call.
 fn lock() -> MutexGuard<'static, Pages<Entry>> {
     let mut owners = OWNERS.load(Ordering::Acquire);
     if owners.is_null() {
@@ -86,20 +86,12 @@ impl Owner {
         identity << PORT_BITS | Entry::from(self.0)
     }
 
-    /// Own a socket, unless another port does.
+    /// Own what has this identity, unless another port does.
     ///
     /// An owner of another socket that had the same number lost it when that socket was closed.
-    ///
-    /// `identify` returns the socket's identity. No other claim may come in between. Otherwise a claim for a socket
-    /// that was closed meanwhile could take the number from the next one.
-    pub(crate) fn claim(
-        &self,
-        socket: u32,
-        identify: impl FnOnce() -> Result<u64, RegistrationError>,
-    ) -> Result<(), RegistrationError> {
+    pub(crate) fn claim(&self, fd: Fd, identity: u64) -> Result<(), RegistrationError> {
         let mut owners = lock();
-        let identity = identify()?;
-        let entry = owners.entry(socket);
+        let entry = owners.entry(fd.0);
         let is_same = *entry >> PORT_BITS == self.entry(identity) >> PORT_BITS;
         if port_of(*entry) != 0 && port_of(*entry) != self.0 && is_same {
             return Err(RegistrationError::OtherPort);
@@ -109,21 +101,21 @@ impl Owner {
     }
 
     /// Whether this port owns this very socket.
-    pub(crate) fn owns(&self, socket: u32, identity: u64) -> bool {
-        lock().get(socket) == Some(&self.entry(identity))
+    pub(crate) fn owns(&self, fd: Fd, identity: u64) -> bool {
+        lock().get(fd.0) == Some(&self.entry(identity))
     }
 
     /// Whether this port owns something under this number that is no socket.
-    pub(crate) fn owns_descriptor(&self, socket: u32) -> bool {
+    pub(crate) fn owns_descriptor(&self, fd: Fd) -> bool {
         let is_descriptor = |entry: &Entry| {
             port_of(*entry) == self.0 && *entry >> PORT_BITS & crate::engine::DESCRIPTOR != 0
         };
-        lock().get(socket).is_some_and(is_descriptor)
+        lock().get(fd.0).is_some_and(is_descriptor)
     }
 
     /// Release the number, if this port still owns it.
-    pub(crate) fn release(&self, socket: u32) {
-        if let Some(entry) = lock().get_mut(socket) {
+    pub(crate) fn release(&self, fd: Fd) {
+        if let Some(entry) = lock().get_mut(fd.0) {
             if port_of(*entry) == self.0 {
                 *entry = 0;
             }

@@ -5,6 +5,7 @@ use std::os::windows::io::AsRawSocket;
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
+use super::Fd;
 use crate::RegistrationError;
 
 /// What the system calls this socket.
@@ -18,19 +19,20 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
 }
 
 /// The error for a value without a number. The system has the same code for a handle that is no socket.
-pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotASocket;
+pub(crate) const NO_FD: RegistrationError = RegistrationError::NotASocket;
 
 /// The number that a socket is known by. `None` if there can be no such socket.
 ///
 /// A handle has 32 significant bits, of which the lowest two are 0.
-pub(crate) fn number(raw: RawSocket) -> Option<u32> {
+#[inline]
+pub(crate) fn fd(raw: RawSocket) -> Option<Fd> {
     let handle = u32::try_from(raw).ok()?;
-    (handle % 4 == 0).then_some(handle / 4)
+    (handle % 4 == 0).then_some(Fd(handle / 4))
 }
 
 /// The handle of a socket that is known by this number.
-pub(crate) fn handle(number: u32) -> *mut std::ffi::c_void {
-    std::ptr::without_provenance_mut(number as usize * 4)
+pub(crate) fn handle(fd: Fd) -> *mut std::ffi::c_void {
+    std::ptr::without_provenance_mut(fd.0 as usize * 4)
 }
 
 /// The process that made a value. On Windows there are no forked children.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::{GENERATIONS, Interest, Mode, word};
+use crate::sys::Fd;
 pub(super) use crate::sys::calls::{Errno, poll_now};
 use crate::sys::calls::{errno, option, outcome};
 
@@ -15,52 +15,29 @@ fn new_descriptor(value: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What the kernel gives back with a report: whose it is.
-///
-/// The socket is in the lowest 26 bits. Above are the parts of the interest, as in its word, and a bit for one
-/// that is [quiet](Self::quiet).
+/// What the kernel gives back with a report: the descriptor, and the generation of the interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Data(u64);
 
-const QUIET: u32 = 28;
-
 impl Data {
-    pub(super) const MAX_SOCKET: u32 = (1 << 26) - 5;
-    /// These have the numbers of no socket.
-    pub(super) const WAKER: Data = Data((1 << 26) - 1);
-    pub(super) const TIMER: Data = Data((1 << 26) - 2);
-    pub(super) const IGNORED: Data = Data((1 << 26) - 3);
-    pub(super) const COMPLETIONS: Data = Data((1 << 26) - 4);
+    /// These have the numbers of no descriptor.
+    pub(super) const WAKER: Data = Data(u32::MAX as u64);
+    pub(super) const TIMER: Data = Data(u32::MAX as u64 - 1);
+    pub(super) const COMPLETIONS: Data = Data(u32::MAX as u64 - 2);
 
-    pub(super) fn of(interest: &Interest) -> Self {
-        let parts = interest.word() & !((1 << word::MODE) - 1);
-        Data(parts | u64::from(interest.socket))
+    #[inline]
+    pub(super) fn new(fd: Fd, generation: u32) -> Self {
+        Data(u64::from(generation) << 32 | u64::from(fd.0))
     }
 
-    /// The same, for an interest of which a change is waited for.
-    pub(super) fn quiet(self) -> Self {
-        Data(self.0 | 1 << QUIET)
+    #[inline]
+    pub(super) fn fd(self) -> Fd {
+        Fd(self.0 as u32)
     }
 
-    pub(super) fn socket(self) -> u32 {
-        self.0 as u32 & ((1 << word::MODE) - 1)
-    }
-
-    pub(super) fn is(self, mode: Mode) -> bool {
-        self.0 >> word::MODE & 3 == mode as u64
-    }
-
-    pub(super) fn is_quiet(self) -> bool {
-        self.0 >> QUIET & 1 != 0
-    }
-
+    #[inline]
     pub(super) fn generation(self) -> u32 {
-        (self.0 >> word::GENERATION) as u32 & GENERATIONS
-    }
-
-    #[cfg(all(test, not(interleavings)))]
-    pub(super) fn new(socket: u32, generation: u32) -> Self {
-        Data(u64::from(generation) << word::GENERATION | u64::from(socket))
+        (self.0 >> 32) as u32
     }
 }
 
@@ -89,7 +66,7 @@ pub(super) fn epoll_create() -> Result<OwnedFd, Errno> {
 pub(super) fn control(
     set: &OwnedFd,
     call: i32,
-    socket: u32,
+    fd: Fd,
     flags: u32,
     data: Data,
 ) -> Result<(), Errno> {
@@ -98,7 +75,7 @@ pub(super) fn control(
         u64: data.0,
     };
     // SAFETY: the event is there for the call. The kernel checks the number, and only watches it.
-    outcome(unsafe { libc::epoll_ctl(set.as_raw_fd(), call, socket as i32, &mut event) }).map(drop)
+    outcome(unsafe { libc::epoll_ctl(set.as_raw_fd(), call, fd.0 as i32, &mut event) }).map(drop)
 }
 
 /// `epoll_ctl` — Adds a descriptor of the port's own.
@@ -114,8 +91,8 @@ pub(super) fn control_own(
     flags: u32,
     data: Data,
 ) -> Result<(), Errno> {
-    let number = fd.as_fd().as_raw_fd() as u32;
-    control(set, call, number, flags, data)
+    let fd = Fd(fd.as_fd().as_raw_fd() as u32);
+    control(set, call, fd, flags, data)
 }
 
 /// A time for the kernel, as it has it on every processor.
@@ -178,37 +155,20 @@ unsafe fn wait_exactly(
     unsafe { libc::epoll_wait(set, memory, room, milliseconds) }
 }
 
-/// `ppoll` — Wait until all sets that watch a socket have what one of them has reported.
-///
-/// The kernel wakes the sets one after the other, the latest first, and holds a lock of the socket's meanwhile. A poll
-/// that could sleep takes that lock, also if it need not sleep.
-pub(super) fn let_wake_ups_end(socket: u32) {
-    let mut poll = libc::pollfd {
-        fd: socket as i32,
-        events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP,
-        revents: 0,
-    };
-    // SAFETY: any bits are a value of the structure.
-    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-    time.tv_nsec = 1;
-    // SAFETY: both structures are there for the call.
-    unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
-}
-
 /// `SO_COOKIE` — What no other socket has.
-pub(super) fn identity(socket: u32) -> Result<u64, Errno> {
-    match option::<u64>(socket, libc::SO_COOKIE) {
-        Err(libc::ENOPROTOOPT) => inode(socket),
+pub(super) fn identity(fd: Fd) -> Result<u64, Errno> {
+    match option::<u64>(fd, libc::SO_COOKIE) {
+        Err(libc::ENOPROTOOPT) => inode(fd),
         done => done,
     }
 }
 
 /// `fstat` — On kernels before 4.12, which have no cookies, the inode number has to do.
-fn inode(socket: u32) -> Result<u64, Errno> {
+fn inode(fd: Fd) -> Result<u64, Errno> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the memory is there for the call, and any bits are a value of the structure.
     unsafe {
-        outcome(libc::fstat(socket as i32, stat.as_mut_ptr()))?;
+        outcome(libc::fstat(fd.0 as i32, stat.as_mut_ptr()))?;
         #[allow(
             clippy::useless_conversion,
             reason = "it is narrower on some processors"
@@ -229,8 +189,8 @@ pub(super) enum Kind {
 }
 
 /// `SO_TYPE` — What kind of descriptor this is.
-pub(super) fn kind(socket: u32) -> Kind {
-    match option::<i32>(socket, libc::SO_TYPE) {
+pub(super) fn kind(fd: Fd) -> Kind {
+    match option::<i32>(fd, libc::SO_TYPE) {
         Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET) => Kind::Stream,
         Err(libc::ENOTSOCK) => Kind::Other,
         _ => Kind::Datagram,
@@ -238,14 +198,14 @@ pub(super) fn kind(socket: u32) -> Kind {
 }
 
 /// `TCP_INFO` — Whether this is a TCP socket that was never connected. It has no room for receiving then.
-pub(super) fn was_never_connected(socket: u32) -> bool {
+pub(super) fn was_never_connected(fd: Fd) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: so much memory is there for the call; any bits are a value of the structure, which is of
     // integers.
     unsafe {
         let value = info.as_mut_ptr().cast();
-        let number = socket as i32;
+        let number = fd.0 as i32;
         let done = libc::getsockopt(
             number,
             libc::IPPROTO_TCP,
@@ -255,11 +215,6 @@ pub(super) fn was_never_connected(socket: u32) -> bool {
         );
         done == 0 && info.assume_init().tcpi_rcv_space == 0
     }
-}
-
-/// `SO_DOMAIN` — Whether a socket connects within this system.
-pub(super) fn is_local(socket: u32) -> bool {
-    option::<i32>(socket, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
 /// `eventfd`
@@ -293,12 +248,5 @@ pub(super) fn set_timer(timer: &OwnedFd, time: Option<Duration>) -> Result<(), E
     // SAFETY: the structure is there for the call.
     let done =
         unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &setting, std::ptr::null_mut()) };
-    outcome(done).map(drop)
-}
-
-/// `dup3` — Has the number of one set stand for another.
-pub(super) fn replace(set: &OwnedFd, by: &OwnedFd) -> Result<(), Errno> {
-    // SAFETY: the number stays open throughout, and stays the owner's.
-    let done = unsafe { libc::dup3(by.as_raw_fd(), set.as_raw_fd(), libc::O_CLOEXEC) };
     outcome(done).map(drop)
 }

@@ -1,82 +1,36 @@
-//! One timer for the two things that a port waits for by the clock.
+//! The alarm: one timer in the set.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::sys::{self, Errno};
 use crate::lock::lock;
 
-/// How often to poll what the kernel does not report.
-const TICK: Duration = Duration::from_millis(10);
-
-/// A timer for an alarm, and for ticks.
 pub(super) struct Timer {
     fd: OwnedFd,
-    setting: Mutex<Setting>,
-}
-
-#[derive(Debug, Default)]
-struct Setting {
-    alarm: Option<Instant>,
-    ticks: bool,
+    alarm: Mutex<Option<Instant>>,
 }
 
 impl Timer {
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Timer {
             fd: sys::timerfd()?,
-            setting: Mutex::default(),
+            alarm: Mutex::default(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Setting> {
-        lock(&self.setting)
-    }
-
     /// Set the alarm. The latest time counts; one too far away to be represented does not come.
-    pub(super) fn set_alarm(&self, delay: Duration) -> Result<(), Errno> {
-        let mut setting = self.lock();
-        setting.alarm = Instant::now().checked_add(delay);
-        self.set(&setting)
+    pub(super) fn set(&self, delay: Duration) -> Result<(), Errno> {
+        let mut alarm = lock(&self.alarm);
+        *alarm = Instant::now().checked_add(delay);
+        sys::set_timer(&self.fd, alarm.map(|_| delay))
     }
 
-    /// Begin to tick.
-    pub(super) fn tick(&self) {
-        let mut setting = self.lock();
-        setting.ticks = true;
-        // The arguments are good: it cannot fail.
-        let _ = self.set(&setting);
-    }
-
-    /// Tick no longer, from the next time on.
-    pub(super) fn stop_ticking(&self) {
-        self.lock().ticks = false;
-    }
-
-    /// A time is over. True if it is the alarm's.
+    /// The timer was reported. False if another time was set meanwhile.
     pub(super) fn is_over(&self) -> bool {
-        let mut setting = self.lock();
-        let is_over = setting.alarm.is_some_and(|alarm| alarm <= Instant::now());
-        if is_over {
-            setting.alarm = None;
-        }
-        // As above.
-        let _ = self.set(&setting);
-        is_over
-    }
-
-    /// What was reported of the time that is set may be lost.
-    pub(super) fn renew(&self) {
-        let _ = self.set(&self.lock());
-    }
-
-    fn set(&self, setting: &Setting) -> Result<(), Errno> {
-        let alarm = setting
-            .alarm
-            .map(|alarm| alarm.saturating_duration_since(Instant::now()));
-        let tick = setting.ticks.then_some(TICK);
-        sys::set_timer(&self.fd, alarm.into_iter().chain(tick).min())
+        let mut alarm = lock(&self.alarm);
+        alarm.take_if(|alarm| *alarm <= Instant::now()).is_some()
     }
 }
 

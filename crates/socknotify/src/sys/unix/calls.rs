@@ -9,6 +9,7 @@ use libc::__errno_location as address_of_errno;
 #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
 use libc::__error as address_of_errno;
 
+use crate::sys::Fd;
 use crate::{Error, RegistrationError};
 
 /// An error number of the system.
@@ -48,13 +49,13 @@ pub(crate) fn refusal(error: Errno) -> RegistrationError {
 }
 
 /// `getsockopt` — An integer of the level of sockets.
-pub(crate) fn option<T: Default>(socket: u32, name: i32) -> Result<T, Errno> {
+pub(crate) fn option<T: Default>(fd: Fd, name: i32) -> Result<T, Errno> {
     let mut value = T::default();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: so much memory is there for the call; any bits are a value of an integer.
     let done = unsafe {
         let value = (&raw mut value).cast();
-        libc::getsockopt(socket as i32, libc::SOL_SOCKET, name, value, &mut length)
+        libc::getsockopt(fd.0 as i32, libc::SOL_SOCKET, name, value, &mut length)
     };
     outcome(done).map(|_| value)
 }

@@ -9,6 +9,7 @@ pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};
 pub use std::os::fd::{BorrowedFd as BorrowedSocket, OwnedFd as OwnedSocket};
 
 pub(crate) use self::process::Process;
+use super::Fd;
 use crate::RegistrationError;
 
 /// What the system calls this socket.
@@ -21,10 +22,11 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
-/// The error for a value without a number.
-pub(crate) const NO_NUMBER: RegistrationError = RegistrationError::NotOpen;
+/// The error for a value that cannot be a descriptor.
+pub(crate) const NO_FD: RegistrationError = RegistrationError::NotOpen;
 
-/// The number that a socket is known by. `None` if there can be no such socket.
-pub(crate) fn number(raw: RawSocket) -> Option<u32> {
-    u32::try_from(raw).ok()
+/// The descriptor of this number. `None` if there can be none.
+#[inline]
+pub(crate) fn fd(raw: RawSocket) -> Option<Fd> {
+    u32::try_from(raw).ok().map(Fd)
 }

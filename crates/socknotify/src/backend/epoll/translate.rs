@@ -1,7 +1,8 @@
-//! The contract's conditions, out of what the kernel says.
+//! The contract's conditions and the kernel's flags, in both directions.
 
 use super::sys::{self, Kind};
-use crate::engine::{Interest, Mode, Readiness};
+use crate::engine::{Interest, Mode};
+use crate::sys::Fd;
 use crate::{EventFilter, Events};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -10,18 +11,26 @@ const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
 
 /// What the kernel is to watch for. It reports errors and hang-ups in any case.
 #[inline]
-pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
+pub(super) fn flags(interest: &Interest) -> u32 {
+    if !interest.is_enabled() {
+        // At most one hang-up or error comes.
+        return ONESHOT | EDGE;
+    }
     // Without RDHUP, a stream that was hung up looks like one that was never connected.
     let mut flags = RDHUP
-        | match mode {
-            Mode::Once => libc::EPOLLONESHOT as u32,
-            Mode::Level => 0,
-            Mode::Edge => libc::EPOLLET as u32,
-            Mode::Kept => libc::EPOLLET as u32 | PRI,
+        | match interest.mode() {
+            Mode::Once | Mode::Level if interest.is_quiet() => EDGE,
+            Mode::Once | Mode::Level => ONESHOT,
+            Mode::Edge => EDGE,
+            // Urgent data keep a receive from taking all there is.
+            Mode::Kept => EDGE | PRI,
         };
+    let filter = interest.filter();
     if filter.contains(EventFilter::IN) {
         flags |= IN;
     }
@@ -34,15 +43,19 @@ pub(super) fn flags(filter: EventFilter, mode: Mode) -> u32 {
     flags
 }
 
-/// Whether these mean the same for every kind of socket.
+/// The conditions of any flags, which `poll` and `epoll` have alike.
 #[inline]
-pub(super) fn is_plain(flags: u32) -> bool {
-    flags & !(IN | OUT) == 0
+pub(super) fn events(flags: u32, fd: Fd) -> Events {
+    if flags & !(IN | OUT) == 0 {
+        // They mean the same for every kind of descriptor.
+        plain(flags)
+    } else {
+        of_descriptor(flags, fd)
+    }
 }
 
-/// The conditions of [plain](is_plain) flags.
 #[inline]
-pub(super) fn plain(flags: u32) -> Events {
+fn plain(flags: u32) -> Events {
     // Those that they stand for are at other places in the kernel's word.
     let mut events = Events::empty();
     if flags & IN != 0 {
@@ -54,15 +67,16 @@ pub(super) fn plain(flags: u32) -> Events {
     events
 }
 
-/// The conditions of any flags. `None` for a stream that neither is, nor was, nor tried to be connected,
-/// which the kernel calls hung up, and writable.
-pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
+/// The same, where it depends on the kind of descriptor. None for a stream that neither is, nor was, nor tried to be
+/// connected, which the kernel calls hung up, and writable.
+#[cold]
+fn of_descriptor(flags: u32, fd: Fd) -> Events {
     let kind = match flags & (HUP | RDHUP) {
         0 => Kind::Datagram,
-        _ => sys::kind(socket),
+        _ => sys::kind(fd),
     };
     if flags & (HUP | RDHUP | ERR) == HUP && kind != Kind::Other {
-        return None;
+        return Events::empty();
     }
     let mut events = plain(flags);
     events.set(Events::ERR, flags & ERR != 0);
@@ -76,64 +90,39 @@ pub(super) fn of_socket(flags: u32, socket: u32) -> Option<Events> {
         if flags & (HUP | ERR) == HUP | ERR {
             // The kernel calls a connection that was reset writable, and a connect that failed hung up too.
             events.remove(Events::OUT);
-            if sys::was_never_connected(socket) {
+            if sys::was_never_connected(fd) {
                 events = Events::ERR;
             }
         }
     }
-    Some(events)
+    events
 }
 
-/// What `poll` is asked for.
+/// What to ask `poll` of a descriptor that is armed already.
 #[inline]
-fn asked(filter: EventFilter) -> i16 {
-    let mut asked = libc::POLLRDHUP;
+pub(super) fn pollfd_for(interest: &Interest) -> libc::pollfd {
+    let filter = interest.filter();
+    let mut events = libc::POLLRDHUP;
     if filter.contains(EventFilter::IN) {
-        asked |= libc::POLLIN;
+        events |= libc::POLLIN;
     }
     if filter.contains(EventFilter::OUT) {
-        asked |= libc::POLLOUT;
+        events |= libc::POLLOUT;
     }
     if filter.contains(EventFilter::PRIORITY) {
-        asked |= libc::POLLPRI;
+        events |= libc::POLLPRI;
     }
-    asked
-}
-
-/// What `poll` found, in the words of `epoll`, which are the same.
-#[inline]
-pub(super) fn found(revents: i16) -> u32 {
-    u32::from(revents as u16)
-}
-
-/// What to ask `poll` of this number; if nothing, it passes it over.
-#[inline]
-pub(super) fn question(interest: &Interest, is_asked: bool) -> libc::pollfd {
     libc::pollfd {
-        fd: if is_asked { interest.socket as i32 } else { -1 },
-        events: asked(interest.filter()),
+        fd: interest.fd.0 as i32,
+        events,
         revents: 0,
     }
 }
 
-/// Which wanted conditions hold of the number, by what `poll` has found.
+/// What `poll` has found, in the flags of `epoll`, which are the same.
 #[inline]
-pub(super) fn answer(poll: &libc::pollfd, interest: &Interest, is_known: bool) -> Readiness {
-    let found = found(poll.revents);
-    if !is_known || poll.fd < 0 || poll.revents & libc::POLLNVAL != 0 {
-        Readiness::Unknown
-    } else if found == 0 {
-        Readiness::NotReady
-    } else if is_plain(found) {
-        Readiness::Ready(plain(found))
-    } else {
-        match of_socket(found, interest.socket) {
-            Some(events) if events.intersects(interest.filter().wanted()) => {
-                Readiness::Ready(events)
-            }
-            _ => Readiness::NotReady,
-        }
-    }
+pub(super) fn poll_events(poll: &libc::pollfd) -> u32 {
+    u32::from(poll.revents as u16)
 }
 
 #[cfg(all(test, not(interleavings)))]
@@ -141,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn poll_and_epoll_have_the_same_words() {
+    fn poll_and_epoll_have_the_same_flags() {
         for (poll, epoll) in [
             (libc::POLLIN, libc::EPOLLIN),
             (libc::POLLOUT, libc::EPOLLOUT),
@@ -150,7 +139,8 @@ mod tests {
             (libc::POLLERR, libc::EPOLLERR),
             (libc::POLLPRI, libc::EPOLLPRI),
         ] {
-            assert_eq!(found(poll), epoll as u32);
+            let poll = libc::pollfd { fd: 0, events: 0, revents: poll };
+            assert_eq!(poll_events(&poll), epoll as u32);
         }
     }
 }

@@ -1,0 +1,409 @@
+//! Registrations: from the caller's entries to the table, and what has to be armed.
+
+use super::backend::{Arm, Backend, Wait};
+use super::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
+use super::place::{self, Holder};
+use super::queue::Packet;
+use super::sync::lock;
+use super::table::{Enable, Enabled, Outcome, Slot};
+use super::{Core, Engine, Scratch};
+use crate::registration::Extra;
+use crate::sys::{self, Fd};
+use crate::{Error, Operation, Registration, RegistrationError};
+
+/// How an entry enables.
+#[inline]
+pub(super) fn enable_of<B: Backend>(entry: &Registration<'_>) -> Enable {
+    let (is_owned, is_drained) = match entry.extra {
+        Extra::Owned { is_drained } => (true, is_drained),
+        _ => (false, false),
+    };
+    Enable {
+        filter: entry.event_filter,
+        mode: match is_owned && B::KEEPS {
+            true => Mode::Kept,
+            false => mode_of(entry.trigger),
+        },
+        is_owned,
+        is_drained,
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Apply registrations, and do not dequeue.
+    pub(super) fn register(&self, registrations: &mut [Registration<'_>]) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let mut scratch = Scratch::reuse(&mut place::take_scratch(self.id));
+        self.apply(&mut scratch, registrations);
+        self.arm(&mut scratch, registrations);
+        place::put_scratch(self.id, scratch);
+        Ok(())
+    }
+
+    /// Apply a batch in order, each entry with its own result. What is only to be armed is collected in the batch of
+    /// [`Scratch`]. True if a connection could not be armed: its owner has to be notified in any case.
+    #[inline]
+    pub(super) fn apply(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
+        let mut has_failed = false;
+        for index in 0..entries.len() {
+            let entry = &mut entries[index];
+            entry.result = entry.check(B::CONDITIONS);
+            if entry.result.is_err() || entry.operation == Operation::NONE {
+                continue;
+            }
+            let again = self.enable_again(entry);
+            if let Some((fd, Enabled { word, is_armed, is_certain })) = again {
+                if !is_certain {
+                    scratch.batch.push(Arm {
+                        interest: Interest { fd, word },
+                        is_armed,
+                        entry: index as u32,
+                        outcome: Outcome::Armed,
+                    });
+                }
+                continue;
+            }
+            // What came before it has to be armed first.
+            has_failed |= self.arm(scratch, entries);
+            let entry = &mut entries[index];
+            entry.result = self.apply_one(entry);
+            has_failed |= entry.is_owned() && entry.result.is_err();
+        }
+        has_failed
+    }
+
+    /// Enable a registration that the system knows. `None` if the entry is anything else, and nothing was done.
+    #[inline]
+    fn enable_again(&self, entry: &Registration<'_>) -> Option<(Fd, Enabled)> {
+        let is_usual = matches!(entry.extra, Extra::Nothing | Extra::Owned { .. });
+        if entry.operation != Operation::ENABLE || !is_usual {
+            return None;
+        }
+        let fd = sys::fd(entry.raw_socket())?;
+        let slot = self.table.slot(fd)?;
+        let enabled = slot.enable(entry.completion_key, &enable_of::<B>(entry))?;
+        Some((fd, enabled))
+    }
+
+    /// Arm what this call has not armed yet, without waiting. True if a connection could not be armed.
+    pub(super) fn arm(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
+        if scratch.batch.is_empty() {
+            return false;
+        }
+        let Scratch { memory, batch, packets } = scratch;
+        self.backend.wait(&self.table, memory, batch, &Wait::ARM, packets, |_| {});
+        self.finish_batch(scratch, entries)
+    }
+
+    /// Handle what the backend could not arm. True if a connection is among that.
+    #[inline]
+    pub(super) fn finish_batch(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
+        let has_failed = scratch.batch.iter().any(|arm| arm.outcome != Outcome::Armed);
+        let has_failed = has_failed && self.handle_failed(scratch, entries);
+        scratch.batch.clear();
+        has_failed
+    }
+
+    #[cold]
+    fn handle_failed(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
+        let mut core = lock(&self.core);
+        let mut has_failed = false;
+        for arm in &scratch.batch {
+            if core.closed || arm.outcome == Outcome::Armed {
+                continue;
+            }
+            let fd = arm.interest.fd;
+            let Some(entry) = entries.get_mut(arm.entry as usize) else {
+                // A level that was armed again. If the number refers to another file, its registration has ended.
+                if arm.outcome == Outcome::Failed(ArmError::Stale) && self.has_ended(fd, arm.interest.word) {
+                    self.forget(&mut core, fd);
+                }
+                continue;
+            };
+            let word = self.table.word(fd);
+            if word.generation() == arm.interest.generation() {
+                // Another thread may have been about to add it: that has ended now.
+                entry.result = self.arm_now(&mut core, fd, word, false).or_else(|error| match error {
+                    ArmError::Stale if !entry.is_owned() => self.enable_new(&mut core, fd, entry),
+                    error => Err(error.into()),
+                });
+            } else if word.state() == State::Vacant && !entry.is_owned() {
+                // Another thread has found out that what was registered is closed. So this is something else.
+                entry.result = self.enable(&mut core, fd, entry);
+            }
+            has_failed |= entry.is_owned() && entry.result.is_err();
+        }
+        self.leave(core);
+        has_failed
+    }
+
+    /// Whether what was registered with this word is closed. The lock is held.
+    fn has_ended(&self, fd: Fd, word: Word) -> bool {
+        let current = self.table.word(fd);
+        current.generation() == word.generation()
+            && self.backend.arm(&Interest { fd, word: current }, false) == Err(ArmError::Stale)
+    }
+
+    /// Apply one entry that was checked, with the lock held throughout.
+    fn apply_one(&self, entry: &Registration<'_>) -> Result<(), RegistrationError> {
+        let fd = sys::fd(entry.raw_socket()).ok_or(sys::NO_FD)?;
+        let mut core = lock(&self.core);
+        if core.closed {
+            return Err(RegistrationError::NotFound);
+        }
+        let result = match entry.operation {
+            _ if entry.is_owned() => self.enable_owned(&mut core, fd, entry),
+            Operation::ENABLE => self
+                .check_extra(fd, entry)
+                .and_then(|()| self.enable(&mut core, fd, entry)),
+            Operation::DISABLE => match self.disable(&mut core, fd) {
+                // There is nothing to disable.
+                Err(RegistrationError::NotFound) if entry.extra != Extra::Known => Ok(()),
+                result => result,
+            },
+            _ => self.remove(&mut core, fd, entry.extra == Extra::Silent),
+        };
+        self.leave(core);
+        result
+    }
+
+    /// Whether this port has the socket, or does not have it, as the entry requires.
+    fn check_extra(&self, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
+        match entry.extra {
+            Extra::New if self.has(fd)? => Err(RegistrationError::AlreadyRegistered),
+            Extra::Known if !self.has(fd)? => {
+                self.backend.identify_any(fd)?;
+                Err(RegistrationError::NotFound)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn enable(&self, core: &mut Core, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
+        let slot = self.table.entry(fd);
+        let word = slot.word();
+        match word.state() {
+            State::Vacant | State::Removed => self.enable_new(core, fd, entry),
+            State::Enabled | State::Disabled if slot.key() == entry.completion_key && word.has(Flag::KNOWN) => {
+                let to = enable_of::<B>(entry);
+                let enabled = slot.change(|word| word.is_live().then(|| to.apply(word)));
+                let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| self.arm_now(core, fd, word, false));
+                match armed {
+                    // It was closed, and this is something else.
+                    Err(ArmError::Stale) => self.enable_new(core, fd, entry),
+                    armed => Ok(armed?),
+                }
+            }
+            State::Enabled | State::Disabled | State::Removing => {
+                if !self.is_same(fd, word)? {
+                    return self.enable_new(core, fd, entry);
+                }
+                match word.state() {
+                    State::Removing => Err(RegistrationError::RemovePending),
+                    _ => Err(RegistrationError::OtherKey),
+                }
+            }
+        }
+    }
+
+    /// Register what this port does not have. If its number has a registration even so, that one's file was closed.
+    fn enable_new(&self, core: &mut Core, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
+        self.forget(core, fd);
+        if entry.extra == Extra::Known {
+            return Err(RegistrationError::NotFound);
+        }
+        let is_descriptor = entry.extra == Extra::Descriptor;
+        let flag = self.claim(fd, is_descriptor, entry.is_borrowed)?;
+        let to = enable_of::<B>(entry);
+        let slot = self.table.entry(fd);
+        let word = slot.begin(entry.completion_key, |word| {
+            let word = to.apply(word).with(Flag::KNOWN);
+            flag.map_or(word, |flag| word.with(flag))
+        });
+        core.registered += 1;
+        self.arm_now(core, fd, word, true).map_err(|error| {
+            self.forget(core, fd);
+            error.into()
+        })
+    }
+
+    /// Claim the socket, or any other descriptor that can be watched, for this port.
+    pub(super) fn claim(
+        &self,
+        fd: Fd,
+        is_descriptor: bool,
+        is_borrowed: bool,
+    ) -> Result<Option<Flag>, RegistrationError> {
+        let identify = || match is_descriptor {
+            true => self.backend.identify_any(fd),
+            false => self.backend.identify(fd),
+        };
+        let identity = identify()?;
+        self.owner.claim(fd, identity)?;
+        let is_socket = identity & super::DESCRIPTOR == 0;
+        // The number may have been closed and used again since it was identified. What it refers to now must not be
+        // watched under the other's identity.
+        if !is_borrowed && is_socket && identify() != Ok(identity) {
+            self.owner.release(fd);
+            return Err(RegistrationError::NotASocket);
+        }
+        Ok((!is_socket).then_some(Flag::DESCRIPTOR))
+    }
+
+    /// Arm a registration, with the lock held. If that fails, it is disabled.
+    pub(super) fn arm_now(&self, _: &mut Core, fd: Fd, word: Word, is_new: bool) -> Result<(), ArmError> {
+        let mut is_new = is_new;
+        let outcome = self.table.arm_latest(&Interest { fd, word }, |interest| {
+            self.backend.arm(interest, std::mem::take(&mut is_new))
+        });
+        match outcome {
+            Outcome::Failed(error) => {
+                let disable = |current: Word| {
+                    let is_this = current.generation() == word.generation() && current.is_live();
+                    is_this.then(|| current.with_state(State::Disabled))
+                };
+                let _ = self.table.entry(fd).change(disable);
+                Err(error)
+            }
+            Outcome::Armed | Outcome::Ended => Ok(()),
+        }
+    }
+
+    fn disable(&self, core: &mut Core, fd: Fd) -> Result<(), RegistrationError> {
+        let word = self.table.word(fd);
+        if !word.is_live() {
+            self.backend.identify(fd)?;
+            return Err(RegistrationError::NotFound);
+        }
+        let disabled = self.table.entry(fd).change(|word| {
+            word.is_live().then(|| {
+                let word = word.advanced().with_state(State::Disabled);
+                word.without(Flag::QUIET).without(Flag::DELIVERED)
+            })
+        });
+        // This also finds out whether it is the same file.
+        match disabled.map(|(_, word)| self.arm_now(core, fd, word, false)) {
+            Ok(Err(ArmError::Stale)) => self.is_another(core, fd),
+            Ok(disabled) => Ok(disabled?),
+            Err(_) => Err(RegistrationError::NotFound),
+        }
+    }
+
+    fn remove(&self, core: &mut Core, fd: Fd, is_silent: bool) -> Result<(), RegistrationError> {
+        let slot = self.table.entry(fd);
+        let removed = slot.change(|word| word.is_live().then(|| word.advanced().with_state(State::Removing)));
+        let Ok((before, word)) = removed else {
+            self.backend.identify(fd)?;
+            return Err(RegistrationError::NotFound);
+        };
+        let disarmed = match before.has(Flag::KNOWN) {
+            true => self.backend.disarm(fd),
+            false => Ok(()),
+        };
+        match disarmed {
+            Err(ArmError::Stale) => return self.is_another(core, fd),
+            Err(ArmError::Refused(error)) => {
+                let _ = slot.change(|_| Some(before.advanced().advanced()));
+                return Err(error);
+            }
+            Ok(()) => {}
+        }
+        if is_silent {
+            self.forget(core, fd);
+            return Ok(());
+        }
+        core.queue.push_back(Packet::Removed {
+            fd,
+            generation: word.generation(),
+            key: slot.key(),
+        });
+        self.publish_queued(core);
+        Ok(())
+    }
+
+    /// What was registered under this number is closed, and this is something else.
+    fn is_another(&self, core: &mut Core, fd: Fd) -> Result<(), RegistrationError> {
+        self.forget(core, fd);
+        self.backend.identify(fd)?;
+        Err(RegistrationError::NotFound)
+    }
+
+    /// Whether this port has the socket, and not only its number.
+    pub(super) fn has(&self, fd: Fd) -> Result<bool, RegistrationError> {
+        let word = self.table.word(fd);
+        match word.is_live() {
+            true => self.is_same(fd, word),
+            false => Ok(false),
+        }
+    }
+
+    /// Whether the number refers to what this port registered under it.
+    fn is_same(&self, fd: Fd, word: Word) -> Result<bool, RegistrationError> {
+        match self.backend.identify(fd) {
+            Err(RegistrationError::NotASocket) if self.owner.owns_descriptor(fd) => {
+                let is_armed = word.is_live() && word.has(Flag::KNOWN);
+                Ok(!is_armed || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale))
+            }
+            identity => Ok(self.owner.owns(fd, identity?)),
+        }
+    }
+
+    /// End the registration of a file that was closed, or is deregistered. A removal that was accepted is still
+    /// notified.
+    pub(super) fn forget(&self, core: &mut Core, fd: Fd) {
+        let Some(slot) = self.table.slot(fd) else {
+            return;
+        };
+        let is_registered = |word: Word| !matches!(word.state(), State::Vacant | State::Removed);
+        if slot.change(|word| is_registered(word).then(|| word.cleared())).is_ok() {
+            core.registered -= 1;
+            self.owner.release(fd);
+        }
+    }
+
+    /// The notification of an edge-triggered registration is about to be delivered. Now and then find out whether its
+    /// number still refers to the same file, which may live on under a duplicate. If not, its registration ends.
+    pub(super) fn is_still_registered(&self, fd: Fd, generation: u32, slot: &Slot) -> bool {
+        let word = slot.word();
+        if word.generation() != generation || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale) {
+            return true;
+        }
+        let mut core = lock(&self.core);
+        if !core.closed && self.has_ended(fd, word) {
+            self.forget(&mut core, fd);
+        }
+        false
+    }
+
+    /// The level-triggered registrations to arm again that were delivered to a thread.
+    pub(super) fn collect_levels(&self, holder: &Holder, batch: &mut Vec<Arm>) {
+        for (fd, generation) in holder.take_levels() {
+            let Some(slot) = self.table.slot(fd) else {
+                continue;
+            };
+            let armed = slot.change(|word| {
+                let is_due = word.generation() == generation && word.is_enabled() && word.has(Flag::DELIVERED);
+                is_due.then(|| word.without(Flag::DELIVERED).without(Flag::QUIET))
+            });
+            if let Ok((_, word)) = armed {
+                batch.push(Arm {
+                    interest: Interest { fd, word },
+                    is_armed: false,
+                    entry: Arm::NO_ENTRY,
+                    outcome: Outcome::Armed,
+                });
+            }
+        }
+    }
+
+    /// Arm them now.
+    pub(super) fn arm_levels(&self, holder: &Holder) {
+        if holder.has_levels() && !self.is_closed() {
+            let mut scratch = Box::<Scratch<B>>::default();
+            self.collect_levels(holder, &mut scratch.batch);
+            self.arm(&mut scratch, &mut []);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Packets for the caller: reports of the backend, straight into its entries, and what is queued.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::backend::{Backend, Report, Wait, Waited};
+use super::interest::{Flag, Interest, Mode, State, Word};
+use super::queue::Packet;
+use super::sync::lock;
+use super::table::{Delivery, Slot};
+use super::{Core, Engine, Scratch};
+use crate::Entry;
+use crate::sys::Fd;
+
+/// How many calls in a row, over all threads, may go without asking the backend for as many reports as they have room
+/// for.
+const SKIPS: u32 = 7;
+
+/// After this many notifications of an edge-triggered registration, its number is checked to refer to the same file.
+/// The contract allows 64 false ones.
+const CHECKED: u32 = 60;
+
+/// How much of a call's room is for reports, and whether the backend is to be asked for them.
+pub(super) struct Share {
+    pub(super) reports: usize,
+    pub(super) asks: bool,
+}
+
+impl<B: Backend> Engine<B> {
+    /// Whether what is known to be ready may be delivered without asking the backend for more.
+    #[inline]
+    pub(super) fn may_skip(&self) -> bool {
+        self.skips.load(Ordering::Relaxed) > 0
+    }
+
+    /// Count a call that did not ask the backend.
+    pub(super) fn on_skipped(&self) {
+        let _ = self
+            .skips
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    }
+
+    /// Count a call that did. If it came back with as many reports as it had room for, the next one has to ask too.
+    #[inline]
+    fn on_asked(&self, waited: &Waited) {
+        let left = if waited.is_full { 0 } else { SKIPS };
+        if self.skips.load(Ordering::Relaxed) != left {
+            self.skips.store(left, Ordering::Relaxed);
+        }
+    }
+
+    /// Share the room of a call between packets and reports, while packets are queued: each gets at least half, or every
+    /// second turn.
+    pub(super) fn share(&self, room: usize, queued: usize) -> Share {
+        if self.may_skip() {
+            return Share { reports: 0, asks: false };
+        }
+        if room == 1 {
+            let is_reports_turn = self.turn.fetch_xor(true, Ordering::Relaxed);
+            return Share {
+                reports: usize::from(is_reports_turn),
+                asks: is_reports_turn,
+            };
+        }
+        Share {
+            reports: room - queued.min(room / 2),
+            asks: true,
+        }
+    }
+
+    /// Arm the batch of the call, wait in the backend, and deliver what it reports. Returns how many entries were
+    /// filled.
+    #[inline]
+    pub(super) fn ask(&self, scratch: &mut Scratch<B>, levels: &mut Vec<(Fd, u32)>, entries: &mut [Entry], timeout: Option<Duration>) -> (usize, Waited) {
+        let wait = Wait {
+            room: entries.len(),
+            timeout,
+            may_skip: self.may_skip(),
+        };
+        let Scratch { memory, batch, packets } = scratch;
+        let mut count = 0;
+        let waited = self.backend.wait(&self.table, memory, batch, &wait, packets, |report| {
+            let entry = self.deliver(&report, levels);
+            if let (Some(entry), Some(free)) = (entry, entries.get_mut(count)) {
+                *free = entry;
+                count += 1;
+            }
+        });
+        match waited.asked {
+            true => self.on_asked(&waited),
+            false if wait.room > 0 && count > 0 => self.on_skipped(),
+            false => {}
+        }
+        if waited.alarmed || !scratch.packets.is_empty() {
+            self.queue_others(scratch, waited.alarmed);
+        }
+        (count, waited)
+    }
+
+    #[cold]
+    fn queue_others(&self, scratch: &mut Scratch<B>, alarmed: bool) {
+        let mut core = lock(&self.core);
+        if !core.closed {
+            if alarmed {
+                let alarm = Packet::Entry(core.alarm.posted());
+                core.queue.push_back(alarm);
+            }
+            let packets = scratch.packets.iter();
+            core.queue.extend(packets.map(|entry| Packet::Entry(entry.completion())));
+            self.publish_queued(&core);
+        }
+        scratch.packets.clear();
+    }
+
+    /// The notification of a report, if it is one.
+    #[inline]
+    fn deliver(&self, report: &Report, levels: &mut Vec<(Fd, u32)>) -> Option<Entry> {
+        let slot = self.table.slot(report.fd)?;
+        match slot.deliver(report.generation, report.events) {
+            Delivery::Done(key, events, mode) => {
+                match mode {
+                    Mode::Once | Mode::Kept => {}
+                    Mode::Level => levels.push((report.fd, report.generation)),
+                    Mode::Edge => {
+                        let is_due = slot.count_delivery() % CHECKED == 0;
+                        if is_due && !self.is_still_registered(report.fd, report.generation, slot) {
+                            return None;
+                        }
+                    }
+                }
+                Some(Entry::notification(key, events))
+            }
+            Delivery::Held => None,
+            Delivery::Unwanted(word) => {
+                self.quiet(report.fd, slot, word);
+                None
+            }
+            Delivery::Stale(word) => {
+                self.on_stale(report.fd, word);
+                None
+            }
+        }
+    }
+
+    /// Nothing wanted was reported: hang-ups and errors cannot be masked out. It would be reported again whenever it is
+    /// armed. So until something wanted is delivered, it is armed as an edge, once.
+    #[cold]
+    fn quiet(&self, fd: Fd, slot: &Slot, word: Word) {
+        let quieted = slot.change(|current| {
+            let is_same = current.generation() == word.generation() && current.is_enabled();
+            let is_due = matches!(current.mode(), Mode::Once | Mode::Level)
+                && !current.has(Flag::QUIET)
+                && !current.has(Flag::DELIVERED);
+            (is_same && is_due).then(|| current.with(Flag::QUIET))
+        });
+        if let Ok((_, word)) = quieted {
+            // If it is closed, that is found out when the number is registered again.
+            let interest = Interest { fd, word };
+            self.table.arm_latest(&interest, |interest| self.backend.arm(interest, false));
+        }
+    }
+
+    /// A report of what was wanted earlier. It may have taken the place of one that is wanted now.
+    #[cold]
+    fn on_stale(&self, fd: Fd, word: Word) {
+        if !word.is_live() {
+            self.stale.fetch_add(1, Ordering::Relaxed);
+        }
+        if word.is_enabled() && word.has(Flag::KNOWN) && !word.has(Flag::DELIVERED) {
+            let interest = Interest { fd, word };
+            self.table.arm_latest(&interest, |interest| self.backend.arm(interest, false));
+        }
+    }
+
+    /// Move queued packets to the caller. Returns how many.
+    pub(super) fn take_packets(&self, entries: &mut [Entry]) -> usize {
+        let mut core = lock(&self.core);
+        let mut count = 0;
+        while count < entries.len() {
+            let Some(packet) = core.queue.pop_front() else {
+                break;
+            };
+            self.on_dequeued(&mut core, &packet);
+            entries[count] = packet.entry();
+            count += 1;
+        }
+        self.publish_queued(&core);
+        count
+    }
+
+    fn on_dequeued(&self, core: &mut Core, packet: &Packet) {
+        match *packet {
+            Packet::Entry(_) => {}
+            Packet::Removed { fd, generation, .. } => {
+                let removed = self.table.entry(fd).change(|word| {
+                    let is_this = word.state() == State::Removing && word.generation() == generation;
+                    is_this.then(|| word.with_state(State::Removed))
+                });
+                if removed.is_ok() {
+                    core.registered -= 1;
+                    self.owner.release(fd);
+                }
+            }
+            Packet::Interrupted { fd, generation, .. } => {
+                let slot = self.table.entry(fd);
+                if slot.word().generation() == generation {
+                    slot.queued_reason.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Dequeuing: take packets, or wait for them, in the backend or parked.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::backend::Backend;
+use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Record, Stay};
+use super::scheduler::{Arrival, Flag, Load, QUICK};
+use super::sync::{self, Condvar, lock};
+use super::{Engine, Guard, Scratch, weak};
+use crate::handover::Handover;
+use crate::sys::Fd;
+use crate::{Entry, Error, Registration, WakePolicy};
+
+/// When a wait ends.
+#[derive(Clone, Copy, Debug)]
+enum Deadline {
+    Never,
+    At(Instant),
+    /// At once: take what is ready, and do not wait.
+    Now,
+}
+
+impl Deadline {
+    #[inline]
+    fn after(timeout: Option<Duration>) -> Self {
+        match timeout {
+            None => Deadline::Never,
+            Some(Duration::ZERO) => Deadline::Now,
+            // A time too far away to be represented never comes.
+            Some(timeout) => Instant::now()
+                .checked_add(timeout)
+                .map_or(Deadline::Never, Deadline::At),
+        }
+    }
+
+    /// The time left to wait; `None` for ever.
+    #[inline]
+    fn remaining(self) -> Option<Duration> {
+        match self {
+            Deadline::Never => None,
+            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
+            Deadline::Now => Some(Duration::ZERO),
+        }
+    }
+
+    fn has_passed(self) -> bool {
+        self.remaining() == Some(Duration::ZERO)
+    }
+}
+
+/// How many times in a row a call that does not wait asks again after reports of no interest.
+const AGAIN: u32 = 64;
+
+/// One in this many calls that take packets is timed.
+const SAMPLED: u32 = 8;
+
+/// A call that dequeues.
+struct Call<'call, 'socket, B: Backend> {
+    registrations: &'call mut [Registration<'socket>],
+    scratch: Box<Scratch<B>>,
+    holder: &'call Arc<Holder>,
+    /// Level-triggered registrations that it delivers.
+    levels: Vec<(Fd, u32)>,
+    deadline: Deadline,
+    has_place: bool,
+    /// It has asked the backend without waiting, and found nothing.
+    has_checked: bool,
+    /// A connection could not be armed.
+    has_failed: bool,
+    /// How often it has asked again without waiting.
+    again: u32,
+    /// When it looks next at threads that run.
+    tick: Duration,
+}
+
+impl<B: Backend> Engine<B> {
+    /// Apply registrations, and dequeue.
+    pub(super) fn dequeue(
+        self: &Arc<Self>,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+        handover: Option<&Arc<dyn Handover>>,
+    ) -> Result<usize, Error> {
+        let taken = place::take(self.id, || (weak(self), lock(&self.roster).add()));
+        // While the thread ends, it has no record.
+        let is_ending = taken.is_none();
+        let mut record = taken.unwrap_or_else(|| Record::new(self.id, weak(self), lock(&self.roster).add()));
+        let Record { holder, scratch, stay, calls, .. } = &mut record;
+        let has_place = holder.begin_call();
+        if let Some(stay) = stay.take() {
+            self.on_handled(stay.for_each());
+        }
+        let mut call = Call {
+            scratch: Scratch::reuse(scratch),
+            registrations,
+            holder: &*holder,
+            levels: Vec::new(),
+            deadline: Deadline::after(timeout),
+            has_place,
+            has_checked: false,
+            has_failed: false,
+            again: 0,
+            tick: FIRST_TICK,
+        };
+        let result = self.run(&mut call, entries);
+        let Call { scratch: memory, has_place, mut levels, .. } = call;
+        *scratch = Some(memory);
+        if !levels.is_empty() {
+            holder.keep_levels(&mut levels);
+            if self.gate.load().has(Flag::EXPOSED) {
+                // The loop that watches the port has to see that they are still ready.
+                self.arm_levels(holder);
+            }
+        }
+        match result {
+            Ok(count) => {
+                self.set_handover(holder, handover);
+                *calls = calls.wrapping_add(1);
+                let is_timed = *calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
+                // The model checker knows no time.
+                *stay = (is_timed && !cfg!(interleavings)).then(|| Stay::new(count));
+                holder.end_call();
+                self.settle_if_due(self.gate.load());
+            }
+            Err(_) => {
+                holder.end_empty_call();
+                if has_place {
+                    self.settle_if_due(self.gate.leave_place());
+                }
+            }
+        }
+        if is_ending {
+            // Nothing says when it has ended. It is found out if it blocks, or has ended.
+            return result;
+        }
+        place::put(record);
+        result
+    }
+
+    /// A packet took this long to handle.
+    fn on_handled(&self, time: Duration) {
+        // A very long time counts no more than a long one.
+        let time = time.min(QUICK * 8).as_nanos() as u32;
+        let before = self.handling.load(Ordering::Relaxed);
+        self.handling.store((before * 7 + time) / 8, Ordering::Relaxed);
+    }
+
+    fn run(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Result<usize, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        call.has_failed = self.apply(&mut call.scratch, call.registrations);
+        if call.holder.has_levels() {
+            self.collect_levels(call.holder, &mut call.scratch.batch);
+        }
+        self.look_at_peers(self.gate.load());
+        loop {
+            let load = self.gate.load();
+            if load.has(Flag::CLOSED) {
+                return Err(Error::Closed);
+            }
+            // A thread that has come back from blocking took a place too many.
+            if call.has_place && load.holders() > self.limit() && self.gate.leave_excess(self.limit()) {
+                call.has_place = false;
+            }
+            if !call.has_place && !self.gate.take_place(self.limit()) {
+                call.has_failed |= self.arm(&mut call.scratch, call.registrations);
+                if call.has_failed || call.deadline.has_passed() {
+                    return Err(Error::TimedOut);
+                }
+                self.park(call);
+                continue;
+            }
+            call.has_place = true;
+            if let Some(result) = self.collect(call, entries) {
+                return result;
+            }
+        }
+    }
+
+    /// Take what there is, or wait for it in the backend. `None`: there may be something now.
+    #[inline]
+    fn collect(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Option<Result<usize, Error>> {
+        let room = entries.len();
+        let queued = self.queued.load(Ordering::SeqCst);
+        let count = if queued > 0 {
+            self.collect_both(call, entries, queued)
+        } else {
+            let timeout = match call.has_failed {
+                true => Some(Duration::ZERO),
+                false => call.deadline.remaining(),
+            };
+            match timeout {
+                Some(Duration::ZERO) => {
+                    let (count, is_full) = self.ask_now(call, entries);
+                    let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
+                    if is_over && (!is_full || call.again >= AGAIN) {
+                        return Some(Err(Error::TimedOut));
+                    }
+                    call.again += 1;
+                    count
+                }
+                timeout => self.poll(call, entries, timeout)?,
+            }
+        };
+        let queued = self.queued.load(Ordering::SeqCst);
+        let count = match count < room && queued > 0 && count > 0 {
+            true => count + self.take_packets(&mut entries[count..]),
+            false => count,
+        };
+        (count > 0).then_some(Ok(count))
+    }
+
+    /// Packets are queued. Take them, and reports too.
+    fn collect_both(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry], queued: usize) -> usize {
+        let share = self.share(entries.len(), queued);
+        let mut count = 0;
+        if share.asks {
+            count = self.ask_now(call, &mut entries[..share.reports]).0;
+        } else {
+            call.has_failed |= self.arm(&mut call.scratch, call.registrations);
+            self.on_skipped();
+        }
+        count + self.take_packets(&mut entries[count..])
+    }
+
+    /// Ask the backend without waiting. Also returns whether there may be more.
+    fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
+        let (count, waited) = self.ask(&mut call.scratch, &mut call.levels, entries, Some(Duration::ZERO));
+        if waited.woken {
+            // It is for a thread that takes a packet, which this one does, or another is woken.
+            self.gate.set(Flag::WAKE_DUE, false);
+        }
+        call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        (count, waited.is_full || waited.woken)
+    }
+
+    /// Wait in the backend, if no other thread does so in place of this one. `None`: there may be something now.
+    fn poll(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry], timeout: Option<Duration>) -> Option<usize> {
+        let before = self.gate.begin_polling();
+        let most = match self.is_eager() {
+            true => self.backend.waiters(),
+            false => 1,
+        };
+        if before.pollers() >= most {
+            self.gate.end_polling();
+            if !std::mem::replace(&mut call.has_checked, true) {
+                // A thread that is awake takes what is there before it sleeps.
+                return Some(self.ask_now(call, entries).0);
+            }
+            call.has_checked = false;
+            call.has_place = false;
+            self.gate.leave_place();
+            self.park(call);
+            return None;
+        }
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            self.gate.end_polling();
+            return None;
+        }
+        call.has_checked = false;
+        // Others may need what a running thread keeps.
+        let watches = self.detects && self.has_handovers.load(Ordering::Relaxed) && before.holders() > before.pollers() + 1;
+        let until = match (timeout, watches) {
+            (timeout, false) => timeout,
+            (None, true) => Some(call.tick),
+            (Some(timeout), true) => Some(timeout.min(call.tick)),
+        };
+        let (count, waited) = self.ask(&mut call.scratch, &mut call.levels, entries, until);
+        self.gate.end_polling();
+        if waited.woken {
+            self.gate.set(Flag::WAKE_DUE, false);
+        }
+        call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        if count == 0 && watches {
+            let found = self.look();
+            call.tick = match found.moved || found.asleep {
+                true => FIRST_TICK,
+                false => (call.tick * 2).min(LAST_TICK),
+            };
+        }
+        Some(count)
+    }
+
+    /// Wait until released, or until the time is over.
+    fn park(&self, call: &mut Call<'_, '_, B>) {
+        let mut core = lock(&self.core);
+        if core.closed {
+            return;
+        }
+        let (arrival, parker) = core.scheduler.park(&self.gate);
+        // What other threads did before this one was seen to be parked may need a thread: perhaps this one.
+        let wake = self.settle(&mut core);
+        self.wake(wake);
+        call.tick = FIRST_TICK;
+        while !core.closed && !core.scheduler.is_released(arrival) {
+            let left = call.deadline.remaining();
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            core = match core.scheduler.is_watcher(arrival) {
+                true => self.watch(core, call, arrival, &parker, left),
+                false => sync::wait(&parker, core, &self.core, left),
+            };
+        }
+        core.scheduler.unpark(&self.gate, arrival, parker);
+        // It may have watched.
+        self.leave(core);
+    }
+
+    /// Sleep for a short time, and look at the threads that run.
+    fn watch<'a>(
+        &'a self,
+        mut core: Guard<'a>,
+        call: &mut Call<'_, '_, B>,
+        arrival: Arrival,
+        parker: &Condvar,
+        left: Option<Duration>,
+    ) -> Guard<'a> {
+        let is_free = |load: Load| load.holders() < self.limit();
+        let nap = match self.wake_policy {
+            WakePolicy::Bounded(time) if is_free(self.gate.load()) => time,
+            _ => call.tick,
+        };
+        core = sync::wait(parker, core, &self.core, Some(left.map_or(nap, |left| left.min(nap))));
+        if core.closed || core.scheduler.is_released(arrival) || !core.scheduler.is_watcher(arrival) {
+            return core;
+        }
+        drop(core);
+        let found = self.watch_running();
+        let load = self.gate.load();
+        core = lock(&self.core);
+        if core.closed || !core.scheduler.is_watcher(arrival) {
+            return core;
+        }
+        if load.pollers() > 0 {
+            if !found.moved {
+                // Who polls also wakes who watches, when it comes back.
+                core.scheduler.end_watch(&self.gate);
+                let wake = self.settle(&mut core);
+                self.wake(wake);
+            }
+        } else if is_free(load) && (!found.left.is_empty() || !found.moved || self.is_eager()) {
+            let wake = core.scheduler.release(&self.gate);
+            self.wake(wake);
+        } else {
+            call.tick = match found {
+                found if found.asleep => place::PEERS_LOOK,
+                found if found.moved => FIRST_TICK.max(call.tick),
+                _ => (call.tick.max(FIRST_TICK) * 2).min(LAST_TICK),
+            };
+        }
+        core
+    }
+
+    /// A look for the thread that watches, which also has to know whether anything moves.
+    fn watch_running(&self) -> place::Found {
+        match self.detects {
+            true => self.look(),
+            false => lock(&self.roster).look_for_moves(),
+        }
+    }
+}
+
