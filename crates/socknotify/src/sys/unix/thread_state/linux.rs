@@ -1,0 +1,134 @@
+//! The state of a thread in `/proc`; without that, its processor time.
+
+#![allow(
+    unsafe_code,
+    reason = "thread ids and clocks of threads are bare numbers"
+)]
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::sys::Process;
+use crate::sys::calls::outcome;
+use crate::sys::thread_state::Look;
+
+/// A thread of this process.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    id: libc::pid_t,
+    /// Opened at the first look that can. The kernel ties it to the thread, not to the number: when another thread
+    /// gets that, reading fails all the same.
+    stat: OnceLock<File>,
+}
+
+/// `gettid` — The calling thread's id, asked for once in each thread and in each forked child.
+fn this_id(process: Process) -> libc::pid_t {
+    thread_local! {
+        static ID: Cell<Option<(Process, libc::pid_t)>> = const { Cell::new(None) };
+    }
+    match ID.get() {
+        Some((of, id)) if of == process => id,
+        _ => {
+            // SAFETY: it only returns a number. The C library has had a function for it only since 2019.
+            let id = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
+            ID.set(Some((process, id)));
+            id
+        }
+    }
+}
+
+impl Thread {
+    pub(crate) const METHOD: &'static str =
+        "the thread's state in /proc/self/task; without /proc, its processor time";
+
+    pub(crate) fn this(process: Process) -> Self {
+        Thread {
+            id: this_id(process),
+            stat: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn look(&self) -> Look {
+        self.look_at_state()
+            .unwrap_or_else(|| look_at_clock(self.id))
+    }
+
+    /// `None` if `/proc` does not show the state, now or at all.
+    fn look_at_state(&self) -> Option<Look> {
+        if let Some(stat) = self.stat.get() {
+            return read(stat);
+        }
+        match File::open(format!("/proc/self/task/{}/stat", self.id)) {
+            Ok(stat) if shows_this_process() => read(self.stat.get_or_init(|| stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && shows_this_process() => {
+                Some(Look::Ended)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether `/proc` is there, and of the same PID namespace, so that its thread ids are those that the process knows.
+fn shows_this_process() -> bool {
+    let process = Process::this();
+    fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()))
+        && fs::exists(format!("/proc/self/task/{}", this_id(process))).unwrap_or(false)
+}
+
+/// `None` if the file does not say.
+fn read(stat: &File) -> Option<Look> {
+    // The state comes after the id and a name of at most 64 bytes.
+    let mut line = [0; 128];
+    match stat.read_at(&mut line, 0) {
+        Ok(length) => from_stat(&line[..length]),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Some(Look::Ended),
+        Err(_) => None,
+    }
+}
+
+/// The state in a line such as `12 (name) S 1 …`. The name can contain anything; what follows it is numbers.
+fn from_stat(line: &[u8]) -> Option<Look> {
+    let name_end = line.iter().rposition(|&byte| byte == b')')?;
+    match line.get(name_end + 2)? {
+        // Stopped threads, too: they go on where they were. `W` is one that was just woken, in kernels before 3.14.
+        b'R' | b'T' | b't' | b'W' => Some(Look::Running),
+        b'S' | b'D' | b'I' | b'P' | b'K' => Some(Look::Blocked),
+        b'Z' | b'X' | b'x' => Some(Look::Ended),
+        _ => None,
+    }
+}
+
+/// What the clock of a thread's processor time says. It needs no descriptor and no `/proc`.
+///
+/// When the thread has ended and a new one of the process has got its id, it says the new one's.
+fn look_at_clock(thread: libc::pid_t) -> Look {
+    match cpu_time(thread) {
+        Ok(time) => Look::Time(time),
+        // A kernel can be built without these clocks; then the calling thread has none, either.
+        Err(libc::EINVAL | libc::ESRCH) if cpu_time(this_id(Process::this())).is_ok() => {
+            Look::Ended
+        }
+        Err(_) => Look::Unknown,
+    }
+}
+
+/// `clock_gettime` — The processor time of a thread of this process, in nanoseconds.
+fn cpu_time(thread: libc::pid_t) -> Result<u64, i32> {
+    /// `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` in the kernel: the scheduler's time of one thread.
+    const OF_THREAD: libc::clockid_t = 4 | 2;
+    let clock = (!thread << 3) | OF_THREAD;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` can be written to for the call.
+    outcome(unsafe { libc::clock_gettime(clock, &mut time) })?;
+    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests;
