@@ -130,7 +130,7 @@ impl CompletionPort {
         if entries.is_empty() && timeout != Some(Duration::ZERO) {
             return Err(Error::InvalidParameter);
         }
-        let count = self.system.process(registrations, entries, timeout)?;
+        let count = self.system.process(registrations, entries, timeout, None)?;
         Ok(&mut entries[..count])
     }
 
@@ -394,6 +394,7 @@ pub struct Builder {
     concurrency: usize,
     backend: Option<Backend>,
     wake_policy: WakePolicy,
+    ignores_blocking: bool,
 }
 
 impl Builder {
@@ -408,6 +409,16 @@ impl Builder {
     /// When the port wakes a further thread for a socket that becomes ready.
     pub fn wake_policy(mut self, policy: WakePolicy) -> Self {
         self.wake_policy = policy;
+        self
+    }
+
+    /// Sets whether a thread that blocks in a system call leaves its place by itself, so that another one goes on
+    /// (yes by default).
+    ///
+    /// Without this, a thread that blocks keeps its place unless it says so
+    /// ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
+    pub fn detect_blocking(mut self, detects: bool) -> Self {
+        self.ignores_blocking = !detects;
         self
     }
 
@@ -435,7 +446,10 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        let system = choice.backend.open(concurrency, self.wake_policy)?;
+        let system = {
+            let detects_blocking = !self.ignores_blocking;
+            choice.backend.open(concurrency, self.wake_policy, detects_blocking)?
+        };
         Ok(CompletionPort::assemble(choice, system))
     }
 }

@@ -68,21 +68,26 @@ impl Backend {
     /// }
     /// ```
     pub fn probe(self) -> Result<(), Error> {
-        self.open(1, WakePolicy::default()).map(drop)
+        self.open(1, WakePolicy::default(), true).map(drop)
     }
 
     /// A port on this backend, with this many places.
-    pub(crate) fn open(self, concurrency: usize, policy: WakePolicy) -> Result<SystemPort, Error> {
+    pub(crate) fn open(
+        self,
+        concurrency: usize,
+        policy: WakePolicy,
+        detects_blocking: bool,
+    ) -> Result<SystemPort, Error> {
         Ok(match self {
             #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy)),
+            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy, detects_blocking)),
             #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-            Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy)),
+            Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy, detects_blocking)),
             #[cfg(windows)]
             Backend::Native => SystemPort::Native(Arc::new(Native::new(concurrency)?)),
             #[cfg(windows)]
             Backend::Afd => {
-                SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency, policy)))
+                SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency, policy, detects_blocking)))
             }
         })
     }

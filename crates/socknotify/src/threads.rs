@@ -60,4 +60,12 @@ pub struct Snapshot {
     pub waiting: usize,
     /// Whether one of the waiting threads [watches](WakePolicy::Bounded) the running ones.
     pub is_watched: bool,
+    /// Threads that block with packets in hand, and so have left their places to others. `None` on Windows' own port,
+    /// which does not say.
+    pub left: Option<usize>,
+    /// How long the thread that was last found to block had been seen with its packets before. `None` if there was none.
+    pub detected_after: Option<Duration>,
+    /// How many reports of the system were dropped because their registrations had ended: their sockets were closed while
+    /// duplicates kept them open.
+    pub stale: u64,
 }

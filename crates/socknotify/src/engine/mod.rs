@@ -245,22 +245,25 @@ impl<B: Backend> Engine<B> {
         self.queued.store(core.queue.len(), Ordering::SeqCst);
     }
 
-    /// Queue packets.
-    pub(crate) fn post(&self, entries: &[Entry]) -> Result<(), Error> {
-        self.queue(entries.iter().copied().map(Entry::posted))
+    /// Queue packets, and do something more before the thread that dequeues them wakes.
+    pub(crate) fn post(&self, entries: &[Entry], before_waking: impl FnOnce()) -> Result<(), Error> {
+        self.queue(entries.iter().copied().map(Entry::posted), before_waking)
     }
 
     /// Queue a completion of something else. If the port is closed, nobody dequeues it.
     #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
     pub(crate) fn complete(&self, entries: &[Entry]) {
-        let _ = self.queue(entries.iter().copied().map(Entry::completion));
+        let _ = self.queue(entries.iter().copied().map(Entry::completion), || {});
     }
 
-    fn queue(&self, entries: impl Iterator<Item = Entry>) -> Result<(), Error> {
+    fn queue(&self, entries: impl Iterator<Item = Entry>, before_waking: impl FnOnce()) -> Result<(), Error> {
         let mut core = self.enter()?;
         core.queue.extend(entries.map(Packet::Entry));
         self.publish_queued(&core);
-        self.leave(core);
+        let wake = self.settle(&mut core);
+        drop(core);
+        before_waking();
+        self.wake(wake);
         Ok(())
     }
 
@@ -458,7 +461,7 @@ impl<B: Backend> Drop for LentPlace<'_, B> {
 }
 
 /// The caller of a port that dequeues.
-pub(super) fn weak<B: Backend>(engine: &Arc<Engine<B>>) -> Weak<dyn Places> {
+fn weak<B: Backend>(engine: &Arc<Engine<B>>) -> Weak<dyn Places> {
     let this: Weak<Engine<B>> = Arc::downgrade(engine);
     this as Weak<dyn Places>
 }

@@ -10,12 +10,11 @@ use super::backend::Backend;
 use super::interest::{Flag, State, Word};
 use super::queue::Packet;
 use super::scheduler::Flag as GateFlag;
-use super::sync::lock;
 use super::table::{Enable, Slot};
 use super::{Core, Engine};
 use crate::entry::next_reason;
 use crate::sys::{self, Fd, RawSocket};
-use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
+use crate::{Entry, Error, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
     /// Register a socket under this key, disabled.
@@ -103,7 +102,7 @@ impl<B: Backend> Engine<B> {
     /// End the registration of a socket that is not armed, without a notification.
     ///
     /// It is deleted from the backend before it is closed: a duplicate may keep it alive.
-    pub(crate) fn release(&self, socket: RawSocket, key: usize) {
+    pub(crate) fn release(&self, socket: RawSocket, key: usize, _stays_open: bool) {
         let (Some(fd), Ok(mut core)) = (sys::fd(socket), self.enter()) else {
             return;
         };
