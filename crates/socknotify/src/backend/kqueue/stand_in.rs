@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use self::queue::Queue;
@@ -167,6 +167,14 @@ pub(super) unsafe fn close(number: i32) -> i32 {
         // SAFETY: the caller's promise.
         None => unsafe { libc::close(number) },
     }
+}
+
+/// Whether this behaves as OpenBSD's, where a filter that is there only changes under `EV_ADD`: the program runs with
+/// `SOCKNOTIFY_STAND_IN=openbsd`.
+pub(super) fn changes_need_add() -> bool {
+    static IS_OPENBSD: OnceLock<bool> = OnceLock::new();
+    *IS_OPENBSD
+        .get_or_init(|| std::env::var_os("SOCKNOTIFY_STAND_IN").is_some_and(|it| it == "openbsd"))
 }
 
 /// Receives; but what peeks leaves a socket's error as it is, which Linux does not.

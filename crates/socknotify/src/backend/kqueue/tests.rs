@@ -10,6 +10,7 @@ use super::waker::Waker;
 use super::{Kqueue, identity};
 use crate::engine::Engine;
 use crate::owned::{Event, Port};
+use crate::sys::Fd;
 use crate::{Entry, EventFilter, Registration, Trigger, WakePolicy};
 
 const ONCE: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
@@ -19,6 +20,7 @@ fn engine() -> Arc<Engine<Kqueue>> {
         Kqueue::new().expect("a backend"),
         1,
         WakePolicy::Eager,
+        true,
     ))
 }
 
@@ -44,7 +46,7 @@ fn process(
     let mut entries = vec![Entry::default(); room];
     let mut found = 0;
     let calls = calls::within(|| {
-        let done = engine.process(batch, &mut entries, Some(Duration::from_secs(10)));
+        let done = engine.process(batch, &mut entries, Some(Duration::from_secs(10)), None);
         found = done.expect("packets");
     });
     assert!(batch.iter().all(|it| it.result().is_ok()));
@@ -161,13 +163,14 @@ fn a_number_is_told_from_the_next_socket_that_has_it() {
     const STREAM: Option<identity::Kind> = Some(identity::Kind::Stream);
     let (first, _peer) = UnixStream::pair().expect("a pair");
     use std::os::fd::AsRawFd;
-    let number = first.as_raw_fd() as u32;
-    let before = identity::identify(number, STREAM).expect("an identity");
-    assert_eq!(identity::identify(number, STREAM), Ok(before));
+    let fd = Fd(first.as_raw_fd() as u32);
+    let before = identity::identify(fd, STREAM).expect("an identity");
+    assert_eq!(identity::identify(fd, STREAM), Ok(before));
     let (second, _other) = UnixStream::pair().expect("a pair");
     // SAFETY: the number is open, and stays this socket's.
     unsafe { libc::dup2(second.as_raw_fd(), first.as_raw_fd()) };
-    let after = identity::identify(number, STREAM).expect("an identity");
+    let after = identity::identify(fd, STREAM).expect("an identity");
     assert_ne!(before, after);
-    assert_eq!(Some(identity::kind(number)), STREAM);
+    assert!(identity::is_still(fd, after) && !identity::is_still(fd, before));
+    assert_eq!(Some(identity::kind(fd)), STREAM);
 }

@@ -371,12 +371,21 @@ impl Queue {
         }
         match state.knotes.get_mut(&key) {
             Some(knote) => {
-                knote.overwrite(change);
+                let is_changed = change.flags & EV_ADD != 0
+                    || change.filter == EVFILT_USER
+                    || !super::changes_need_add();
+                if is_changed {
+                    knote.overwrite(change);
+                }
                 if change.flags & EV_ENABLE != 0 {
                     knote.is_disabled = false;
                 } else if change.flags & EV_DISABLE != 0 {
                     knote.is_disabled = true;
                     state.unqueue(key);
+                }
+                if !is_changed {
+                    // Nor is it looked at: what it had was dropped with its event.
+                    return Ok(());
                 }
             }
             None if change.flags & EV_ADD == 0 => return Err(libc::ENOENT),
