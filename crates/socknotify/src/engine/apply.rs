@@ -182,7 +182,9 @@ impl<B: Backend> Engine<B> {
     }
 
     fn enable(&self, core: &mut Core, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
-        let slot = self.table.entry(fd);
+        let Some(slot) = self.table.slot(fd) else {
+            return self.enable_new(core, fd, entry);
+        };
         let word = slot.word();
         match word.state() {
             State::Vacant | State::Removed => self.enable_new(core, fd, entry),
@@ -292,9 +294,9 @@ impl<B: Backend> Engine<B> {
     }
 
     fn remove(&self, core: &mut Core, fd: Fd, is_silent: bool) -> Result<(), RegistrationError> {
-        let slot = self.table.entry(fd);
-        let removed = slot.change(|word| word.is_live().then(|| word.advanced().with_state(State::Removing)));
-        let Ok((before, word)) = removed else {
+        let slot = self.table.slot(fd);
+        let remove = |word: Word| word.is_live().then(|| word.advanced().with_state(State::Removing));
+        let Some((slot, Ok((before, word)))) = slot.map(|slot| (slot, slot.change(remove))) else {
             self.backend.identify(fd)?;
             return Err(RegistrationError::NotFound);
         };
