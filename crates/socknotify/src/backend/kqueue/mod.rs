@@ -16,6 +16,7 @@
 
 #![allow(unsafe_code, reason = "descriptors are known here by number only")]
 
+mod complete;
 mod identity;
 mod listen;
 #[cfg(kqueue_stand_in)]
@@ -33,6 +34,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use self::complete::Found;
 use self::identity::Kind;
 use self::sys::{Errno, Event, Filter, Queue};
 use self::timer::{Time, Timer};
@@ -67,6 +69,8 @@ pub(crate) struct Kqueue {
 pub(crate) struct Memory {
     changes: Vec<Event>,
     events: Vec<Event>,
+    found: Vec<Found>,
+    polls: Vec<libc::pollfd>,
 }
 
 impl Kqueue {
@@ -187,14 +191,10 @@ impl Kqueue {
     }
 
     /// Turn what the kernel reported into reports.
-    fn read(
-        &self,
-        table: &Table,
-        events: &[Event],
-        waited: &mut Waited,
-        report: &mut impl FnMut(Report),
-    ) {
-        let mut events = events.iter().peekable();
+    fn read(&self, table: &Table, memory: &mut Memory, waited: &mut Waited) {
+        let found = &mut memory.found;
+        found.clear();
+        let mut events = memory.events.iter().peekable();
         while let Some(event) = events.next() {
             if self.waker.is_woken(event) {
                 waited.woken = true;
@@ -206,21 +206,24 @@ impl Kqueue {
                 }
             } else if event.answer().is_none() {
                 let (fd, generation) = (event.fd(), event.generation());
-                let mut found = translate::events(event);
+                let kind = identity::kind(fd);
+                let mut shown = translate::events(event, kind);
                 // The two events of a socket are next to each other if both conditions held when it was armed.
                 let is_same = |it: &&Event| {
                     it.is_of_descriptor() && it.fd() == fd && it.generation() == generation
                 };
                 if let Some(other) = events.next_if(is_same) {
-                    found |= translate::events(other);
+                    shown |= translate::events(other, kind);
                 }
-                report(Report {
+                let report = Report {
                     fd,
                     generation,
-                    events: found,
-                });
+                    events: shown,
+                };
+                found.push((report, kind));
             }
         }
+        complete::complete(table, &mut memory.polls, found);
     }
 }
 
@@ -324,7 +327,9 @@ impl Backend for Kqueue {
         mut report: impl FnMut(Report),
     ) -> Waited {
         let mut waited = Waited::default();
-        let Memory { changes, events } = memory;
+        let Memory {
+            changes, events, ..
+        } = memory;
         let (mut has_failed, may_be_late) = self.collect(table, changes, batch);
         // If a change fails, there has to be room for that.
         if !changes.is_empty() && (!may_be_late || changes.len() > wait.room) {
@@ -362,7 +367,8 @@ impl Backend for Kqueue {
         }
         waited.asked = true;
         waited.is_full = events.len() >= wait.room;
-        self.read(table, events, &mut waited, &mut report);
+        self.read(table, memory, &mut waited);
+        memory.found.iter().for_each(|(found, _)| report(*found));
         waited
     }
 

@@ -10,7 +10,7 @@ use libc as kernel;
 
 #[cfg(kqueue_stand_in)]
 use super::stand_in as kernel;
-pub(super) use crate::sys::calls::Errno;
+pub(super) use crate::sys::calls::{Errno, poll_now};
 use crate::sys::calls::{errno, option, outcome};
 use crate::sys::{Fd, Process};
 

@@ -174,9 +174,8 @@ impl Deref for Changes {
 }
 
 /// Which conditions hold by an event.
-pub(super) fn events(event: &Event) -> Events {
+pub(super) fn events(event: &Event, kind: Kind) -> Events {
     let fd = event.fd();
-    let kind = identity::kind(fd);
     let is_error = event.is_error();
     let mut events = Events::empty();
     match event.filter() {

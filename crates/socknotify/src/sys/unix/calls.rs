@@ -62,7 +62,6 @@ pub(crate) fn option<T: Default>(fd: Fd, name: i32) -> Result<T, Errno> {
 
 /// `poll` — Finds the conditions that hold now. Fails on a signal, if there are more entries than the limit of open
 /// files, or for lack of memory.
-#[allow(dead_code, reason = "not every backend asks")]
 pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     // SAFETY: so many are there for the call.

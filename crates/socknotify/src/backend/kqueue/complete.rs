@@ -1,0 +1,80 @@
+//! Two filters, one notification.
+//!
+//! A socket that is readable and writable has two events, and one call may have room for the first only. The packet shows
+//! what held when it was taken from the kernel. So if an event shows one of two wanted conditions without the other, one
+//! `poll` for all of them checks for the other. Edges are reported one by one.
+
+use super::identity::Kind;
+use super::sys::{Filter, poll_now};
+use super::translate::Knotes;
+use crate::Events;
+use crate::engine::{Report, Table};
+
+/// A report, and the kind of its descriptor.
+pub(super) type Found = (Report, Kind);
+
+/// Add further conditions that hold.
+pub(super) fn complete(table: &Table, polls: &mut Vec<libc::pollfd>, found: &mut [Found]) {
+    polls.clear();
+    for (report, kind) in &*found {
+        let missing = missing(table, report, *kind);
+        if !missing.is_empty() {
+            polls.push(pollfd_for(report, missing));
+        }
+    }
+    if polls.is_empty() || poll_now(polls).is_err() {
+        return;
+    }
+    let mut polls = polls.iter().peekable();
+    for (report, _) in found {
+        if let Some(poll) = polls.next_if(|poll| poll.fd as u32 == report.fd.0) {
+            report.events |= events_of(poll.revents);
+        }
+    }
+}
+
+/// Which conditions are wanted and may hold besides those that are reported.
+fn missing(table: &Table, report: &Report, kind: Kind) -> Events {
+    // After an error the kernel calls a socket readable and writable.
+    if report.events.contains(Events::ERR) {
+        return Events::empty();
+    }
+    let interest = table.interest(report.fd).filter(|interest| {
+        interest.generation() == report.generation
+            && interest.is_enabled()
+            && Knotes::of(interest) == Knotes::Dispatch
+    });
+    let mut wanted = interest.map_or(Events::empty(), |interest| interest.filter().wanted());
+    // At the end of a pipe, `poll` may also report the condition of the other end.
+    if !kind.has(Filter::Read) {
+        wanted.remove(Events::IN);
+    }
+    if !kind.has(Filter::Write) {
+        wanted.remove(Events::OUT);
+    }
+    (wanted & (Events::IN | Events::OUT)) - report.events
+}
+
+fn pollfd_for(report: &Report, missing: Events) -> libc::pollfd {
+    let mut events = 0;
+    if missing.contains(Events::IN) {
+        events |= libc::POLLIN;
+    }
+    if missing.contains(Events::OUT) {
+        events |= libc::POLLOUT;
+    }
+    libc::pollfd {
+        fd: report.fd.0 as i32,
+        events,
+        revents: 0,
+    }
+}
+
+fn events_of(revents: i16) -> Events {
+    let mut events = Events::empty();
+    if revents & (libc::POLLNVAL | libc::POLLERR) == 0 {
+        events.set(Events::IN, revents & libc::POLLIN != 0);
+        events.set(Events::OUT, revents & libc::POLLOUT != 0);
+    }
+    events
+}
