@@ -242,7 +242,10 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
     // C5: an ENABLE may give an edge for what holds already.
     let take_edges = |most: usize| {
         let found = drain_port(&port);
-        assert!(found.len() <= most && found.iter().all(|&it| it == IN), "{found:?}");
+        assert!(
+            found.len() <= most && found.iter().all(|&it| it == IN),
+            "{found:?}"
+        );
         found.len()
     };
     for from in EVERY {

@@ -293,7 +293,10 @@ fn drain_port_of(port: &CompletionPort, trigger: Trigger) {
         expect(port, &[(KEY, Events::OUT)]);
     } else {
         let found = drain_port(port);
-        assert!(found.is_empty() || found == [(KEY, Events::OUT)], "{found:?}");
+        assert!(
+            found.is_empty() || found == [(KEY, Events::OUT)],
+            "{found:?}"
+        );
     }
 }
 

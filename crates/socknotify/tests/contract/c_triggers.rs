@@ -298,7 +298,10 @@ fn c4_level_persistent_sockets_are_all_served(backend: Backend) -> io::Result<()
         for _ in 0..SOCKETS + 7 {
             counts[port.dequeue_one(None)?.completion_key] += 1;
         }
-        assert!(counts.iter().all(|&count| count > 0), "round {round}: {counts:?}");
+        assert!(
+            counts.iter().all(|&count| count > 0),
+            "round {round}: {counts:?}"
+        );
     }
     Ok(())
 }
@@ -386,7 +389,10 @@ fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()>
 fn take_extra(port: &CompletionPort, holds: Events) -> usize {
     let found = drain_port(port);
     let is_allowed = |&(key, events): &(usize, Events)| key == KEY && holds.contains(events);
-    assert!(found.len() <= 1 && found.iter().all(is_allowed), "{found:?}");
+    assert!(
+        found.len() <= 1 && found.iter().all(is_allowed),
+        "{found:?}"
+    );
     found.len()
 }
 
@@ -1006,7 +1012,10 @@ fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
         // A port may queue what it knows by now.
         port.post(POSTED)?;
         port.register(enable())?;
-        assert_eq!(collect(&port, 2), [(POSTED.completion_key, POSTED.events()), IN]);
+        assert_eq!(
+            collect(&port, 2),
+            [(POSTED.completion_key, POSTED.events()), IN]
+        );
         expect_nothing(&port);
     }
     Ok(())

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger};
+use socknotify::{
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger,
+};
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
@@ -419,14 +421,17 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
                 drain_some(&port);
                 reset(pair.theirs)?;
                 wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
-                let fired = filter.contains(EventFilter::OUT)
-                    && trigger.contains(Trigger::ONESHOT);
+                let fired = filter.contains(EventFilter::OUT) && trigger.contains(Trigger::ONESHOT);
                 if fired {
                     port.enable(&pair.ours, KEY, filter, trigger)?;
                 }
                 // C5: what held before ENABLE need not be told as an edge.
                 let may_be_silent = fired && trigger == EDGE_ONCE;
-                let patience = if may_be_silent { Duration::ZERO } else { PATIENCE };
+                let patience = if may_be_silent {
+                    Duration::ZERO
+                } else {
+                    PATIENCE
+                };
                 let mut events = match port.dequeue_one(Some(patience)) {
                     Err(Error::TimedOut) if may_be_silent => {
                         expect_removed(&port, &pair.ours, KEY)?;

@@ -93,7 +93,9 @@ fn e1_posted_packets_keep_their_order_among_sockets(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn e1_posted_packets_keep_their_order_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
+fn e1_posted_packets_keep_their_order_while_all_places_are_taken(
+    backend: Backend,
+) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pairs = registered(&port, 2)?;
     port.post(POSTED[2])?;

@@ -228,7 +228,9 @@ fn release_parked(
             let next = line.next() - first;
             assert_eq!(next, number, "of {threads} threads, {places} places");
         }
-        waiters.into_iter().try_for_each(|waiter| waiter.result().map(drop))?;
+        waiters
+            .into_iter()
+            .try_for_each(|waiter| waiter.result().map(drop))?;
         Ok(())
     })
 }

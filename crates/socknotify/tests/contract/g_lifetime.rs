@@ -19,16 +19,16 @@ use std::time::Duration;
 
 use socket2::Socket;
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration,
-    RegistrationError, Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+    Trigger,
 };
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
-    GLANCE, counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed, is_idle, port,
-    port_with, raw, rounds, take_number, this_thread, thread_time, to_lonely_number, wait_for_waiting,
-    wait_until,
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
+    counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed,
+    is_idle, port, port_with, raw, rounds, take_number, this_thread, thread_time, to_lonely_number,
+    wait_for_waiting, wait_until,
 };
 
 const KEY: usize = 61;
@@ -548,7 +548,10 @@ fn g3_dropped_reports_of_a_duplicate_are_counted(backend: Backend) -> io::Result
     let stale = port.snapshot().stale as usize;
     // The report that ended it may be counted or not.
     let dropped = EDGES - told;
-    assert!((dropped - 1..=dropped).contains(&stale), "{stale} of {dropped}");
+    assert!(
+        (dropped - 1..=dropped).contains(&stale),
+        "{stale} of {dropped}"
+    );
     assert_eq!(counted_without_closed(&port), 0);
     Ok(())
 }
@@ -710,8 +713,9 @@ fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend)
         for pair in &pairs {
             pair.send()?;
         }
-        let (old, mut good): (Vec<_>, Vec<_>) =
-            drain_some(&port).into_iter().partition(|(key, _)| *key == KEY);
+        let (old, mut good): (Vec<_>, Vec<_>) = drain_some(&port)
+            .into_iter()
+            .partition(|(key, _)| *key == KEY);
         count += old.len();
         good.sort_by_key(|it| it.0);
         good.dedup();
