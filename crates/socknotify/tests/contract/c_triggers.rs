@@ -16,7 +16,7 @@ use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, collect, counted, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed, notification,
-    port, port_with, reset, rounds, wait_for_waiting, wait_readiness, wait_until,
+    port, port_with, reset, rounds, wait_readiness, wait_until,
 };
 
 const KEY: usize = 31;
@@ -328,34 +328,138 @@ fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io
     Ok(())
 }
 
-/// Whoever takes the first notification, the next one reaches the thread that waits.
-#[for_every_backend]
-fn c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it(
-    backend: Backend,
-) -> io::Result<()> {
-    for _ in 0..20 {
-        let port = port_with(backend, 2)?;
-        let pair = Pair::unix()?;
-        pair.send()?;
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[]);
-            let other = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
-            wait_for_waiting(&port, 1);
-            let mut batch = [Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                LEVEL,
-            )];
-            let mut entries = [Entry::default(); 1];
-            let found = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
-            assert_eq!(found, [notification(KEY, Events::IN)]);
-            let heard = other.join().expect("no panic")?;
-            assert_eq!(heard, notification(KEY, Events::IN));
-            Ok(())
-        })?;
+/// How the thread that got a level lets others have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LetGo {
+    Dequeue,
+    Release,
+    Blocking,
+    End,
+    /// It says nothing, and sleeps (F4).
+    Sleep,
+}
+
+/// A level is dequeued by one thread, and goes on to hold. When that thread lets go, the level comes again: to another one
+/// that waits, or that comes later, or to the same.
+fn level_comes_again(backend: Backend, places: usize, how: LetGo) -> io::Result<()> {
+    let builder = CompletionPort::builder()
+        .backend(backend)
+        .concurrency(places);
+    let port = builder.detect_blocking(how == LetGo::Sleep).build()?;
+    for others in [0, 1, 3] {
+        for round in 0..10 {
+            let pair = Pair::unix()?;
+            let (tell, told) = channel();
+            let is_heard = AtomicBool::new(false);
+            let hear = |port: &CompletionPort| {
+                let found = port.dequeue_one(Some(PATIENCE));
+                assert_eq!(found, Ok(notification(KEY, Events::IN)), "{how:?}");
+                is_heard.store(true, Ordering::SeqCst);
+            };
+            port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
+            pair.send()?;
+            thread::scope(|scope| {
+                let (port, hear, is_heard, first_tell) = (&port, &hear, &is_heard, tell.clone());
+                let first = scope.spawn(move || {
+                    let found = port.dequeue_one(Some(PATIENCE));
+                    assert_eq!(found, Ok(notification(KEY, Events::IN)));
+                    first_tell.send(()).expect("someone listens");
+                    if others > 0 {
+                        wait_until("others wait, or have it", || {
+                            is_heard.load(Ordering::SeqCst) || port.snapshot().waiting == others
+                        });
+                    }
+                    let wait = || {
+                        wait_until("the level comes again", || is_heard.load(Ordering::SeqCst));
+                    };
+                    match how {
+                        LetGo::Dequeue if others == 0 => hear(port),
+                        // It may get it itself.
+                        LetGo::Dequeue => {
+                            if port.dequeue_one(Some(PATIENCE)) != Err(Error::Closed) {
+                                is_heard.store(true, Ordering::SeqCst);
+                            }
+                        }
+                        LetGo::Release => {
+                            port.release();
+                            wait();
+                        }
+                        LetGo::Blocking => port.blocking(wait),
+                        LetGo::End => {}
+                        LetGo::Sleep => wait(),
+                    }
+                });
+                told.recv().expect("the first thread");
+                let serve = move || {
+                    // The others of them may be told too, or not.
+                    while !is_heard.load(Ordering::SeqCst) {
+                        match port.dequeue_one(Some(PATIENCE)) {
+                            Ok(entry) => {
+                                assert_eq!(entry, notification(KEY, Events::IN));
+                                is_heard.store(true, Ordering::SeqCst);
+                            }
+                            Err(error) => panic!("{how:?}, round {round}: {error}"),
+                        }
+                    }
+                };
+                let late = usize::from(others == 0 && how != LetGo::Dequeue);
+                let threads: Vec<_> = (0..others + late).map(|_| scope.spawn(serve)).collect();
+                wait_until("the level comes again", || is_heard.load(Ordering::SeqCst));
+                first.join().expect("no panic");
+                // Those that still wait are told of it as well: it holds.
+                for thread in threads {
+                    thread.join().expect("no panic");
+                }
+            });
+            port.register(Registration::remove(&pair.ours))?;
+            wait_until("it is removed", || {
+                let found = drain_port(&port);
+                found.iter().any(|it| it.1.contains(Events::REMOVE))
+            });
+        }
     }
     Ok(())
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_dequeues(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Dequeue)?;
+    level_comes_again(backend, 2, LetGo::Dequeue)
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_gives_its_place_back(
+    backend: Backend,
+) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Release)?;
+    level_comes_again(backend, 2, LetGo::Release)
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_calls_blocking(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Blocking)?;
+    level_comes_again(backend, 2, LetGo::Blocking)
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_ends(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::End)?;
+    level_comes_again(backend, 2, LetGo::End)
+}
+
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_sleeps(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Sleep)
+}
+
+/// The others wait in the system.
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_sleeps_beside_a_free_place(
+    backend: Backend,
+) -> io::Result<()> {
+    level_comes_again(backend, 2, LetGo::Sleep)
 }
 
 #[for_every_backend]
@@ -1134,5 +1238,53 @@ fn serve_exclusively(backend: Backend, places: usize, in_one_call: bool) -> io::
             assert_eq!(server.join().expect("no panic"), Err(Error::Closed));
         }
     });
+    Ok(())
+}
+
+/// Several threads dequeue, and drain what they are told of; the filter changes all the time, and the peer goes on when
+/// its byte was read. So a missing edge is the end of it.
+#[for_every_backend]
+fn c5_no_edge_is_lost_among_threads_while_the_filter_changes(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = rounds(4000);
+    for (places, threads) in [(1, 3), (2, 2), (4, 4)] {
+        let port = port_with(backend, places)?;
+        let pair = Pair::unix()?;
+        let received = AtomicUsize::new(0);
+        let is_over = AtomicBool::new(false);
+        port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Ok(entry) = port.dequeue_one(None) {
+                        assert_eq!(entry.completion_key, KEY);
+                        if entry.events().contains(Events::IN) {
+                            let count = pair.drain().expect("the peer is there");
+                            received.fetch_add(count, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            let changes = scope.spawn(|| {
+                let filters = [EventFilter::ALL, EventFilter::IN];
+                for filter in filters.into_iter().cycle() {
+                    if is_over.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    port.enable(&pair.ours, KEY, filter, EDGE).expect("it is open");
+                    thread::yield_now();
+                }
+            });
+            let mut rng = fastrand::Rng::with_seed(11);
+            for round in 1..=ROUNDS {
+                assert_eq!((&pair.theirs).write(b"x")?, 1);
+                wait_until("the edge is told", || received.load(Ordering::SeqCst) == round);
+                (0..rng.u32(..200)).for_each(|_| std::hint::spin_loop());
+            }
+            is_over.store(true, Ordering::SeqCst);
+            changes.join().expect("no panic");
+            Ok(())
+        })?;
+    }
     Ok(())
 }
