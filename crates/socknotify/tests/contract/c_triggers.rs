@@ -428,9 +428,7 @@ fn c4_a_level_comes_again_when_its_thread_dequeues(backend: Backend) -> io::Resu
 }
 
 #[for_every_backend]
-fn c4_a_level_comes_again_when_its_thread_gives_its_place_back(
-    backend: Backend,
-) -> io::Result<()> {
+fn c4_a_level_comes_again_when_its_thread_gives_its_place_back(backend: Backend) -> io::Result<()> {
     level_comes_again(backend, 1, LetGo::Release)?;
     level_comes_again(backend, 2, LetGo::Release)
 }
@@ -1271,14 +1269,17 @@ fn c5_no_edge_is_lost_among_threads_while_the_filter_changes(backend: Backend) -
                     if is_over.load(Ordering::SeqCst) {
                         break;
                     }
-                    port.enable(&pair.ours, KEY, filter, EDGE).expect("it is open");
+                    port.enable(&pair.ours, KEY, filter, EDGE)
+                        .expect("it is open");
                     thread::yield_now();
                 }
             });
             let mut rng = fastrand::Rng::with_seed(11);
             for round in 1..=ROUNDS {
                 assert_eq!((&pair.theirs).write(b"x")?, 1);
-                wait_until("the edge is told", || received.load(Ordering::SeqCst) == round);
+                wait_until("the edge is told", || {
+                    received.load(Ordering::SeqCst) == round
+                });
                 (0..rng.u32(..200)).for_each(|_| std::hint::spin_loop());
             }
             is_over.store(true, Ordering::SeqCst);
