@@ -374,7 +374,7 @@ fn g3_an_inherited_socket_is_notified_a_bounded_number_of_times(
             }
             let rest = || {
                 // TCP takes a while.
-                let late = std::iter::from_fn(|| port.dequeue_one(Some(GLANCE)).ok()).count();
+                let late = std::iter::from_fn(|| port.dequeue_one(Some(GLANCE * 10)).ok()).count();
                 expect_quiet(&port);
                 late
             };
