@@ -13,7 +13,7 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    PATIENCE, Pair, PortExt, counted, expect, expect_nothing, port, port_with, rounds,
+    PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, port, port_with, rounds,
     wait_for_waiting,
 };
 
@@ -192,10 +192,14 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
         expect(&port, &[(KEY, Events::IN)]);
         expect_nothing(&port);
     }
-    // Without it, what holds is none, as before.
+    // Without it, what holds may give one (C5).
     port.register(Registration::disable(&pair.ours))?;
     port.register(enable(&pair, EventFilter::IN, EDGE))?;
-    expect_nothing(&port);
+    let found = drain_port(&port);
+    assert!(
+        found.is_empty() || found == [(KEY, Events::IN)],
+        "{found:?}"
+    );
     port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     expect(&port, &[(KEY, Events::IN)]);
     Ok(())

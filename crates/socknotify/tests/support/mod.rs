@@ -28,7 +28,7 @@ pub(crate) use self::expectations::{
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
-    uninterrupted, wait_readiness,
+    uninterrupted, uploading, wait_readiness,
 };
 pub(crate) use self::system::{
     AsSocket, BorrowedSocket, ERRORS_END, LATENESS, PollFlags, RawSocket, TICK, ThreadId, asleep,
