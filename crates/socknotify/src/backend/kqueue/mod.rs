@@ -47,7 +47,7 @@ use crate::lock::lock;
 use crate::pages::SharedPages;
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
-use crate::{Entry, Error, RegistrationError};
+use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.
 ///
@@ -190,6 +190,18 @@ impl Kqueue {
         has_failed
     }
 
+    /// Whether two edges of one registration may come in one call, as one notification. Of the two events of another, the
+    /// engine drops the second.
+    fn may_have_two_edges(&self, table: &Table, fd: Fd) -> bool {
+        const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
+        let wants_both = || {
+            table
+                .interest(fd)
+                .is_some_and(|it| it.filter().contains(BOTH))
+        };
+        self.has(fd) == Knotes::Clear && wants_both()
+    }
+
     /// Turn what the kernel reported into reports.
     fn read(&self, table: &Table, memory: &mut Memory, waited: &mut Waited) {
         let found = &mut memory.found;
@@ -214,6 +226,12 @@ impl Kqueue {
                 };
                 if let Some(other) = events.next_if(is_same) {
                     shown |= translate::events(other, kind);
+                } else if self.may_have_two_edges(table, fd) {
+                    let is_same = |(it, _): &&mut Found| it.fd == fd && it.generation == generation;
+                    if let Some((earlier, _)) = found.iter_mut().find(is_same) {
+                        earlier.events |= shown;
+                        continue;
+                    }
                 }
                 let report = Report {
                     fd,
