@@ -14,9 +14,9 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, collect, counted, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_quiet, expect_removed, notification,
-    port, port_with, reset, rounds, wait_readiness, wait_until,
+    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by,
+    collect, counted, drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet,
+    expect_removed, notification, port, port_with, reset, rounds, wait_readiness, wait_until,
 };
 
 const KEY: usize = 31;
@@ -482,14 +482,34 @@ fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()>
     pair.make_room(sent)?;
     next(Ok(Events::OUT));
     pair.theirs.shutdown(Shutdown::Write)?;
-    next(Ok(Events::IN | Events::OUT | Events::HANGUP));
+    // Where each condition has an event of its own, that of the end may come after another.
+    let most = if EDGES_COME_ONE_BY_ONE { 3 } else { 2 };
+    let found: Vec<_> = (0..most)
+        .map_while(|_| port.dequeue_one(Some(Duration::ZERO)).ok())
+        .collect();
+    let all = Events::IN | Events::OUT | Events::HANGUP;
+    assert!(
+        found.iter().all(|entry| all.contains(entry.events())),
+        "{found:?}"
+    );
+    let shown = found.iter().skip(1).map(Entry::events).collect::<Events>();
+    assert!(shown.contains(all), "{found:?}");
     Ok(())
 }
 
 /// Dequeues what an ENABLE may give besides true edges: one notification, of conditions that hold.
 #[track_caller]
 fn take_extra(port: &CompletionPort, holds: Events) -> usize {
-    let found = drain_port(port);
+    // With room for one at a time, the conditions may come one by one.
+    let mut entries = [Entry::default(); 4];
+    let count = port
+        .dequeue(&mut entries, Some(Duration::ZERO))
+        .unwrap_or(0);
+    let mut found: Vec<_> = entries[..count]
+        .iter()
+        .map(|it| (it.completion_key, it.events()))
+        .collect();
+    found.extend(drain_port(port));
     let is_allowed = |&(key, events): &(usize, Events)| key == KEY && holds.contains(events);
     assert!(
         found.len() <= 1 && found.iter().all(is_allowed),
@@ -529,6 +549,12 @@ fn c5_each_enable_gives_at_most_one_for_what_holds(backend: Backend) -> io::Resu
 fn c5_each_enable_gives_at_most_one_while_threads_wait(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = rounds(500);
     for trigger in [EDGE, EDGE_ONCE] {
+        // A thread may have taken the event of one condition before the other is watched.
+        let most = if EDGES_COME_ONE_BY_ONE && trigger == EDGE {
+            2
+        } else {
+            1
+        };
         let port = port_with(backend, 4)?;
         let pair = Pair::unix()?;
         pair.send()?;
@@ -551,7 +577,10 @@ fn c5_each_enable_gives_at_most_one_while_threads_wait(backend: Backend) -> io::
                 }
                 port.register(Registration::disable(&pair.ours))?;
                 let told = told.load(Ordering::SeqCst);
-                assert!(told <= round, "{trigger:?}: {told} after {round} times");
+                assert!(
+                    told <= round * most,
+                    "{trigger:?}: {told} after {round} times"
+                );
             }
             drop(close);
             for thread in threads {
@@ -559,7 +588,7 @@ fn c5_each_enable_gives_at_most_one_while_threads_wait(backend: Backend) -> io::
             }
             Ok(())
         })?;
-        assert!(told.into_inner() <= ROUNDS);
+        assert!(told.into_inner() <= ROUNDS * most);
     }
     Ok(())
 }

@@ -19,6 +19,9 @@ use socknotify::{Entry, EventFilter, Events, Operation, RegistrationError, Trigg
 
 use crate::conditions::Socket;
 
+/// Whether the system has an event for each condition of a socket.
+const EDGES_COME_ONE_BY_ONE: bool = cfg!(kqueue_stand_in);
+
 /// How many descriptor numbers take part.
 pub(crate) const NUMBERS: usize = 4;
 
@@ -91,7 +94,8 @@ struct Registration {
     shown: Events,
     /// The conditions that held at the last update, for edges.
     held: Events,
-    /// What held at ENABLE, of which an edge-triggered registration may give one notification besides (C5).
+    /// What held at ENABLE, of which an edge-triggered registration may give one notification besides (C5), or where
+    /// edges come one by one, one for each condition.
     extra: Events,
     /// Edges that the notification of a one-shot did not show: they come with the next arming (C3).
     carried: Events,
@@ -287,6 +291,7 @@ impl Registration {
         };
         let extra = match self.possible.intersects(mask) {
             true => self.extra,
+            false if EDGES_COME_ONE_BY_ONE => self.extra - mask,
             false => Events::empty(),
         };
         let shown = self.shown;
