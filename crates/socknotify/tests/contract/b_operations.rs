@@ -863,3 +863,33 @@ fn b10_a_number_that_is_not_open_is_refused(backend: Backend) -> io::Result<()> 
     }
     Ok(())
 }
+
+/// The port knows the number, and finds out with each entry that it is closed now.
+#[for_every_backend]
+fn b7_two_enables_of_a_number_that_was_closed_fail_both(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let pair = Pair::unix()?;
+        let closed = crate::support::to_lonely_number(pair.ours)?;
+        port.enable(&closed, KEY, EventFilter::IN, trigger)?;
+        let number = crate::support::raw(&closed);
+        drop(closed);
+        let enable = || {
+            // SAFETY: nothing relies on what the number refers to.
+            let mut entry = unsafe { Registration::from_raw(number) };
+            entry.operation = Operation::ENABLE;
+            entry.event_filter = EventFilter::IN;
+            entry.trigger = trigger;
+            entry.completion_key = KEY;
+            entry
+        };
+        let mut batch = [enable(), enable()];
+        port.register_all(&mut batch).expect_err("both fail");
+        for entry in &batch {
+            let error = entry.result().expect_err("it is closed");
+            assert_eq!(error.code(), 10038, "{trigger:?}: {error}");
+        }
+        expect_nothing(&port);
+    }
+    Ok(())
+}

@@ -12,7 +12,7 @@ use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, as_told_by, asleep, collect, drain_port,
     expect, expect_no_early_end, expect_nothing, expect_packets, notification, port, port_with,
-    this_thread, wait_for_waiting, wait_in_vain, wait_until,
+    take_number, this_thread, wait_for_waiting, wait_in_vain, wait_until,
 };
 
 const POSTED: [Entry; 3] = [
@@ -600,5 +600,30 @@ fn e7_overlapped_operations_come_out_of_the_same_calls(backend: Backend) -> io::
         notification(6, Events::IN)
     );
     expect_nothing(&port);
+    Ok(())
+}
+
+/// Its number is one that the port knows, of a socket that was closed.
+#[for_every_backend]
+fn e3_a_new_socket_with_an_old_number_comes_out_of_the_same_call(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let mut entries = [Entry::default(); 4];
+    for timeout in [Some(Duration::ZERO), Some(PATIENCE)] {
+        for old_trigger in EVERY {
+            for trigger in [ONCE, LEVEL] {
+                let (old, new) = (Pair::unix()?, Pair::unix()?);
+                port.enable(&old.ours, 1, EventFilter::IN, old_trigger)?;
+                new.send()?;
+                let new_ours = take_number(old.ours, new.ours)?;
+                let mut batch = [Registration::enable(&new_ours, 1, EventFilter::IN, trigger)];
+                let found = port.process(&mut batch, &mut entries, timeout)?;
+                assert_eq!(found, [notification(1, Events::IN)], "{old_trigger:?}");
+                port.register(Registration::remove(&new_ours))?;
+                drain_port(&port);
+            }
+        }
+    }
     Ok(())
 }

@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 
 use socknotify::{Entry, EventFilter, Events, Operation, RegistrationError, Trigger};
 
-use crate::conditions::Socket;
+use crate::conditions::{Link, Socket};
 
 /// Whether the system has an event for each condition of a socket.
 const EDGES_COME_ONE_BY_ONE: bool = cfg!(kqueue_stand_in);
@@ -330,7 +330,12 @@ impl Registration {
 
     /// G3: its number was closed, and its socket lives on under a duplicate.
     fn deliver_falsely(&mut self, mask: Events, socket: &Socket) -> Check {
-        let holds = (self.shown | socket.may_hold()) & self.wanted();
+        // What the system says of a stream without a connection cannot be put right without its number.
+        let holds = match socket.link {
+            Link::Unconnected | Link::Refused => Events::all(),
+            _ => self.shown | socket.may_hold(),
+        };
+        let holds = holds & self.wanted();
         if self.false_left == 0 || !holds.contains(mask) {
             return Err(format!("G3: {mask:?} came of {self:?}, socket {socket:?}"));
         }
