@@ -5,19 +5,12 @@
 #![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use socknotify::Error;
 use socknotify::owned::{Event, FileDriver, FileOperation, Port};
-use socknotify::{Backend, CompletionPort, Error, EventFilter, Events, Registration, Trigger};
-
-/// `poll`, or `ppoll` where there is no other.
-#[cfg(target_arch = "x86_64")]
-const POLL: libc::c_long = libc::SYS_poll;
-#[cfg(not(target_arch = "x86_64"))]
-const POLL: libc::c_long = libc::SYS_ppoll;
 
 /// A system call with these arguments, by their places, fails with this error.
 struct Refusal<'a> {
@@ -71,98 +64,6 @@ fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
 fn on_a_thread(test: fn() -> io::Result<()>) -> io::Result<()> {
     let outcome = thread::spawn(test).join();
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// A registered number is closed, and its socket lives on: the port has to set up everything anew, for
-/// which there may be no room.
-#[test]
-fn g3_what_is_registered_stays_so_where_a_duplicate_cannot_be_dealt_with() -> io::Result<()> {
-    on_a_thread(|| {
-        let port = CompletionPort::builder().backend(Backend::Epoll).build()?;
-        let once = Trigger::ONESHOT | Trigger::LEVEL;
-        let level = Trigger::PERSISTENT | Trigger::LEVEL;
-        let (ours, mut theirs) = UnixStream::pair()?;
-        port.register(Registration::enable(&ours, 1, EventFilter::IN, once))?;
-        let (closed, mut peer) = UnixStream::pair()?;
-        port.register(Registration::enable(&closed, 2, EventFilter::IN, level))?;
-        let _duplicate = closed.try_clone()?;
-        drop(closed);
-        peer.write_all(b"x")?;
-
-        refuse(&Refusal {
-            call: libc::SYS_epoll_ctl,
-            arguments: &[
-                (1, libc::EPOLL_CTL_ADD as u32),
-                (2, ours.as_raw_fd() as u32),
-            ],
-            error: libc::ENOSPC,
-        })?;
-        for _ in 0..1000 {
-            assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
-        }
-        theirs.write_all(b"x")?;
-        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
-        assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
-        Ok(())
-    })
-}
-
-/// What is reported is checked by its number before it is notified. Where the system cannot do that, it
-/// is not taken for granted.
-#[test]
-fn g3_a_duplicate_gives_no_false_notification_where_there_is_no_memory_to_check() -> io::Result<()>
-{
-    const TRIGGERS: [Trigger; 4] = [
-        Trigger::ONESHOT.union(Trigger::LEVEL),
-        Trigger::ONESHOT.union(Trigger::EDGE),
-        Trigger::LEVEL,
-        Trigger::EDGE,
-    ];
-    on_a_thread(|| {
-        let mut ports = Vec::new();
-        for trigger in TRIGGERS {
-            for number_is_used_again in [false, true] {
-                let port = CompletionPort::builder().backend(Backend::Epoll).build()?;
-                let (good, good_peer) = UnixStream::pair()?;
-                port.register(Registration::enable(&good, 0, EventFilter::IN, TRIGGERS[0]))?;
-                let (closed, peer) = UnixStream::pair()?;
-                port.register(Registration::enable(&closed, 1, EventFilter::IN, trigger))?;
-                let mut alive = vec![closed.try_clone()?];
-                if number_is_used_again {
-                    // By a socket that is not ready.
-                    let (new, theirs) = UnixStream::pair()?;
-                    let mut number = OwnedFd::from(closed);
-                    rustix::io::dup2(&new, &mut number)?;
-                    alive.extend([UnixStream::from(number), theirs]);
-                } else {
-                    drop(closed);
-                }
-                ports.push((port, good, good_peer, peer, alive));
-            }
-        }
-        for call in [libc::SYS_ppoll, POLL] {
-            refuse(&Refusal {
-                call,
-                arguments: &[],
-                error: libc::ENOMEM,
-            })?;
-        }
-        for (port, good, good_peer, peer, _alive) in &ports {
-            let (mut good_peer, mut peer) = (good_peer, peer);
-            peer.write_all(b"x")?;
-            for _ in 0..100 {
-                assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
-            }
-            // What is good comes, alone and after it was armed again.
-            good_peer.write_all(b"x")?;
-            for _ in 0..3 {
-                let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
-                assert_eq!((entry.completion_key, entry.events()), (0, Events::IN));
-                port.register(Registration::enable(good, 0, EventFilter::IN, TRIGGERS[0]))?;
-            }
-        }
-        Ok(())
-    })
 }
 
 /// Reads as many times as there are letters, one at a time and many at once.

@@ -13,6 +13,7 @@ mod deadlines;
 mod drain;
 mod drained;
 mod ends;
+mod fair;
 mod listen;
 mod mail;
 mod model;
