@@ -471,7 +471,7 @@ fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
 
 #[cfg(unix)]
 #[test]
-fn signals_tells_every_threads_figures_and_ends_in_good_order() -> io::Result<()> {
+fn signals_prints_every_threads_figures_and_ends_in_good_order() -> io::Result<()> {
     use rustix::process::{Pid, Signal, kill_process};
 
     let mut server = Example::start("signals", &[])?;

@@ -37,7 +37,7 @@ pub enum Event<T, M = ()> {
     Shared(Arc<T>, Events),
     /// The last event of a socket that is [not shared any more](super::Port::unshare).
     Returned(Arc<T>),
-    /// A [message](super::Port::send), to any thread or [to this worker](super::Port::send_to).
+    /// A [message](super::Port::send).
     Message(M),
     /// An [operation](super::Port::begin) on a file has completed.
     Completed(FileCompletion),

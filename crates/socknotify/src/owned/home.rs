@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use super::Readiness;
 use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
-use super::roused::Roused;
 use crate::lock::{self, lock};
 use crate::slots::{Slots, Token};
 use crate::sys::{Process, RawSocket};
@@ -45,7 +44,6 @@ pub(super) struct Home<T> {
     /// The connections that were armed when the port closed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     left: Mutex<Vec<Box<Node<T>>>>,
-    pub(super) roused: Roused,
 }
 
 /// The port's record of a connection, a listener or a shared socket. If the connection is not in it, a thread holds
@@ -155,7 +153,6 @@ impl<T> Home<T> {
             is_full: AtomicBool::new(false),
             listeners: Mutex::default(),
             left: Mutex::default(),
-            roused: Roused::default(),
         }
     }
 
@@ -360,7 +357,6 @@ impl<T> Home<T> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
-        self.roused.notify();
         let mut fixtures = Vec::new();
         for mut place in self.slots.iter() {
             let place = std::mem::take(&mut *place);

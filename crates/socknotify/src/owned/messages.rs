@@ -1,11 +1,10 @@
-//! Messages: now or later, to any worker, to one and to all.
+//! Messages, now or later, to any worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::mail::WorkerId;
 use super::packet::MESSAGE;
 use super::port::{Port, Shared};
 use super::timers::{Action, TimerId};
@@ -56,57 +55,6 @@ impl<T, M> Port<T, M> {
             (Err(_), Some(message)) => Err(SendError(message)),
             _ => Ok(()),
         }
-    }
-
-    /// Sends a message to one worker. Its next [`process`](super::Worker::process) returns the message before other
-    /// events; if it is waiting there, it is woken.
-    ///
-    /// Messages to one worker come in order. Those that it has not taken are dropped with it.
-    ///
-    /// Use this for what concerns one thread, such as its own state, and [`send`](Self::send) for everything else: to
-    /// wake a certain thread takes longer than to wake any.
-    ///
-    /// # Errors
-    ///
-    /// Returns the message if there is no such worker any more, or the port is closed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::net::TcpStream;
-    /// use socknotify::owned::{Event, Port};
-    ///
-    /// # fn main() -> std::io::Result<()> {
-    /// let port = Port::<TcpStream, &str>::new()?;
-    /// let [mut one, mut two] = [port.worker(8), port.worker(8)];
-    /// port.send_to(two.id(), "for you")?;
-    /// port.send_to_all("for both");
-    ///
-    /// one.process(None)?;
-    /// assert!(matches!(one.take(), Some(Event::Message("for both"))));
-    /// two.process(None)?;
-    /// assert!(matches!(two.take(), Some(Event::Message("for you"))));
-    /// assert!(matches!(two.take(), Some(Event::Message("for both"))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn send_to(&self, worker: WorkerId, message: M) -> Result<(), SendError<M>> {
-        let shared = &self.shared;
-        let sent = shared.mailboxes.send(&shared.home, worker, message);
-        sent.map_err(SendError)
-    }
-
-    /// Sends a message to each present worker, as [`send_to`](Self::send_to) does. Returns how many these are: 0 if the
-    /// port is closed.
-    ///
-    /// All workers get such messages in the same order.
-    pub fn send_to_all(&self, message: M) -> usize
-    where
-        M: Clone,
-    {
-        self.shared
-            .mailboxes
-            .send_to_all(&self.shared.home, message)
     }
 
     /// Sends a message after this time, as [`send`](Self::send) does.

@@ -118,7 +118,6 @@
 mod interest;
 mod packet;
 mod readiness;
-mod roused;
 mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
@@ -129,7 +128,6 @@ mod deadlines;
 mod held;
 mod home;
 mod listener;
-mod mail;
 mod timers;
 
 mod event;
@@ -155,7 +153,6 @@ pub use held::{AdoptError, Held};
 pub use home::Id;
 pub use interest::Interest;
 pub use listener::{Accepted, Listen, Listening};
-pub use mail::WorkerId;
 pub use messages::SendError;
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};

@@ -15,8 +15,6 @@ pub(super) const TIMER: u32 = 1;
 pub(super) const REFUSED: u32 = 2;
 /// There is one such packet for each panic in the list of panics.
 pub(super) const PANICKED: u32 = 3;
-/// A worker that waits has messages of its own.
-pub(super) const MAIL: u32 = 4;
 /// An operation on a file has completed: the overlapped value says which.
 pub(super) const OPERATION: u32 = 5;
 /// The system reports something about an operation on a file.

@@ -9,7 +9,6 @@ use std::{fmt, io};
 
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place, Room};
-use super::mail::Mailboxes;
 use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
 use super::source::{Source, raw};
 use super::timers::Timers;
@@ -41,7 +40,6 @@ pub(super) struct Shared<T, M> {
     pub(super) home: Arc<Home<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
     pub(super) messages: Mutex<VecDeque<M>>,
-    pub(super) mailboxes: Mailboxes<M>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
     /// Refused connections that wait to be reported, with a packet in the queue for each.
@@ -300,7 +298,6 @@ impl<T, M> Port<T, M> {
                 home: Arc::new(home),
                 files: Arc::new(Operations::new(system, keys, helpers.clone(), driver)),
                 messages: Mutex::default(),
-                mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
                 refused: Mutex::default(),
@@ -478,14 +475,13 @@ impl<T, M> Shared<T, M> {
         self.helpers.close();
         self.files.close();
         let messages = lock::take(&self.messages);
-        let mail = self.mailboxes.clear(&self.home.roused);
         self.timers.clear();
         self.drop_refused();
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // These may refer to the port, and panic: no lock is held here, and no connection left in it.
-        drop((messages, mail, fixtures));
+        drop((messages, fixtures));
         connections
     }
 }

@@ -1,6 +1,5 @@
 //! [`Worker`]: one thread's handle to a port.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +8,9 @@ use std::{fmt, io};
 use super::connect;
 use super::home::{Fixture, Node};
 use super::listener::Listener;
-use super::mail::{self, Mailbox, WorkerId};
 use super::packet::{
-    ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION,
-    PANICKED, REFUSED, TIMED_OUT, TIMER, is_completion,
+    ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MESSAGE, OPERATION, PANICKED,
+    REFUSED, TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Put, Shared};
 use super::{Event, FileOperation, Held, Id, Interest, OperationId, Port, SendError, Source};
@@ -28,7 +26,7 @@ const MAX_POLLS: usize = 64;
 ///
 /// Made by [`Port::worker`]. When it is dropped, also by a panic, connections passed to
 /// [`arm`](Self::arm) are armed, events that were not taken go to other threads, and the thread's place is free.
-/// Connections that the system refuses to watch are closed then, and messages to this worker alone are dropped.
+/// Connections that the system refuses to watch are closed then.
 ///
 /// # Examples
 ///
@@ -64,13 +62,6 @@ const MAX_POLLS: usize = 64;
 /// ```
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
-    mailbox: Arc<Mailbox<M>>,
-    /// Messages to this worker that were not taken yet.
-    mail: VecDeque<M>,
-    /// A packet was dequeued that wakes a worker with messages, perhaps another one.
-    is_mail_due: bool,
-    /// Another worker has to be woken before this one takes anything.
-    is_last: bool,
     /// Connections that were handed back are in their slots, and armed by the next call.
     registrations: Vec<Registration<'static>>,
     /// The keys of those with a deadline, and the deadlines in ticks.
@@ -111,10 +102,6 @@ impl<T: Source, M> Port<T, M> {
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
-            mailbox: shared.mailboxes.open(&shared.home),
-            mail: VecDeque::new(),
-            is_mail_due: false,
-            is_last: false,
             shared,
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
@@ -191,14 +178,14 @@ impl<T: Source, M> Worker<T, M> {
         loop {
             let mut outcome = Ok(());
             // Connections that the system may refuse are armed before the wait, which would not end for them.
-            if self.is_any_new || self.is_last || self.count() > 0 {
+            if self.is_any_new || !self.pending.is_empty() {
                 outcome = self.submit();
             }
-            if self.count() == 0 && outcome.is_ok() {
-                outcome = self.wait(timeout, deadline);
+            if self.pending.is_empty() && outcome.is_ok() {
+                outcome = self.submit_and_wait(timeout);
             }
-            if self.count() > 0 {
-                return Ok(self.count());
+            if !self.pending.is_empty() {
+                return Ok(self.pending.len());
             }
             match outcome {
                 Err(Error::TimedOut) => return Ok(0),
@@ -215,66 +202,6 @@ impl<T: Source, M> Worker<T, M> {
                 }
             }
         }
-    }
-
-    /// The number of events to take.
-    fn count(&self) -> usize {
-        self.pending.len() + self.mail.len()
-    }
-
-    /// Arm what was handed back, and dequeue, up to the timeout; or take the messages to this worker.
-    fn wait(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) -> Result<(), Error> {
-        if self.is_last && !self.let_others_go_first(timeout, deadline) {
-            return Err(Error::TimedOut);
-        }
-        if !self.mailbox.begin_wait() {
-            self.fetch_mail();
-            return self.submit();
-        }
-        let outcome = self.submit_and_wait(timeout);
-        self.end_wait();
-        outcome
-    }
-
-    #[inline]
-    fn end_wait(&mut self) {
-        if !self.mailbox.end_wait() {
-            self.fetch_mail();
-        }
-        if std::mem::take(&mut self.is_mail_due) {
-            self.pass_mail_on();
-        }
-    }
-
-    #[cold]
-    fn fetch_mail(&mut self) {
-        let mail = self.mailbox.fetch(&self.shared.home.roused);
-        self.mail.extend(mail);
-    }
-
-    /// If another worker has to be woken, post its packet again, and take nothing until it is awake. Otherwise this one
-    /// could dequeue the packet again and again, together with events of its own.
-    #[cold]
-    fn pass_mail_on(&mut self) {
-        let home = &self.shared.home;
-        self.is_last = home.roused.is_any() && home.port.post(mail::packet(home)).is_ok();
-    }
-
-    /// Wait, without a place, until no other worker has to be woken. False on a timeout.
-    #[cold]
-    fn let_others_go_first(
-        &mut self,
-        timeout: Option<Duration>,
-        deadline: Option<Instant>,
-    ) -> bool {
-        self.release();
-        let deadline = match timeout {
-            Some(Duration::ZERO) => Some(Instant::now()),
-            _ => deadline,
-        };
-        let home = &self.shared.home;
-        self.is_last = !home.roused.wait(|| home.is_closed(), deadline);
-        !self.is_last
     }
 
     /// Arm what was handed back.
@@ -358,8 +285,6 @@ impl<T: Source, M> Worker<T, M> {
                 self.pending.extend(operation.map(Pending::Operation));
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;
-            } else if key == home.slots.reserved_key(MAIL) {
-                self.is_mail_due = true;
             } else if key == home.slots.reserved_key(REFUSED) {
                 let refused = lock(&self.shared.refused).pop_front();
                 let refused = refused.map(|(node, error)| Pending::Refused(node, error));
@@ -390,7 +315,6 @@ impl<T: Source, M> Worker<T, M> {
             });
             let rest = rest.collect::<Vec<_>>();
             let _ = self.shared.home.port.post_all(&rest);
-            self.end_wait();
             resume_unwind(panic);
         }
     }
@@ -464,11 +388,6 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Identifies this worker, for [`Port::send_to`].
-    pub fn id(&self) -> WorkerId {
-        self.mailbox.id()
-    }
-
     /// Gives this thread's place back. Call it before the thread does something else for long. See
     /// [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
@@ -486,9 +405,6 @@ impl<T: Source, M> Worker<T, M> {
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.home.is_here() {
             return None;
-        }
-        if let Some(message) = self.mail.pop_front() {
-            return Some(Event::Message(message));
         }
         loop {
             let event = match self.pending.pop()? {
@@ -597,10 +513,6 @@ impl<T: Source, M> Drop for Worker<T, M> {
         let _ = self.submit();
         self.release();
         // Dropping this may panic, so it comes last.
-        let _mail = self
-            .shared
-            .mailboxes
-            .close(&self.shared.home, &self.mailbox);
         let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }
 }

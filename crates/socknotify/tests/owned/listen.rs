@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -406,44 +405,6 @@ fn a_panic_in_closing_a_listener_leaves_no_connection_open(backend: Backend) -> 
     assert!(catch_unwind(AssertUnwindSafe(|| drop(port))).is_err());
     assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0);
     Ok(())
-}
-
-/// The packet that wakes the other worker comes in one call with the listener's: this thread keeps its place, which a
-/// kernel would give to the other one while this one sleeps.
-#[for_every_backend(with_places)]
-fn a_panic_at_a_listener_keeps_no_message_from_another_worker(backend: Backend) -> io::Result<()> {
-    let port = Port::<TcpStream, u64>::from(port_with(backend, 1)?);
-    let mut worker = port.worker(8);
-    port.send(1)?;
-    assert_eq!(worker.process(Some(PATIENCE))?, 1);
-    let mut other = port.worker(8);
-    let name = other.id();
-    thread::scope(|scope| {
-        let (comes, came) = channel();
-        scope.spawn(move || {
-            let _ = other.process(None);
-            comes.send(matches!(other.take(), Some(Event::Message(2))))
-        });
-        wait_until("it waits for the place", || port.snapshot().waiting == 1);
-        let (listener, address) = loopback()?;
-        let make = |_, _| panic!("on purpose");
-        port.listen(listener, Interest::IN, make)?;
-        let _theirs = client(address)?;
-        port.send_to(name, 2)?;
-        drop(worker.take());
-        let process = || worker.process(Some(PATIENCE));
-        assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
-        // This thread has the place, and waits again.
-        let port = &port;
-        let closing = scope.spawn(move || {
-            let came = came.recv_timeout(PATIENCE);
-            port.close();
-            came
-        });
-        assert_eq!(worker.process(None), Err(Error::Closed));
-        assert_eq!(closing.join().expect("no panic"), Ok(true));
-        Ok(())
-    })
 }
 
 #[for_every_backend]

@@ -14,7 +14,6 @@ mod drain;
 mod drained;
 mod ends;
 mod listen;
-mod mail;
 mod model;
 mod moves;
 mod others;
