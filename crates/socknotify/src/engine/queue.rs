@@ -36,6 +36,12 @@ impl Queue {
         self.packets.extend(entries.into_iter().map(Packet::Entry));
     }
 
+    /// Put complete packets ahead of all others, in order.
+    pub(super) fn prepend(&mut self, entries: &[Entry]) {
+        let packets = entries.iter().rev();
+        packets.for_each(|&entry| self.packets.push_front(Packet::Entry(entry)));
+    }
+
     /// Queue a notification of the registration in this slot, or merge it into the one that waits.
     #[inline]
     pub(super) fn notify(&mut self, slot: &mut Slot, socket: u32, events: Events) {
