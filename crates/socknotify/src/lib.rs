@@ -137,6 +137,7 @@ mod backend;
 mod engine;
 mod entry;
 mod error;
+mod handover;
 mod lock;
 #[cfg(windows)]
 mod native;

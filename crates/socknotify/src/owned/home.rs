@@ -15,6 +15,11 @@ use crate::{CompletionPort, Error};
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
+/// The [mark](Slots::marks) of a listener's slot.
+pub(super) const LISTENER: u8 = 1;
+/// The mark of a connection whose event was dequeued and not taken.
+pub(super) const REPORTED: u8 = 2;
+
 /// Identifies a connection, a listener or a shared socket of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(super) Token);
@@ -54,7 +59,7 @@ pub(super) struct Place<T> {
     /// The shared socket is being deregistered.
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
-    socket: RawSocket,
+    pub(super) socket: RawSocket,
     /// The deadline of the armed connection, in ticks.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
@@ -231,9 +236,10 @@ impl<T> Home<T> {
         }
     }
 
-    /// Put a connection into its slot, where its packet will find it. Returns it if the port is closed.
+    /// Put a connection into its slot, with its deadline, where its packet will find it. Returns it if the port is
+    /// closed.
     #[inline]
-    pub(super) fn put(&self, node: Box<Node<T>>) -> Result<(), Box<Node<T>>> {
+    pub(super) fn put(&self, node: Box<Node<T>>, deadline: u64) -> Result<(), Box<Node<T>>> {
         if !self.is_here() {
             return Err(node);
         }
@@ -245,6 +251,8 @@ impl<T> Home<T> {
             return Err(node);
         }
         place.armed = Some(node);
+        place.deadline = deadline;
+        place.marks().store(0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -313,6 +321,9 @@ impl<T> Home<T> {
 
     /// A listener is about to be registered.
     pub(super) fn add_listener(&self, token: Token) {
+        if let Some(place) = self.slots.get(token) {
+            place.marks().store(LISTENER, Ordering::Relaxed);
+        }
         lock(&self.listeners).push(token);
     }
 

@@ -16,7 +16,7 @@ use crate::{Entry, Error};
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A message that could not be sent, because the port is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SendError<M>(pub M);
 
 impl<M> fmt::Display for SendError<M> {
@@ -25,7 +25,14 @@ impl<M> fmt::Display for SendError<M> {
     }
 }
 
-impl<M: fmt::Debug> std::error::Error for SendError<M> {}
+/// Whatever could not be sent, also a closure: its value is left out.
+impl<M> fmt::Debug for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError").finish_non_exhaustive()
+    }
+}
+
+impl<M> std::error::Error for SendError<M> {}
 
 impl<M> From<SendError<M>> for io::Error {
     fn from(_: SendError<M>) -> Self {
@@ -98,8 +105,8 @@ impl<T, M> Port<T, M> {
     }
 
     /// Sends a message once per period, first after one period. A message that would be late by a whole period is left
-    /// out. The shortest period is a millisecond. If cloning the message panics,
-    /// [`Worker::take`](super::Worker::take) resumes the panic, and the timer goes on.
+    /// out. The shortest period is a millisecond. If cloning the message panics, one thread takes
+    /// [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
     ///
     /// # Errors
     ///

@@ -122,12 +122,14 @@ mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
+mod window;
 
 // The state of a port.
 mod deadlines;
 mod held;
 mod home;
 mod listener;
+mod local;
 mod timers;
 
 mod event;

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
-use super::home::{Home, Node, Place, Room};
-use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
+use super::home::{Home, NEVER, Node, Place, Room};
+use super::local::{self, Arm};
+use super::packet::{DIRECT, DRAINING, NOTICE, OPERATION};
 use super::source::{Source, raw};
 use super::timers::Timers;
-use super::{AdoptError, FileDriver, Held, Id, Interest, Readiness, TimerId};
+use super::{AdoptError, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
@@ -42,20 +43,33 @@ pub(super) struct Shared<T, M> {
     pub(super) messages: Mutex<VecDeque<M>>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
-    /// Refused connections that wait to be reported, with a packet in the queue for each.
-    pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
+    /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
+    notices: Mutex<VecDeque<Notice<T>>>,
     /// Operations on files; with each, the timer of its deadline.
     pub(super) files: Arc<Operations<TimerId>>,
     pub(super) helpers: Helpers,
-    /// Panics of work on helper threads, with a packet in the queue for each.
-    pub(super) panics: Mutex<VecDeque<Panic>>,
 }
 
 /// What a panic carries.
 pub(super) type Panic = Box<dyn Any + Send>;
 
-/// A connection that the system refuses to watch, and why.
-type Refusal<T> = (Box<Node<T>>, RegistrationError);
+/// An event that is in a list until it is taken.
+pub(super) enum Notice<T> {
+    /// The system refuses to watch a connection.
+    Refused(Box<Node<T>>, RegistrationError),
+    NotAccepting(Id, io::Error),
+    Panicked(Panic),
+}
+
+impl<T> Notice<T> {
+    pub(super) fn into_event<M>(self) -> Event<T, M> {
+        match self {
+            Notice::Refused(node, error) => Event::Refused(Held::from_node(node), error),
+            Notice::NotAccepting(id, error) => Event::NotAccepting(id, error),
+            Notice::Panicked(panic) => Event::Panicked(panic),
+        }
+    }
+}
 
 impl<T: Source, M> Port<T, M> {
     /// Makes a port with one place for each processor.
@@ -130,20 +144,18 @@ impl<T: Source, M> Port<T, M> {
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
         let shared = &self.shared;
-        let interest = interest.into();
-        let registration = match shared.put(connection, interest.filter) {
-            Put::Done { registration, .. } => registration,
-            Put::Refused(node, error) => return shared.refuse(node, error),
+        let arm = match shared.put(connection, interest.into()) {
+            Put::Done { arm, .. } => arm,
+            Put::Refused(node, error) => return shared.notify(Notice::Refused(node, error)),
             Put::Closed => return,
         };
-        let key = registration.completion_key;
-        if let Some(deadline) = interest.deadline() {
-            let at = shared.deadlines.ticks_until(deadline);
-            shared.deadlines.set(&shared.home, key, at);
+        if arm.deadline != NEVER {
+            shared.deadlines.set(&shared.home, arm.key, arm.deadline);
         }
-        if let Err(RegisterError::Entry(error)) = shared.home.port.register(registration) {
-            if let Some(node) = shared.take_back(key) {
-                shared.refuse(node, error);
+        let registered = shared.home.port.register(arm.registration());
+        if let Err(RegisterError::Entry(error)) = registered {
+            if let Some(node) = shared.take_back(arm.key) {
+                shared.notify(Notice::Refused(node, error));
             }
         }
     }
@@ -223,8 +235,9 @@ impl<T: Source, M> Port<T, M> {
 
     /// Closes the port, and returns the connections that were armed.
     ///
-    /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds, and those that its
-    /// worker has dequeued. Messages in the queue are dropped.
+    /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds. Those whose events
+    /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. Messages that were not taken
+    /// are dropped.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
     /// buffer. Other operations are not begun.
@@ -235,7 +248,11 @@ impl<T: Source, M> Port<T, M> {
 
 impl<T, M> Port<T, M> {
     /// Runs work that may block, and lends this thread's place to another thread meanwhile.
+    ///
+    /// Events that this thread's worker has dequeued and not taken go to other threads, and connections passed to
+    /// [`Worker::arm`](super::Worker::arm) are armed. See also [`Worker::blocking`](super::Worker::blocking).
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
+        local::flow_on();
         self.shared.home.port.blocking(work)
     }
 
@@ -300,9 +317,8 @@ impl<T, M> Port<T, M> {
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
-                refused: Mutex::default(),
+                notices: Mutex::default(),
                 helpers,
-                panics: Mutex::default(),
             }),
         }
     }
@@ -356,7 +372,7 @@ impl From<SharedTrigger> for Trigger {
 pub(super) enum Put<T> {
     /// It is in its slot, and can be armed.
     Done {
-        registration: Registration<'static>,
+        arm: Arm,
         /// The system does not watch it for this filter yet, and may refuse to.
         is_new: bool,
     },
@@ -366,10 +382,10 @@ pub(super) enum Put<T> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Put a connection where its notification will find it, to be armed with this filter.
+    /// Put a connection where its notification will find it, to be armed.
     #[inline]
     #[track_caller]
-    pub(super) fn put(&self, connection: Held<T>, filter: EventFilter) -> Put<T>
+    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Put<T>
     where
         T: Source,
     {
@@ -382,14 +398,18 @@ impl<T, M> Shared<T, M> {
         if socket != node.readiness.socket() {
             return Put::Refused(node, RegistrationError::NotASocket);
         }
+        let filter = interest.filter;
         let is_new = node.readiness.watch(filter);
-        let is_drained = node.readiness.take(filter);
-        let registration = Registration::arm(socket, node.key(), filter, is_drained);
-        match self.home.put(node) {
-            Ok(()) => Put::Done {
-                registration,
-                is_new,
-            },
+        let deadline = interest.deadline();
+        let arm = Arm {
+            socket,
+            key: node.key(),
+            filter,
+            is_drained: node.readiness.take(filter),
+            deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
+        };
+        match self.home.put(node, arm.deadline) {
+            Ok(()) => Put::Done { arm, is_new },
             Err(node) => {
                 drop(Held::from_node(node));
                 Put::Closed
@@ -449,22 +469,31 @@ impl<T, M> Shared<T, M> {
         })))
     }
 
-    /// Report a connection that the system refuses to watch, to any thread.
+    /// Report something to any thread.
     #[cold]
-    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
-        lock(&self.refused).push_back((node, error));
-        let packet = Entry::new(self.home.slots.reserved_key(REFUSED), 0, 0);
+    pub(super) fn notify(&self, notice: Notice<T>) {
+        let packet = self.list(notice);
         if self.home.port.post(packet).is_err() {
-            self.drop_refused();
+            self.drop_notices();
         }
     }
 
+    /// List a notice, and return its packet.
+    #[cold]
+    pub(super) fn list(&self, notice: Notice<T>) -> Entry {
+        lock(&self.notices).push_back(notice);
+        Entry::new(self.home.slots.reserved_key(NOTICE), 0, 0)
+    }
+
+    pub(super) fn next_notice(&self) -> Option<Notice<T>> {
+        lock(&self.notices).pop_front()
+    }
+
     /// No thread can take them.
-    fn drop_refused(&self) {
-        let refused = lock::take(&self.refused);
-        refused
-            .into_iter()
-            .for_each(|(node, _)| drop(Held::from_node(node)));
+    fn drop_notices(&self) {
+        for notice in lock::take(&self.notices) {
+            drop(notice.into_event::<()>());
+        }
     }
 
     fn close(&self) -> Vec<T> {
@@ -476,7 +505,7 @@ impl<T, M> Shared<T, M> {
         self.files.close();
         let messages = lock::take(&self.messages);
         self.timers.clear();
-        self.drop_refused();
+        self.drop_notices();
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();

@@ -3,11 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
-use super::packet::PANICKED;
-use super::port::{Panic, Shared};
+use super::port::{Notice, Panic, Shared};
 use super::{Port, SendError};
-use crate::Entry;
-use crate::lock::{self, lock};
 
 impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
     /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's
@@ -17,7 +14,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
     /// the calls. The number of helper threads is [limited](super::Builder::helper_threads); they start when there is
     /// work, and end after a second without any.
     ///
-    /// If the work panics, [`Worker::take`](super::Worker::take) resumes the panic.
+    /// If the work panics, one thread takes [`Event::Panicked`](super::Event::Panicked).
     ///
     /// Closing the port drops work that has not begun. It does not wait for work that has, whose result is dropped.
     ///
@@ -77,17 +74,11 @@ impl<T, M> Port<T, M> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Send what the caller's code has returned, or have its panic go on where the message would be taken.
+    /// Send what the caller's code has returned, or report its panic.
     pub(super) fn send_result(&self, result: Result<M, Panic>) {
         match result {
             Ok(message) => self.send_all(vec![message]),
-            Err(panic) => {
-                lock(&self.panics).push_back(panic);
-                let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
-                if self.home.port.post(packet).is_err() {
-                    drop(lock::take(&self.panics));
-                }
-            }
+            Err(panic) => self.notify(Notice::Panicked(panic)),
         }
     }
 }

@@ -1,22 +1,25 @@
 //! [`Worker`]: one thread's handle to a port.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use super::connect;
-use super::home::{Fixture, Node};
+use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED};
 use super::listener::Listener;
+use super::local::{self, Local};
 use super::packet::{
-    ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MESSAGE, OPERATION, PANICKED,
-    REFUSED, TIMED_OUT, TIMER, is_completion,
+    ACCEPTED, ARM, CANCELLED, DIRECT, DRAINING, HANDED_ON, MESSAGE, NOTICE, OPERATION, TIMED_OUT,
+    TIMER, is_completion,
 };
-use super::port::{Put, Shared};
+use super::port::{Notice, Put, Shared};
 use super::{Event, FileOperation, Held, Id, Interest, OperationId, Port, SendError, Source};
+use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, Events, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
 /// event behind those; but a registration that is not the port's may be reported for ever.
@@ -26,7 +29,6 @@ const MAX_POLLS: usize = 64;
 ///
 /// Made by [`Port::worker`]. When it is dropped, also by a panic, connections passed to
 /// [`arm`](Self::arm) are armed, events that were not taken go to other threads, and the thread's place is free.
-/// Connections that the system refuses to watch are closed then.
 ///
 /// # Examples
 ///
@@ -62,52 +64,48 @@ const MAX_POLLS: usize = 64;
 /// ```
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
-    /// Connections that were handed back are in their slots, and armed by the next call.
+    /// Events that were dequeued and not taken, and connections that were handed back and not armed.
+    local: Arc<Local>,
+    /// What the next call arms.
     registrations: Vec<Registration<'static>>,
-    /// The keys of those with a deadline, and the deadlines in ticks.
+    /// The keys of listeners with a deadline, and of connections that another worker has left to be armed.
     deadlines: Vec<(usize, u64)>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// Events that were dequeued and not taken, in reverse order.
-    pending: Vec<Pending<T>>,
+    /// Memory for what is to be armed.
+    armed: Vec<[u64; 4]>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
 }
 
-/// An event that was not taken.
-enum Pending<T> {
-    /// The content of its packet.
-    Connection(Box<Node<T>>, u32),
-    Refused(Box<Node<T>>, RegistrationError),
-    NotAccepting(Id, io::Error),
-    /// The key of a shared socket. Whether it is still shared is checked when the event is taken.
-    Shared(usize, Events),
-    /// The first message of the port's list, when the event is taken.
-    Message,
-    /// The first panic of the port's list.
-    Panic,
-    /// An operation on a file, by its key.
-    Operation(usize),
-}
+/// The maximum room: more than a thread handles before others should see what is ready.
+const MOST: usize = 4096;
 
 impl<T: Source, M> Port<T, M> {
-    /// Makes a worker, for one thread, with room for this many events at once (at least one).
+    /// Makes a worker, for one thread, with room for this many events at once: 1 to 4,096. 64 is a good choice for
+    /// almost every program.
+    ///
+    /// Room is a maximum. A larger one saves system calls while many connections are ready: with 64, a call costs each
+    /// event little. It keeps no event waiting for long: while the thread is in [`blocking`](Self::blocking), other
+    /// threads get the events that it has dequeued and not taken; and if its events take long to handle, it leaves
+    /// other threads that have nothing to do their share.
     pub fn worker(&self, room: usize) -> Worker<T, M> {
-        Worker::new(Arc::clone(&self.shared), room.max(1))
+        Worker::new(Arc::clone(&self.shared), room.clamp(1, MOST))
     }
 }
 
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
+            local: Local::new(shared.home.port.system(), room),
             shared,
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            pending: Vec::with_capacity(room),
+            armed: Vec::with_capacity(room),
             listeners: Vec::new(),
         }
     }
@@ -123,21 +121,15 @@ impl<T: Source, M> Worker<T, M> {
     /// worker are not affected.
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
-        let interest = interest.into();
-        let filter = interest.filter;
-        match self.shared.put(connection, filter) {
-            Put::Done {
-                registration,
-                is_new,
-            } => {
+        match self.shared.put(connection, interest.into()) {
+            Put::Done { arm, is_new } => {
                 self.is_any_new |= is_new;
-                if let Some(deadline) = interest.deadline() {
-                    let at = self.shared.deadlines.ticks_until(deadline);
-                    self.deadlines.push((registration.completion_key, at));
+                if !self.local.add_armed(arm) {
+                    let _ = self.submit();
+                    self.local.add_armed(arm);
                 }
-                self.registrations.push(registration);
             }
-            Put::Refused(node, error) => self.pending.push(Pending::Refused(node, error)),
+            Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
             Put::Closed => {}
         }
     }
@@ -171,6 +163,7 @@ impl<T: Source, M> Worker<T, M> {
         if !self.shared.home.is_here() {
             return Err(Error::OtherProcess);
         }
+        local::enter(&self.local);
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -178,14 +171,15 @@ impl<T: Source, M> Worker<T, M> {
         loop {
             let mut outcome = Ok(());
             // Connections that the system may refuse are armed before the wait, which would not end for them.
-            if self.is_any_new || !self.pending.is_empty() {
+            if self.is_any_new || self.local.events() > 0 {
                 outcome = self.submit();
             }
-            if self.pending.is_empty() && outcome.is_ok() {
+            if self.local.events() == 0 && outcome.is_ok() {
                 outcome = self.submit_and_wait(timeout);
             }
-            if !self.pending.is_empty() {
-                return Ok(self.pending.len());
+            let events = self.local.events();
+            if events > 0 {
+                return Ok(events);
             }
             match outcome {
                 Err(Error::TimedOut) => return Ok(0),
@@ -206,8 +200,7 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Arm what was handed back.
     fn submit(&mut self) -> Result<(), Error> {
-        self.set_deadlines();
-        self.shared.files.flush();
+        self.gather();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
         let outcome = outcome.map(drop);
@@ -217,8 +210,7 @@ impl<T: Source, M> Worker<T, M> {
 
     /// The same, and dequeue, up to the timeout.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.set_deadlines();
-        self.shared.files.flush();
+        self.gather();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut self.entries, timeout);
         let outcome = outcome.map(|found| found.len());
@@ -227,107 +219,142 @@ impl<T: Source, M> Worker<T, M> {
         Ok(())
     }
 
-    /// A deadline does not pass before the connection can be interrupted: so it is set no earlier than
-    /// this.
-    fn set_deadlines(&mut self) {
-        let Shared {
-            deadlines, home, ..
-        } = &*self.shared;
-        for (key, at) in self.deadlines.drain(..) {
-            deadlines.set(home, key, at);
-        }
+    /// Take what is to be armed out of the window, where others can arm it no more.
+    fn gather(&mut self) {
+        let Worker {
+            shared,
+            local,
+            registrations,
+            deadlines,
+            armed,
+            ..
+        } = self;
+        // A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
+        let set = |key, at| shared.deadlines.set(&shared.home, key, at);
+        local.take_armed(armed, |arm| {
+            if arm.deadline != NEVER {
+                set(arm.key, arm.deadline);
+            }
+            registrations.push(arm.registration());
+        });
+        deadlines.drain(..).for_each(|(key, at)| set(key, at));
+        shared.files.flush();
     }
 
     /// Take back the connections that the system refuses to watch.
     fn take_back_refused(&mut self) {
         self.is_any_new = false;
-        for registration in &self.registrations {
-            if let Err(error) = registration.result() {
-                let key = registration.completion_key;
-                let refused = match self.shared.take_back(key) {
-                    Some(node) => Some(Pending::Refused(node, error)),
-                    None => self.shared.refused_listener(key, error),
-                };
-                self.pending.extend(refused);
+        if self.registrations.iter().any(|it| it.result().is_err()) {
+            let registrations = std::mem::take(&mut self.registrations);
+            for registration in &registrations {
+                if let Err(error) = registration.result() {
+                    let key = registration.completion_key;
+                    let notice = match self.shared.take_back(key) {
+                        Some(node) => Some(Notice::Refused(node, error)),
+                        None => self.shared.refused_listener(key, error),
+                    };
+                    notice.into_iter().for_each(|it| self.notify(it));
+                }
             }
         }
         self.registrations.clear();
     }
 
+    /// Report something to this worker.
+    fn notify(&mut self, notice: Notice<T>) {
+        let packet = self.shared.list(notice);
+        self.report(packet);
+    }
+
+    /// Add an event, for this worker if it has room, or for any.
+    fn report(&self, event: Entry) {
+        if let Err(event) = self.local.add_event(event) {
+            // If the port is closed, closing drops what it was for.
+            let _ = self.shared.home.port.post(event);
+        }
+    }
+
     /// Turn this many packets into events.
     fn resolve(&mut self, count: usize) {
-        let home = &*self.shared.home;
+        let Worker {
+            shared,
+            local,
+            entries,
+            listeners,
+            ..
+        } = self;
+        let slots = &shared.home.slots;
         let mut is_timer_among = false;
-        for entry in self.entries[..count].iter().rev() {
+        let mut to_arm = Vec::new();
+        local.add_events(entries[..count].iter().filter_map(|entry| {
             let key = entry.completion_key;
-            if let Some(mut place) = home.slots.get_by_key(key) {
-                if let Some(node) = place.take() {
-                    drop(place);
-                    let says = entry.transferred;
-                    self.pending.push(Pending::Connection(node, says));
-                    continue;
+            match slots.marks(key) {
+                Some(_) if entry.transferred & ARM != 0 && entry.overlapped == HANDED_ON => {
+                    to_arm.push(*entry);
                 }
-                match &place.fixture {
-                    Some(Fixture::Shared(_)) => {
-                        self.pending.push(Pending::Shared(key, entry.events()));
-                    }
-                    Some(Fixture::Listener(_)) => self.listeners.push(*entry),
-                    None => {}
+                // The connection stays in its slot until the event is taken.
+                Some(marks) if marks.load(Ordering::Relaxed) != LISTENER => {
+                    marks.store(REPORTED, Ordering::Relaxed);
+                    return Some(Entry::new(key, entry.transferred, HANDED_ON));
                 }
-            } else if key == home.slots.reserved_key(MESSAGE) {
-                self.pending.push(Pending::Message);
-            } else if key == home.slots.reserved_key(PANICKED) {
-                self.pending.push(Pending::Panic);
-            } else if key == home.slots.reserved_key(OPERATION) {
-                self.pending.push(Pending::Operation(entry.overlapped));
-            } else if key == home.slots.reserved_key(DIRECT) {
-                let operation = self.shared.files.settle(entry);
-                self.pending.extend(operation.map(Pending::Operation));
-            } else if key == home.slots.reserved_key(TIMER) {
-                is_timer_among = true;
-            } else if key == home.slots.reserved_key(REFUSED) {
-                let refused = lock(&self.shared.refused).pop_front();
-                let refused = refused.map(|(node, error)| Pending::Refused(node, error));
-                self.pending.extend(refused);
+                Some(_) => listeners.push(*entry),
+                None if key == slots.reserved_key(DIRECT) => {
+                    let operation = shared.files.settle(entry);
+                    return operation.map(|key| shared.files.packet(key));
+                }
+                None if key == slots.reserved_key(TIMER) => is_timer_among = true,
+                None => {
+                    let events = [MESSAGE, NOTICE, OPERATION];
+                    let is_event = events.iter().any(|&it| key == slots.reserved_key(it));
+                    return is_event.then_some(*entry);
+                }
             }
-        }
+            None
+        }));
         if is_timer_among {
             self.shared.ring();
         }
         if !self.listeners.is_empty() {
             self.accept();
         }
+        if !to_arm.is_empty() {
+            self.arm_for_others(&to_arm);
+        }
+    }
+
+    /// Arm at once what other workers have handed back and left: this thread may not call again soon.
+    #[cold]
+    fn arm_for_others(&mut self, packets: &[Entry]) {
+        for packet in packets {
+            let key = packet.completion_key;
+            let place = self.shared.home.slots.get_by_key(key);
+            let Some(place) = place.filter(|place| place.is_waiting()) else {
+                continue;
+            };
+            // Its lower bits.
+            let filter = EventFilter::from_bits_retain(packet.transferred as u16);
+            let arm = Registration::arm(place.socket, key, filter, false);
+            self.registrations.push(arm);
+            if place.deadline != NEVER {
+                self.deadlines.push((key, place.deadline));
+            }
+        }
+        let _ = self.submit();
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.
     ///
-    /// Making a connection and dropping a listener run the caller's code. If that panics, this worker may not be used
-    /// any more, and what it has dequeued for others goes to them.
+    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it.
     #[cold]
     fn accept(&mut self) {
-        let accept = || self.accept_from_all();
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(accept)) {
-            let rest = self.listeners.drain(..).rev().map(|entry| {
-                // The completion of the operation is recorded, and its memory may be reused.
-                let is_completion = is_completion(&entry);
-                let overlapped = if is_completion { COMPLETED } else { HANDED_ON };
-                Entry::new(entry.completion_key, entry.transferred, overlapped)
-            });
-            let rest = rest.collect::<Vec<_>>();
-            let _ = self.shared.home.port.post_all(&rest);
-            resume_unwind(panic);
-        }
-    }
-
-    fn accept_from_all(&mut self) {
+        let mut listeners = std::mem::take(&mut self.listeners);
         // The first packet of a listener takes all of its connections, in their order.
-        let home = &self.shared.home;
-        for entry in self.listeners.iter().rev().filter(|it| is_completion(it)) {
-            if let Some((_, _, listener)) = home.listener(entry.completion_key) {
+        for entry in listeners.iter().filter(|it| is_completion(it)) {
+            if let Some((_, _, listener)) = self.shared.home.listener(entry.completion_key) {
                 listener.on_completed(entry);
             }
         }
-        while let Some(entry) = self.listeners.pop() {
+        for entry in listeners.drain(..) {
             let home = &self.shared.home;
             let key = entry.completion_key;
             let is_over = home.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
@@ -336,12 +363,16 @@ impl<T: Source, M> Worker<T, M> {
                 continue;
             }
             if is_over {
-                home.close_listener(key);
+                let close = || home.close_listener(key);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
+                    self.notify(Notice::Panicked(panic));
+                }
             } else if let Some((id, socket, listener)) = home.listener(key) {
                 self.accept_from(&entry, id, socket, &listener);
             }
         }
-        if !self.pending.is_empty() {
+        self.listeners = listeners;
+        if self.local.events() > 0 {
             // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
@@ -349,7 +380,6 @@ impl<T: Source, M> Worker<T, M> {
 
     fn accept_from(&mut self, entry: &Entry, id: Id, socket: RawSocket, listener: &Listener<T>) {
         let shared = Arc::clone(&self.shared);
-        let mut accepted = Vec::new();
         let accept = || {
             shared.home.accept_from(listener, |room, connection| {
                 // If it is not adopted, the port was closed meanwhile.
@@ -358,20 +388,19 @@ impl<T: Source, M> Worker<T, M> {
                 };
                 match listener.interest() {
                     Some(interest) => self.arm(held, interest),
-                    None => accepted.push(Pending::Connection(held.into_node(), ACCEPTED)),
+                    None => self.report_accepted(held),
                 }
             })
         };
         let outcome = catch_unwind(AssertUnwindSafe(accept));
-        self.pending.extend(accepted.into_iter().rev());
-        let (mut round, panic) = match outcome {
-            Ok(round) => (round, None),
-            Err(panic) => (listener.idle(), Some(panic)),
-        };
+        let mut round = outcome.unwrap_or_else(|panic| {
+            self.notify(Notice::Panicked(panic));
+            listener.idle()
+        });
         listener.replenish(&mut round);
         // The reason for a pause is reported once.
         if let Some(error) = round.error {
-            self.pending.push(Pending::NotAccepting(id, error));
+            self.notify(Notice::NotAccepting(id, error));
         }
         let key = entry.completion_key;
         if let Some(until) = round.until {
@@ -383,44 +412,59 @@ impl<T: Source, M> Worker<T, M> {
             let arm = Registration::arm(socket, key, round.filter, round.is_drained);
             self.registrations.push(arm);
         }
-        if let Some(panic) = panic {
-            resume_unwind(panic);
+    }
+
+    fn report_accepted(&mut self, connection: Held<T>) {
+        let node = connection.into_node();
+        let packet = Entry::new(node.key(), ACCEPTED, HANDED_ON);
+        match self.shared.home.put(node, NEVER) {
+            Ok(()) => self.report(packet),
+            Err(node) => drop(Held::from_node(node)),
         }
     }
 
-    /// Gives this thread's place back. Call it before the thread does something else for long. See
-    /// [`CompletionPort::release`](crate::CompletionPort::release).
+    /// Runs work that may block, and lends this thread's place to another thread meanwhile.
+    ///
+    /// Events that were dequeued and not [taken](Self::take) go to other threads, and connections passed to
+    /// [`arm`](Self::arm) are armed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let port = socknotify::owned::Port::<std::net::TcpStream>::new()?;
+    /// # let mut worker = port.worker(64);
+    /// let text = worker.blocking(|| std::fs::read_to_string("/proc/self/limits"));
+    /// # drop(text);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        self.local.flow_on();
+        self.shared.home.port.blocking(work)
+    }
+
+    /// Gives this thread's place back, and events that were not taken to other threads. Call it before the thread does
+    /// something else for long. See [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
+        self.local.flow_on();
         self.shared.home.port.release();
     }
 
     /// Takes the next event of the latest [`process`](Self::process).
     ///
-    /// There may be fewer than `process` returned: messages are dropped when the port is closed, and events of a
-    /// shared socket when another thread has taken its [last one](Event::Returned).
-    ///
-    /// # Panics
-    ///
-    /// If work of [`Port::run`], or the clone of a message of [`Port::send_every`], has panicked: with that panic.
+    /// There may be fewer than `process` returned: other threads get those that wait while this thread
+    /// [blocks](Self::blocking); messages are dropped when the port is closed, and its connections are
+    /// [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
+    /// one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.home.is_here() {
             return None;
         }
         loop {
-            let event = match self.pending.pop()? {
-                Pending::Connection(node, says) => Some(connection_event(node, says)),
-                Pending::NotAccepting(id, error) => Some(Event::NotAccepting(id, error)),
-                Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
-                Pending::Shared(key, events) => self.shared.shared_event(key, events),
-                Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
-                Pending::Panic => match lock(&self.shared.panics).pop_front() {
-                    Some(panic) => resume_unwind(panic),
-                    None => None,
-                },
-                Pending::Operation(key) => self.shared.completed(key).map(Event::Completed),
-            };
-            if event.is_some() {
-                return event;
+            let packet = self.local.take_event()?;
+            if let Some(event) = self.shared.event(&packet) {
+                return Some(event);
             }
         }
     }
@@ -451,6 +495,35 @@ fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T,
     }
 }
 
+impl<T: Source, M> Shared<T, M> {
+    /// The event of a packet, unless what it refers to is gone.
+    #[inline]
+    fn event(&self, packet: &Entry) -> Option<Event<T, M>> {
+        let slots = &self.home.slots;
+        let key = packet.completion_key;
+        if let Some(mut place) = slots.get_by_key(key) {
+            if let Some(node) = place.take() {
+                drop(place);
+                return Some(connection_event(node, packet.transferred));
+            }
+            // A stale packet of a connection finds nothing.
+            place.shared()?;
+            drop(place);
+            return self.shared_event(key, packet.events());
+        }
+        if key == slots.reserved_key(MESSAGE) {
+            return lock(&self.messages).pop_front().map(Event::Message);
+        }
+        if key == slots.reserved_key(OPERATION) {
+            return self.completed(packet.overlapped).map(Event::Completed);
+        }
+        if key == slots.reserved_key(NOTICE) {
+            return self.next_notice().map(Notice::into_event);
+        }
+        None
+    }
+}
+
 impl<T, M> Shared<T, M> {
     /// The event of a shared socket, unless another thread has had the last one.
     fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
@@ -467,41 +540,10 @@ impl<T, M> Shared<T, M> {
 
     /// The system refuses to watch a listener any more: close it.
     #[cold]
-    fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Pending<T>> {
+    fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Notice<T>> {
         let (id, ..) = self.home.listener(key)?;
         self.home.close_listener(key);
-        Some(Pending::NotAccepting(id, error.into()))
-    }
-
-    /// Pass events to other threads: put connections back in their slots, and queue the packets
-    /// again. Returns events that cannot be passed on.
-    fn hand_on(&self, pending: impl Iterator<Item = Pending<T>>) -> Vec<Held<T>> {
-        let mut packets = Vec::new();
-        let mut rest = Vec::new();
-        for pending in pending {
-            match pending {
-                Pending::Connection(node, says) => {
-                    let key = node.key();
-                    match self.home.put(node) {
-                        Ok(()) => packets.push(Entry::new(key, says, HANDED_ON)),
-                        Err(node) => rest.push(Held::from_node(node)),
-                    }
-                }
-                Pending::Refused(node, _) => rest.push(Held::from_node(node)),
-                Pending::Shared(key, events) => {
-                    packets.push(Entry::new(key, events.bits(), HANDED_ON));
-                }
-                Pending::NotAccepting(..) => {}
-                Pending::Message => packets.push(self.message_packet()),
-                Pending::Panic => {
-                    packets.push(Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0));
-                }
-                Pending::Operation(key) => packets.push(self.files.packet(key)),
-            }
-        }
-        // If the port is closed, no thread can take them.
-        let _ = self.home.port.post_all(&packets);
-        rest
+        Some(Notice::NotAccepting(id, error.into()))
     }
 }
 
@@ -512,16 +554,14 @@ impl<T: Source, M> Drop for Worker<T, M> {
         }
         let _ = self.submit();
         self.release();
-        // Dropping this may panic, so it comes last.
-        let _rest = self.shared.hand_on(self.pending.drain(..).rev());
     }
 }
 
 impl<T: Source, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
-            .field("armed", &self.registrations.len())
-            .field("events", &self.pending.len())
+            .field("armed", &self.local.to_arm())
+            .field("events", &self.local.events())
             .finish_non_exhaustive()
     }
 }
