@@ -78,7 +78,18 @@ pub struct Worker<T: Source, M = ()> {
     armed: Vec<[u64; 4]>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
+    /// When the caller got events, and how many.
+    batch: Option<(Instant, u32)>,
+    /// The caller took long for each event of the latest batch that was measured.
+    is_slow: bool,
 }
+
+/// A caller that takes this long for each event leaves others to threads that have nothing to do: several times what it
+/// takes to wake one.
+const SLOW: Duration = Duration::from_micros(100);
+
+/// From this many events on, a batch is measured.
+const MEASURED: usize = 4;
 
 /// The maximum room: more than a thread handles before others should see what is ready.
 const MOST: usize = 4096;
@@ -107,6 +118,8 @@ impl<T: Source, M> Worker<T, M> {
             entries: vec![Entry::default(); room].into(),
             armed: Vec::with_capacity(room),
             listeners: Vec::new(),
+            batch: None,
+            is_slow: false,
         }
     }
 
@@ -164,6 +177,9 @@ impl<T: Source, M> Worker<T, M> {
             return Err(Error::OtherProcess);
         }
         local::enter(&self.local);
+        if let Some((since, events)) = self.batch.take() {
+            self.is_slow = since.elapsed() > SLOW * events;
+        }
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -179,6 +195,9 @@ impl<T: Source, M> Worker<T, M> {
             }
             let events = self.local.events();
             if events > 0 {
+                if events >= MEASURED || self.is_slow {
+                    self.batch = Some((Instant::now(), events as u32));
+                }
                 return Ok(events);
             }
             match outcome {
@@ -216,7 +235,25 @@ impl<T: Source, M> Worker<T, M> {
         let outcome = outcome.map(|found| found.len());
         self.take_back_refused();
         self.resolve(outcome?);
+        if self.is_slow {
+            self.share();
+        }
         Ok(())
+    }
+
+    /// If places are free and threads wait for events, keep a fair share of those that were dequeued.
+    #[cold]
+    fn share(&mut self) {
+        let events = self.local.events();
+        let snapshot = self.shared.home.port.snapshot();
+        if let Some(running) = snapshot.running.filter(|_| events > 1) {
+            let free = self.shared.home.port.concurrency().saturating_sub(running);
+            let idle = free.min(snapshot.waiting);
+            let share = events.div_ceil(idle.saturating_add(1));
+            if share < events {
+                self.local.keep_events(share);
+            }
+        }
     }
 
     /// Take what is to be armed out of the window, where others can arm it no more.
@@ -563,5 +600,151 @@ impl<T: Source, M> fmt::Debug for Worker<T, M> {
             .field("armed", &self.local.to_arm())
             .field("events", &self.local.events())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+    fn wait_for_waiting(port: &Port<TcpStream, u32>, count: usize) {
+        while port.snapshot().waiting != count {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_slow_worker_leaves_others_their_share() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::builder().concurrency(4).build()?;
+        let mut worker = port.worker(64);
+        for number in 0..9 {
+            port.send(number)?;
+        }
+        assert_eq!(worker.process(PATIENCE)?, 9);
+        let take = |mut worker: Worker<TcpStream, u32>| {
+            let mut taken = Vec::new();
+            while worker.process(None).is_ok() {
+                while let Some(Event::Message(number)) = worker.take() {
+                    taken.push(number);
+                }
+            }
+            taken
+        };
+        thread::scope(|scope| {
+            let others = [(); 2].map(|()| scope.spawn(|| take(port.worker(2))));
+            wait_for_waiting(&port, 2);
+            worker.share();
+            assert_eq!(worker.local.events(), 3, "a third of them");
+            for expected in 0..3 {
+                assert!(matches!(worker.take(), Some(Event::Message(it)) if it == expected));
+            }
+            worker.release();
+            while port.snapshot().queued > 0 {
+                thread::yield_now();
+            }
+            wait_for_waiting(&port, 2);
+            // Nobody but this worker is there for these.
+            port.close();
+            let mut taken = others.map(|it| it.join().expect("no panic")).concat();
+            taken.sort();
+            assert_eq!(taken, [3, 4, 5, 6, 7, 8]);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_worker_is_slow_by_its_latest_batch() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::new()?;
+        let mut worker = port.worker(64);
+        let mut serve = |count: u32, time: Duration| -> std::io::Result<bool> {
+            for number in 0..count {
+                port.send(number)?;
+            }
+            assert_eq!(worker.process(PATIENCE)?, count as usize);
+            while worker.take().is_some() {}
+            thread::sleep(time);
+            worker.process(Some(Duration::ZERO))?;
+            Ok(worker.is_slow)
+        };
+        assert!(serve(4, Duration::from_millis(5))?);
+        // A long time for many events is a short one for each; the machine may be busy.
+        assert!((0..100).any(|_| matches!(serve(64, Duration::ZERO), Ok(false))));
+        // One event is not measured.
+        assert!(!serve(1, Duration::from_millis(5))?);
+        Ok(())
+    }
+
+    /// Other threads take what workers have at any moment, as an engine does that sees a thread blocked.
+    #[test]
+    fn f4_nothing_is_lost_or_served_twice_when_others_take_at_any_moment() -> std::io::Result<()> {
+        const CONNECTIONS: usize = 24;
+        const ROUNDS: usize = 400;
+        let port = Port::<TcpStream, u32>::builder().concurrency(3).build()?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let peers = (0..CONNECTIONS).map(|_| {
+            let peer = TcpStream::connect(address)?;
+            let ours = listener.accept()?.0;
+            ours.set_nonblocking(true)?;
+            port.arm(port.adopt(ours)?, Interest::IN);
+            peer.set_read_timeout(PATIENCE)?;
+            Ok(peer)
+        });
+        let mut peers = peers.collect::<std::io::Result<Vec<_>>>()?;
+        let workers: Vec<_> = (0..3).map(|_| port.worker(16)).collect();
+        let locals: Vec<_> = workers.iter().map(|it| Arc::clone(&it.local)).collect();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| -> std::io::Result<()> {
+            for mut worker in workers {
+                scope.spawn(move || {
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            let Event::Ready(mut connection, _) = event else {
+                                panic!("{event:?}")
+                            };
+                            let mut byte = [0];
+                            // It has data: its packet came once.
+                            connection.read_exact(&mut byte).expect("data");
+                            connection.write_all(&byte).expect("room");
+                            worker.arm(connection, Interest::IN.within(Duration::from_secs(60)));
+                        }
+                    }
+                });
+            }
+            for local in &locals {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        local.flow_on();
+                        thread::yield_now();
+                    }
+                });
+            }
+            let outcome = (0..ROUNDS).try_for_each(|round| {
+                for peer in &mut peers {
+                    peer.write_all(&[round as u8])?;
+                }
+                for peer in &mut peers {
+                    let mut byte = [0];
+                    peer.read_exact(&mut byte)?;
+                    assert_eq!(byte, [round as u8]);
+                }
+                Ok(())
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(port.connections(), CONNECTIONS);
+            let closed = port.close().len();
+            assert!(closed <= CONNECTIONS);
+            outcome
+        })?;
+        assert_eq!(port.connections(), 0);
+        Ok(())
     }
 }

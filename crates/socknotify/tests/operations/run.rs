@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpStream;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;

@@ -13,6 +13,7 @@ mod deadlines;
 mod drain;
 mod drained;
 mod ends;
+mod flow;
 mod listen;
 mod model;
 mod moves;
