@@ -60,8 +60,8 @@ fn serve(port: &Port<Peer>, echoed: &Echoed, number: usize) {
     // Until the port has drained.
     while worker.process(None).is_ok() {
         while let Some(event) = worker.take() {
-            match event {
-                Event::Ready(mut peer, _) => match &mut *peer {
+            if let Event::Ready(mut peer, _) = event {
+                match &mut *peer {
                     Peer::Client(stream) => {
                         if let Ok(1..) = echo(stream, &echoed[number]) {
                             worker.arm(peer, Interest::IN);
@@ -76,10 +76,9 @@ fn serve(port: &Port<Peer>, echoed: &Echoed, number: usize) {
                         }
                         worker.arm(peer, Interest::IN);
                     }
-                },
-                // What drains has nothing to finish here: it is dropped, and so closed.
-                _ => {}
+                }
             }
+            // What drains has nothing to finish here: it is dropped, and so closed.
         }
     }
 }

@@ -1,15 +1,15 @@
 //! [`Local`]: what a worker has dequeued and not taken, and what it has handed back and not armed.
 //!
-//! Both are here as packets, in windows that other threads can empty. The connections themselves are in their slots: an
-//! event and an armed connection are a key and a value. So whoever takes a packet out of a window goes to the slot with
-//! it, and what is left in a window when the port closes is found in the slots.
+//! Both are here as keys and values. The connections themselves are in their slots: so whoever takes an event from here
+//! goes to the slot with it, and what is left here when the port closes is found in the slots.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
 
 use super::packet::{ARM, HANDED_ON};
-use super::window::Window;
 use crate::handover::Handover;
+use crate::lock::lock;
 use crate::sys::{Process, RawSocket};
 use crate::system::{SystemPort, WeakPort};
 use crate::{Entry, EventFilter, Registration};
@@ -18,12 +18,17 @@ use crate::{Entry, EventFilter, Registration};
 pub(super) struct Local {
     process: Process,
     port: WeakPort,
-    events: Window<3>,
-    armed: Window<4>,
+    /// Locked for some nanoseconds, with no other lock taken meanwhile.
+    pending: Mutex<Pending>,
 }
 
-/// At least so many connections can be handed back before they are armed.
-const ROOM_TO_ARM: usize = 64;
+#[derive(Default)]
+struct Pending {
+    /// The packets of events to take, oldest first.
+    events: VecDeque<Entry>,
+    /// Connections to arm.
+    armed: Vec<Arm>,
+}
 
 /// A connection that was handed back, and is not armed yet.
 #[derive(Clone, Copy)]
@@ -36,28 +41,15 @@ pub(super) struct Arm {
     pub(super) deadline: u64,
 }
 
-/// The filter has 16 bits.
-const DRAINED: u64 = 1 << 16;
-
 impl Arm {
-    fn encode(self) -> [u64; 4] {
-        let drained = if self.is_drained { DRAINED } else { 0 };
-        let filter = u64::from(self.filter.bits()) | drained;
-        [self.socket as u64, self.key as u64, filter, self.deadline]
-    }
-
-    fn decode([socket, key, filter, deadline]: [u64; 4]) -> Self {
-        Arm {
-            socket: socket as RawSocket,
-            key: key as usize,
-            filter: EventFilter::from_bits_retain(filter as u16),
-            is_drained: filter & DRAINED != 0,
-            deadline,
-        }
-    }
-
     pub(super) fn registration(&self) -> Registration<'static> {
         Registration::arm(self.socket, self.key, self.filter, self.is_drained)
+    }
+
+    /// The packet for another worker to arm it.
+    fn packet(&self) -> Entry {
+        let filter = u32::from(self.filter.bits());
+        Entry::new(self.key, ARM | filter, HANDED_ON)
     }
 }
 
@@ -66,91 +58,69 @@ impl Local {
         Arc::new(Local {
             process: Process::this(),
             port: WeakPort::new(port),
-            events: Window::new(room),
-            armed: Window::new(room.max(ROOM_TO_ARM)),
+            pending: Mutex::new(Pending {
+                events: VecDeque::with_capacity(room),
+                armed: Vec::with_capacity(room),
+            }),
         })
     }
 
     /// The number of events to take.
     #[inline]
     pub(super) fn events(&self) -> usize {
-        self.events.len()
+        lock(&self.pending).events.len()
     }
 
-    /// Add events that were dequeued, for which there is room.
+    /// Add events that were dequeued.
     #[inline]
-    pub(super) fn add_events(&self, packets: impl Iterator<Item = Entry>) {
-        self.events.extend(packets.map(|packet| encode(&packet)));
-    }
-
-    /// Add an event. Returns its packet if there is no room.
-    pub(super) fn add_event(&self, entry: Entry) -> Result<(), Entry> {
-        match self.events.push(encode(&entry)) {
-            true => Ok(()),
-            false => Err(entry),
-        }
+    pub(super) fn add_events(&self, packets: &[Entry]) {
+        lock(&self.pending).events.extend(packets);
     }
 
     #[inline]
     pub(super) fn take_event(&self) -> Option<Entry> {
-        self.events.pop().map(event_packet)
+        lock(&self.pending).events.pop_front()
     }
 
-    /// Add a connection to arm. False if there is no room.
+    /// Add a connection to arm.
     #[inline]
-    pub(super) fn add_armed(&self, arm: Arm) -> bool {
-        self.armed.push(arm.encode())
+    pub(super) fn add_armed(&self, arm: Arm) {
+        lock(&self.pending).armed.push(arm);
     }
 
-    /// Take all connections that are to be armed.
+    /// Take the connections that are to be armed, and leave this memory, which is empty, in their place.
     #[inline]
-    pub(super) fn take_armed(&self, memory: &mut Vec<[u64; 4]>, each: impl FnMut(Arm)) {
-        self.armed.take_all(memory);
-        memory.drain(..).map(Arm::decode).for_each(each);
+    pub(super) fn take_armed(&self, memory: &mut Vec<Arm>) {
+        std::mem::swap(&mut lock(&self.pending).armed, memory);
     }
 
+    /// The number of connections to arm.
     pub(super) fn to_arm(&self) -> usize {
-        self.armed.len()
+        lock(&self.pending).armed.len()
     }
 
     /// Keep only this many events, and give the others to threads that wait.
     #[cold]
     pub(super) fn keep_events(&self, count: usize) {
-        let mut events = Vec::new();
-        self.events.take_all(&mut events);
-        let (own, others) = events.split_at(count.min(events.len()));
-        for &event in own {
-            self.events.push(event);
-        }
-        let packets: Vec<_> = others.iter().copied().map(event_packet).collect();
-        self.port.requeue(&packets);
+        let mut pending = lock(&self.pending);
+        let count = count.min(pending.events.len());
+        let others: Vec<_> = pending.events.drain(count..).collect();
+        drop(pending);
+        self.port.requeue(&others);
     }
-}
-
-fn encode(packet: &Entry) -> [u64; 3] {
-    [
-        packet.completion_key as u64,
-        packet.transferred.into(),
-        packet.overlapped as u64,
-    ]
-}
-
-fn event_packet([key, says, overlapped]: [u64; 3]) -> Entry {
-    Entry::new(key as usize, says as u32, overlapped as usize)
 }
 
 impl Handover for Local {
     fn flow_on(&self) {
+        // In a forked child, a thread that it does not have may hold the lock.
         if !self.process.is_this() {
             return;
         }
-        let (mut armed, mut events) = (Vec::new(), Vec::new());
-        self.armed.take_all(&mut armed);
-        self.events.take_all(&mut events);
-        let armed = armed.into_iter().map(Arm::decode);
-        let armed =
-            armed.map(|arm| Entry::new(arm.key, ARM | u32::from(arm.filter.bits()), HANDED_ON));
-        let packets: Vec<_> = armed.chain(events.into_iter().map(event_packet)).collect();
+        let mut pending = lock(&self.pending);
+        let Pending { events, armed } = &mut *pending;
+        let armed = armed.drain(..).map(|arm| arm.packet());
+        let packets: Vec<_> = armed.chain(events.drain(..)).collect();
+        drop(pending);
         if !packets.is_empty() {
             self.port.requeue(&packets);
         }

@@ -122,7 +122,6 @@ mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
-mod window;
 
 // The state of a port.
 mod deadlines;

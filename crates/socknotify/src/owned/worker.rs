@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::connect;
 use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED};
 use super::listener::Listener;
-use super::local::{self, Local};
+use super::local::{self, Arm, Local};
 use super::packet::{
     ACCEPTED, ARM, CANCELLED, DIRECT, DRAINING, HANDED_ON, MESSAGE, NOTICE, OPERATION, TIMED_OUT,
     TIMER, is_completion,
@@ -75,7 +75,7 @@ pub struct Worker<T: Source, M = ()> {
     /// Memory for packets.
     entries: Box<[Entry]>,
     /// Memory for what is to be armed.
-    armed: Vec<[u64; 4]>,
+    armed: Vec<Arm>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
     /// When the caller got events, and how many.
@@ -137,10 +137,7 @@ impl<T: Source, M> Worker<T, M> {
         match self.shared.put(connection, interest.into()) {
             Put::Done { arm, is_new } => {
                 self.is_any_new |= is_new;
-                if !self.local.add_armed(arm) {
-                    let _ = self.submit();
-                    self.local.add_armed(arm);
-                }
+                self.local.add_armed(arm);
             }
             Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
             Put::Closed => {}
@@ -256,7 +253,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Take what is to be armed out of the window, where others can arm it no more.
+    /// Take what is to be armed from where others reach it.
     fn gather(&mut self) {
         let Worker {
             shared,
@@ -268,12 +265,13 @@ impl<T: Source, M> Worker<T, M> {
         } = self;
         // A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
         let set = |key, at| shared.deadlines.set(&shared.home, key, at);
-        local.take_armed(armed, |arm| {
+        local.take_armed(armed);
+        for arm in armed.drain(..) {
             if arm.deadline != NEVER {
                 set(arm.key, arm.deadline);
             }
             registrations.push(arm.registration());
-        });
+        }
         deadlines.drain(..).for_each(|(key, at)| set(key, at));
         shared.files.flush();
     }
@@ -300,54 +298,54 @@ impl<T: Source, M> Worker<T, M> {
     /// Report something to this worker.
     fn notify(&mut self, notice: Notice<T>) {
         let packet = self.shared.list(notice);
-        self.report(packet);
-    }
-
-    /// Add an event, for this worker if it has room, or for any.
-    fn report(&self, event: Entry) {
-        if let Err(event) = self.local.add_event(event) {
-            // If the port is closed, closing drops what it was for.
-            let _ = self.shared.home.port.post(event);
-        }
+        self.local.add_events(&[packet]);
     }
 
     /// Turn this many packets into events.
     fn resolve(&mut self, count: usize) {
-        let Worker {
-            shared,
-            local,
-            entries,
-            listeners,
-            ..
-        } = self;
+        let shared = &*self.shared;
         let slots = &shared.home.slots;
         let mut is_timer_among = false;
         let mut to_arm = Vec::new();
-        local.add_events(entries[..count].iter().filter_map(|entry| {
+        // Events overwrite the packets before them.
+        let mut events = 0;
+        for index in 0..count {
+            let entry = self.entries[index];
             let key = entry.completion_key;
-            match slots.marks(key) {
+            let event = match slots.marks(key) {
                 Some(_) if entry.transferred & ARM != 0 && entry.overlapped == HANDED_ON => {
-                    to_arm.push(*entry);
+                    to_arm.push(entry);
+                    None
                 }
                 // The connection stays in its slot until the event is taken.
                 Some(marks) if marks.load(Ordering::Relaxed) != LISTENER => {
                     marks.store(REPORTED, Ordering::Relaxed);
-                    return Some(Entry::new(key, entry.transferred, HANDED_ON));
+                    Some(Entry::new(key, entry.transferred, HANDED_ON))
                 }
-                Some(_) => listeners.push(*entry),
+                Some(_) => {
+                    self.listeners.push(entry);
+                    None
+                }
                 None if key == slots.reserved_key(DIRECT) => {
-                    let operation = shared.files.settle(entry);
-                    return operation.map(|key| shared.files.packet(key));
+                    let operation = shared.files.settle(&entry);
+                    operation.map(|key| shared.files.packet(key))
                 }
-                None if key == slots.reserved_key(TIMER) => is_timer_among = true,
+                None if key == slots.reserved_key(TIMER) => {
+                    is_timer_among = true;
+                    None
+                }
                 None => {
                     let events = [MESSAGE, NOTICE, OPERATION];
                     let is_event = events.iter().any(|&it| key == slots.reserved_key(it));
-                    return is_event.then_some(*entry);
+                    is_event.then_some(entry)
                 }
+            };
+            if let Some(event) = event {
+                self.entries[events] = event;
+                events += 1;
             }
-            None
-        }));
+        }
+        self.local.add_events(&self.entries[..events]);
         if is_timer_among {
             self.shared.ring();
         }
@@ -455,7 +453,7 @@ impl<T: Source, M> Worker<T, M> {
         let node = connection.into_node();
         let packet = Entry::new(node.key(), ACCEPTED, HANDED_ON);
         match self.shared.home.put(node, NEVER) {
-            Ok(()) => self.report(packet),
+            Ok(()) => self.local.add_events(&[packet]),
             Err(node) => drop(Held::from_node(node)),
         }
     }
