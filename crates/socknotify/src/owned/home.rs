@@ -68,8 +68,20 @@ pub(super) struct Place<T> {
 
 /// What stays in the slot while the connection is with a thread.
 pub(super) enum Fixture<T> {
-    Shared(Arc<T>),
+    Shared(Box<dyn Sharing<T>>),
     Listener(Arc<Listener<T>>),
+}
+
+/// A reference to a shared socket. Its type requires that `T` is `Sync` only where a socket is shared, and not of all
+/// connections.
+pub(super) trait Sharing<T>: Send + Sync {
+    fn socket(&self) -> Arc<T>;
+}
+
+impl<T: Send + Sync> Sharing<T> for Arc<T> {
+    fn socket(&self) -> Arc<T> {
+        Arc::clone(self)
+    }
 }
 
 /// A connection with what the port needs to know of it.
@@ -109,7 +121,7 @@ impl<T> Place<T> {
         }
     }
 
-    pub(super) fn of_shared(socket: RawSocket, shared: Arc<T>) -> Self {
+    pub(super) fn of_shared(socket: RawSocket, shared: Box<dyn Sharing<T>>) -> Self {
         Place {
             fixture: Some(Fixture::Shared(shared)),
             ..Place::of_connection(socket)
@@ -123,9 +135,10 @@ impl<T> Place<T> {
         }
     }
 
-    pub(super) fn shared(&self) -> Option<&Arc<T>> {
+    /// The shared socket.
+    pub(super) fn shared(&self) -> Option<Arc<T>> {
         match &self.fixture {
-            Some(Fixture::Shared(shared)) => Some(shared),
+            Some(Fixture::Shared(shared)) => Some(shared.socket()),
             _ => None,
         }
     }

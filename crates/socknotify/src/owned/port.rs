@@ -163,7 +163,7 @@ impl<T: Source, M> Port<T, M> {
     /// Registers a socket that several threads may use at once, such as a UDP socket.
     ///
     /// It stays registered until [`unshare`](Self::unshare). Each notification returns another reference to it, as
-    /// [`Event::Shared`](super::Event::Shared).
+    /// [`Event::Shared`](super::Event::Shared). `T` has to be [`Sync`] for this alone.
     ///
     /// # Errors
     ///
@@ -173,12 +173,15 @@ impl<T: Source, M> Port<T, M> {
         socket: Arc<T>,
         filter: EventFilter,
         trigger: SharedTrigger,
-    ) -> io::Result<Id> {
+    ) -> io::Result<Id>
+    where
+        T: Send + Sync + 'static,
+    {
         let home = &self.shared.home;
         home.check()?;
         let descriptor = socket.socket();
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
-        let place = Place::of_shared(enable.raw_socket(), Arc::clone(&socket));
+        let place = Place::of_shared(enable.raw_socket(), Box::new(Arc::clone(&socket)));
         let token = home
             .slots
             .insert(place)
@@ -206,7 +209,7 @@ impl<T: Source, M> Port<T, M> {
         let shared = home
             .slots
             .get(id.0)
-            .and_then(|place| place.shared().cloned());
+            .and_then(|place| place.shared());
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use super::port::{Notice, Panic, Shared};
 use super::{Port, SendError};
 
-impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
+impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's
     /// threads.
     ///

@@ -565,11 +565,11 @@ impl<T, M> Shared<T, M> {
         let slots = &self.home.slots;
         if events.contains(Events::REMOVE) {
             return match slots.remove_by_key(key)?.fixture? {
-                Fixture::Shared(socket) => Some(Event::Returned(socket)),
+                Fixture::Shared(shared) => Some(Event::Returned(shared.socket())),
                 Fixture::Listener(_) => None,
             };
         }
-        let socket = Arc::clone(slots.get_by_key(key)?.shared()?);
+        let socket = slots.get_by_key(key)?.shared()?;
         Some(Event::Shared(socket, events))
     }
 
