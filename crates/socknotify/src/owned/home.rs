@@ -1,6 +1,7 @@
 //! [`Home`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -91,6 +92,16 @@ pub(super) struct Node<T> {
     pub(super) token: Token,
     /// Has the descriptor number that it was adopted with, and the filter that the system watches it with.
     pub(super) readiness: Readiness,
+}
+
+/// Drop the caller's values with no lock held. If one panics, the panic hook reports it, and nothing else is lost.
+pub(super) fn drop_all<V>(values: impl IntoIterator<Item = V>) {
+    for value in values {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            // To drop this may panic as well.
+            std::mem::forget(payload);
+        }
+    }
 }
 
 impl<T> Node<T> {
@@ -245,7 +256,7 @@ impl<T> Home<T> {
             }
         }
         if before == 1 && self.is_draining() {
-            drop(self.end());
+            drop_all(self.end());
         }
     }
 
@@ -372,7 +383,7 @@ impl<T> Home<T> {
             self.interrupt_all(DRAINING, |place| place.shared().is_none());
         }
         if self.connections() == 0 {
-            drop(self.end());
+            drop_all(self.end());
         }
     }
 

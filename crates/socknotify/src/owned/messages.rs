@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use super::home::drop_all;
 use super::packet::MESSAGE;
 use super::port::{Port, Shared};
 use super::timers::{Action, TimerId};
@@ -152,7 +153,7 @@ impl<T, M> Shared<T, M> {
 
     /// No thread can take them.
     pub(super) fn drop_messages(&self) {
-        drop(lock::take(&self.messages));
+        drop_all(lock::take(&self.messages));
     }
 
     pub(super) fn message_packet(&self) -> Entry {
@@ -189,7 +190,7 @@ impl<T, M> Shared<T, M> {
             self.send_result(catch_unwind(AssertUnwindSafe(move || make())));
         }
         if is_over {
-            drop(self.home.end());
+            drop_all(self.home.end());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
-use super::home::{Home, NEVER, Node, Place, Room};
+use super::home::{Home, NEVER, Node, Place, Room, drop_all};
 use super::local::{self, Arm};
 use super::packet::{DIRECT, DRAINING, NOTICE, OPERATION};
 use super::source::{Source, raw};
@@ -206,10 +206,7 @@ impl<T: Source, M> Port<T, M> {
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
         home.check()?;
-        let shared = home
-            .slots
-            .get(id.0)
-            .and_then(|place| place.shared());
+        let shared = home.slots.get(id.0).and_then(|place| place.shared());
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);
@@ -240,7 +237,7 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds. Those whose events
     /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. Messages that were not taken
-    /// are dropped.
+    /// are dropped; if dropping one panics, the panic goes no further.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
     /// buffer. Other operations are not begun.
@@ -494,9 +491,8 @@ impl<T, M> Shared<T, M> {
 
     /// No thread can take them.
     fn drop_notices(&self) {
-        for notice in lock::take(&self.notices) {
-            drop(notice.into_event::<()>());
-        }
+        let notices = lock::take(&self.notices).into_iter();
+        drop_all(notices.map(Notice::into_event::<()>));
     }
 
     fn close(&self) -> Vec<T> {
@@ -507,13 +503,14 @@ impl<T, M> Shared<T, M> {
         self.helpers.close();
         self.files.close();
         let messages = lock::take(&self.messages);
-        self.timers.clear();
         self.drop_notices();
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
-        // These may refer to the port, and panic: no lock is held here, and no connection left in it.
-        drop((messages, fixtures));
+        // These may refer to the port: no lock is held here, and no connection left in it.
+        drop_all(messages);
+        drop_all(fixtures);
+        self.timers.clear();
         connections
     }
 }
