@@ -142,6 +142,7 @@ mod files;
 mod listen;
 mod messages;
 mod run;
+mod serve;
 mod worker;
 
 pub use crate::operations::{
@@ -157,6 +158,7 @@ pub use listener::{Accepted, Listen, Listening};
 pub use messages::SendError;
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
+pub use serve::Serving;
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;
 pub use worker::Worker;

@@ -18,6 +18,7 @@ mod listen;
 mod model;
 mod moves;
 mod others;
+mod serve;
 mod timers;
 
 use std::io;
