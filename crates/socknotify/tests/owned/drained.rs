@@ -538,16 +538,15 @@ mod unix {
 
     use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-    /// A connection that was served before, and its peer.
-    fn served(
-        backend: Backend,
-        pair: (UnixStream, UnixStream),
-    ) -> io::Result<(
+    type Served = (
         Port<UnixStream>,
         Worker<UnixStream>,
         Held<UnixStream>,
         UnixStream,
-    )> {
+    );
+
+    /// A connection that was served before, and its peer.
+    fn served(backend: Backend, pair: (UnixStream, UnixStream)) -> io::Result<Served> {
         let port = Port::<UnixStream>::from(port_with(backend, 1)?);
         let mut worker = port.worker(4);
         let (ours, mut theirs) = pair;
