@@ -6,12 +6,13 @@
 )]
 
 use std::io;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::direct::Direct;
 use super::helpers::{Gate, Helpers, Perform};
+use super::opening::Opening;
 use super::request::{Request, Work};
-use super::{Begun, Settled, system};
+use super::{Begun, Layer, Settled, system};
 use crate::Error;
 use crate::slots::{Slots, Token};
 use crate::sys::Process;
@@ -24,8 +25,9 @@ pub(super) struct Flights<O, N> {
     pub(super) slots: Slots<Flight<O, N>>,
     pub(super) port: SystemPort,
     pub(super) helpers: Helpers,
-    /// The system itself, if it performs them; from the first operation on.
-    direct: OnceLock<Option<Arc<Direct>>>,
+    pub(super) layer: Layer,
+    /// The system itself, if it performs them.
+    pub(super) opening: Arc<Opening>,
     process: Process,
     /// Locked for reading while an operation begins.
     closed: RwLock<bool>,
@@ -42,7 +44,7 @@ pub(super) struct Flight<O, N> {
 
 #[derive(Default)]
 pub(super) enum Stage {
-    /// No thread has begun it.
+    /// Nobody has begun it. Its key is in the queue of the ring or of the helper threads.
     #[default]
     Queued,
     Running,
@@ -94,17 +96,23 @@ impl<O, N> Flights<O, N> {
     /// The system, if it was opened.
     #[inline]
     pub(super) fn opened(&self) -> Option<&Direct> {
-        self.direct.get()?.as_deref()
+        self.opening.opened().map(|direct| &**direct)
     }
 }
 
 impl<O: Work, N: Default> Flights<O, N> {
-    pub(super) fn new(port: SystemPort, helpers: Helpers) -> Self {
+    pub(super) fn new(
+        layer: Layer,
+        port: SystemPort,
+        opening: Arc<Opening>,
+        helpers: Helpers,
+    ) -> Self {
         Flights {
             slots: Slots::new(),
             port,
             helpers,
-            direct: OnceLock::new(),
+            layer,
+            opening,
             process: Process::this(),
             closed: RwLock::new(false),
             gate: Gate::default(),
@@ -123,78 +131,103 @@ impl<O: Work, N: Default> Flights<O, N> {
         }
     }
 
-    /// The system, if it performs operations by itself. It is opened now.
-    pub(super) fn direct(&self, open: impl FnOnce() -> io::Result<Arc<Direct>>) -> Option<&Direct> {
-        self.direct.get_or_init(|| open().ok()).as_deref()
-    }
-
-    /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over; `None` if
+    /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over. Fails if
     /// neither takes it.
     pub(super) fn start(
         &self,
         token: Token,
         direct: Option<&Direct>,
         perform: impl FnOnce() -> Option<Arc<dyn Perform>>,
-    ) -> Option<bool> {
+    ) -> Result<bool, Error> {
         let key = self.slots.key(token);
         if let (Some(direct), Some(mut flight)) = (direct, self.slots.get(token)) {
             if flight.stage.is_over() {
                 // It was cancelled meanwhile.
-                return Some(false);
+                return Ok(false);
             }
-            let begun = match flight.operation.as_mut()?.request() {
+            let operation = flight.operation.as_mut().ok_or(Error::Closed)?;
+            let begun = match operation.request() {
                 // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
                 // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its memory:
                 // what borrows it for the system is the pointer in the request.
-                Ok(request) => unsafe { direct.begin(key, &request) },
+                Ok(request) => unsafe { direct.begin(self.layer, key, &request) },
                 Err(error) => Begun::Over(Err(error)),
             };
             match begun {
                 Begun::UnderWay => {
                     flight.stage = Stage::Direct(None);
-                    return Some(false);
+                    return Ok(false);
                 }
+                Begun::Queued => return Ok(false),
                 Begun::Over(result) => {
                     flight.stage = Stage::Done(result);
-                    return Some(true);
+                    return Ok(true);
                 }
                 Begun::Refused => {}
             }
         }
-        self.helpers.perform(perform()?, key).then_some(false)
+        let perform = perform().ok_or(Error::Closed)?;
+        self.helpers.perform(perform, key).map(|()| false)
+    }
+
+    /// Whether nobody has begun an operation.
+    pub(super) fn is_queued(&self, key: usize) -> bool {
+        let flight = self.slots.get_by_key(key);
+        flight.is_some_and(|flight| matches!(flight.stage, Stage::Queued))
+    }
+
+    /// The system is about to get a queued operation. False if that was cancelled.
+    pub(super) fn submits(&self, key: usize) -> bool {
+        match self.slots.get_by_key(key) {
+            Some(mut flight) if matches!(flight.stage, Stage::Queued) => {
+                flight.stage = Stage::Direct(None);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself,
     /// and it is to be [restarted](Self::restart).
     pub(super) fn settle(&self, key: usize, settled: Settled) -> Option<bool> {
         let mut flight = self.slots.get_by_key(key)?;
-        let Stage::Direct(cancelled) = flight.stage else {
-            return None;
+        let cancelled = match (&flight.stage, &settled) {
+            (Stage::Direct(cancelled), _) => *cancelled,
+            // The system has refused it in the queue.
+            (Stage::Queued, Settled::Cancelled) => None,
+            _ => return None,
         };
         flight.stage = match (settled, cancelled) {
             (Settled::Done(result), _) => Stage::Done(result),
             (Settled::Cancelled, Some(reason)) => Stage::Cancelled(reason),
-            (Settled::Cancelled, None) => return Some(false),
+            // From here on it can be cancelled as one that was never begun.
+            (Settled::Cancelled, None) => Stage::Queued,
         };
-        Some(true)
+        Some(flight.stage.is_over())
     }
 
-    /// Start an operation again that the system has cancelled by itself. True if nothing takes it, so that it is over.
+    /// Start an operation again that the system has cancelled by itself, unless it was cancelled meanwhile. True if
+    /// nothing takes it, so that it is over.
     #[cold]
-    pub(super) fn restart(&self, key: usize, start: impl FnOnce(Token) -> Option<bool>) -> bool {
-        let (Ok(_open), Some((token, mut flight))) = (self.open(), self.slots.named(key)) else {
+    pub(super) fn restart(
+        &self,
+        key: usize,
+        start: impl FnOnce(Token) -> Result<bool, Error>,
+    ) -> bool {
+        let (Ok(_open), Some((token, flight))) = (self.open(), self.slots.named(key)) else {
             return false;
         };
-        if !matches!(flight.stage, Stage::Direct(_)) {
+        let is_queued = matches!(flight.stage, Stage::Queued);
+        drop(flight);
+        if !is_queued {
             return false;
         }
-        flight.stage = Stage::Queued;
-        drop(flight);
-        start(token).unwrap_or_else(|| {
-            if let Some(mut flight) = self.slots.get(token) {
+        start(token).unwrap_or_else(|_| match self.slots.get(token) {
+            Some(mut flight) if !flight.stage.is_over() => {
                 flight.stage = Stage::Done(Err(system::out_of_memory()));
+                true
             }
-            true
+            _ => false,
         })
     }
 
@@ -205,19 +238,27 @@ impl<O: Work, N: Default> Flights<O, N> {
             return None;
         }
         let mut flight = self.slots.get(token)?;
-        match flight.stage {
+        let is_over = match flight.stage {
             Stage::Done(_) | Stage::Cancelled(_) => return None,
-            // It is about to end.
-            Stage::Running => {}
-            Stage::Direct(cancelled) => {
-                flight.stage = Stage::Direct(cancelled.or(Some(reason)));
+            // It is about to end; or the system knows.
+            Stage::Running | Stage::Direct(Some(_)) => false,
+            Stage::Direct(None) => {
+                flight.stage = Stage::Direct(Some(reason));
                 if let Some(direct) = self.opened() {
-                    direct.cancel(self.slots.key(token));
+                    direct.cancel(self.layer, self.slots.key(token));
                 }
+                false
             }
-            Stage::Queued => flight.stage = Stage::Cancelled(reason),
+            Stage::Queued => {
+                flight.stage = Stage::Cancelled(reason);
+                true
+            }
+        };
+        drop(flight);
+        if let (true, Some(direct)) = (is_over, self.opened()) {
+            direct.on_withdrawn();
         }
-        Some(flight.stage.is_over())
+        Some(is_over)
     }
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
@@ -260,11 +301,23 @@ impl<O: Work, N: Default> Flights<O, N> {
             return Vec::new();
         }
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        if let Some(direct) = self.opened() {
-            direct.close();
-        }
+        self.close_direct();
         self.gate.close();
         self.slots.iter_named().map(|(token, _)| token).collect()
+    }
+}
+
+impl<O, N> Flights<O, N> {
+    /// Nothing begins any more. Another layer of the port may use the system as long as this one has no operations.
+    fn close_direct(&self)
+    where
+        N: Default,
+    {
+        if let Some(direct) = self.opened() {
+            if self.slots.iter().next().is_some() {
+                direct.close();
+            }
+        }
     }
 }
 

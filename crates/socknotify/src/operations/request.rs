@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ptr::NonNull;
 use std::slice;
 
 use super::system::{self, RawFile};
@@ -52,15 +53,20 @@ impl Request {
     /// The memory is valid, and nobody else uses it meanwhile.
     pub(super) unsafe fn perform(&self) -> io::Result<usize> {
         let length = self.length as usize;
+        // A slice has an address even if it has no bytes.
+        let memory = match length {
+            0 => NonNull::dangling().as_ptr(),
+            _ => self.memory,
+        };
         self.with_file(|file| match self.kind {
             Kind::Read => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts_mut(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts_mut(memory, length) };
                 system::read_at(file, bytes, self.offset)
             }
             Kind::Write => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts(memory, length) };
                 system::write_at(file, bytes, self.offset)
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),

@@ -159,6 +159,7 @@ pub use mail::WorkerId;
 pub use messages::SendError;
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
+pub use run::BeginError;
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;
 pub use worker::Worker;

@@ -292,13 +292,15 @@ impl<T, M> Port<T, M> {
         driver: Option<FileDriver>,
     ) -> Self {
         let system = port.system().clone();
+        let opening = port.opening();
         let home = Home::new(port);
-        let helpers = Helpers::new(helper_threads);
+        // Work that blocks keeps no operation from being performed.
+        let [helpers, file_helpers] = [(); 2].map(|()| Helpers::new(helper_threads));
         let keys = [OPERATION, DIRECT].map(|number| home.slots.reserved_key(number));
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(home),
-                files: Arc::new(Operations::new(system, keys, helpers.clone(), driver)),
+                files: Operations::new(system, opening, keys, file_helpers, driver),
                 messages: Mutex::default(),
                 mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),

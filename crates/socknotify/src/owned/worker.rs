@@ -15,7 +15,7 @@ use super::packet::{
     PANICKED, REFUSED, TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Put, Shared};
-use super::{Event, FileOperation, Held, Id, Interest, OperationId, Port, SendError, Source};
+use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::lock::lock;
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Events, Registration, RegistrationError};
@@ -164,7 +164,7 @@ impl<T: Source, M> Worker<T, M> {
     pub fn begin(
         &mut self,
         operation: FileOperation,
-    ) -> Result<OperationId, SendError<FileOperation>> {
+    ) -> Result<OperationId, BeginError<FileOperation>> {
         self.shared.begin(operation)
     }
 
@@ -354,7 +354,7 @@ impl<T: Source, M> Worker<T, M> {
             } else if key == home.slots.reserved_key(OPERATION) {
                 self.pending.push(Pending::Operation(entry.overlapped));
             } else if key == home.slots.reserved_key(DIRECT) {
-                let operation = self.shared.files.settle(entry);
+                let operation = self.shared.files.settle_packet(entry);
                 self.pending.extend(operation.map(Pending::Operation));
             } else if key == home.slots.reserved_key(TIMER) {
                 is_timer_among = true;

@@ -343,15 +343,40 @@ fn o4_what_the_system_refuses_is_the_result(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
-/// A port whose only helper thread is busy until the gate opens.
+/// A buffer that can be used when its gate is open.
+struct Gated {
+    bytes: [u8; 8],
+    is_entered: Arc<Gate>,
+    gate: Arc<Gate>,
+}
+
+impl AsRef<[u8]> for Gated {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Gated {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.is_entered.open(1);
+        self.gate.pass();
+        &mut self.bytes
+    }
+}
+
+/// A port whose only helper thread for files is busy with a read until the gate opens.
 fn busy(backend: Backend) -> io::Result<(TestPort, Arc<Gate>)> {
     let port = super::threads(builder(backend)).helper_threads(1).build()?;
-    let gate = Arc::new(Gate::new());
-    let theirs = Arc::clone(&gate);
-    port.run(move || {
-        theirs.pass();
-        0
-    })?;
+    let [is_entered, gate] = [(); 2].map(|()| Arc::new(Gate::new()));
+    let gated = Gated {
+        bytes: [0; 8],
+        is_entered: Arc::clone(&is_entered),
+        gate: Arc::clone(&gate),
+    };
+    let file = file_of(&port, b"01234567")?;
+    let buffer = Buffer::from_owner(Box::new(gated));
+    port.begin(FileOperation::read_at(&file, buffer, 0))?;
+    is_entered.pass();
     Ok((port, gate))
 }
 
@@ -372,7 +397,7 @@ fn o5_what_is_cancelled_before_it_begins_is_not_done(backend: Backend) -> io::Re
         assert_eq!((done.id, &*done.buffer), (id, &b"x"[..]));
     }
     gate.open_for_all();
-    assert!(matches!(next(&mut worker), Event::Message(0)));
+    assert_eq!(completed(&mut worker).result?, 8);
     nothing(&mut worker);
     assert_eq!(content(&file)?, b"");
     Ok(())
@@ -393,7 +418,7 @@ fn o5_a_deadline_cancels(backend: Backend) -> io::Result<()> {
         (io::ErrorKind::TimedOut, true)
     );
     gate.open_for_all();
-    assert!(matches!(next(&mut worker), Event::Message(0)));
+    assert_eq!(completed(&mut worker).result?, 8);
     nothing(&mut worker);
     assert_eq!(content(&file)?, b"");
     Ok(())
@@ -483,7 +508,9 @@ fn o5_what_is_done_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
 fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         for other in super::not_files()? {
-            assert!(port.adopt_file(other).is_err());
+            let refused = port.adopt_file(other).expect_err("it is no file");
+            // It is open, and the caller's again.
+            assert!(refused.into_connection().metadata().is_ok());
         }
     }
     Ok(())
@@ -557,8 +584,9 @@ fn o7_a_closed_port_begins_nothing(backend: Backend) -> io::Result<()> {
         let file = file_of(&port, b"0123456789")?;
         port.close();
         let refused = port.begin(FileOperation::write_at(&file, b"x".to_vec(), 0));
-        let refused = refused.expect_err("it is closed").0;
-        assert_eq!(&*refused.into_buffer(), b"x");
+        let refused = refused.expect_err("it is closed");
+        assert_eq!(refused.reason(), Error::Closed);
+        assert_eq!(&*refused.into_inner().into_buffer(), b"x");
         assert!(worker.begin(FileOperation::sync_all(&file)).is_err());
         assert_eq!(worker.process(None), Err(Error::Closed));
         assert_eq!(content(&file)?, b"0123456789");
