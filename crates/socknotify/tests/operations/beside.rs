@@ -84,13 +84,12 @@ fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
                                     worker.arm(held, Interest::IN);
                                 }
                             }
-                            // Fresh memory each time.
                             Event::Completed(done)
                                 if done.buffer.len() == length
                                     && is_loaded.load(Ordering::SeqCst) =>
                             {
-                                let read = FileOperation::read_at(file, vec![0; length], 0);
-                                worker.begin(read).expect("it is open");
+                                let read = FileOperation::read_at(file, done.buffer, 0);
+                                let _ = worker.begin(read);
                             }
                             _ => {}
                         }
