@@ -104,8 +104,11 @@ impl<T, M> Shared<T, M> {
             return Err(BeginError::new(operation, reason));
         }
         let deadline = operation.deadline();
-        let begun = self.files.begin(operation);
-        let id = begun.map_err(|(operation, reason)| BeginError::new(operation, reason))?;
+        self.home.begin_work();
+        let id = self.files.begin(operation).map_err(|(operation, reason)| {
+            self.home.end_work(1);
+            BeginError::new(operation, reason)
+        })?;
         if let Some(deadline) = deadline {
             if let Ok(timer) = self.set_timer(deadline, Action::Expire(id)) {
                 if let Err(timer) = self.files.note_deadline(id, timer) {

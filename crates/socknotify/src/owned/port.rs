@@ -10,6 +10,7 @@ use std::{fmt, io};
 use super::deadlines::Deadlines;
 use super::home::{Home, Node, Place, Room};
 use super::mail::Mailboxes;
+use super::messages::Message;
 use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
 use super::source::{Source, raw};
 use super::timers::Timers;
@@ -40,7 +41,7 @@ pub struct Port<T, M = ()> {
 pub(super) struct Shared<T, M> {
     pub(super) home: Arc<Home<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
-    pub(super) messages: Mutex<VecDeque<M>>,
+    pub(super) messages: Mutex<VecDeque<Message<M>>>,
     pub(super) mailboxes: Mailboxes<M>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::{fmt, io};
 
 use super::Port;
+use super::messages::Message;
 use super::packet::PANICKED;
 use super::port::{Panic, Shared};
 use crate::lock::{self, lock};
@@ -106,6 +107,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
         // The port may be dropped while this runs.
         let shared = Arc::downgrade(&self.shared);
         let mut work = Some(work);
+        self.shared.home.begin_work();
         let queued = self.shared.helpers.run(|| {
             let work = work.take();
             Box::new(move || {
@@ -116,7 +118,10 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
             })
         });
         match (queued, work) {
-            (Err(reason), Some(work)) => Err(BeginError::new(work, reason)),
+            (Err(reason), Some(work)) => {
+                self.shared.home.end_work(1);
+                Err(BeginError::new(work, reason))
+            }
             _ => Ok(()),
         }
     }
@@ -130,17 +135,20 @@ impl<T, M> Port<T, M> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Send what the caller's code has returned, or have its panic go on where the message would be taken.
-    pub(super) fn send_result(&self, result: Result<M, Panic>) {
+    /// Send the result of work, or have its panic go on where the message would be taken.
+    fn send_result(&self, result: Result<M, Panic>) {
         match result {
-            Ok(message) => self.send_all(vec![message]),
-            Err(panic) => {
-                lock(&self.panics).push_back(panic);
-                let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
-                if self.home.port.post(packet).is_err() {
-                    drop(lock::take(&self.panics));
-                }
-            }
+            Ok(message) => self.send_all(vec![Message::Result(message)]),
+            Err(panic) => self.send_panic(panic),
+        }
+    }
+
+    /// Have a panic of the caller's code go on in the thread that takes it. It counts as work.
+    pub(super) fn send_panic(&self, panic: Panic) {
+        lock(&self.panics).push_back(panic);
+        let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
+        if self.home.port.post(packet).is_err() {
+            drop(lock::take(&self.panics));
         }
     }
 }

@@ -10,6 +10,7 @@ use super::connect;
 use super::home::{Fixture, Node};
 use super::listener::Listener;
 use super::mail::{self, Mailbox, WorkerId};
+use super::messages::Message;
 use super::packet::{
     ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION,
     PANICKED, REFUSED, TIMED_OUT, TIMER, is_completion,
@@ -83,6 +84,8 @@ pub struct Worker<T: Source, M = ()> {
     pending: Vec<Pending<T>>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
+    /// How many results of work were taken since the latest call.
+    handled: usize,
 }
 
 /// An event that was not taken.
@@ -122,6 +125,7 @@ impl<T: Source, M> Worker<T, M> {
             entries: vec![Entry::default(); room].into(),
             pending: Vec::with_capacity(room),
             listeners: Vec::new(),
+            handled: 0,
         }
     }
 
@@ -184,6 +188,7 @@ impl<T: Source, M> Worker<T, M> {
         if !self.shared.home.is_here() {
             return Err(Error::OtherProcess);
         }
+        self.end_work();
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -214,6 +219,15 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
+        }
+    }
+
+    /// The results of work that were taken are handled.
+    #[inline]
+    fn end_work(&mut self) {
+        let handled = std::mem::take(&mut self.handled);
+        if handled > 0 {
+            self.shared.home.end_work(handled);
         }
     }
 
@@ -496,12 +510,26 @@ impl<T: Source, M> Worker<T, M> {
                 Pending::NotAccepting(id, error) => Some(Event::NotAccepting(id, error)),
                 Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
                 Pending::Shared(key, events) => self.shared.shared_event(key, events),
-                Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
-                Pending::Panic => match lock(&self.shared.panics).pop_front() {
-                    Some(panic) => resume_unwind(panic),
+                Pending::Message => match lock(&self.shared.messages).pop_front() {
+                    Some(Message::Sent(message)) => Some(Event::Message(message)),
+                    Some(Message::Result(message)) => {
+                        self.handled += 1;
+                        Some(Event::Message(message))
+                    }
                     None => None,
                 },
-                Pending::Operation(key) => self.shared.completed(key).map(Event::Completed),
+                Pending::Panic => match lock(&self.shared.panics).pop_front() {
+                    Some(panic) => {
+                        self.handled += 1;
+                        resume_unwind(panic)
+                    }
+                    None => None,
+                },
+                Pending::Operation(key) => {
+                    let completion = self.shared.completed(key);
+                    self.handled += usize::from(completion.is_some());
+                    completion.map(Event::Completed)
+                }
             };
             if event.is_some() {
                 return event;
@@ -596,6 +624,7 @@ impl<T: Source, M> Drop for Worker<T, M> {
         }
         let _ = self.submit();
         self.release();
+        self.end_work();
         // Dropping this may panic, so it comes last.
         let _mail = self
             .shared
