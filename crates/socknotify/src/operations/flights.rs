@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use super::direct::Direct;
 use super::helpers::{Gate, Helpers, Perform};
 use super::opening::Opening;
-use super::request::{Request, Work};
+use super::request::{Apart, Request, Work};
 use super::{Begun, Layer, Settled, system};
 use crate::Error;
 use crate::slots::{Slots, Token};
@@ -48,6 +48,8 @@ pub(super) enum Stage {
     #[default]
     Queued,
     Running,
+    /// A helper thread performs it with a file and memory of its own, because it may never end.
+    Apart,
     /// The system performs it, and may have been asked to cancel it.
     Direct(Option<Reason>),
     Done(io::Result<usize>),
@@ -249,7 +251,7 @@ impl<O: Work, N: Default> Flights<O, N> {
                 }
                 false
             }
-            Stage::Queued => {
+            Stage::Queued | Stage::Apart => {
                 flight.stage = Stage::Cancelled(reason);
                 true
             }
@@ -263,7 +265,7 @@ impl<O: Work, N: Default> Flights<O, N> {
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
     pub(super) fn perform(&self, key: usize, done: impl FnOnce()) {
-        let Some(_entered) = self.gate.enter() else {
+        let Some(entered) = self.gate.enter() else {
             return;
         };
         let begun = self.slots.get_by_key(key).and_then(|mut flight| {
@@ -275,13 +277,46 @@ impl<O: Work, N: Default> Flights<O, N> {
         let Some(mut operation) = begun else {
             return;
         };
+        let end = |operation, stage| {
+            if let Some(mut flight) = self.slots.get_by_key(key) {
+                flight.operation = Some(operation);
+                flight.stage = stage;
+            }
+        };
+        let request = operation.request();
+        if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
+            end(operation, Stage::Apart);
+            drop(entered);
+            self.perform_apart(key, apart, done);
+            return;
+        }
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
         let perform = |request: Request| unsafe { request.perform() };
-        let result = operation.request().and_then(perform);
-        if let Some(mut flight) = self.slots.get_by_key(key) {
-            flight.operation = Some(operation);
-            flight.stage = Stage::Done(result);
+        end(operation, Stage::Done(request.and_then(perform)));
+        done();
+    }
+
+    /// Perform an operation that may never end. Nobody waits for it: it can be cancelled, and the port closed, meanwhile.
+    #[cold]
+    fn perform_apart(&self, key: usize, mut apart: Apart, done: impl FnOnce()) {
+        let result = apart.read();
+        let Some(_entered) = self.gate.enter() else {
+            return;
+        };
+        let Some(mut flight) = self.slots.get_by_key(key) else {
+            return;
+        };
+        if !matches!(flight.stage, Stage::Apart) {
+            return;
         }
+        let request = flight.operation.as_mut().map(Work::request);
+        let copied = result.and_then(|bytes| match request {
+            // SAFETY: the memory is the operation's, or its caller's, who has promised it. The slot is locked.
+            Some(request) => Ok(unsafe { request?.copy(bytes) }),
+            None => Ok(0),
+        });
+        flight.stage = Stage::Done(copied);
+        drop(flight);
         done();
     }
 

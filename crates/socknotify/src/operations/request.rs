@@ -12,6 +12,9 @@ use super::system::{self, RawFile};
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
 
+/// The maximum of a read with memory of its own.
+const APART: usize = 1 << 20;
+
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -46,6 +49,31 @@ impl Request {
         work(&file)
     }
 
+    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
+    pub(super) fn apart(&self) -> Option<Apart> {
+        if self.kind != Kind::Read {
+            return None;
+        }
+        let file = self.with_file(system::endless)?;
+        Some(Apart {
+            file,
+            bytes: vec![0; (self.length as usize).min(APART)],
+            offset: self.offset,
+        })
+    }
+
+    /// Copy what was read apart. Returns how many bytes these are.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid, and nobody else uses it meanwhile.
+    pub(super) unsafe fn copy(&self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.length as usize);
+        // SAFETY: by the promise.
+        unsafe { self.memory.copy_from_nonoverlapping(bytes.as_ptr(), count) };
+        count
+    }
+
     /// Perform it, and wait for it.
     ///
     /// # Safety
@@ -72,6 +100,20 @@ impl Request {
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
+    }
+}
+
+/// A read with a file and memory of its own.
+pub(super) struct Apart {
+    file: File,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Apart {
+    pub(super) fn read(&mut self) -> io::Result<&[u8]> {
+        let count = system::read_at(&self.file, &mut self.bytes, self.offset)?;
+        Ok(&self.bytes[..count])
     }
 }
 

@@ -8,6 +8,9 @@ extern crate socknotify_test_macros;
 mod support;
 
 mod beside;
+mod drain;
+#[cfg(target_os = "linux")]
+mod endless;
 mod files;
 mod model;
 mod run;
