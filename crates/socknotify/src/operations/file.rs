@@ -225,3 +225,21 @@ pub struct FileCompletion {
     /// Whether it was cancelled, by its id or by its deadline. Then `result` is an error.
     pub is_cancelled: bool,
 }
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_counts_from_when_the_operation_is_begun() -> io::Result<()> {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let file = PortFile::new(tempfile::tempfile()?, Association::default());
+        let operation = FileOperation::sync_all(&file).within(HOUR);
+        let before = Instant::now();
+        assert!(operation.deadline() >= Some(before + HOUR));
+        // A time that is too long never comes.
+        let operation = FileOperation::sync_all(&file).within(Duration::MAX);
+        assert_eq!(operation.deadline(), None);
+        Ok(())
+    }
+}

@@ -364,3 +364,81 @@ impl<O, N> Drop for Flights<O, N> {
         }
     }
 }
+
+#[cfg(all(test, unix, not(interleavings)))]
+mod tests {
+    use super::super::request::Kind;
+    use super::*;
+    use crate::CompletionPort;
+
+    fn request() -> Request {
+        Request {
+            file: -1,
+            association: None,
+            kind: Kind::SyncAll,
+            memory: std::ptr::null_mut(),
+            length: 0,
+            offset: 0,
+        }
+    }
+
+    fn flights() -> Flights<Request, ()> {
+        let port = CompletionPort::new().expect("a port");
+        let system = port.system().clone();
+        Flights::new(Layer::Caller, system, port.opening(), Helpers::new(1))
+    }
+
+    fn begin(flights: &Flights<Request, ()>) -> (Token, usize) {
+        let flight = Flight {
+            operation: Some(request()),
+            stage: Stage::Queued,
+            note: (),
+        };
+        let token = flights.slots.insert(flight).expect("room");
+        let key = flights.slots.key(token);
+        assert!(flights.submits(key));
+        (token, key)
+    }
+
+    /// As when the thread that has submitted it ends, and meanwhile another one cancels it.
+    #[test]
+    fn a_cancellation_counts_that_comes_after_the_kernels() {
+        let flights = flights();
+        let (token, key) = begin(&flights);
+        assert_eq!(flights.settle(key, Settled::Cancelled), Some(false));
+        assert_eq!(flights.cancel(token, Reason::Asked), Some(true));
+        let is_over = flights.restart(key, |_| panic!("it begins again"));
+        assert!(!is_over, "its end was reported");
+        let (_, flight) = flights.finish(key).expect("it is over");
+        let (result, is_cancelled) = flight.stage.into_result().expect("it is over");
+        assert!(result.is_err() && is_cancelled);
+    }
+
+    #[test]
+    fn a_cancellation_counts_that_comes_before_the_kernels() {
+        let flights = flights();
+        let (token, key) = begin(&flights);
+        assert_eq!(flights.cancel(token, Reason::Deadline), Some(false));
+        assert_eq!(flights.settle(key, Settled::Cancelled), Some(true));
+        assert!(!flights.restart(key, |_| panic!("it begins again")));
+        assert_eq!(flights.cancel(token, Reason::Asked), None);
+    }
+
+    #[test]
+    fn what_the_kernel_has_cancelled_by_itself_begins_again_once() {
+        let flights = flights();
+        let (token, key) = begin(&flights);
+        assert_eq!(flights.settle(key, Settled::Cancelled), Some(false));
+        let mut begun = 0;
+        let is_over = flights.restart(key, |it| {
+            assert_eq!(it, token);
+            begun += 1;
+            Ok(false)
+        });
+        assert_eq!((begun, is_over), (1, false));
+        assert!(flights.submits(key));
+        assert!(!flights.submits(key));
+        assert_eq!(flights.settle(key, Settled::Done(Ok(0))), Some(true));
+        assert_eq!(flights.settle(key, Settled::Done(Ok(0))), None);
+    }
+}

@@ -74,8 +74,9 @@ impl Overlapped {
     ///
     /// # Errors
     ///
-    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed;
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while it is in progress.
+    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed. While it is
+    /// [in progress](Self::is_pending), [`WouldBlock`](io::ErrorKind::WouldBlock) without an
+    /// [error number](io::Error::raw_os_error), which each error of the system has.
     #[doc(alias = "GetOverlappedResult")]
     pub fn result(&self) -> io::Result<usize> {
         match self.internal.load(Ordering::Acquire) {
@@ -264,5 +265,24 @@ impl Owner for Raw {
 impl Perform for Raw {
     fn perform(&self, key: usize) {
         self.flights.perform(key, || self.complete(key));
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_try_again_is_not_an_operation_in_progress() {
+        let overlapped = Overlapped::new(0);
+        overlapped.internal.store(PENDING, Ordering::Relaxed);
+        assert!(overlapped.is_pending());
+        let pending = overlapped.result().expect_err("it is in progress");
+        assert_eq!(pending.raw_os_error(), None);
+        let again = Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        overlapped.settle(Kind::Read, &again, 1);
+        assert!(!overlapped.is_pending());
+        let again = overlapped.result().expect_err("the system has refused");
+        assert_eq!(again.raw_os_error(), Some(libc::EAGAIN));
     }
 }

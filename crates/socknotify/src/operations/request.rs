@@ -127,3 +127,26 @@ impl Work for Request {
         Ok(*self)
     }
 }
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_without_bytes_needs_no_address() -> io::Result<()> {
+        let file = tempfile::tempfile()?;
+        for kind in [Kind::Read, Kind::Write] {
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind,
+                memory: std::ptr::null_mut(),
+                length: 0,
+                offset: 0,
+            };
+            // SAFETY: there is no memory.
+            assert_eq!(unsafe { request.perform() }?, 0);
+        }
+        Ok(())
+    }
+}

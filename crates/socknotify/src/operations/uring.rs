@@ -525,3 +525,7 @@ fn settled(result: i32) -> Settled {
         },
     }
 }
+
+#[cfg(all(test, not(interleavings)))]
+#[path = "uring_tests.rs"]
+mod tests;

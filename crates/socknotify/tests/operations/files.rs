@@ -684,3 +684,90 @@ fn o7_a_panic_that_keeps_a_port_from_closing_frees_no_buffer_in_use(
     assert!(!grows.load(Ordering::SeqCst));
     Ok(())
 }
+
+/// As those that `catch_unwind` gets.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new(()));
+    }
+}
+
+struct Panicking([u8; 8]);
+
+impl AsRef<[u8]> for Panicking {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsMut<[u8]> for Panicking {
+    fn as_mut(&mut self) -> &mut [u8] {
+        std::panic::resume_unwind(Box::new(PanicsWhenDropped))
+    }
+}
+
+#[for_every_backend]
+fn o3_an_operation_whose_buffer_panics_completes(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let buffer = Buffer::from_owner(Box::new(Panicking([0; 8])));
+        let done = perform(&port, &mut worker, FileOperation::read_at(&file, buffer, 0))?;
+        assert!(done.result.is_err() && !done.is_cancelled);
+        assert_eq!((done.buffer.len(), port.operations()), (8, 0));
+    }
+    Ok(())
+}
+
+#[for_every_backend]
+fn o3_work_that_blocks_keeps_no_operation_waiting(backend: Backend) -> io::Result<()> {
+    let port = super::threads(builder(backend)).helper_threads(1).build()?;
+    let mut worker = port.worker(16);
+    let gate = Arc::new(Gate::new());
+    let theirs = Arc::clone(&gate);
+    port.run(move || {
+        theirs.pass();
+        1
+    })?;
+    let file = file_of(&port, b"0123456789")?;
+    let read = FileOperation::read_at(&file, vec![0; 4], 0);
+    assert_eq!(perform(&port, &mut worker, read)?.result?, 4);
+    assert_eq!(port.helper_threads(), 2);
+    gate.open(1);
+    assert!(matches!(next(&mut worker), Event::Message(1)));
+    Ok(())
+}
+
+/// A port has one ring, whichever of its layers began to use it.
+#[cfg(unix)]
+#[for_every_backend]
+fn o3_a_port_made_of_one_that_has_read_uses_the_same_driver(backend: Backend) -> io::Result<()> {
+    use socknotify::{CompletionPort, Overlapped};
+
+    let port = CompletionPort::builder().backend(backend).build()?;
+    let file = tempfile::tempfile()?;
+    std::os::unix::fs::FileExt::write_all_at(&file, b"0123456789", 0)?;
+    let mut memory = [[0; 4]; 2];
+    let mut overlapped = [0, 4].map(Overlapped::new);
+    for (memory, overlapped) in memory.iter_mut().zip(&mut overlapped) {
+        // SAFETY: all of it stays until the port is closed.
+        unsafe { port.read_at(&file, memory, 7, overlapped)? };
+    }
+    // One packet is dropped with the port's own layer.
+    port.dequeue_one(Some(PATIENCE))?;
+    let port = TestPort::from(port);
+    let expected = builder(backend).build()?.file_driver();
+    assert_eq!(port.file_driver(), expected);
+    let mut worker = port.worker(16);
+    let file = port.adopt_file(file)?;
+    for _ in 0..100 {
+        let read = FileOperation::read_at(&file, vec![0; 10], 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert_eq!((done.result?, &*done.buffer), (10, &b"0123456789"[..]));
+    }
+    port.close();
+    assert!(overlapped.iter().all(|it| !it.is_pending()));
+    Ok(())
+}
