@@ -3,10 +3,10 @@
 use std::fmt;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
-#[cfg(unix)]
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::operations::Opening;
 #[cfg(unix)]
 use crate::operations::Raw;
 use crate::sys::AsSocket;
@@ -321,6 +321,14 @@ impl CompletionPort {
     #[cfg(unix)]
     pub(crate) fn raw(&self) -> &Raw {
         &self.raw
+    }
+
+    /// The system's own way to perform operations on files, for the layer that owns connections.
+    pub(crate) fn opening(&self) -> Arc<Opening> {
+        #[cfg(unix)]
+        return Arc::clone(self.raw.opening());
+        #[cfg(windows)]
+        Opening::new(self.system.clone())
     }
 
     /// The backend that this port runs on.

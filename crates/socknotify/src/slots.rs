@@ -196,6 +196,16 @@ impl<V: Default> Slots<V> {
         self.vacate(token.index, content)
     }
 
+    /// Remove the value that a token names, unless it is to stay.
+    pub(crate) fn remove_unless(
+        &self,
+        token: Token,
+        stays: impl FnOnce(&Occupied<'_, V>) -> bool,
+    ) -> Option<V> {
+        let content = self.get(token).filter(|content| !stays(content))?;
+        self.vacate(token.index, content)
+    }
+
     /// Remove the value that a key names.
     pub(crate) fn remove_by_key(&self, key: usize) -> Option<V> {
         let content = self.get_by_key(key)?;

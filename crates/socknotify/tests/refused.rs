@@ -237,3 +237,66 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
         Ok(())
     })
 }
+
+/// As where a process may have no more threads.
+#[test]
+fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result<()> {
+    on_a_thread(|| {
+        let port = Port::<UnixStream, u64>::builder()
+            .file_driver(FileDriver::Threads)
+            .build()?;
+        let file = port.adopt_file(tempfile::tempfile()?)?;
+        for call in [libc::SYS_clone, libc::SYS_clone3] {
+            refuse(&Refusal {
+                call,
+                arguments: &[],
+                error: libc::EAGAIN,
+            })?;
+        }
+        let none = Error::Os(libc::EAGAIN);
+        let Err(refused) = port.run(|| 5) else {
+            panic!("it has no thread");
+        };
+        assert_eq!(refused.reason(), none);
+        assert_eq!(io::Error::from(refused).raw_os_error(), Some(libc::EAGAIN));
+        let write = FileOperation::write_at(&file, b"x".to_vec(), 0);
+        let refused = port.begin(write).expect_err("it has no thread");
+        assert_eq!(refused.reason(), none);
+        assert_eq!(&*refused.into_inner().into_buffer(), b"x");
+        assert_eq!(port.operations(), 0);
+        // Nothing that was refused is waited for.
+        port.drain(Duration::from_secs(30));
+        assert_eq!(port.worker(1).process(None), Err(Error::Closed));
+        Ok(())
+    })
+}
+
+/// What is left over of a full submission is for a thread, but there may be none.
+#[test]
+fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
+    if FileDriver::IoUring.probe().is_err() {
+        eprintln!("skipped: there is no ring here");
+        return Ok(());
+    }
+    on_a_thread(|| {
+        let port = Port::<UnixStream>::new()?;
+        for call in [libc::SYS_clone, libc::SYS_clone3] {
+            refuse(&Refusal {
+                call,
+                arguments: &[],
+                error: libc::EAGAIN,
+            })?;
+        }
+        let file = port.adopt_file(tempfile::tempfile()?)?;
+        let mut worker = port.worker(8);
+        for _ in 0..5000 {
+            worker.begin(FileOperation::read_at(&file, vec![0; 4096], 0))?;
+        }
+        for _ in 0..5000 {
+            while port.operations() > 0 && worker.process(Some(Duration::from_secs(30)))? == 0 {}
+            assert!(matches!(worker.take(), Some(Event::Completed(_))));
+        }
+        assert_eq!(port.operations(), 0);
+        Ok(())
+    })
+}

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -75,7 +76,7 @@ pub struct FileOperation {
     pub(super) buffer: Buffer,
     range: Range<usize>,
     offset: u64,
-    deadline: Option<Instant>,
+    within: Option<Duration>,
 }
 
 impl FileOperation {
@@ -86,7 +87,7 @@ impl FileOperation {
             range: 0..buffer.len(),
             buffer,
             offset,
-            deadline: None,
+            within: None,
         }
     }
 
@@ -128,10 +129,11 @@ impl FileOperation {
         self
     }
 
-    /// Cancels the operation if it takes longer than this. Then it completes with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). If the system cannot cancel it any more, it completes when it is done.
+    /// Cancels the operation if it takes longer than this, from when it is [begun](crate::owned::Port::begin). Then it
+    /// completes with [`TimedOut`](io::ErrorKind::TimedOut). If the system cannot cancel it any more, it completes when
+    /// it is done.
     pub fn within(mut self, time: Duration) -> Self {
-        self.deadline = Instant::now().checked_add(time);
+        self.within = Some(time);
         self
     }
 
@@ -140,8 +142,9 @@ impl FileOperation {
         self.buffer
     }
 
+    /// The deadline, if it is begun now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        Instant::now().checked_add(self.within?)
     }
 }
 
@@ -184,7 +187,13 @@ impl Work for FileOperation {
 /// The bytes of a range. The owner of a buffer may panic.
 fn unless_panics<R>(bytes: impl FnOnce() -> Option<R>) -> io::Result<R> {
     let outcome = catch_unwind(AssertUnwindSafe(bytes));
-    let outcome = outcome.map_err(|_| io::Error::other("the buffer panicked"))?;
+    let outcome = outcome.map_err(|panic| {
+        // What a panic carries may panic again when it is dropped.
+        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            mem::forget(another);
+        }
+        io::Error::other("the buffer panicked")
+    })?;
     outcome.ok_or_else(|| {
         let reason = "the buffer does not have this range";
         io::Error::new(io::ErrorKind::InvalidInput, reason)
@@ -215,4 +224,22 @@ pub struct FileCompletion {
     pub result: io::Result<usize>,
     /// Whether it was cancelled, by its id or by its deadline. Then `result` is an error.
     pub is_cancelled: bool,
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_counts_from_when_the_operation_is_begun() -> io::Result<()> {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let file = PortFile::new(tempfile::tempfile()?, Association::default());
+        let operation = FileOperation::sync_all(&file).within(HOUR);
+        let before = Instant::now();
+        assert!(operation.deadline() >= Some(before + HOUR));
+        // A time that is too long never comes.
+        let operation = FileOperation::sync_all(&file).within(Duration::MAX);
+        assert_eq!(operation.deadline(), None);
+        Ok(())
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::Error;
 use crate::lock::lock;
 use crate::sys::Process;
 
@@ -107,23 +108,23 @@ impl Helpers {
 
     /// Queue the work that this makes for a thread. Makes nothing if the helpers are closed, in a forked child, or if
     /// there is no thread and the system starts none.
-    pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) {
-        self.submit(|| Job::Run(make()));
+    pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) -> Result<(), Error> {
+        self.submit(|| Job::Run(make()))
     }
 
-    /// Queue an operation for a thread. False if no thread will perform it.
-    pub(crate) fn perform(&self, of: Arc<dyn Perform>, key: usize) -> bool {
+    /// Queue an operation for a thread. Fails if no thread will perform it.
+    pub(crate) fn perform(&self, of: Arc<dyn Perform>, key: usize) -> Result<(), Error> {
         self.submit(|| Job::Perform(of, key))
     }
 
-    fn submit(&self, make: impl FnOnce() -> Job) -> bool {
+    fn submit(&self, make: impl FnOnce() -> Job) -> Result<(), Error> {
         let shared = &self.0;
         if !shared.process.is_this() {
-            return false;
+            return Err(Error::OtherProcess);
         }
         let mut state = lock(&shared.state);
         if state.closed {
-            return false;
+            return Err(Error::Closed);
         }
         if state.queue.len() >= state.idle && state.threads < shared.most {
             let this = Arc::clone(shared);
@@ -135,13 +136,15 @@ impl Helpers {
                 Ok(_) => state.threads += 1,
                 // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
-                Err(_) => return false,
+                Err(error) => {
+                    return Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os));
+                }
             }
         }
         state.queue.push_back(make());
         drop(state);
         shared.changed.notify_one();
-        true
+        Ok(())
     }
 
     /// The number of threads.

@@ -4,12 +4,16 @@
 
 use std::fs::File;
 use std::io;
+use std::ptr::NonNull;
 use std::slice;
 
 use super::system::{self, RawFile};
 
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
+
+/// The maximum of a read with memory of its own.
+const APART: usize = 1 << 20;
 
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,31 @@ impl Request {
         work(&file)
     }
 
+    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
+    pub(super) fn apart(&self) -> Option<Apart> {
+        if self.kind != Kind::Read {
+            return None;
+        }
+        let file = self.with_file(system::endless)?;
+        Some(Apart {
+            file,
+            bytes: vec![0; (self.length as usize).min(APART)],
+            offset: self.offset,
+        })
+    }
+
+    /// Copy what was read apart. Returns how many bytes these are.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid, and nobody else uses it meanwhile.
+    pub(super) unsafe fn copy(&self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.length as usize);
+        // SAFETY: by the promise.
+        unsafe { self.memory.copy_from_nonoverlapping(bytes.as_ptr(), count) };
+        count
+    }
+
     /// Perform it, and wait for it.
     ///
     /// # Safety
@@ -52,20 +81,39 @@ impl Request {
     /// The memory is valid, and nobody else uses it meanwhile.
     pub(super) unsafe fn perform(&self) -> io::Result<usize> {
         let length = self.length as usize;
+        // A slice has an address even if it has no bytes.
+        let memory = match length {
+            0 => NonNull::dangling().as_ptr(),
+            _ => self.memory,
+        };
         self.with_file(|file| match self.kind {
             Kind::Read => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts_mut(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts_mut(memory, length) };
                 system::read_at(file, bytes, self.offset)
             }
             Kind::Write => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts(memory, length) };
                 system::write_at(file, bytes, self.offset)
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
+    }
+}
+
+/// A read with a file and memory of its own.
+pub(super) struct Apart {
+    file: File,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Apart {
+    pub(super) fn read(&mut self) -> io::Result<&[u8]> {
+        let count = system::read_at(&self.file, &mut self.bytes, self.offset)?;
+        Ok(&self.bytes[..count])
     }
 }
 
@@ -77,5 +125,28 @@ pub(super) trait Work {
 impl Work for Request {
     fn request(&mut self) -> io::Result<Request> {
         Ok(*self)
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_without_bytes_needs_no_address() -> io::Result<()> {
+        let file = tempfile::tempfile()?;
+        for kind in [Kind::Read, Kind::Write] {
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind,
+                memory: std::ptr::null_mut(),
+                length: 0,
+                offset: 0,
+            };
+            // SAFETY: there is no memory.
+            assert_eq!(unsafe { request.perform() }?, 0);
+        }
+        Ok(())
     }
 }

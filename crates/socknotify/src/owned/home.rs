@@ -42,7 +42,10 @@ pub(super) struct Home<T> {
     closed: AtomicBool,
     /// The number of connections, armed or held.
     connections: AtomicUsize,
-    /// When the last connection has ended, the port closes.
+    /// The number of operations on files, and of work that blocks, that were accepted and whose results no thread has
+    /// handled.
+    work: AtomicUsize,
+    /// When the last connection has ended, and all work is done, the port closes.
     draining: AtomicBool,
     /// A listener pauses until a connection ends.
     is_full: AtomicBool,
@@ -178,6 +181,7 @@ impl<T> Home<T> {
             process: Process::this(),
             closed: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            work: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             listeners: Mutex::default(),
@@ -255,7 +259,25 @@ impl<T> Home<T> {
                 self.interrupt_named(token, RESUMED);
             }
         }
-        if before == 1 && self.is_draining() {
+        if before == 1 {
+            self.end_if_drained();
+        }
+    }
+
+    /// Count work that is accepted.
+    pub(super) fn begin_work(&self) {
+        self.work.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Work is done: a thread has handled the results, or it was not accepted after all.
+    pub(super) fn end_work(&self, count: usize) {
+        if self.work.fetch_sub(count, Ordering::SeqCst) == count && self.is_here() {
+            self.end_if_drained();
+        }
+    }
+
+    fn end_if_drained(&self) {
+        if self.is_draining() && self.connections() == 0 && self.work.load(Ordering::SeqCst) == 0 {
             drop_all(self.end());
         }
     }
@@ -374,7 +396,7 @@ impl<T> Home<T> {
         self.forget(token, socket, false);
     }
 
-    /// Close the port when the last connection has ended, and accept no more.
+    /// Close the port when the last connection has ended and all work is done, and accept no connection more.
     pub(super) fn drain(&self) {
         if !self.is_here() {
             return;
@@ -382,9 +404,7 @@ impl<T> Home<T> {
         if !self.draining.swap(true, Ordering::SeqCst) {
             self.interrupt_all(DRAINING, |place| place.shared().is_none());
         }
-        if self.connections() == 0 {
-            drop_all(self.end());
-        }
+        self.end_if_drained();
     }
 
     /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.

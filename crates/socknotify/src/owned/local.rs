@@ -7,9 +7,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
+use super::TimerId;
 use super::packet::{ARM, HANDED_ON};
 use crate::handover::Handover;
 use crate::lock::lock;
+use crate::operations::Operations;
 use crate::sys::{Process, RawSocket};
 use crate::system::{SystemPort, WeakPort};
 use crate::{Entry, EventFilter, Registration};
@@ -18,6 +20,7 @@ use crate::{Entry, EventFilter, Registration};
 pub(super) struct Local {
     process: Process,
     port: WeakPort,
+    files: Weak<Operations<TimerId>>,
     /// Locked for some nanoseconds, with no other lock taken meanwhile.
     pending: Mutex<Pending>,
 }
@@ -54,10 +57,15 @@ impl Arm {
 }
 
 impl Local {
-    pub(super) fn new(port: &SystemPort, room: usize) -> Arc<Self> {
+    pub(super) fn new(
+        port: &SystemPort,
+        files: &Arc<Operations<TimerId>>,
+        room: usize,
+    ) -> Arc<Self> {
         Arc::new(Local {
             process: Process::this(),
             port: WeakPort::new(port),
+            files: Arc::downgrade(files),
             pending: Mutex::new(Pending {
                 events: VecDeque::with_capacity(room),
                 armed: Vec::with_capacity(room),
@@ -106,7 +114,15 @@ impl Local {
         let count = count.min(pending.events.len());
         let others: Vec<_> = pending.events.drain(count..).collect();
         drop(pending);
-        self.port.requeue(&others);
+        self.requeue(&others);
+    }
+
+    /// Give packets back to the port.
+    fn requeue(&self, packets: &[Entry]) {
+        if let Some(files) = self.files.upgrade() {
+            packets.iter().for_each(|packet| files.on_requeued(packet));
+        }
+        self.port.requeue(packets);
     }
 }
 
@@ -122,7 +138,7 @@ impl Handover for Local {
         let packets: Vec<_> = armed.chain(events.drain(..)).collect();
         drop(pending);
         if !packets.is_empty() {
-            self.port.requeue(&packets);
+            self.requeue(&packets);
         }
     }
 }

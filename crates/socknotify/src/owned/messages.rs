@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use super::home::drop_all;
 use super::packet::MESSAGE;
-use super::port::{Port, Shared};
+use super::port::{Notice, Port, Shared};
 use super::timers::{Action, TimerId};
 use crate::lock::{self, lock};
 use crate::operations::Reason;
@@ -15,6 +15,13 @@ use crate::{Entry, Error};
 
 /// A time that never comes.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// A message in the list.
+pub(super) enum Message<M> {
+    Sent(M),
+    /// The result of [work](Port::run), which is done when this was handled.
+    Result(M),
+}
 
 /// A message that could not be sent, because the port is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,14 +60,14 @@ impl<T, M> Port<T, M> {
             return Err(SendError(message));
         }
         let mut messages = lock(&self.shared.messages);
-        messages.push_back(message);
+        messages.push_back(Message::Sent(message));
         // A thread that wakes for it finds the lock free.
         let mut messages = Some(messages);
         let packet = self.shared.message_packet();
         let system = self.shared.home.port.system();
         let outcome = system.post(&[packet], || drop(messages.take()));
         match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
-            (Err(_), Some(message)) => Err(SendError(message)),
+            (Err(_), Some(Message::Sent(message))) => Err(SendError(message)),
             _ => Ok(()),
         }
     }
@@ -135,7 +142,7 @@ impl<T, M> Port<T, M> {
 
 impl<T, M> Shared<T, M> {
     /// Send messages, in order. Once the port is closed, they are dropped.
-    pub(super) fn send_all(&self, messages: Vec<M>) {
+    pub(super) fn send_all(&self, messages: Vec<Message<M>>) {
         if messages.is_empty() {
             return;
         }
@@ -176,7 +183,7 @@ impl<T, M> Shared<T, M> {
         let mut is_over = false;
         for action in self.timers.ring(&self.home, &self.deadlines, due) {
             match action {
-                Action::Send(message) => messages.push(message),
+                Action::Send(message) => messages.push(Message::Sent(message)),
                 Action::SendEvery(make, ..) => repeated.push(make),
                 Action::EndDrain => is_over = true,
                 Action::Expire(id) => {
@@ -187,7 +194,10 @@ impl<T, M> Shared<T, M> {
         self.send_all(messages);
         for make in repeated {
             // Cloning a message runs the caller's code, and so does dropping the original if it was cancelled.
-            self.send_result(catch_unwind(AssertUnwindSafe(move || make())));
+            match catch_unwind(AssertUnwindSafe(move || make())) {
+                Ok(message) => self.send_all(vec![Message::Sent(message)]),
+                Err(panic) => self.notify(Notice::Panicked(panic)),
+            }
         }
         if is_over {
             drop_all(self.home.end());

@@ -158,6 +158,7 @@ pub use listener::{Accepted, Listen, Listening};
 pub use messages::SendError;
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
+pub use run::BeginError;
 pub use serve::Serving;
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;

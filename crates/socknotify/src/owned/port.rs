@@ -10,6 +10,7 @@ use std::{fmt, io};
 use super::deadlines::Deadlines;
 use super::home::{Home, NEVER, Node, Place, Room, drop_all};
 use super::local::{self, Arm};
+use super::messages::Message;
 use super::packet::{DIRECT, DRAINING, NOTICE, OPERATION};
 use super::source::{Source, raw};
 use super::timers::Timers;
@@ -40,7 +41,7 @@ pub struct Port<T, M = ()> {
 pub(super) struct Shared<T, M> {
     pub(super) home: Arc<Home<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
-    pub(super) messages: Mutex<VecDeque<M>>,
+    pub(super) messages: Mutex<VecDeque<Message<M>>>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
     /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
@@ -59,6 +60,8 @@ pub(super) enum Notice<T> {
     Refused(Box<Node<T>>, RegistrationError),
     NotAccepting(Id, io::Error),
     Panicked(Panic),
+    /// The same, of work whose result is waited for.
+    WorkPanicked(Panic),
 }
 
 impl<T> Notice<T> {
@@ -66,7 +69,7 @@ impl<T> Notice<T> {
         match self {
             Notice::Refused(node, error) => Event::Refused(Held::from_node(node), error),
             Notice::NotAccepting(id, error) => Event::NotAccepting(id, error),
-            Notice::Panicked(panic) => Event::Panicked(panic),
+            Notice::Panicked(panic) | Notice::WorkPanicked(panic) => Event::Panicked(panic),
         }
     }
 }
@@ -240,7 +243,7 @@ impl<T: Source, M> Port<T, M> {
     /// are dropped; if dropping one panics, the panic goes no further.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
-    /// buffer. Other operations are not begun.
+    /// buffer. Other operations are not begun. A completion that a worker has dequeued can still be taken.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
@@ -307,13 +310,15 @@ impl<T, M> Port<T, M> {
         driver: Option<FileDriver>,
     ) -> Self {
         let system = port.system().clone();
+        let opening = port.opening();
         let home = Home::new(port);
-        let helpers = Helpers::new(helper_threads);
+        // Work that blocks keeps no operation from being performed.
+        let [helpers, file_helpers] = [(); 2].map(|()| Helpers::new(helper_threads));
         let keys = [OPERATION, DIRECT].map(|number| home.slots.reserved_key(number));
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(home),
-                files: Arc::new(Operations::new(system, keys, helpers.clone(), driver)),
+                files: Operations::new(system, opening, keys, file_helpers, driver),
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),

@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::connect;
-use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED};
+use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED, drop_all};
 use super::listener::Listener;
 use super::local::{self, Arm, Local};
+use super::messages::Message;
 use super::packet::{
     ACCEPTED, ARM, CANCELLED, DIRECT, DRAINING, HANDED_ON, MESSAGE, NOTICE, OPERATION, TIMED_OUT,
     TIMER, is_completion,
 };
 use super::port::{Notice, Put, Shared};
-use super::{Event, FileOperation, Held, Id, Interest, OperationId, Port, SendError, Source};
+use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys::RawSocket;
@@ -82,6 +83,8 @@ pub struct Worker<T: Source, M = ()> {
     batch: Option<(Instant, u32)>,
     /// The caller took long for each event of the latest batch that was measured.
     is_slow: bool,
+    /// How many results of work were taken since the latest call.
+    handled: usize,
 }
 
 /// A caller that takes this long for each event leaves others to threads that have nothing to do: several times what it
@@ -110,7 +113,7 @@ impl<T: Source, M> Port<T, M> {
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
         Worker {
-            local: Local::new(shared.home.port.system(), room),
+            local: Local::new(shared.home.port.system(), &shared.files, room),
             shared,
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
@@ -120,6 +123,7 @@ impl<T: Source, M> Worker<T, M> {
             listeners: Vec::new(),
             batch: None,
             is_slow: false,
+            handled: 0,
         }
     }
 
@@ -153,7 +157,7 @@ impl<T: Source, M> Worker<T, M> {
     pub fn begin(
         &mut self,
         operation: FileOperation,
-    ) -> Result<OperationId, SendError<FileOperation>> {
+    ) -> Result<OperationId, BeginError<FileOperation>> {
         self.shared.begin(operation)
     }
 
@@ -177,6 +181,7 @@ impl<T: Source, M> Worker<T, M> {
         if let Some((since, events)) = self.batch.take() {
             self.is_slow = since.elapsed() > SLOW * events;
         }
+        self.end_work();
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -211,6 +216,15 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
+        }
+    }
+
+    /// The results of work that were taken are handled.
+    #[inline]
+    fn end_work(&mut self) {
+        let handled = std::mem::take(&mut self.handled);
+        if handled > 0 {
+            self.shared.home.end_work(handled);
         }
     }
 
@@ -327,17 +341,21 @@ impl<T: Source, M> Worker<T, M> {
                     None
                 }
                 None if key == slots.reserved_key(DIRECT) => {
-                    let operation = shared.files.settle(&entry);
+                    let operation = shared.files.settle_packet(&entry);
+                    let operation = operation.filter(|&key| shared.files.on_dequeued(key));
                     operation.map(|key| shared.files.packet(key))
                 }
                 None if key == slots.reserved_key(TIMER) => {
                     is_timer_among = true;
                     None
                 }
+                None if key == slots.reserved_key(OPERATION) => {
+                    let is_there = shared.files.on_dequeued(entry.overlapped);
+                    is_there.then_some(entry)
+                }
                 None => {
-                    let events = [MESSAGE, NOTICE, OPERATION];
-                    let is_event = events.iter().any(|&it| key == slots.reserved_key(it));
-                    is_event.then_some(entry)
+                    let is_event = [MESSAGE, NOTICE].map(|it| slots.reserved_key(it));
+                    is_event.contains(&key).then_some(entry)
                 }
             };
             if let Some(event) = event {
@@ -498,7 +516,7 @@ impl<T: Source, M> Worker<T, M> {
         }
         loop {
             let packet = self.local.take_event()?;
-            if let Some(event) = self.shared.event(&packet) {
+            if let Some(event) = self.shared.event(&packet, &mut self.handled) {
                 return Some(event);
             }
         }
@@ -531,9 +549,9 @@ fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T,
 }
 
 impl<T: Source, M> Shared<T, M> {
-    /// The event of a packet, unless what it refers to is gone.
+    /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline]
-    fn event(&self, packet: &Entry) -> Option<Event<T, M>> {
+    fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
         let key = packet.completion_key;
         if let Some(mut place) = slots.get_by_key(key) {
@@ -547,13 +565,24 @@ impl<T: Source, M> Shared<T, M> {
             return self.shared_event(key, packet.events());
         }
         if key == slots.reserved_key(MESSAGE) {
-            return lock(&self.messages).pop_front().map(Event::Message);
+            let message = match lock(&self.messages).pop_front()? {
+                Message::Sent(message) => message,
+                Message::Result(message) => {
+                    *results += 1;
+                    message
+                }
+            };
+            return Some(Event::Message(message));
         }
         if key == slots.reserved_key(OPERATION) {
-            return self.completed(packet.overlapped).map(Event::Completed);
+            let completion = self.completed(packet.overlapped)?;
+            *results += 1;
+            return Some(Event::Completed(completion));
         }
         if key == slots.reserved_key(NOTICE) {
-            return self.next_notice().map(Notice::into_event);
+            let notice = self.next_notice()?;
+            *results += usize::from(matches!(notice, Notice::WorkPanicked(_)));
+            return Some(notice.into_event());
         }
         None
     }
@@ -589,6 +618,11 @@ impl<T: Source, M> Drop for Worker<T, M> {
         }
         let _ = self.submit();
         self.release();
+        self.end_work();
+        if self.shared.home.is_closed() {
+            // Nobody takes these any more.
+            drop_all(std::iter::from_fn(|| self.take()));
+        }
     }
 }
 

@@ -197,7 +197,8 @@ fn o7_a_closed_port_runs_nothing(backend: Backend) -> io::Result<()> {
     let Err(refused) = port.run(|| 5) else {
         panic!("it is closed");
     };
-    assert_eq!((refused.0)(), 5);
+    assert_eq!(refused.reason(), Error::Closed);
+    assert_eq!(refused.into_inner()(), 5);
     assert_eq!(port.helper_threads(), 0);
     assert_eq!(port.worker(1).process(None), Err(Error::Closed));
     Ok(())
