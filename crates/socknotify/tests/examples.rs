@@ -223,6 +223,41 @@ fn the_first_program_of_the_readme_waits_for_a_client_that_reads_late() -> io::R
 }
 
 #[test]
+fn key_value_answers_in_order_and_ends_in_good_order() -> io::Result<()> {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/key_value.rs");
+    assert!(fs::read_to_string(program)?.lines().count() <= 75);
+
+    let server = Example::start("key_value", &[])?;
+    let mut one = server.connect()?;
+    one.write_all(b"SET a b c\r\nGET a\nGET b\nSET b\nDEL a\nGET a\nGE")?;
+    expect(&one, b"none\nb c\nnone\nwhat?\nb c\nnone\n");
+    one.write_all(b"T a\n")?;
+    expect(&one, b"none\n");
+    // One with a line that is too long is closed.
+    let mut long = server.connect()?;
+    let _ = long.write_all(&[b'x'; 100_000]);
+    assert!(!matches!(long.read(&mut [0]), Ok(1..)));
+    // Many answers to one that reads late, and others are served meanwhile.
+    let value = [b'v'; 4000];
+    one.write_all(&[b"SET big ", &value[..], b"\n"].concat())?;
+    expect(&one, b"none\n");
+    let late = server.connect()?;
+    let mut asking = late.try_clone()?;
+    let asking = thread::spawn(move || asking.write_all(&b"GET big\n".repeat(5000)));
+    for _ in 0..100 {
+        one.write_all(b"GET a\n")?;
+        expect(&one, b"none\n");
+    }
+    let answer = [&value[..], b"\n"].concat();
+    (0..5000).for_each(|_| expect(&late, &answer));
+    asking.join().expect("no panic")?;
+    // It ends when its input does, and closes what has nothing to send.
+    server.stop()?;
+    expect_end(&one);
+    Ok(())
+}
+
+#[test]
 fn chat_tells_the_others() -> io::Result<()> {
     let server = Example::start("chat", &[])?;
     let mut one = BufReader::new(server.connect()?);

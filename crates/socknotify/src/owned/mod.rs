@@ -115,6 +115,7 @@
 //! ```
 
 // Each group uses those before it.
+mod buffers;
 mod interest;
 mod packet;
 mod readiness;
@@ -148,6 +149,7 @@ mod worker;
 pub use crate::operations::{
     Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile,
 };
+pub use buffers::{Input, Output};
 pub use builder::Builder;
 pub use connect::Connect;
 pub use event::Event;

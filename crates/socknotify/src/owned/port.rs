@@ -86,7 +86,9 @@ impl<T: Source, M> Port<T, M> {
 
     /// Registers a connection with the port, and returns it held. It is not armed yet.
     ///
-    /// The socket should be in non-blocking mode.
+    /// **It stays in blocking or non-blocking mode, whichever it has.** Sockets are in blocking mode when they are made, and
+    /// one read too many blocks the thread then. Call `set_nonblocking(true)` first, as [`listen`](Self::listen) and
+    /// [`connect`](Self::connect) do.
     ///
     /// # Errors
     ///
@@ -466,12 +468,15 @@ impl<T, M> Shared<T, M> {
             // Closing may have missed it.
             home.interrupt_named(token, DRAINING);
         }
-        Ok(Held::from_node(Box::new(Node {
+        let mut held = Held::from_node(Box::new(Node {
             value: connection,
             home: Arc::clone(home),
             token,
             readiness: Readiness::new(socket),
-        })))
+        }));
+        // If this panics, it is closed.
+        held.adopted(Id(token));
+        Ok(held)
     }
 
     /// Report something to any thread.
