@@ -24,6 +24,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::helpers::{Helpers, Perform};
 use super::request::{Association, Kind, Request};
+use super::system::RawFile;
 use super::{Begun, FileDriver, Layer, Owner, Settled};
 use crate::Entry;
 use crate::backend::Completions;
@@ -174,7 +175,9 @@ impl Direct {
             pump: Helpers::new(1),
             is_pump_due: AtomicBool::new(false),
         });
-        port.backend().complete(Arc::clone(&this) as _)?;
+        // Whatever its error is, the port takes no other ring after that.
+        let taken = port.backend().complete(Arc::clone(&this) as _);
+        taken.map_err(io::Error::other)?;
         Ok(this)
     }
 
@@ -485,10 +488,17 @@ fn entry(request: &Request) -> squeue::Entry {
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
         Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
     };
-    match length > INLINE_BYTES {
+    match length > INLINE_BYTES && !is_unbuffered(file) {
         true => entry.flags(squeue::Flags::ASYNC),
         false => entry,
     }
+}
+
+/// Whether the device itself copies, so that no operation takes long to begin.
+fn is_unbuffered(file: RawFile) -> bool {
+    // SAFETY: no argument is a pointer, and if this is no file, there is an error.
+    let flags = unsafe { libc::fcntl(file, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_DIRECT != 0
 }
 
 impl AsFd for Direct {

@@ -131,6 +131,23 @@ fn long_operations_are_passed_to_the_kernels_threads() {
 }
 
 #[test]
+fn what_the_device_copies_begins_at_once() -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let path = tempfile::NamedTempFile::new()?.into_temp_path();
+    let mut options = File::options();
+    let Ok(file) = options.read(true).custom_flags(libc::O_DIRECT).open(&path) else {
+        eprintln!("skipped: this file system has no direct operations");
+        return Ok(());
+    };
+    assert!(!is_async(&Request {
+        file: file.as_raw_fd(),
+        ..request(INLINE_BYTES + 1)
+    }));
+    Ok(())
+}
+
+#[test]
 fn nobody_waits_while_another_thread_submits() {
     let Some(fixture) = &Fixture::new() else {
         return;

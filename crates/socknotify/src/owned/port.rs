@@ -230,7 +230,8 @@ impl<T: Source, M> Port<T, M> {
     /// worker has dequeued. Messages in the queue are dropped.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
-    /// buffer. Other operations are not begun.
+    /// buffer. Other operations are not begun. A helper thread whose read never ends, as of `/proc/kmsg`, is not waited
+    /// for: it stays, with a descriptor and memory of its own.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
