@@ -380,6 +380,7 @@ mod tests {
             kind: Kind::SyncAll,
             memory: std::ptr::null_mut(),
             length: 0,
+            parts: 0,
             offset: 0,
         }
     }

@@ -52,6 +52,9 @@ const OPERATIONS: usize = 2048;
 /// Each has a completion, and so has a cancellation of each.
 const COMPLETIONS: u32 = 4096;
 
+/// `IOV_MAX` — The maximum number of parts.
+const PARTS: u32 = 1024;
+
 /// The completion of a cancellation.
 const IGNORED: u64 = u64::MAX;
 
@@ -149,6 +152,8 @@ impl Direct {
         let needs = [
             opcode::Read::CODE,
             opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
             opcode::Fsync::CODE,
             opcode::AsyncCancel::CODE,
         ];
@@ -204,7 +209,7 @@ impl Direct {
     /// memory, until its completion was taken, or [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, layer: Layer, key: usize, request: &Request) -> Begun {
         let name = key as u64;
-        if name & OF_CONNECTIONS != 0 {
+        if name & OF_CONNECTIONS != 0 || request.parts > PARTS {
             return Begun::Refused;
         }
         let name = match layer {
@@ -476,6 +481,7 @@ fn entry(request: &Request) -> squeue::Entry {
         kind,
         memory,
         length,
+        parts,
         offset,
         ..
     } = request;
@@ -483,6 +489,12 @@ fn entry(request: &Request) -> squeue::Entry {
     let entry = match kind {
         Kind::Read => opcode::Read::new(fd, memory, length).offset(offset).build(),
         Kind::Write => opcode::Write::new(fd, memory, length)
+            .offset(offset)
+            .build(),
+        Kind::ReadParts => opcode::Readv::new(fd, memory.cast(), parts)
+            .offset(offset)
+            .build(),
+        Kind::WriteParts => opcode::Writev::new(fd, memory.cast(), parts)
             .offset(offset)
             .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),

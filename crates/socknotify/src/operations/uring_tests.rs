@@ -17,6 +17,7 @@ fn request(length: u32) -> Request {
         kind: Kind::Read,
         memory: ptr::null_mut(),
         length,
+        parts: 0,
         offset: 0,
     }
 }
