@@ -61,6 +61,9 @@ const IGNORED: u64 = u64::MAX;
 /// A bit of the slot's index that no key has: it says which layer of the port the operation is of.
 const OF_CONNECTIONS: u64 = 1 << 31;
 
+/// How long the pump waits before it ends, whereupon the kernel cancels what it has submitted.
+const PUMP_IDLE: Duration = Duration::from_secs(60);
+
 /// How many times in a row the kernel may lack memory before it counts as out of memory.
 const ATTEMPTS: usize = 1000;
 
@@ -177,7 +180,7 @@ impl Direct {
             submission: Mutex::default(),
             completion: Mutex::default(),
             in_ring: AtomicUsize::new(0),
-            pump: Helpers::new(1),
+            pump: Helpers::with_idle(1, PUMP_IDLE),
             is_pump_due: AtomicBool::new(false),
         });
         // Whatever its error is, the port takes no other ring after that.
