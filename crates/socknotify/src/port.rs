@@ -310,7 +310,8 @@ impl CompletionPort {
     /// can be registered with another port when this returns. Every later call fails with [`Error::Closed`]. Closing
     /// twice does nothing.
     ///
-    /// On Unix it waits for operations on files that the system has begun; the others are cancelled.
+    /// On Unix it waits for operations on files that the system has begun; the others are cancelled. A helper thread
+    /// whose read never ends, as of `/proc/kmsg`, is not waited for: it stays, with a descriptor and memory of its own.
     #[doc(alias = "CloseHandle")]
     pub fn close(&self) {
         self.system.close();

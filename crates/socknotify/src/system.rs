@@ -39,10 +39,10 @@ impl WeakPort {
         WeakPort(Arc::downgrade(port))
     }
 
-    /// Put packets that were dequeued before ahead of what is queued.
+    /// Put packets that were dequeued before ahead of what is queued. If the port is closed, nobody dequeues them.
     pub(crate) fn requeue(&self, entries: &[Entry]) {
         if let Some(port) = self.0.upgrade() {
-            port.requeue(entries);
+            let _ = port.requeue(entries);
         }
     }
 }

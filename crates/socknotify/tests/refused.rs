@@ -4,14 +4,18 @@
 //! good.
 #![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
 use socknotify::owned::{Event, FileDriver, FileOperation, Port};
-use socknotify::{Backend, CompletionPort, Error, EventFilter, Events, Registration, Trigger};
+use socknotify::{
+    Backend, CompletionPort, Error, EventFilter, Events, Overlapped, Registration, Trigger,
+};
 
 /// `poll`, or `ppoll` where there is no other.
 #[cfg(target_arch = "x86_64")]
@@ -297,6 +301,55 @@ fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
             assert!(matches!(worker.take(), Some(Event::Completed(_))));
         }
         assert_eq!(port.operations(), 0);
+        Ok(())
+    })
+}
+
+/// The memory is the caller's again when the port is closed, although a thread still reads.
+#[test]
+fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
+    on_a_thread(|| {
+        refuse(&Refusal {
+            call: libc::SYS_io_uring_setup,
+            arguments: &[],
+            error: libc::EPERM,
+        })?;
+        let port = CompletionPort::new()?;
+        let file = tempfile::tempfile()?;
+        let mut overlapped = [(); 3].map(|()| Overlapped::new(0));
+        let [nothing, cancelled, closed] = &mut overlapped;
+        let mut memory = [0; 4];
+        // Nothing is at a null pointer, and nothing is read there.
+        let none = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
+        // SAFETY: all of it stays until the port is closed.
+        unsafe { port.read_at(&file, none, 1, nothing)? };
+        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        assert_eq!((entry.completion_key, entry.transferred), (1, 0));
+        assert_eq!(nothing.result()?, 0);
+
+        let Ok(mut log) = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/proc/kmsg")
+        else {
+            eprintln!("skipped: the kernel's log cannot be read");
+            return Ok(());
+        };
+        while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
+        let log = File::open("/proc/kmsg")?;
+        for (key, overlapped) in [(2, &raw mut *cancelled), (3, &raw mut *closed)] {
+            // SAFETY: as above.
+            unsafe { port.read_at(&log, &raw mut memory, key, overlapped)? };
+        }
+        // SAFETY: it can be read.
+        assert!(unsafe { port.cancel_operation(cancelled) });
+        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        assert_eq!(entry.completion_key, 2);
+        port.close();
+        for overlapped in [cancelled, closed] {
+            let error = overlapped.result().expect_err("there is nothing more");
+            assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        }
         Ok(())
     })
 }

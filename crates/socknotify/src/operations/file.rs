@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
-use super::request::{Association, Kind, MOST, Request, Work};
+use super::request::{Association, Kind, MOST, Part, Request, Work};
 use super::system;
 use crate::slots::Token;
 
@@ -74,6 +74,9 @@ pub struct FileOperation {
     pub(super) file: PortFile,
     kind: Kind,
     pub(super) buffer: Buffer,
+    pub(super) buffers: Vec<Buffer>,
+    /// The memory of the buffers, while it is in progress.
+    parts: Vec<Part>,
     range: Range<usize>,
     offset: u64,
     within: Option<Duration>,
@@ -86,6 +89,8 @@ impl FileOperation {
             kind,
             range: 0..buffer.len(),
             buffer,
+            buffers: Vec::new(),
+            parts: Vec::new(),
             offset,
             within: None,
         }
@@ -109,6 +114,59 @@ impl FileOperation {
         Self::new(file, Kind::Write, buffer.into(), offset)
     }
 
+    /// `preadv` — Reads from the file at this offset into these buffers, one after the other. They come back as
+    /// [`buffers`](FileCompletion::buffers), each with its length.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("socknotify-parts-{}", std::process::id()));
+    /// # let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let mut worker = port.worker(8);
+    /// let file = port.adopt_file(file)?;
+    /// let [head, body] = [b"head".to_vec(), b"body".to_vec()];
+    /// port.begin(FileOperation::write_vectored_at(&file, vec![head.into(), body.into()], 0))?;
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 8);
+    ///
+    /// port.begin(FileOperation::read_vectored_at(&file, done.buffers, 2))?;
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 6);
+    /// assert_eq!((&*done.buffers[0], &done.buffers[1][..2]), (&b"adbo"[..], &b"dy"[..]));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "preadv")]
+    #[doc(alias = "readv")]
+    #[doc(alias = "IORING_OP_READV")]
+    pub fn read_vectored_at(file: &PortFile, buffers: Vec<Buffer>, offset: u64) -> Self {
+        Self::of_parts(file, Kind::ReadParts, buffers, offset)
+    }
+
+    /// `pwritev` — Writes these buffers to the file at this offset, one after the other, as
+    /// [`read_vectored_at`](Self::read_vectored_at) reads.
+    #[doc(alias = "pwritev")]
+    #[doc(alias = "writev")]
+    #[doc(alias = "IORING_OP_WRITEV")]
+    pub fn write_vectored_at(file: &PortFile, buffers: Vec<Buffer>, offset: u64) -> Self {
+        Self::of_parts(file, Kind::WriteParts, buffers, offset)
+    }
+
+    fn of_parts(file: &PortFile, kind: Kind, buffers: Vec<Buffer>, offset: u64) -> Self {
+        FileOperation {
+            buffers,
+            ..Self::new(file, kind, Buffer::default(), offset)
+        }
+    }
+
     /// `fsync`, `FlushFileBuffers` — Waits until everything written is on the disk, as [`File::sync_all`] does. Writes
     /// that are in progress at the same time may be included or not.
     #[doc(alias = "fsync")]
@@ -123,7 +181,8 @@ impl FileOperation {
         Self::new(file, Kind::SyncData, Buffer::default(), 0)
     }
 
-    /// Uses this part of the buffer only. If it is not within the buffer, the operation fails.
+    /// Uses this part of the buffer only. If it is not within the buffer, the operation fails. Not for several buffers,
+    /// which are used whole.
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = range;
         self
@@ -142,6 +201,11 @@ impl FileOperation {
         self.buffer
     }
 
+    /// Returns the buffers of a vectored operation that was not begun.
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        self.buffers
+    }
+
     /// The deadline, if it is begun now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.within?)
@@ -154,6 +218,8 @@ impl Work for FileOperation {
             file,
             kind,
             buffer,
+            buffers,
+            parts,
             range,
             offset,
             ..
@@ -171,6 +237,15 @@ impl Work for FileOperation {
                 let bytes = buffer.get(range.clone())?;
                 Some((bytes.as_ptr().cast_mut(), bytes.len()))
             })?,
+            Kind::ReadParts | Kind::WriteParts => unless_panics(|| {
+                parts.clear();
+                parts.extend(buffers.iter_mut().map(|buffer| match kind {
+                    Kind::ReadParts => Part::new(buffer.as_mut_ptr(), buffer.len()),
+                    _ => Part::new(buffer.as_ptr().cast_mut(), buffer.len()),
+                }));
+                let length = parts.iter().map(|part| part.length).sum();
+                Some((parts.as_mut_ptr().cast(), length))
+            })?,
             Kind::SyncAll | Kind::SyncData => (ptr::null_mut(), 0),
         };
         Ok(Request {
@@ -179,6 +254,7 @@ impl Work for FileOperation {
             kind: *kind,
             memory,
             length: length.min(MOST as usize) as u32,
+            parts: parts.len().try_into().unwrap_or(u32::MAX),
             offset: *offset,
         })
     }
@@ -220,6 +296,8 @@ pub struct FileCompletion {
     pub file: PortFile,
     /// The buffer of the operation. What was read is at the beginning of its [range](FileOperation::range).
     pub buffer: Buffer,
+    /// The buffers of a [vectored](FileOperation::read_vectored_at) operation, which has no other.
+    pub buffers: Vec<Buffer>,
     /// How many bytes were read or written: 0 at the end of the file, and possibly fewer than requested.
     pub result: io::Result<usize>,
     /// Whether it was cancelled, by its id or by its deadline. Then `result` is an error.

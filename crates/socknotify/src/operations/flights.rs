@@ -173,12 +173,14 @@ impl<O: Work, N: Default> Flights<O, N> {
     }
 
     /// Whether nobody has begun an operation.
+    #[cfg(unix)]
     pub(super) fn is_queued(&self, key: usize) -> bool {
         let flight = self.slots.get_by_key(key);
         flight.is_some_and(|flight| matches!(flight.stage, Stage::Queued))
     }
 
     /// The system is about to get a queued operation. False if that was cancelled.
+    #[cfg(unix)]
     pub(super) fn submits(&self, key: usize) -> bool {
         match self.slots.get_by_key(key) {
             Some(mut flight) if matches!(flight.stage, Stage::Queued) => {
@@ -378,6 +380,7 @@ mod tests {
             kind: Kind::SyncAll,
             memory: std::ptr::null_mut(),
             length: 0,
+            parts: 0,
             offset: 0,
         }
     }

@@ -13,7 +13,7 @@ use crate::sys::Process;
 /// The default for the maximum number of threads. They sleep most of the time.
 pub(crate) const DEFAULT_THREADS: usize = 32;
 
-/// How long a thread waits for work before it ends.
+/// How long a thread usually waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Something for a helper thread to do.
@@ -34,6 +34,8 @@ pub(crate) struct Helpers(Arc<Shared>);
 
 struct Shared {
     most: usize,
+    /// How long a thread waits for work before it ends.
+    idle: Duration,
     process: Process,
     state: Mutex<State>,
     /// Signalled when there is work, or none will come any more.
@@ -98,8 +100,14 @@ impl Drop for Entered<'_> {
 impl Helpers {
     /// At most this many threads, and at least one.
     pub(crate) fn new(most: usize) -> Self {
+        Self::with_idle(most, IDLE)
+    }
+
+    /// Such threads that wait this long for work before they end.
+    pub(super) fn with_idle(most: usize, idle: Duration) -> Self {
         Helpers(Arc::new(Shared {
             most: most.max(1),
+            idle,
             process: Process::this(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -188,7 +196,9 @@ impl Shared {
             state.idle += 1;
             let (woken, waited) = self
                 .changed
-                .wait_timeout_while(state, IDLE, |state| state.queue.is_empty() && !state.closed)
+                .wait_timeout_while(state, self.idle, |state| {
+                    state.queue.is_empty() && !state.closed
+                })
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;

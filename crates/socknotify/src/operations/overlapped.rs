@@ -94,6 +94,7 @@ impl Direct {
             memory,
             length,
             offset,
+            ..
         } = request;
         if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
             return Begun::Refused;

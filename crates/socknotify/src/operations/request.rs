@@ -4,6 +4,8 @@
 
 use std::fs::File;
 use std::io;
+#[cfg(unix)]
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -20,6 +22,9 @@ const APART: usize = 1 << 20;
 pub(super) enum Kind {
     Read,
     Write,
+    /// The memory is the [parts](Part).
+    ReadParts,
+    WriteParts,
     SyncAll,
     SyncData,
 }
@@ -35,9 +40,35 @@ pub(super) struct Request {
     pub(super) association: Association,
     pub(super) kind: Kind,
     pub(super) memory: *mut u8,
+    /// How many bytes, of all parts together.
     pub(super) length: u32,
+    pub(super) parts: u32,
     pub(super) offset: u64,
 }
+
+/// `iovec` — A part of an operation's memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Part {
+    pub(super) memory: *mut u8,
+    pub(super) length: usize,
+}
+
+// SAFETY: as for a request.
+unsafe impl Send for Part {}
+
+impl Part {
+    pub(super) fn new(memory: *mut u8, length: usize) -> Self {
+        Part { memory, length }
+    }
+}
+
+#[cfg(unix)]
+const _: () = assert!(
+    size_of::<Part>() == size_of::<libc::iovec>()
+        && offset_of!(Part, memory) == offset_of!(libc::iovec, iov_base)
+        && offset_of!(Part, length) == offset_of!(libc::iovec, iov_len)
+);
 
 // SAFETY: its maker promises that nobody else uses its memory until the operation is complete.
 unsafe impl Send for Request {}
@@ -97,10 +128,49 @@ impl Request {
                 let bytes = unsafe { slice::from_raw_parts(memory, length) };
                 system::write_at(file, bytes, self.offset)
             }
+            Kind::ReadParts | Kind::WriteParts => {
+                // SAFETY: by the promise. A vector is aligned also if it is empty.
+                let parts =
+                    unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) };
+                // SAFETY: by the promise.
+                unsafe { perform_parts(file, self.kind, parts, self.offset) }
+            }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
     }
+}
+
+/// `preadv`, `pwritev` — One part after the other, up to a short one.
+///
+/// # Safety
+///
+/// The memory of the parts is valid, and nobody else uses it meanwhile.
+unsafe fn perform_parts(file: &File, kind: Kind, parts: &[Part], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    for part in parts.iter().filter(|part| part.length > 0) {
+        let offset = offset + done as u64;
+        let count = match kind {
+            Kind::ReadParts => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts_mut(part.memory, part.length) };
+                system::read_at(file, bytes, offset)
+            }
+            _ => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts(part.memory, part.length) };
+                system::write_at(file, bytes, offset)
+            }
+        };
+        match count {
+            Ok(count) if count == part.length => done += count,
+            Ok(count) => return Ok(done + count),
+            // What was done is reported first.
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 /// A read with a file and memory of its own.
@@ -142,6 +212,7 @@ mod tests {
                 kind,
                 memory: std::ptr::null_mut(),
                 length: 0,
+                parts: 0,
                 offset: 0,
             };
             // SAFETY: there is no memory.

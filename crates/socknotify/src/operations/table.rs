@@ -236,6 +236,7 @@ impl<D: Send + 'static> Operations<D> {
             id: OperationId(token),
             file: operation.file,
             buffer: operation.buffer,
+            buffers: operation.buffers,
             result,
             is_cancelled,
         };

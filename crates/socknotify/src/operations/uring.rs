@@ -24,6 +24,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::helpers::{Helpers, Perform};
 use super::request::{Association, Kind, Request};
+use super::system::RawFile;
 use super::{Begun, FileDriver, Layer, Owner, Settled};
 use crate::Entry;
 use crate::backend::Completions;
@@ -51,11 +52,17 @@ const OPERATIONS: usize = 2048;
 /// Each has a completion, and so has a cancellation of each.
 const COMPLETIONS: u32 = 4096;
 
+/// `IOV_MAX` — The maximum number of parts.
+const PARTS: u32 = 1024;
+
 /// The completion of a cancellation.
 const IGNORED: u64 = u64::MAX;
 
 /// A bit of the slot's index that no key has: it says which layer of the port the operation is of.
 const OF_CONNECTIONS: u64 = 1 << 31;
+
+/// How long the pump waits before it ends, whereupon the kernel cancels what it has submitted.
+const PUMP_IDLE: Duration = Duration::from_secs(60);
 
 /// How many times in a row the kernel may lack memory before it counts as out of memory.
 const ATTEMPTS: usize = 1000;
@@ -148,6 +155,8 @@ impl Direct {
         let needs = [
             opcode::Read::CODE,
             opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
             opcode::Fsync::CODE,
             opcode::AsyncCancel::CODE,
         ];
@@ -171,10 +180,12 @@ impl Direct {
             submission: Mutex::default(),
             completion: Mutex::default(),
             in_ring: AtomicUsize::new(0),
-            pump: Helpers::new(1),
+            pump: Helpers::with_idle(1, PUMP_IDLE),
             is_pump_due: AtomicBool::new(false),
         });
-        port.backend().complete(Arc::clone(&this) as _)?;
+        // Whatever its error is, the port takes no other ring after that.
+        let taken = port.backend().complete(Arc::clone(&this) as _);
+        taken.map_err(io::Error::other)?;
         Ok(this)
     }
 
@@ -201,7 +212,7 @@ impl Direct {
     /// memory, until its completion was taken, or [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, layer: Layer, key: usize, request: &Request) -> Begun {
         let name = key as u64;
-        if name & OF_CONNECTIONS != 0 {
+        if name & OF_CONNECTIONS != 0 || request.parts > PARTS {
             return Begun::Refused;
         }
         let name = match layer {
@@ -473,6 +484,7 @@ fn entry(request: &Request) -> squeue::Entry {
         kind,
         memory,
         length,
+        parts,
         offset,
         ..
     } = request;
@@ -482,13 +494,26 @@ fn entry(request: &Request) -> squeue::Entry {
         Kind::Write => opcode::Write::new(fd, memory, length)
             .offset(offset)
             .build(),
+        Kind::ReadParts => opcode::Readv::new(fd, memory.cast(), parts)
+            .offset(offset)
+            .build(),
+        Kind::WriteParts => opcode::Writev::new(fd, memory.cast(), parts)
+            .offset(offset)
+            .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
         Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
     };
-    match length > INLINE_BYTES {
+    match length > INLINE_BYTES && !is_unbuffered(file) {
         true => entry.flags(squeue::Flags::ASYNC),
         false => entry,
     }
+}
+
+/// Whether the device itself copies, so that no operation takes long to begin.
+fn is_unbuffered(file: RawFile) -> bool {
+    // SAFETY: no argument is a pointer, and if this is no file, there is an error.
+    let flags = unsafe { libc::fcntl(file, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_DIRECT != 0
 }
 
 impl AsFd for Direct {

@@ -17,6 +17,7 @@ fn request(length: u32) -> Request {
         kind: Kind::Read,
         memory: ptr::null_mut(),
         length,
+        parts: 0,
         offset: 0,
     }
 }
@@ -128,6 +129,23 @@ fn a_submission_copies_a_bounded_number_of_bytes_for_a_bounded_number_of_operati
 fn long_operations_are_passed_to_the_kernels_threads() {
     assert!(!is_async(&request(INLINE_BYTES)));
     assert!(is_async(&request(INLINE_BYTES + 1)));
+}
+
+#[test]
+fn what_the_device_copies_begins_at_once() -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let path = tempfile::NamedTempFile::new()?.into_temp_path();
+    let mut options = File::options();
+    let Ok(file) = options.read(true).custom_flags(libc::O_DIRECT).open(&path) else {
+        eprintln!("skipped: this file system has no direct operations");
+        return Ok(());
+    };
+    assert!(!is_async(&Request {
+        file: file.as_raw_fd(),
+        ..request(INLINE_BYTES + 1)
+    }));
+    Ok(())
 }
 
 #[test]

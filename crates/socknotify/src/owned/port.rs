@@ -245,7 +245,8 @@ impl<T: Source, M> Port<T, M> {
     /// are dropped; if dropping one panics, the panic goes no further.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
-    /// buffer. Other operations are not begun. A completion that a worker has dequeued can still be taken.
+    /// buffer. Other operations are not begun. A helper thread whose read never ends, as of `/proc/kmsg`, is not waited
+    /// for: it stays, with a descriptor and memory of its own. A completion that a worker has dequeued can still be taken.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }

@@ -241,9 +241,8 @@ impl<T: Source, M> Worker<T, M> {
     /// The same, and dequeue, up to the timeout.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.gather();
-        let port = &self.shared.home.port;
-        let outcome = port.process(&mut self.registrations, &mut self.entries, timeout);
-        let outcome = outcome.map(|found| found.len());
+        let system = self.shared.home.port.system();
+        let outcome = system.process(&mut self.registrations, &mut self.entries, timeout);
         self.take_back_refused();
         self.resolve(outcome?);
         if self.is_slow {

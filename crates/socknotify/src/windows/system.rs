@@ -32,14 +32,14 @@ impl WeakPort {
         }
     }
 
-    /// Put packets that were dequeued before ahead of what is queued.
+    /// Put packets that were dequeued before ahead of what is queued. If the port is closed, nobody dequeues them.
     pub(crate) fn requeue(&self, entries: &[Entry]) {
         let port = match self {
             WeakPort::Engine(engine) => engine.upgrade().map(SystemPort::Engine),
             WeakPort::Native(port) => port.upgrade().map(SystemPort::Native),
         };
         if let Some(port) = port {
-            port.requeue(entries);
+            let _ = port.requeue(entries);
         }
     }
 }
@@ -74,10 +74,10 @@ impl SystemPort {
 
     /// Queue packets that were dequeued before: ahead of what is queued, but for the kernel's own port, which has no
     /// such call.
-    pub(crate) fn requeue(&self, entries: &[Entry]) {
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
         match self {
             SystemPort::Engine(engine) => engine.requeue(entries),
-            SystemPort::Native(port) => drop(port.post(entries, || {})),
+            SystemPort::Native(port) => port.post(entries, || {}),
         }
     }
 

@@ -815,3 +815,66 @@ fn o3_a_port_made_of_one_that_has_read_uses_the_same_driver(backend: Backend) ->
     assert!(overlapped.iter().all(|it| !it.is_pending()));
     Ok(())
 }
+
+/// Bytes in this many buffers, of different lengths.
+fn buffers(bytes: &[u8], count: usize) -> Vec<Buffer> {
+    let mut rest = bytes;
+    let mut buffers = Vec::new();
+    for index in 0..count {
+        let length = if index + 1 == count {
+            rest.len()
+        } else {
+            index % 3
+        };
+        let (part, behind) = rest.split_at(length);
+        buffers.push(part.to_vec().into());
+        rest = behind;
+    }
+    buffers
+}
+
+fn joined(buffers: &[Buffer]) -> Vec<u8> {
+    buffers.iter().flat_map(|buffer| buffer.to_vec()).collect()
+}
+
+#[for_every_backend]
+fn o4_several_buffers_are_written_and_read_in_their_order(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        // More than the system takes in one call, too.
+        for count in [0, 1, 2, 7, 1024, 3000] {
+            let bytes: Vec<u8> = (0..count * 3).map(|_| fastrand::u8(..)).collect();
+            let file = empty_file(&port)?;
+            let write = FileOperation::write_vectored_at(&file, buffers(&bytes, count), 5);
+            let done = perform(&port, &mut worker, write)?;
+            assert_eq!(done.result?, bytes.len());
+            assert_eq!(joined(&done.buffers), bytes);
+            let empty = if count == 0 { vec![] } else { vec![0; 5] };
+            assert_eq!(content(&file)?, [empty, bytes.clone()].concat());
+
+            let read = buffers(&vec![b'.'; bytes.len() + 4], count.max(1));
+            let read = FileOperation::read_vectored_at(&file, read, 5);
+            let done = perform(&port, &mut worker, read)?;
+            assert_eq!(done.result?, bytes.len());
+            assert_eq!(joined(&done.buffers), [&bytes[..], b"...."].concat());
+        }
+    }
+    Ok(())
+}
+
+#[for_every_backend]
+fn o4_what_one_of_several_buffers_does_is_the_result(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let panicking = Buffer::from_owner(Box::new(Panicking([0; 8])));
+        let both = vec![vec![0; 4].into(), panicking];
+        let read = FileOperation::read_vectored_at(&file, both, 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert!(done.result.is_err());
+        assert_eq!(done.buffers.len(), 2);
+        let read = FileOperation::read_vectored_at(&file, vec![vec![0; 4].into()], u64::MAX);
+        assert!(perform(&port, &mut worker, read)?.result.is_err());
+    }
+    Ok(())
+}
