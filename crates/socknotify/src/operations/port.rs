@@ -133,6 +133,7 @@ impl CompletionPort {
             kind,
             memory: memory.cast(),
             length,
+            parts: 0,
             offset,
         };
         request.with_file(system::check).map_err(os_error)?;

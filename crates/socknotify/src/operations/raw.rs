@@ -10,8 +10,9 @@ use std::sync::{Arc, Weak};
 use super::direct::Direct;
 use super::flights::{Flight, Flights, Reason, Stage};
 use super::helpers::{DEFAULT_THREADS, Helpers, Perform};
+use super::opening::Opening;
 use super::request::{Kind, Request};
-use super::{Settle, Settled};
+use super::{Layer, Owner, Settled};
 use crate::slots::Token;
 use crate::system::SystemPort;
 use crate::{Entry, Error};
@@ -73,8 +74,9 @@ impl Overlapped {
     ///
     /// # Errors
     ///
-    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed;
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while it is in progress.
+    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed. While it is
+    /// [in progress](Self::is_pending), [`WouldBlock`](io::ErrorKind::WouldBlock) without an
+    /// [error number](io::Error::raw_os_error), which each error of the system has.
     #[doc(alias = "GetOverlappedResult")]
     pub fn result(&self) -> io::Result<usize> {
         match self.internal.load(Ordering::Acquire) {
@@ -117,8 +119,18 @@ impl Raw {
     pub(crate) fn new(port: SystemPort) -> Arc<Self> {
         Arc::new_cyclic(|this| Raw {
             this: Weak::clone(this),
-            flights: Flights::new(port, Helpers::new(DEFAULT_THREADS)),
+            flights: Flights::new(
+                Layer::Caller,
+                port.clone(),
+                Opening::new(port),
+                Helpers::new(DEFAULT_THREADS),
+            ),
         })
+    }
+
+    /// For another layer of the same port.
+    pub(crate) fn opening(&self) -> &Arc<Opening> {
+        &self.flights.opening
     }
 
     /// # Safety
@@ -143,11 +155,10 @@ impl Raw {
         let before = status.internal.swap(PENDING, Ordering::Relaxed);
         let key = slots.key(token);
         status.internal_high.store(key, Ordering::Relaxed);
-        let Some(is_over) = self.start(token) else {
+        let is_over = self.start(token).inspect_err(|_| {
             slots.remove(token);
             status.internal.store(before, Ordering::Relaxed);
-            return Err(Error::OutOfMemory);
-        };
+        })?;
         drop(open);
         if is_over {
             self.complete(key);
@@ -156,19 +167,22 @@ impl Raw {
         Ok(())
     }
 
-    fn start(&self, token: Token) -> Option<bool> {
-        let open = || Direct::raw(&self.flights.port, Weak::clone(&self.this) as _);
+    fn start(&self, token: Token) -> Result<bool, Error> {
         let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
-        let direct = self.flights.direct(open);
-        self.flights.start(token, direct, perform)
+        self.flights.start(token, self.direct(), perform)
     }
 
+    /// The system, if it performs operations itself.
+    fn direct(&self) -> Option<&Direct> {
+        let direct = self.flights.opening.open().ok()?;
+        direct.attach(Layer::Caller, || Weak::clone(&self.this) as _);
+        Some(direct)
+    }
+
+    #[inline]
     fn flush(&self) {
         if let Some(direct) = self.flights.opened() {
-            for key in direct.flush() {
-                let packet = self.settle(key, Settled::Cancelled);
-                self.flights.port.complete(packet.as_slice());
-            }
+            direct.flush();
         }
     }
 
@@ -224,7 +238,20 @@ impl Raw {
     }
 }
 
-impl Settle for Raw {
+impl Owner for Raw {
+    fn is_queued(&self, key: usize) -> bool {
+        self.flights.is_queued(key)
+    }
+
+    fn submits(&self, key: usize) -> bool {
+        self.flights.submits(key)
+    }
+
+    fn refused(&self, key: usize) {
+        let packet = self.settle(key, Settled::Cancelled);
+        self.flights.port.complete(packet.as_slice());
+    }
+
     fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
         // If it is closed, the closing thread handles the rest.
         let _entered = self.flights.gate.enter()?;
@@ -238,5 +265,24 @@ impl Settle for Raw {
 impl Perform for Raw {
     fn perform(&self, key: usize) {
         self.flights.perform(key, || self.complete(key));
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_try_again_is_not_an_operation_in_progress() {
+        let overlapped = Overlapped::new(0);
+        overlapped.internal.store(PENDING, Ordering::Relaxed);
+        assert!(overlapped.is_pending());
+        let pending = overlapped.result().expect_err("it is in progress");
+        assert_eq!(pending.raw_os_error(), None);
+        let again = Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        overlapped.settle(Kind::Read, &again, 1);
+        assert!(!overlapped.is_pending());
+        let again = overlapped.result().expect_err("the system has refused");
+        assert_eq!(again.raw_os_error(), Some(libc::EAGAIN));
     }
 }

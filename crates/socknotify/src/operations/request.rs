@@ -4,6 +4,9 @@
 
 use std::fs::File;
 use std::io;
+#[cfg(unix)]
+use std::mem::offset_of;
+use std::ptr::NonNull;
 use std::slice;
 
 use super::system::{self, RawFile};
@@ -11,11 +14,17 @@ use super::system::{self, RawFile};
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
 
+/// The maximum of a read with memory of its own.
+const APART: usize = 1 << 20;
+
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
     Write,
+    /// The memory is the [parts](Part).
+    ReadParts,
+    WriteParts,
     SyncAll,
     SyncData,
 }
@@ -31,9 +40,35 @@ pub(super) struct Request {
     pub(super) association: Association,
     pub(super) kind: Kind,
     pub(super) memory: *mut u8,
+    /// How many bytes, of all parts together.
     pub(super) length: u32,
+    pub(super) parts: u32,
     pub(super) offset: u64,
 }
+
+/// `iovec` — A part of an operation's memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Part {
+    pub(super) memory: *mut u8,
+    pub(super) length: usize,
+}
+
+// SAFETY: as for a request.
+unsafe impl Send for Part {}
+
+impl Part {
+    pub(super) fn new(memory: *mut u8, length: usize) -> Self {
+        Part { memory, length }
+    }
+}
+
+#[cfg(unix)]
+const _: () = assert!(
+    size_of::<Part>() == size_of::<libc::iovec>()
+        && offset_of!(Part, memory) == offset_of!(libc::iovec, iov_base)
+        && offset_of!(Part, length) == offset_of!(libc::iovec, iov_len)
+);
 
 // SAFETY: its maker promises that nobody else uses its memory until the operation is complete.
 unsafe impl Send for Request {}
@@ -45,6 +80,31 @@ impl Request {
         work(&file)
     }
 
+    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
+    pub(super) fn apart(&self) -> Option<Apart> {
+        if self.kind != Kind::Read {
+            return None;
+        }
+        let file = self.with_file(system::endless)?;
+        Some(Apart {
+            file,
+            bytes: vec![0; (self.length as usize).min(APART)],
+            offset: self.offset,
+        })
+    }
+
+    /// Copy what was read apart. Returns how many bytes these are.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid, and nobody else uses it meanwhile.
+    pub(super) unsafe fn copy(&self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.length as usize);
+        // SAFETY: by the promise.
+        unsafe { self.memory.copy_from_nonoverlapping(bytes.as_ptr(), count) };
+        count
+    }
+
     /// Perform it, and wait for it.
     ///
     /// # Safety
@@ -52,20 +112,78 @@ impl Request {
     /// The memory is valid, and nobody else uses it meanwhile.
     pub(super) unsafe fn perform(&self) -> io::Result<usize> {
         let length = self.length as usize;
+        // A slice has an address even if it has no bytes.
+        let memory = match length {
+            0 => NonNull::dangling().as_ptr(),
+            _ => self.memory,
+        };
         self.with_file(|file| match self.kind {
             Kind::Read => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts_mut(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts_mut(memory, length) };
                 system::read_at(file, bytes, self.offset)
             }
             Kind::Write => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts(memory, length) };
                 system::write_at(file, bytes, self.offset)
+            }
+            Kind::ReadParts | Kind::WriteParts => {
+                // SAFETY: by the promise. A vector is aligned also if it is empty.
+                let parts =
+                    unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) };
+                // SAFETY: by the promise.
+                unsafe { perform_parts(file, self.kind, parts, self.offset) }
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
+    }
+}
+
+/// `preadv`, `pwritev` — One part after the other, up to a short one.
+///
+/// # Safety
+///
+/// The memory of the parts is valid, and nobody else uses it meanwhile.
+unsafe fn perform_parts(file: &File, kind: Kind, parts: &[Part], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    for part in parts.iter().filter(|part| part.length > 0) {
+        let offset = offset + done as u64;
+        let count = match kind {
+            Kind::ReadParts => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts_mut(part.memory, part.length) };
+                system::read_at(file, bytes, offset)
+            }
+            _ => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts(part.memory, part.length) };
+                system::write_at(file, bytes, offset)
+            }
+        };
+        match count {
+            Ok(count) if count == part.length => done += count,
+            Ok(count) => return Ok(done + count),
+            // What was done is reported first.
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// A read with a file and memory of its own.
+pub(super) struct Apart {
+    file: File,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Apart {
+    pub(super) fn read(&mut self) -> io::Result<&[u8]> {
+        let count = system::read_at(&self.file, &mut self.bytes, self.offset)?;
+        Ok(&self.bytes[..count])
     }
 }
 
@@ -77,5 +195,29 @@ pub(super) trait Work {
 impl Work for Request {
     fn request(&mut self) -> io::Result<Request> {
         Ok(*self)
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_without_bytes_needs_no_address() -> io::Result<()> {
+        let file = tempfile::tempfile()?;
+        for kind in [Kind::Read, Kind::Write] {
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind,
+                memory: std::ptr::null_mut(),
+                length: 0,
+                parts: 0,
+                offset: 0,
+            };
+            // SAFETY: there is no memory.
+            assert_eq!(unsafe { request.perform() }?, 0);
+        }
+        Ok(())
     }
 }
