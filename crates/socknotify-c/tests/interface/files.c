@@ -1,5 +1,5 @@
 /* Operations on files, with both spellings. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #define SOCKNOTIFY_WIN32_NAMES
 #include <socknotify.h>
 
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -91,6 +92,91 @@ static void the_sn_names(void) {
     CHECK(close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0 && close(file) == 0);
 }
 
+static struct request *page(void) {
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    return (struct request *)page;
+}
+
+/*
+ * Another thread may close the port, and free the block, between the moment in which a packet leaves the queue and the
+ * return of the call that dequeues it. And one that cancels may come too late. So no call reads a block whose operation
+ * is complete. The first of two packets brings the second one into the queue.
+ */
+static void a_block_is_not_read_when_its_operation_is_complete(void) {
+    const size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    struct request *requests[2] = {page(), page()};
+    int file = temporary();
+    int complete = 0;
+    int round;
+    sn_port port;
+    CHECK(write(file, "hello", 5) == 5);
+    CHECK(sn_create_port(1, &port) == SN_SUCCESS);
+    for (round = 0; complete < 20; round++) {
+        uint32_t offset = (uint32_t)round % 8;
+        uint32_t error = offset < 5 ? SN_SUCCESS : SN_HANDLE_EOF;
+        uint32_t bytes = offset < 5 ? 5 - offset : 0;
+        uint32_t transferred = 99;
+        uintptr_t key = 0;
+        sn_overlapped *overlapped = NULL;
+        struct request *other;
+        int index;
+        CHECK(round < 100000);
+        for (index = 0; index < 2; index++) {
+            struct request *request = requests[index];
+            request->overlapped.Offset = offset;
+            CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+        }
+        other = next(port, error, bytes) == requests[0] ? requests[1] : requests[0];
+        if (*(volatile uintptr_t *)&other->overlapped.Internal == SN_STATUS_PENDING) {
+            CHECK(next(port, error, bytes) == other);
+            continue;
+        }
+        complete++;
+        CHECK(mprotect(other, size, PROT_NONE) == 0);
+        CHECK(sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE) == error);
+        CHECK(overlapped == &other->overlapped && key == KEY && transferred == bytes);
+        CHECK(sn_cancel(port, overlapped) == SN_NOT_FOUND);
+        CHECK(mprotect(other, size, PROT_READ | PROT_WRITE) == 0);
+    }
+    for (round = 0; round < 2; round++) {
+        CHECK(munmap(requests[round], size) == 0);
+        CHECK(sn_cancel(port, &requests[round]->overlapped) == SN_NOT_FOUND);
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    CHECK(close(file) == 0);
+}
+
+/* Every one that was begun has one packet, whether it was cancelled or not. */
+static void cancelling(void) {
+    static struct request requests[COUNT];
+    static char seen[COUNT];
+    sn_port port;
+    int file = temporary();
+    int index;
+    CHECK(write(file, "0123456789abcdef", 16) == 16);
+    CHECK(sn_create_port(0, &port) == SN_SUCCESS);
+    for (index = 0; index < COUNT; index++) {
+        struct request *request = &requests[index];
+        uint32_t error;
+        CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+        error = sn_cancel(port, &requests[index / 2].overlapped);
+        CHECK(error == SN_SUCCESS || error == SN_NOT_FOUND);
+    }
+    for (index = 0; index < COUNT; index++) {
+        uint32_t transferred;
+        uintptr_t key;
+        sn_overlapped *overlapped;
+        uint32_t error = sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE);
+        ptrdiff_t which = (struct request *)overlapped - requests;
+        CHECK(key == KEY && which >= 0 && which < COUNT && seen[which]++ == 0);
+        CHECK(error == SN_OPERATION_ABORTED || (error == SN_SUCCESS && transferred == 16));
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    CHECK(close(file) == 0);
+}
+
 /* Many are under way, and the port is closed: their memory is the caller's again. */
 static void closing(void) {
     static struct request requests[COUNT];
@@ -169,6 +255,8 @@ static void the_win32_names(void) {
 
 int main(void) {
     the_sn_names();
+    a_block_is_not_read_when_its_operation_is_complete();
+    cancelling();
     closing();
     the_win32_names();
     return 0;
