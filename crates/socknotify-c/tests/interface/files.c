@@ -9,13 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"
 
 #define CHECK(is_so) CHECK_EQ(!(is_so), 0)
 
-enum { KEY = 7, COUNT = 2000 };
+enum { KEY = 7, COUNT = 2000, CANCELLED = 300 };
 
 struct request {
     OVERLAPPED overlapped;
@@ -150,27 +151,27 @@ static void a_block_is_not_read_when_its_operation_is_complete(void) {
 
 /* Every one that was begun has one packet, whether it was cancelled or not. */
 static void cancelling(void) {
-    static struct request requests[COUNT];
-    static char seen[COUNT];
+    static struct request requests[CANCELLED];
+    static char seen[CANCELLED];
     sn_port port;
     int file = temporary();
     int index;
     CHECK(write(file, "0123456789abcdef", 16) == 16);
     CHECK(sn_create_port(0, &port) == SN_SUCCESS);
-    for (index = 0; index < COUNT; index++) {
+    for (index = 0; index < CANCELLED; index++) {
         struct request *request = &requests[index];
         uint32_t error;
         CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
         error = sn_cancel(port, &requests[index / 2].overlapped);
         CHECK(error == SN_SUCCESS || error == SN_NOT_FOUND);
     }
-    for (index = 0; index < COUNT; index++) {
+    for (index = 0; index < CANCELLED; index++) {
         uint32_t transferred;
         uintptr_t key;
         sn_overlapped *overlapped;
         uint32_t error = sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE);
         ptrdiff_t which = (struct request *)overlapped - requests;
-        CHECK(key == KEY && which >= 0 && which < COUNT && seen[which]++ == 0);
+        CHECK(key == KEY && which >= 0 && which < CANCELLED && seen[which]++ == 0);
         CHECK(error == SN_OPERATION_ABORTED || (error == SN_SUCCESS && transferred == 16));
     }
     CHECK(sn_close_port(port) == SN_SUCCESS);
@@ -253,7 +254,68 @@ static void the_win32_names(void) {
     CHECK(close(descriptor) == 0 && close(other) == 0);
 }
 
+/* With the descriptor and, if the file system gives it away again, the inode of one that was closed and deleted. */
+static void an_association_ends_with_its_file(void) {
+    sn_port port;
+    int round;
+    int same_inode = 0;
+    CHECK(sn_create_port(1, &port) == SN_SUCCESS);
+    for (round = 0; round < 20; round++) {
+        struct request *request = request_at(0);
+        int file = temporary();
+        int other;
+        struct stat before, after;
+        CHECK(fstat(file, &before) == 0);
+        CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+        CHECK(sn_write_associated(file, "abc", 3, &request->overlapped) == SN_SUCCESS);
+        CHECK(next(port, SN_SUCCESS, 3) == request);
+        CHECK(close(file) == 0);
+        other = temporary();
+        CHECK(other == file && fstat(other, &after) == 0);
+        same_inode += before.st_dev == after.st_dev && before.st_ino == after.st_ino;
+        CHECK(sn_read_associated(other, request->memory, 16, &request->overlapped) ==
+              SN_INVALID_PARAMETER);
+        CHECK(sn_write_associated(other, "abc", 3, &request->overlapped) == SN_INVALID_PARAMETER);
+        /* Associated itself, it has a key of its own. */
+        CHECK(sn_associate(port, other, KEY) == SN_SUCCESS);
+        CHECK(sn_write_associated(other, "ab", 2, &request->overlapped) == SN_SUCCESS);
+        CHECK(next(port, SN_SUCCESS, 2) == request);
+        CHECK(close(other) == 0);
+        free(request);
+    }
+    if (same_inode == 0) {
+        fprintf(stderr, "no inode was used again\n");
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+}
+
+static void an_association_can_be_ended(void) {
+    sn_port port;
+    struct request *request = request_at(0);
+    int file = temporary();
+    CHECK(sn_create_port(1, &port) == SN_SUCCESS);
+    CHECK(sn_dissociate(file) == SN_NOT_FOUND);
+    CHECK(sn_dissociate(-1) == SN_NOT_FOUND);
+    CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+    /* What was begun goes on. */
+    CHECK(sn_write_associated(file, "abc", 3, &request->overlapped) == SN_SUCCESS);
+    CHECK(sn_dissociate(file) == SN_SUCCESS);
+    CHECK(sn_dissociate(file) == SN_NOT_FOUND);
+    CHECK(next(port, SN_SUCCESS, 3) == request);
+    CHECK(sn_read_associated(file, request->memory, 16, &request->overlapped) == SN_INVALID_PARAMETER);
+    CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+    CHECK(sn_read_associated(file, request->memory, 16, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_SUCCESS, 3) == request);
+    /* Of a descriptor that is closed, too. */
+    CHECK(close(file) == 0);
+    CHECK(sn_dissociate(file) == SN_SUCCESS);
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    free(request);
+}
+
 int main(void) {
+    an_association_can_be_ended();
+    an_association_ends_with_its_file();
     the_sn_names();
     a_block_is_not_read_when_its_operation_is_complete();
     cancelling();

@@ -160,6 +160,16 @@ fn memcheck_finds_nothing_in_state() {
 }
 
 #[test]
+fn any_descriptor_can_be_watched() {
+    runs(SOURCES, "descriptors.c", Language::C11);
+}
+
+#[test]
+fn memcheck_finds_nothing_in_descriptors() {
+    is_clean(SOURCES, "descriptors.c", Language::C11);
+}
+
+#[test]
 fn files_are_read_and_written_with_both_spellings() {
     runs(SOURCES, "files.c", Language::C11);
 }
