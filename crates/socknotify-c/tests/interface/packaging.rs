@@ -226,6 +226,13 @@ fn what_is_installed_can_be_staged_and_uninstalled() {
             "{file}"
         );
     }
+    // Its links lead to what is installed with it.
+    let porting = stage.join("opt/socknotify/share/doc/socknotify/PORTING.md");
+    let porting = fs::read_to_string(porting).expect("a page");
+    let links = porting.split("](").skip(1);
+    for link in links.filter_map(|rest| rest.split_once(')')) {
+        assert!(link.0 == "examples" || link.0.starts_with('#'), "{link:?}");
+    }
     let library = stage.join("opt/socknotify/lib");
     let found = fs::read_to_string(library.join("pkgconfig/socknotify.pc")).expect("a .pc file");
     assert!(found.contains("prefix=/opt/socknotify\n"), "{found}");
