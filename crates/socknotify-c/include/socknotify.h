@@ -37,9 +37,9 @@
  *     wait. Cancellation is off in what sn_blocking() calls, too.
  *   - Each needs at most 4 KB of stack, except that 8 KB are needed to make a port, and by a port's first
  *     sn_read or sn_write. Signal handlers need their own.
- *   - SN_NOT_ENOUGH_MEMORY means that there is none for the entries of a call or for a registration. The
- *     library's own tables and queues grow as they need to; if the system refuses memory for those, the
- *     process is aborted.
+ *   - SN_NOT_ENOUGH_MEMORY means that there is none for the entries of a call, or that the system has none
+ *     for a port or a registration. The library's own tables and queues grow as they need to; if the
+ *     system refuses memory for those, the process is aborted.
  *
  * This header is C99 and C++11. Link with -lsocknotify.
  */
