@@ -34,7 +34,8 @@
  *     SN_INVALID_HANDLE, but it can be closed there, which does not affect the parent.
  *   - None may be called from a signal handler. They may be called from destructors of a thread's keys.
  *   - None is a cancellation point: pthread_cancel takes effect after the call. Post a packet to end a
- *     wait. Cancellation is off in what sn_blocking() calls, too.
+ *     wait. Cancellation is off in what sn_blocking() calls, too. As most functions, none may be called
+ *     while cancellation is asynchronous.
  *   - Each needs at most 4 KB of stack, except that 8 KB are needed to make a port, and by a port's first
  *     sn_read or sn_write. Signal handlers need their own.
  *   - SN_NOT_ENOUGH_MEMORY means that there is none for the entries of a call, or that the system has none

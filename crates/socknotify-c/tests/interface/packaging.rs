@@ -84,7 +84,7 @@ fn a_shared_object_that_links_the_static_library_exports_none_of_its_own() {
 #[test]
 fn a_program_can_be_linked_statically_altogether() {
     let program = scratch("altogether");
-    run(Language::C99
+    let linked = Language::C99
         .compiler()
         .arg("-static")
         .arg(Path::new(EXAMPLES).join("poll.c"))
@@ -93,7 +93,17 @@ fn a_program_can_be_linked_statically_altogether() {
         .arg("-lsocknotify")
         .args(private_libraries())
         .arg("-o")
-        .arg(&program));
+        .arg(&program)
+        .output()
+        .expect("a compiler");
+    let said = String::from_utf8_lossy(&linked.stderr);
+    assert!(linked.status.success(), "{said}");
+    // The documentation names what a linker warns of.
+    let porting = include_str!("../../../../docs/PORTING.md");
+    for warning in said.lines().filter(|line| line.contains("warning:")) {
+        let name = warning.split('\'').nth(1).expect(warning);
+        assert!(porting.contains(&format!("`{name}`")), "{warning}");
+    }
     assert_eq!(run(&mut Command::new(&program)), "received 40 bytes\n");
 }
 
