@@ -18,7 +18,7 @@
  *     #include <socknotify.h>
  *
  * so are the names of the Windows headers, for programs that use them already. Structures and masks
- * are the same in both. docs/PORTING.md says what is the same and what differs.
+ * are the same in both. PORTING.md, installed with the examples, says what is the same and what differs.
  *
  * Rules for all functions:
  *
