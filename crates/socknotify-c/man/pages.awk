@@ -44,7 +44,7 @@ function describe(lines, count, index_, line, is_listing, is_item) {
     }
 }
 
-function head(name, is_first) {
+function head(name) {
     print ".\\\" Made from socknotify.h."
     print ".TH " name " 3 \"\" \"socknotify " version "\" \"Library Functions\""
 }
