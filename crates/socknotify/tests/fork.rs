@@ -766,8 +766,7 @@ fn e7_a_child_begins_no_operation_and_its_parents_complete(backend: Backend) -> 
             if outcome != Err(Error::OtherProcess) {
                 return 1;
             }
-            // SAFETY: they are there.
-            if begun.iter().any(|it| unsafe { port.cancel_operation(it) }) {
+            if begun.iter().any(|it| port.cancel_operation(it)) {
                 return 2;
             }
             port.close();

@@ -253,14 +253,6 @@ impl<B: Backend> Engine<B> {
         self.queue(entries.iter().copied().map(Entry::posted), before_waking)
     }
 
-    /// Put packets that were dequeued before ahead of what is queued.
-    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
-        let mut core = self.enter()?;
-        core.queue.prepend(entries);
-        self.leave(core);
-        Ok(())
-    }
-
     /// Queue a completion of something else. If the port is closed, nobody dequeues it.
     #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
     pub(crate) fn complete(&self, entries: &[Entry]) {

@@ -13,9 +13,10 @@ use super::helpers::{DEFAULT_THREADS, Helpers, Perform};
 use super::opening::Opening;
 use super::request::{Kind, Request};
 use super::{Layer, Owner, Settled};
+use crate::entry::Status;
 use crate::slots::Token;
 use crate::system::SystemPort;
-use crate::{Entry, Error};
+use crate::{Entry, Error, Origin};
 
 /// `OVERLAPPED` — Where an operation on a file begins, and its result.
 ///
@@ -30,8 +31,8 @@ use crate::{Entry, Error};
 pub struct Overlapped {
     /// The status.
     internal: AtomicUsize,
-    /// The bytes transferred; during the operation, its key.
-    pub(super) internal_high: AtomicUsize,
+    /// The bytes transferred.
+    internal_high: AtomicUsize,
     offset: u32,
     offset_high: u32,
     event: usize,
@@ -93,17 +94,35 @@ impl Overlapped {
         self.internal.load(Ordering::Acquire) == END_OF_FILE
     }
 
-    fn settle(&self, kind: Kind, result: &io::Result<usize>, length: u32) {
-        let (status, count) = match result {
-            Ok(0) if kind == Kind::Read && length > 0 => (END_OF_FILE, 0),
-            Ok(count) => (SUCCESS, *count),
-            Err(error) => {
-                let number = error.raw_os_error().unwrap_or(libc::EIO);
-                (ERROR | number as usize, 0)
-            }
+    /// What the packet of an operation says of it, without the block whose address it carries: that may be gone when
+    /// the port was closed meanwhile. `None` for other packets. For interfaces above this one.
+    #[doc(hidden)]
+    pub fn of_packet(packet: &Entry) -> Option<Self> {
+        (packet.origin() == Some(Origin::Completion)).then(|| {
+            let overlapped = Overlapped::new(0);
+            overlapped.settle(packet.status, packet.transferred as usize);
+            overlapped
+        })
+    }
+
+    fn settle(&self, status: Status, count: usize) {
+        let status = match status {
+            Status::SUCCESS => SUCCESS,
+            Status::END_OF_FILE => END_OF_FILE,
+            Status(number) => ERROR | usize::from(number),
         };
         self.internal_high.store(count, Ordering::Relaxed);
         self.internal.store(status, Ordering::Release);
+    }
+}
+
+impl Status {
+    fn new(kind: Kind, result: &io::Result<usize>, length: u32) -> Self {
+        match result {
+            Ok(0) if kind == Kind::Read && length > 0 => Status::END_OF_FILE,
+            Ok(_) => Status::SUCCESS,
+            Err(error) => Status(error.raw_os_error().unwrap_or(libc::EIO) as u16),
+        }
     }
 }
 
@@ -154,7 +173,6 @@ impl Raw {
         let status = unsafe { &*overlapped };
         let before = status.internal.swap(PENDING, Ordering::Relaxed);
         let key = slots.key(token);
-        status.internal_high.store(key, Ordering::Relaxed);
         let is_over = self.start(token).inspect_err(|_| {
             slots.remove(token);
             status.internal.store(before, Ordering::Relaxed);
@@ -186,18 +204,24 @@ impl Raw {
         }
     }
 
-    pub(super) fn cancel(&self, key: usize, overlapped: *const Overlapped) -> bool {
-        // In a forked child another thread may have had the slot locked.
-        let Flights { slots, .. } = &self.flights;
-        let flight = self.flights.is_here().then(|| slots.named(key)).flatten();
-        let token = flight.and_then(|(token, flight)| {
-            (flight.note.overlapped == overlapped.addr()).then_some(token)
-        });
-        let is_over = token.and_then(|token| self.flights.cancel(token, Reason::Asked));
+    /// Nothing is read through the pointer: the operation may have ended, and its block with it.
+    pub(super) fn cancel(&self, overlapped: *const Overlapped) -> bool {
+        // In a forked child another thread may have had a slot locked.
+        if !self.flights.is_here() {
+            return false;
+        }
+        let slots = &self.flights.slots;
+        let mut found = slots.iter_named();
+        let found = found.find(|(_, flight)| flight.note.overlapped == overlapped.addr());
+        let Some((token, flight)) = found else {
+            return false;
+        };
+        drop(flight);
+        let is_over = self.flights.cancel(token, Reason::Asked);
         match is_over {
             Some(true) => {
                 if let Some(_entered) = self.flights.gate.enter() {
-                    self.complete(key);
+                    self.complete(slots.key(token));
                 }
             }
             Some(false) => self.flush(),
@@ -218,10 +242,12 @@ impl Raw {
         let Request { kind, length, .. } = flight.operation?;
         let (result, _) = flight.stage.into_result()?;
         let mut packet = flight.note;
+        packet.status = Status::new(kind, &result, length);
+        let count = result.unwrap_or(0);
+        packet.transferred = count as u32;
         let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);
         // SAFETY: it is there until the packet was dequeued, and that is queued after this.
-        unsafe { (*overlapped).settle(kind, &result, length) };
-        packet.transferred = result.unwrap_or(0) as u32;
+        unsafe { (*overlapped).settle(packet.status, count) };
         Some(packet)
     }
 
