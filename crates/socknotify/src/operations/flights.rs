@@ -5,6 +5,7 @@
     reason = "the system has the memory of operations that are here"
 )]
 
+use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -47,7 +48,8 @@ pub(super) enum Stage {
     /// Nobody has begun it. Its key is in the queue of the ring or of the helper threads.
     #[default]
     Queued,
-    Running,
+    /// A helper thread performs it, and ends it early if there is a reason.
+    Running(Option<Reason>),
     /// A helper thread performs it with a file and memory of its own, because it may never end.
     Apart,
     /// The system performs it, and may have been asked to cancel it.
@@ -244,8 +246,12 @@ impl<O: Work, N: Default> Flights<O, N> {
         let mut flight = self.slots.get(token)?;
         let is_over = match flight.stage {
             Stage::Done(_) | Stage::Cancelled(_) => return None,
-            // It is about to end; or the system knows.
-            Stage::Running | Stage::Direct(Some(_)) => false,
+            // The system knows, or the thread.
+            Stage::Running(Some(_)) | Stage::Direct(Some(_)) => false,
+            Stage::Running(None) => {
+                flight.stage = Stage::Running(Some(reason));
+                false
+            }
             Stage::Direct(None) => {
                 flight.stage = Stage::Direct(Some(reason));
                 if let Some(direct) = self.opened() {
@@ -272,7 +278,7 @@ impl<O: Work, N: Default> Flights<O, N> {
         };
         let begun = self.slots.get_by_key(key).and_then(|mut flight| {
             matches!(flight.stage, Stage::Queued).then(|| {
-                flight.stage = Stage::Running;
+                flight.stage = Stage::Running(None);
                 flight.operation.take()
             })?
         });
@@ -292,10 +298,28 @@ impl<O: Work, N: Default> Flights<O, N> {
             self.perform_apart(key, apart, done);
             return;
         }
+        let stopped = Cell::new(None);
+        let goes_on = || {
+            stopped.set(self.stops(key));
+            stopped.get().is_none()
+        };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |request: Request| unsafe { request.perform() };
-        end(operation, Stage::Done(request.and_then(perform)));
+        let perform = |request: Request| unsafe { request.perform(&goes_on) };
+        let result = request.and_then(perform);
+        let stage = stopped.get().map_or(Stage::Done(result), Stage::Cancelled);
+        end(operation, stage);
         done();
+    }
+
+    /// Why a thread does not go on with an operation.
+    fn stops(&self, key: usize) -> Option<Reason> {
+        if self.gate.is_closed() {
+            return Some(Reason::Asked);
+        }
+        match self.slots.get_by_key(key)?.stage {
+            Stage::Running(reason) => reason,
+            _ => None,
+        }
     }
 
     /// Perform an operation that may never end. Nobody waits for it: it can be cancelled, and the port closed, meanwhile.

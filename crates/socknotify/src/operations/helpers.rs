@@ -77,6 +77,10 @@ impl Gate {
         })
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.state).closed
+    }
+
     /// Let no thread in any more, and wait until none is inside.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);

@@ -15,7 +15,10 @@ use super::system::{self, RawFile};
 pub(super) const MOST: u32 = 1 << 30;
 
 /// The maximum of a read with memory of its own.
-const APART: usize = 1 << 20;
+const APART: usize = PIECE;
+
+/// The maximum of one system call that reads.
+const PIECE: usize = 1 << 20;
 
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,12 +108,17 @@ impl Request {
         count
     }
 
-    /// Perform it, and wait for it.
+    /// Whether it is a read that keeps the kernel copying for long.
+    pub(super) fn is_long(&self) -> bool {
+        matches!(self.kind, Kind::Read | Kind::ReadParts) && self.length as usize > PIECE
+    }
+
+    /// Perform it, and wait for it. A [long](Self::is_long) one may end between two pieces.
     ///
     /// # Safety
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
-    pub(super) unsafe fn perform(&self) -> io::Result<usize> {
+    pub(super) unsafe fn perform(&self, goes_on: &dyn Fn() -> bool) -> io::Result<usize> {
         let length = self.length as usize;
         // A slice has an address even if it has no bytes.
         let memory = match length {
@@ -120,8 +128,7 @@ impl Request {
         self.with_file(|file| match self.kind {
             Kind::Read => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts_mut(memory, length) };
-                system::read_at(file, bytes, self.offset)
+                unsafe { read_pieces(file, memory, length, self.offset, goes_on) }
             }
             Kind::Write => {
                 // SAFETY: by the promise.
@@ -133,11 +140,41 @@ impl Request {
                 let parts =
                     unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) };
                 // SAFETY: by the promise.
-                unsafe { perform_parts(file, self.kind, parts, self.offset) }
+                unsafe { perform_parts(file, self.kind, parts, self.offset, goes_on) }
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
+    }
+}
+
+/// `pread` — A long read in pieces: the kernel may copy a whole call without letting another thread have the processor.
+///
+/// # Safety
+///
+/// The memory is valid, and nobody else uses it meanwhile.
+unsafe fn read_pieces(
+    file: &File,
+    memory: *mut u8,
+    length: usize,
+    offset: u64,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<usize> {
+    let mut done = 0;
+    loop {
+        let piece = (length - done).min(PIECE);
+        // SAFETY: by the promise.
+        let bytes = unsafe { slice::from_raw_parts_mut(memory.add(done), piece) };
+        match system::read_at(file, bytes, offset + done as u64) {
+            Ok(count) if count == piece => done += count,
+            Ok(count) => return Ok(done + count),
+            // What was done is reported first.
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+        if done == length || !goes_on() {
+            return Ok(done);
+        }
     }
 }
 
@@ -146,15 +183,20 @@ impl Request {
 /// # Safety
 ///
 /// The memory of the parts is valid, and nobody else uses it meanwhile.
-unsafe fn perform_parts(file: &File, kind: Kind, parts: &[Part], offset: u64) -> io::Result<usize> {
+unsafe fn perform_parts(
+    file: &File,
+    kind: Kind,
+    parts: &[Part],
+    offset: u64,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<usize> {
     let mut done = 0;
     for part in parts.iter().filter(|part| part.length > 0) {
         let offset = offset + done as u64;
         let count = match kind {
             Kind::ReadParts => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts_mut(part.memory, part.length) };
-                system::read_at(file, bytes, offset)
+                unsafe { read_pieces(file, part.memory, part.length, offset, goes_on) }
             }
             _ => {
                 // SAFETY: by the promise.
@@ -216,7 +258,52 @@ mod tests {
                 offset: 0,
             };
             // SAFETY: there is no memory.
-            assert_eq!(unsafe { request.perform() }?, 0);
+            assert_eq!(unsafe { request.perform(&|| true) }?, 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_long_read_is_made_of_pieces_between_which_it_can_end() -> io::Result<()> {
+        use std::cell::Cell;
+        use std::io::Write;
+
+        const LENGTH: usize = 2 * PIECE + 5;
+        let mut file = tempfile::tempfile()?;
+        let content: Vec<u8> = (0..LENGTH).map(|index| (index / 1000) as u8).collect();
+        file.write_all(&content)?;
+        for (length, offset) in [
+            (LENGTH, 0),
+            (3 * PIECE, 0),
+            (2 * PIECE, 5),
+            (PIECE, 0),
+            (7, 0),
+        ] {
+            let mut memory = vec![0; length];
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind: Kind::Read,
+                memory: memory.as_mut_ptr(),
+                length: length as u32,
+                parts: 0,
+                offset: offset as u64,
+            };
+            assert_eq!(request.is_long(), length > PIECE);
+            let calls = Cell::new(0);
+            let count = |goes_on| {
+                calls.set(calls.get() + 1);
+                goes_on
+            };
+            // SAFETY: the memory is there.
+            let read = unsafe { request.perform(&|| count(true)) }?;
+            assert_eq!(read, length.min(LENGTH - offset));
+            assert_eq!(memory[..read], content[offset..][..read]);
+            assert_eq!(calls.take(), length.div_ceil(PIECE) - 1);
+            // SAFETY: as above.
+            let read = unsafe { request.perform(&|| count(false)) }?;
+            assert_eq!(read, length.min(PIECE));
+            assert_eq!(calls.take(), usize::from(length > PIECE));
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! Each port has one ring, which the port's set watches. Any thread submits, and any thread that waits in the port
 //! takes completions. If the data are in the page cache, an operation completes while it is submitted: the submitting
 //! thread copies. So one submission is small, in bytes and in operations, and what is left is submitted by a thread of
-//! the ring's own. A long operation is passed to a thread of the kernel.
+//! the ring's own. A longer operation is passed to a thread of the kernel, and a very long one to a helper thread, which
+//! reads it in pieces.
 //!
 //! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations
 //! are submitted again.
@@ -212,7 +213,8 @@ impl Direct {
     /// memory, until its completion was taken, or [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, layer: Layer, key: usize, request: &Request) -> Begun {
         let name = key as u64;
-        if name & OF_CONNECTIONS != 0 || request.parts > PARTS {
+        let is_long = request.is_long() && !is_unbuffered(request.file);
+        if name & OF_CONNECTIONS != 0 || request.parts > PARTS || is_long {
             return Begun::Refused;
         }
         let name = match layer {
