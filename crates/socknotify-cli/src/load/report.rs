@@ -9,6 +9,7 @@ use super::drive::End;
 use super::fates::{Ended, Fates};
 use super::plan::Plan;
 use super::score::Score;
+use crate::output::count;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -151,8 +152,11 @@ fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, fates: &Fate
     problems
 }
 
-fn of(count: u64, plan: &Plan) -> String {
-    format!("{count} of {} connections", plan.connections)
+fn of(some: u64, plan: &Plan) -> String {
+    format!(
+        "{some} of {}",
+        count(plan.connections as usize, "connection")
+    )
 }
 
 impl fmt::Display for Report {
@@ -166,8 +170,10 @@ impl fmt::Display for Report {
         } = self.latency_us;
         writeln!(
             f,
-            "{}, {} connections, {} requests in progress on each",
-            self.mode, self.connections, self.pipeline
+            "{}, {}, {} in progress on each",
+            self.mode,
+            count(self.connections as usize, "connection"),
+            count(self.pipeline, "request"),
         )?;
         writeln!(f, "  seconds          {:>12.3}", self.seconds)?;
         writeln!(f, "  requests         {:>12}", self.requests)?;
@@ -177,7 +183,7 @@ impl fmt::Display for Report {
             writeln!(f, "           90 %    {p90:>12.1} us")?;
             writeln!(f, "           99 %    {p99:>12.1} us")?;
             writeln!(f, "           99.9 %  {p999:>12.1} us")?;
-            writeln!(f, "           most    {max:>12.1} us")?;
+            writeln!(f, "           max     {max:>12.1} us")?;
         }
         let Counts {
             served,

@@ -83,7 +83,7 @@ pub(crate) enum Next {
     /// Read from the file: [`Client::read`], and then [`Client::have_read`].
     Read,
     Close,
-    Shed(Reason),
+    Drop(Reason),
 }
 
 /// Whether there will be another turn, and after what.
@@ -168,7 +168,7 @@ impl Client {
     ) -> Next {
         if let Some(Errand::Delivery(delivery)) = &mut self.file {
             if delivery.have_read(memory, count).is_err() {
-                return self.shed(Reason::File);
+                return self.drop_for(Reason::File);
             }
         }
         let outcome = self.deliver();
@@ -181,7 +181,7 @@ impl Client {
             Ok(Progress::Open(request)) => Next::Open(request),
             Ok(Progress::Read) => Next::Read,
             Ok(Progress::Over) => Next::Close,
-            Err(_) => self.shed(Reason::Reset),
+            Err(_) => self.drop_for(Reason::Reset),
         }
     }
 
@@ -218,16 +218,16 @@ impl Client {
     /// Its deadline has passed.
     pub(crate) fn overdue(&self) -> Next {
         match self.waits_for {
-            Wait::Anything => self.shed(Reason::Idle),
-            Wait::Request | Wait::Taking => self.shed(Reason::Slow),
+            Wait::Anything => self.drop_for(Reason::Idle),
+            Wait::Request | Wait::Taking => self.drop_for(Reason::Slow),
             Wait::End => Next::Close,
         }
     }
 
     /// One that was refused has been counted already.
-    fn shed(&self, reason: Reason) -> Next {
+    fn drop_for(&self, reason: Reason) -> Next {
         match self.phase {
-            Phase::Open | Phase::Closing => Next::Shed(reason),
+            Phase::Open | Phase::Closing => Next::Drop(reason),
             Phase::Refused | Phase::Lingering => Next::Close,
         }
     }
@@ -378,7 +378,7 @@ impl Client {
             None => {}
             Some(Ending::Wanted) => self.phase = Phase::Closing,
             Some(Ending::Refused(reason)) => {
-                desk.counts.shed.count(reason);
+                desk.counts.dropped.count(reason);
                 self.phase = Phase::Refused;
             }
         }

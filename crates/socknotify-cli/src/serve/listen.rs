@@ -59,7 +59,7 @@ impl Bound {
                 Ok((Listener::Unix(listener), bound))
             }
             Endpoint::Unix(_) => {
-                let reason = "no Unix socket can be had for this mode on this system";
+                let reason = "there are no Unix sockets for this on this system";
                 Err(io::Error::new(io::ErrorKind::Unsupported, reason))
             }
         }

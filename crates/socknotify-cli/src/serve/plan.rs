@@ -43,7 +43,7 @@ pub(crate) enum Mode {
     Echo,
     /// Receive everything, and answer nothing
     Discard,
-    /// HTTP/1.1 with one small answer for everything, and figures at /stats
+    /// HTTP/1.1 with one small answer for everything, and its statistics at /stats
     Http,
     /// HTTP/1.1 with the files beneath --root: ranges, and index.html for a path that ends in a slash
     Files,

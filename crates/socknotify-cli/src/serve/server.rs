@@ -175,7 +175,7 @@ impl Server {
             Event::Draining(held) => (held, Turn::Drain),
             Event::Accepted(held) => (held, Turn::Begin),
             Event::Refused(held, _) => {
-                return self.go_on(held, Next::Shed(Reason::Refused), worker, desk);
+                return self.go_on(held, Next::Drop(Reason::Refused), worker, desk);
             }
             Event::Message(opened) => {
                 let Opened {
@@ -227,7 +227,7 @@ impl Server {
             match next {
                 Next::Wait(interest) => return worker.arm(held, interest),
                 // What is dropped is closed.
-                Next::Shed(reason) => return desk.counts.shed.count(reason),
+                Next::Drop(reason) => return desk.counts.dropped.count(reason),
                 Next::Close => return,
                 Next::Read => return read(held, worker),
                 Next::Open(request) => match self.open_at_once(&request) {

@@ -110,13 +110,13 @@ pub(crate) fn stats(address: SocketAddr) -> io::Result<Value> {
     Ok(serde_json::from_str(&answer.body)?)
 }
 
-/// Waits until it tells that so many clients were shed for this reason. A thread tells what it has counted after its
+/// Waits until it tells that so many clients were dropped for this reason. A thread tells what it has counted after its
 /// turn.
-pub(crate) fn shed(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
+pub(crate) fn dropped(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
     eventually(reason, || {
         let stats = stats(address)?;
-        let shed = stats["shed"][reason].as_u64();
-        assert!(shed <= Some(count), "{stats}");
-        Ok(shed == Some(count))
+        let dropped = stats["dropped"][reason].as_u64();
+        assert!(dropped <= Some(count), "{stats}");
+        Ok(dropped == Some(count))
     })
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::clients::{self, GET, HttpClient, shed};
+use crate::clients::{self, GET, HttpClient, dropped};
 use crate::program::{Server, eventually};
 
 #[test]
@@ -78,7 +78,7 @@ fn figures_are_json() -> io::Result<()> {
         Ok(stats["requests"] == stats["accepted"] && stats["requests"].as_u64() >= Some(2))
     })?;
     assert!(stats["open"].as_u64() >= Some(2), "{stats}");
-    assert_eq!(stats["shed"]["garbage"], 0, "{stats}");
+    assert_eq!(stats["dropped"]["garbage"], 0, "{stats}");
     for name in ["notifications", "dequeues"] {
         assert!(stats[name].as_u64() > Some(0), "{stats}");
     }
@@ -112,8 +112,8 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
         assert!(answer.has("Connection: close"), "{answer:?}");
         assert!(client.is_at_end()?);
     }
-    shed(server.address, "garbage", 3)?;
-    shed(server.address, "too_large", 2)?;
+    dropped(server.address, "garbage", 3)?;
+    dropped(server.address, "too_large", 2)?;
     server.stop()?;
     Ok(())
 }
