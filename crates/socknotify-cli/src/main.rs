@@ -1,5 +1,5 @@
 //! `socknotify`: servers, a load generator and diagnostics on completion ports.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod descriptors;
 mod doctor;

@@ -20,6 +20,9 @@ use crate::stream::{Stream, is_for_later};
 /// sends, the answer could be lost on its way.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How often to look, within the time that it has, whether a client has taken something.
+const LOOKS: u32 = 8;
+
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: Stream,
@@ -30,6 +33,8 @@ pub(crate) struct Client {
     phase: Phase,
     waits_for: Wait,
     deadline: Option<Instant>,
+    /// What it had not acknowledged when it last waited for the client to take something.
+    unacknowledged: Option<u64>,
     /// The port has said that it drains.
     drains: bool,
 }
@@ -68,7 +73,7 @@ enum Wait {
     Anything,
     /// The rest of a request.
     Request,
-    /// That the client takes what it is sent.
+    /// That the client takes what it is sent. This one begins anew each time that it has taken something.
     Taking,
     /// The end of what it sends.
     End,
@@ -109,6 +114,7 @@ impl Client {
             phase: Phase::Open,
             waits_for: Wait::Anything,
             deadline: None,
+            unacknowledged: None,
             drains: false,
         }
     }
@@ -205,21 +211,39 @@ impl Client {
         if waits_for == Wait::Anything && self.drains {
             return Next::Close;
         }
-        let cut_off = plan.cut_off();
-        if waits_for != self.waits_for || waits_for == Wait::Anything {
+        let now = Instant::now();
+        let has_taken = waits_for == Wait::Taking && self.has_taken();
+        if waits_for != self.waits_for || waits_for == Wait::Anything || has_taken {
             self.waits_for = waits_for;
             // A time too long to be represented is none.
-            self.deadline = Instant::now().checked_add(time);
+            self.deadline = now.checked_add(time);
         }
-        let deadline = self.deadline.into_iter().chain(cut_off).min();
+        // The socket becomes writable only when much of its buffer is free. Until then, somebody has to look.
+        let look = self.unacknowledged.filter(|_| waits_for == Wait::Taking);
+        let look = look.and_then(|_| now.checked_add(time / LOOKS));
+        let times = [self.deadline, plan.cut_off(), look];
+        let deadline = times.into_iter().flatten().min();
         Next::Wait(deadline.map_or(interest, |deadline| interest.until(deadline)))
     }
 
+    /// Whether the client has acknowledged something since this was last asked, or the system has accepted more for it.
+    fn has_taken(&mut self) -> bool {
+        let now = self.stream.unacknowledged();
+        let before = std::mem::replace(&mut self.unacknowledged, now);
+        now != before
+    }
+
     /// Its deadline has passed.
-    pub(crate) fn overdue(&self) -> Next {
+    pub(crate) fn overdue(&mut self, plan: &Plan) -> Next {
+        let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= Instant::now());
         match self.waits_for {
             Wait::Anything => self.drop_for(Reason::Idle),
-            Wait::Request | Wait::Taking => self.drop_for(Reason::Slow),
+            Wait::Request => self.drop_for(Reason::Slow),
+            Wait::Taking if is_past(plan.cut_off()) => self.drop_for(Reason::Slow),
+            Wait::Taking => match self.wait(plan) {
+                _ if is_past(self.deadline) => self.drop_for(Reason::Slow),
+                next => next,
+            },
             Wait::End => Next::Close,
         }
     }
@@ -240,12 +264,13 @@ impl Client {
         desk: &mut Desk,
     ) -> io::Result<Progress> {
         if !self.outgoing.is_empty() {
-            self.outgoing.send_rest(&self.stream)?;
+            if self.outgoing.send_rest(&self.stream)? > 0 {
+                // Whatever it waits for next, it has the whole time for it.
+                self.waits_for = Wait::Anything;
+            }
             if !self.outgoing.is_empty() {
                 return Ok(Progress::GoOn);
             }
-            // Whatever it waits for next, it has the whole time for it.
-            self.waits_for = Wait::Anything;
         }
         if self.file.is_some() {
             return self.deliver();
@@ -282,15 +307,14 @@ impl Client {
             Some(Errand::Request(request)) => return Ok(Progress::Open(request)),
             Some(Errand::Delivery(delivery)) => delivery,
         };
-        delivery.send(&self.stream)?;
+        if delivery.send(&self.stream)? > 0 {
+            // There is the whole time for the next part.
+            self.waits_for = Wait::Anything;
+        }
         let progress = match delivery.stage() {
             Stage::Over => return Ok(self.have_answered()),
             Stage::Send => Progress::GoOn,
-            Stage::Read => {
-                // There is the whole time for each part.
-                self.waits_for = Wait::Anything;
-                Progress::Read
-            }
+            Stage::Read => Progress::Read,
         };
         self.file = Some(Errand::Delivery(delivery));
         Ok(progress)

@@ -85,11 +85,13 @@ impl Delivery {
         Ok(())
     }
 
-    /// Sends what was read, as far as it fits.
-    pub(crate) fn send(&mut self, mut stream: impl Write) -> io::Result<()> {
-        if !self.unsent.is_empty() {
-            self.unsent.start += send_some(&mut stream, &self.chunk[self.unsent.clone()])?;
+    /// Sends what was read, as far as it fits. How many bytes that is.
+    pub(crate) fn send(&mut self, mut stream: impl Write) -> io::Result<usize> {
+        if self.unsent.is_empty() {
+            return Ok(0);
         }
-        Ok(())
+        let sent = send_some(&mut stream, &self.chunk[self.unsent.clone()])?;
+        self.unsent.start += sent;
+        Ok(sent)
     }
 }

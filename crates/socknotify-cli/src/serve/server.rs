@@ -211,7 +211,7 @@ impl Server {
                 let mut figures = |counts: &mut _| self.figures_with(counts);
                 client.turn(readiness, &self.plan, &mut figures, desk)
             }
-            Turn::End => client.overdue(),
+            Turn::End => client.overdue(&self.plan),
         };
         self.go_on(held, next, worker, desk);
     }

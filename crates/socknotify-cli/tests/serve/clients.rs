@@ -12,9 +12,13 @@ pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Connects. Nothing on the connection takes for ever.
 pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    be_patient(&stream)?;
     Ok(stream)
+}
+
+fn be_patient(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
 }
 
 /// Whether the server has closed the connection, in whatever way.
@@ -46,9 +50,15 @@ impl Answer {
 }
 
 impl HttpClient {
-    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = BufReader::new(connect(address)?);
+    /// On a connection of the test's own making.
+    pub(crate) fn on(stream: TcpStream) -> io::Result<Self> {
+        be_patient(&stream)?;
+        let stream = BufReader::new(stream);
         Ok(HttpClient { stream })
+    }
+
+    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        HttpClient::on(connect(address)?)
     }
 
     pub(crate) fn send(&mut self, text: &str) -> io::Result<()> {

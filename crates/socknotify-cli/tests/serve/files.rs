@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::clients::{Answer, HttpClient};
@@ -359,6 +361,34 @@ fn a_client_that_takes_nothing_is_let_go() -> io::Result<()> {
     assert!(end(&mut deaf)? < HUGE);
     let summary = site.server.stop()?;
     assert!(summary.contains("slow"), "{summary}");
+    Ok(())
+}
+
+/// Much slower than what the kernel takes at once, so that the server hears nothing of it for longer than the time that
+/// a client has; but never still for that long.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_that_reads_slowly_but_steadily_stays() -> io::Result<()> {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let site = Site::new(&["--idle-timeout", "1"])?;
+    site.huge()?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // So that it takes little at a time, and says so often.
+    socket.set_recv_buffer_size(16 * 1024)?;
+    socket.connect(&site.server.address.into())?;
+    let mut slow = HttpClient::on(socket.into())?;
+    slow.send(&request("GET", "/huge", ""))?;
+    assert!(slow.head()?.has(&format!("Content-Length: {HUGE}")));
+    let start = Instant::now();
+    while start.elapsed() < 5 * TIMEOUT {
+        slow.stream.read_exact(&mut [1; 4000])?;
+        thread::sleep(TIMEOUT / 10);
+    }
+    // And is still being sent to.
+    slow.stream.read_exact(&mut vec![1; 16 << 20])?;
+    drop(slow);
+    let summary = site.server.stop()?;
+    assert!(!summary.contains("slow"), "{summary}");
     Ok(())
 }
 
