@@ -38,6 +38,17 @@ impl Stream {
         each!(self, socket => system::unacknowledged(socket))
     }
 
+    /// The address of the other end, for people.
+    pub(crate) fn peer(&self) -> String {
+        match self {
+            Stream::Tcp(socket) => socket
+                .peer_addr()
+                .map_or_else(|_| "-".to_owned(), |address| address.ip().to_string()),
+            #[cfg(unix)]
+            Stream::Unix(_) => "unix".to_owned(),
+        }
+    }
+
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         each!(self, socket => socket.shutdown(how))
     }

@@ -11,6 +11,7 @@ use socknotify::owned::{
 use super::delivery::{Delivery, Stage};
 use super::desk::Desk;
 use super::http::{Conversation, Ending, FileRequest, Found, Site};
+use super::log::Log;
 use super::outgoing::Outgoing;
 use super::plan::{Mode, Plan};
 use super::tally::{Counts, Figures, Reason};
@@ -100,14 +101,13 @@ enum Progress {
 }
 
 impl Client {
-    pub(crate) fn new(stream: impl Into<Stream>, mode: Mode) -> Self {
+    pub(crate) fn new(stream: impl Into<Stream>, mode: Mode, site: Site) -> Self {
         Client {
             stream: stream.into(),
             protocol: match mode {
                 Mode::Echo | Mode::UdpEcho => Protocol::Echo,
                 Mode::Discard => Protocol::Discard,
-                Mode::Http => Protocol::Http(Conversation::default()),
-                Mode::Files => Protocol::Http(Conversation::new(Site::Files)),
+                Mode::Http | Mode::Files => Protocol::Http(Conversation::new(site)),
             },
             outgoing: Outgoing::default(),
             file: None,
@@ -141,10 +141,13 @@ impl Client {
         &mut self,
         request: &FileRequest,
         file: Option<PortFile>,
-        found: Found,
+        found: &Found,
         plan: &Plan,
+        log: &mut Log,
     ) -> Next {
         let answer = request.answer(found);
+        log.begin(|| self.stream.peer());
+        log.answered(request.line(), answer.told);
         let outcome = match file {
             Some(file) if !answer.body.is_empty() => {
                 self.file = Some(Errand::Delivery(Box::new(Delivery::new(file, answer))));
@@ -386,11 +389,13 @@ impl Client {
             serde_json::to_string(&figures).unwrap_or_default()
         };
         let is_ending = plan.cut_off().is_some();
+        desk.log.begin(|| self.stream.peer());
         let heard = http.hear(
             &desk.input[..length],
             &mut desk.answers,
             is_ending,
             &mut stats,
+            &mut desk.log,
         );
         desk.counts.requests += heard.requests;
         self.file = heard.file.map(Errand::Request);
@@ -402,7 +407,9 @@ impl Client {
             None => {}
             Some(Ending::Wanted) => self.phase = Phase::Closing,
             Some(Ending::Refused(reason)) => {
-                desk.counts.dropped.count(reason);
+                if let Some(reason) = reason {
+                    desk.counts.dropped.count(reason);
+                }
                 self.phase = Phase::Refused;
             }
         }

@@ -35,7 +35,7 @@ pub(crate) enum Stage {
 impl Delivery {
     /// The head of the answer is sent with the first bytes of the file.
     pub(crate) fn new(file: PortFile, answer: Answer) -> Self {
-        let Answer { head, body } = answer;
+        let Answer { head, body, .. } = answer;
         let room = head.len();
         let mut chunk = head;
         let count = CHUNK.min(body.end - body.start) as usize;

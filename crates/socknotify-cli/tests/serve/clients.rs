@@ -34,7 +34,7 @@ pub(crate) struct HttpClient {
     pub(crate) stream: BufReader<TcpStream>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<String>,
@@ -72,7 +72,13 @@ impl HttpClient {
 
     /// The next answer.
     pub(crate) fn answer(&mut self) -> io::Result<Answer> {
-        let mut answer = self.head()?;
+        let answer = self.head()?;
+        self.body(&answer)
+    }
+
+    /// The answer with this head, and its body.
+    pub(crate) fn body(&mut self, head: &Answer) -> io::Result<Answer> {
+        let mut answer = head.clone();
         let length = answer.headers.iter().find_map(|header| {
             let value = header.strip_prefix("Content-Length: ")?;
             value.parse().ok()
