@@ -115,7 +115,7 @@ impl FileRequest {
             }
             (Found::Listing(entries), Some(place)) => self.page(&Page {
                 status: "200 OK",
-                headers: "Cache-Control: no-cache\r\n",
+                headers: "Cache-Control: no-store\r\n",
                 kind: "text/html; charset=utf-8",
                 body: &listing::page(&place.path, entries),
             }),
