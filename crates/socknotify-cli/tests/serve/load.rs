@@ -305,7 +305,9 @@ fn when_it_is_interrupted_it_reports_what_it_has_measured() -> io::Result<()> {
     let report = failed(&load.wait_with_output()?)?;
     assert_eq!(report["end"], "interrupted", "{report}");
     assert_eq!(report["errors"], 0, "{report}");
-    assert_eq!(report["fates"]["served"], 10, "{report}");
+    // Some may not have had their turn.
+    let fates = ["served", "unanswered"].map(|fate| report["fates"][fate].as_u64().unwrap_or(0));
+    assert!(fates[0] > 0 && fates[0] + fates[1] == 10, "{report}");
     assert!(report["requests"].as_u64() > Some(0), "{report}");
     assert!(report["latency_us"]["p50"].as_f64() > Some(0.0), "{report}");
     assert_tells(&report, "of 600 s: it was interrupted");
