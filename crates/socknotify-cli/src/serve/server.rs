@@ -47,7 +47,7 @@ impl Source for Peer {
 }
 
 /// A helper thread has opened a file for a client.
-struct Errand {
+struct OpenedFor {
     held: Held<Peer>,
     request: Box<FileRequest>,
     opened: io::Result<Opened>,
@@ -72,7 +72,7 @@ impl AsMut<[u8]> for Reading {
 }
 
 pub(crate) struct Server {
-    port: Port<Peer, Errand>,
+    port: Port<Peer, OpenedFor>,
     pub(crate) plan: Plan,
     tally: Tally,
 }
@@ -167,8 +167,8 @@ impl Server {
 
     fn see_to(
         &self,
-        event: Event<Peer, Errand>,
-        worker: &mut Worker<Peer, Errand>,
+        event: Event<Peer, OpenedFor>,
+        worker: &mut Worker<Peer, OpenedFor>,
         desk: &mut Desk,
     ) {
         let (mut held, turn) = match event {
@@ -180,12 +180,12 @@ impl Server {
             Event::Refused(held, _) => {
                 return self.go_on(held, Next::Drop(Reason::Refused), worker, desk);
             }
-            Event::Message(errand) => {
-                let Errand {
+            Event::Message(opened_for) => {
+                let OpenedFor {
                     mut held,
                     request,
                     opened,
-                } = errand;
+                } = opened_for;
                 let next = self.have_opened(&mut held, &request, opened, &mut desk.log);
                 return self.go_on(held, next, worker, desk);
             }
@@ -223,7 +223,7 @@ impl Server {
         &self,
         mut held: Held<Peer>,
         mut next: Next,
-        worker: &mut Worker<Peer, Errand>,
+        worker: &mut Worker<Peer, OpenedFor>,
         desk: &mut Desk,
     ) {
         loop {
@@ -260,7 +260,7 @@ impl Server {
                 (Some(root), Some(place)) => root.open(place),
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
-            Errand {
+            OpenedFor {
                 held,
                 request,
                 opened,
@@ -287,7 +287,12 @@ impl Server {
         client.have_opened(request, file, &found, &self.plan, log)
     }
 
-    fn have_read(&self, done: FileCompletion, worker: &mut Worker<Peer, Errand>, desk: &mut Desk) {
+    fn have_read(
+        &self,
+        done: FileCompletion,
+        worker: &mut Worker<Peer, OpenedFor>,
+        desk: &mut Desk,
+    ) {
         let Ok(reading) = done.buffer.into_owner::<Reading>() else {
             return;
         };
@@ -301,7 +306,7 @@ impl Server {
 }
 
 /// Begins to read from the file that this client gets.
-fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, Errand>) {
+fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, OpenedFor>) {
     let Peer::Client(client) = &mut *held else {
         return;
     };
