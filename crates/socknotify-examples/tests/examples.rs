@@ -3,7 +3,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::path::Path;
 use std::thread;
 
 #[path = "../../socknotify/tests/support/example.rs"]
@@ -13,7 +12,7 @@ use example::{Example, expect, expect_end, much};
 
 #[test]
 fn tokio_echoes() -> io::Result<()> {
-    let server = Example::start(Path::new(env!("CARGO_BIN_EXE_tokio")), &[])?;
+    let server = Example::start(env!("CARGO_BIN_EXE_tokio"), &[])?;
     thread::scope(|scope| {
         for _ in 0..8 {
             let client = server.connect().expect("it listens");
@@ -35,7 +34,7 @@ fn tokio_echoes() -> io::Result<()> {
 
 #[test]
 fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
-    let server = Example::start(Path::new(env!("CARGO_BIN_EXE_tokio")), &[])?;
+    let server = Example::start(env!("CARGO_BIN_EXE_tokio"), &[])?;
     let client = server.connect()?;
     thread::scope(|scope| {
         scope.spawn(|| -> io::Result<()> {
@@ -58,7 +57,7 @@ fn tls_echoes_records_that_are_longer_than_a_turn() -> io::Result<()> {
     use rustls::pki_types::pem::PemObject;
     use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-    let server = Example::start(Path::new(env!("CARGO_BIN_EXE_tls")), &[])?;
+    let server = Example::start(env!("CARGO_BIN_EXE_tls"), &[])?;
     let certificate = include_bytes!("../src/bin/tls/certificate.pem");
     let certificate = CertificateDer::from_pem_slice(certificate).map_err(io::Error::other)?;
     let mut roots = RootCertStore::empty();

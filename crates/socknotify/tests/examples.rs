@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,35 +13,7 @@ use socket2::{Domain, Socket, Type};
 #[path = "support/example.rs"]
 mod example;
 
-use example::{Example, PATIENCE, be_patient, expect, expect_end, much, read_line};
-
-/// Starts an example of this crate.
-fn start(name: &str, arguments: &[String]) -> io::Result<Example> {
-    Example::start(&binary(name)?, arguments)
-}
-
-/// The example's program lies beside this one's directory. Cargo builds it before the tests, unless
-/// it was asked for this test alone.
-fn binary(name: &str) -> io::Result<PathBuf> {
-    let this = env::current_exe()?;
-    let profile = this.ancestors().nth(2).expect("target/PROFILE/deps/THIS");
-    let path = profile.join("examples");
-    let path = path.join(format!("{name}{}", env::consts::EXE_SUFFIX));
-    if !path.exists() {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["build", "-p", "socknotify", "--example", name]);
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        if let Some(target) = profile.parent() {
-            cargo.arg("--target-dir").arg(target);
-        }
-        let status = cargo.status()?;
-        assert!(status.success(), "cargo build --example {name}: {status}");
-    }
-    Ok(path)
-}
+use example::{Example, PATIENCE, be_patient, binary, expect, expect_end, much, read_line};
 
 /// A listener of the test's own, and its address as an argument.
 fn listen() -> io::Result<(TcpListener, String)> {
@@ -56,7 +28,7 @@ fn listen() -> io::Result<(TcpListener, String)> {
     ignore = "under Wine a send fails with WSAEWOULDBLOCK while another thread sends on the socket"
 )]
 fn datagrams_answers_every_client() -> io::Result<()> {
-    let server = start("datagrams", &[])?;
+    let server = Example::start("datagrams", &[])?;
     thread::scope(|scope| {
         for client in 0..8 {
             let address = server.address;
@@ -107,7 +79,7 @@ fn the_first_program_of_the_readme_echoes() -> io::Result<()> {
     assert!(example.ends_with(program), "they differ");
     assert!(program.lines().count() <= 35);
 
-    let server = start("echo", &[])?;
+    let server = Example::start("echo", &[])?;
     let clients = (0..20).map(|_| server.connect());
     let clients = clients.collect::<io::Result<Vec<_>>>()?;
     for mut client in &clients {
@@ -123,7 +95,7 @@ fn the_first_program_of_the_readme_echoes() -> io::Result<()> {
 
 #[test]
 fn chat_tells_the_others() -> io::Result<()> {
-    let server = start("chat", &[])?;
+    let server = Example::start("chat", &[])?;
     let mut one = BufReader::new(server.connect()?);
     let (mut two, second) = join(&server, &mut one)?;
     let (mut three, third) = join(&server, &mut two)?;
@@ -153,7 +125,7 @@ fn chat_tells_the_others() -> io::Result<()> {
 
 #[test]
 fn chat_drops_a_client_that_does_not_read() -> io::Result<()> {
-    let server = start("chat", &[])?;
+    let server = Example::start("chat", &[])?;
     let mut one = BufReader::new(server.connect()?);
     let (mut two, second) = join(&server, &mut one)?;
     // It takes little, so that it need not be sent much.
@@ -182,7 +154,7 @@ fn chat_drops_a_client_that_does_not_read() -> io::Result<()> {
 #[test]
 fn proxy_passes_on_both_directions_and_each_end() -> io::Result<()> {
     let (listener, target) = listen()?;
-    let server = start("proxy", &[target])?;
+    let server = Example::start("proxy", &[target])?;
     for client_is_first in [true, false] {
         let client = server.connect()?;
         let target = be_patient(listener.accept()?.0)?;
@@ -208,7 +180,7 @@ fn proxy_passes_on_both_directions_and_each_end() -> io::Result<()> {
 #[test]
 fn proxy_holds_back_who_is_faster_than_the_other_side() -> io::Result<()> {
     let (listener, target) = listen()?;
-    let server = start("proxy", &[target])?;
+    let server = Example::start("proxy", &[target])?;
     let client = server.connect()?;
     let target = be_patient(listener.accept()?.0)?;
     thread::scope(|scope| {
@@ -239,7 +211,7 @@ fn proxy_closes_clients_of_a_dead_target() -> io::Result<()> {
         .as_socket()
         .expect("an address")
         .to_string();
-    let server = start("proxy", &[target])?;
+    let server = Example::start("proxy", &[target])?;
     for _ in 0..3 {
         let end = server.connect()?.read(&mut [0; 1]);
         assert!(matches!(end, Ok(0)) || is_reset(&end), "{end:?}");
@@ -250,7 +222,7 @@ fn proxy_closes_clients_of_a_dead_target() -> io::Result<()> {
 #[test]
 fn proxy_closes_the_client_of_a_target_that_breaks_off() -> io::Result<()> {
     let (listener, target) = listen()?;
-    let server = start("proxy", &[target])?;
+    let server = Example::start("proxy", &[target])?;
     let mut client = server.connect()?;
     let target = Socket::from(listener.accept()?.0);
     target.set_linger(Some(Duration::ZERO))?;
@@ -273,7 +245,7 @@ fn answer(path: &str) -> String {
 
 #[test]
 fn http_keeps_connections_alive() -> io::Result<()> {
-    let server = start("http", &[])?;
+    let server = Example::start("http", &[])?;
     let mut client = server.connect()?;
     for path in ["/one", "/two"] {
         write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n")?;
@@ -295,7 +267,7 @@ fn http_keeps_connections_alive() -> io::Result<()> {
 #[test]
 fn http_answers_requests_that_come_one_behind_the_other() -> io::Result<()> {
     const REQUESTS: usize = 100_000;
-    let server = start("http", &[])?;
+    let server = Example::start("http", &[])?;
     let client = server.connect()?;
     thread::scope(|scope| {
         // It sends on while answers come, and so does not wait for one.
@@ -318,7 +290,7 @@ fn http_answers_requests_that_come_one_behind_the_other() -> io::Result<()> {
 
 #[test]
 fn http_refuses_what_it_does_not_understand_and_ends_in_order() -> io::Result<()> {
-    let server = start("http", &[])?;
+    let server = Example::start("http", &[])?;
     let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(10_000));
     let body = "POST / HTTP/1.1\r\nContent-Length: 70000\r\n\r\n".to_owned() + &"x".repeat(70_000);
     for (request, status) in [
@@ -338,7 +310,7 @@ fn http_refuses_what_it_does_not_understand_and_ends_in_order() -> io::Result<()
 
 #[test]
 fn http_closes_an_idle_connection() -> io::Result<()> {
-    let server = start("http", &["1".to_owned()])?;
+    let server = Example::start("http", &["1".to_owned()])?;
     let begin = Instant::now();
     let mut client = server.connect()?;
     client.write_all(b"GET / HT")?;
@@ -360,7 +332,7 @@ fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
         Ok(())
     };
 
-    let chat = start("chat", &[])?;
+    let chat = Example::start("chat", &[])?;
     let mut one = BufReader::new(chat.connect()?);
     let (two, _) = join(&chat, &mut one)?;
     interrupt(&chat)?;
@@ -368,7 +340,7 @@ fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
     expect_end(two);
     ended(chat)?;
 
-    let http = start("http", &[])?;
+    let http = Example::start("http", &[])?;
     let mut client = http.connect()?;
     write!(client, "GET /1 HTTP/1.1\r\n\r\n")?;
     expect(&client, answer("/1").as_bytes());
@@ -382,7 +354,7 @@ fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
 fn signals_tells_every_threads_figures_and_ends_in_good_order() -> io::Result<()> {
     use rustix::process::{Pid, Signal, kill_process};
 
-    let mut server = start("signals", &[])?;
+    let mut server = Example::start("signals", &[])?;
     let process = Pid::from_child(&server.process);
     let clients = (0..10).map(|_| server.connect());
     let clients = clients.collect::<io::Result<Vec<_>>>()?;

@@ -1,8 +1,9 @@
 //! An example that is a server, as a process of its own.
 
+use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -24,8 +25,10 @@ pub(crate) struct Example {
 }
 
 impl Example {
-    pub(crate) fn start(program: &Path, arguments: &[String]) -> io::Result<Self> {
-        let mut command = Command::new(program);
+    /// Starts the program with this path, or the library's example of this name.
+    pub(crate) fn start(program: impl AsRef<Path>, arguments: &[String]) -> io::Result<Self> {
+        let program = binary(program.as_ref())?;
+        let mut command = Command::new(&program);
         command.arg("127.0.0.1:0").args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = started(|| command.spawn())?;
@@ -60,6 +63,34 @@ impl Drop for Example {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The example's program lies beside this one's directory. Cargo builds it before the tests, unless
+/// it was asked for this test alone.
+pub(crate) fn binary(name: impl AsRef<Path>) -> io::Result<PathBuf> {
+    let name = name.as_ref();
+    if name.is_absolute() {
+        return Ok(name.to_owned());
+    }
+    let name = name.display();
+    let this = env::current_exe()?;
+    let profile = this.ancestors().nth(2).expect("target/PROFILE/deps/THIS");
+    let path = profile.join("examples");
+    let path = path.join(format!("{name}{}", env::consts::EXE_SUFFIX));
+    if !path.exists() {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.args(["build", "-p", "socknotify", "--example", &name.to_string()]);
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        if let Some(target) = profile.parent() {
+            cargo.arg("--target-dir").arg(target);
+        }
+        let status = cargo.status()?;
+        assert!(status.success(), "cargo build --example {name}: {status}");
+    }
+    Ok(path)
 }
 
 pub(crate) fn be_patient(stream: TcpStream) -> io::Result<TcpStream> {
