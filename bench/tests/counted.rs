@@ -139,6 +139,7 @@ fn nothing_is_allocated_on_the_way() {
 /// When threads start and end there are some calls, now more, now fewer: with other work on the machine a thread
 /// is interrupted while it holds the lock. What turns cost by themselves shows in every run.
 #[test]
+#[ignore = "for a machine with nothing else to do: .ci/timed"]
 fn many_threads_at_full_load_wake_nobody_and_allocate_nothing() {
     if !can_count() {
         return;

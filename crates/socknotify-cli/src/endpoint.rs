@@ -1,6 +1,5 @@
 //! Where to listen, and what to connect to.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,13 +17,32 @@ pub(crate) enum Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = Infallible;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(match text.strip_prefix(UNIX) {
-            Some(path) => Endpoint::Unix(path.into()),
-            None => Endpoint::Host(text.to_owned()),
-        })
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return match path {
+                "" => Err("it has no path, as unix:/tmp/socket has".to_owned()),
+                path => Ok(Endpoint::Unix(path.into())),
+            };
+        }
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return Err(format!("it has no port, as {text}:7007 has"));
+        };
+        if port.parse::<u16>().is_err() {
+            return Err("its port is no number from 0 to 65535".to_owned());
+        }
+        if host.is_empty() {
+            return Err(format!(
+                "it has no host, as 127.0.0.1:{port} has, or 0.0.0.0:{port} for all addresses of this machine"
+            ));
+        }
+        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+            return Err(format!(
+                "a number with colons stands in brackets: [{host}]:{port}"
+            ));
+        }
+        Ok(Endpoint::Host(text.to_owned()))
     }
 }
 

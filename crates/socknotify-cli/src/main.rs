@@ -1,5 +1,5 @@
 //! `socknotify`: servers, a load generator and diagnostics on completion ports.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod descriptors;
 mod doctor;
@@ -16,6 +16,7 @@ mod system;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Servers, a load generator and diagnostics on completion ports
@@ -39,7 +40,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if let Command::Serve(serve) = &arguments.command {
+        if let Some(contradiction) = serve.contradiction() {
+            let mut command = Arguments::command();
+            command.build();
+            let serve = command.find_subcommand_mut("serve").expect("it is one");
+            serve
+                .error(ErrorKind::ArgumentConflict, contradiction)
+                .exit();
+        }
+    }
+    let outcome = match arguments.command {
         Command::Scenarios(arguments) => scenarios::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),

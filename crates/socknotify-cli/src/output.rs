@@ -14,3 +14,9 @@ pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
         outcome => outcome,
     }
 }
+
+/// A number of things, such as `1 request` or `2 requests`.
+pub(crate) fn count(number: usize, thing: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{ending}")
+}

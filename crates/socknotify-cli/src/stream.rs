@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 
 use socknotify::owned::{BorrowedSocket, Readiness, Source};
 
+use crate::system;
+
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -29,6 +31,22 @@ impl Stream {
     /// Receives, and tells the port whether anything is left.
     pub(crate) fn receive(&self, readiness: &mut Readiness, room: &mut [u8]) -> io::Result<usize> {
         each!(self, socket => readiness.io(socket).read(room))
+    }
+
+    /// How many bytes of what was sent the peer has not acknowledged. `None` if the system does not tell.
+    pub(crate) fn unacknowledged(&self) -> Option<u64> {
+        each!(self, socket => system::unacknowledged(socket))
+    }
+
+    /// The address of the other end, for people.
+    pub(crate) fn peer(&self) -> String {
+        match self {
+            Stream::Tcp(socket) => socket
+                .peer_addr()
+                .map_or_else(|_| "-".to_owned(), |address| address.ip().to_string()),
+            #[cfg(unix)]
+            Stream::Unix(_) => "unix".to_owned(),
+        }
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {

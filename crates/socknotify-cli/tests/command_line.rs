@@ -422,3 +422,45 @@ fn generated_files_need_a_directory() -> io::Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn what_is_no_address_is_a_usage_error_that_says_what_is_missing() -> io::Result<()> {
+    for (address, words) in [
+        ("unix:", "it has no path"),
+        ("foo", "it has no port, as foo:7007 has"),
+        (":7", "0.0.0.0:7 for all addresses"),
+        ("", "it has no port"),
+        ("a:b", "its port is no number"),
+        ("a:65536", "its port is no number"),
+        ("::1:80", "[::1]:80"),
+    ] {
+        for (command, option) in [("serve", "--listen"), ("load", "--connect")] {
+            let output = socknotify(&[command, &format!("{option}={address}")])?;
+            assert_eq!(output.status.code(), Some(2), "{command} {address}");
+            assert!(stderr(&output).contains(words), "{}", stderr(&output));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn options_of_another_mode_are_usage_errors() -> io::Result<()> {
+    for arguments in [
+        &["--mode", "echo", "--root", "."][..],
+        &["--root", "."],
+        &["--mode", "http", "--root", "."],
+        &["--mode", "http", "--hidden"],
+        &["--mode", "http", "--listing"],
+        &["--mode", "echo", "--access-log", "log"],
+        &["--mode", "udp-echo", "--listen", "unix:socket"],
+    ] {
+        let output = socknotify(&[&["serve"], arguments].concat())?;
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(
+            stderr(&output).contains("Usage: socknotify serve"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    Ok(())
+}

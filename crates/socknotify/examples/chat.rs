@@ -8,7 +8,10 @@
 //! - A client that does not read fills its outbox up to a limit, and is dropped.
 //!
 //! Run it with `cargo run -p socknotify --example chat 127.0.0.1:7007`, and talk to it with
-//! `nc 127.0.0.1 7007`. It ends when its standard input does.
+//! `nc 127.0.0.1 7007`. It ends with Ctrl-C, or when its standard input does.
+
+#[path = "end/mod.rs"]
+mod end;
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,6 +19,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{env, thread};
 
+use end::End;
 use socknotify::EventFilter;
 use socknotify::owned::{
     BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Source, Worker,
@@ -48,6 +52,7 @@ struct Server {
 }
 
 fn main() -> io::Result<()> {
+    let end = End::new()?;
     let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
     println!("listening on {}", listener.local_addr()?);
 
@@ -63,9 +68,9 @@ fn main() -> io::Result<()> {
         for _ in 0..THREADS {
             scope.spawn(|| server.serve(server.port.worker(64)));
         }
-        let ended = io::copy(&mut io::stdin(), &mut io::sink());
+        let ended = end.wait();
         server.port.close();
-        ended.map(drop)
+        ended
     })
 }
 

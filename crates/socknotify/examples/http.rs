@@ -10,14 +10,18 @@
 //!   otherwise it might never see the last answer.
 //!
 //! Run it with `cargo run -p socknotify --example http 127.0.0.1:7007`, and try
-//! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default. The
-//! program ends when its standard input does.
+//! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default. It
+//! ends with Ctrl-C, or when its standard input does.
+
+#[path = "end/mod.rs"]
+mod end;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use end::End;
 use httparse::{EMPTY_HEADER, Request, Status};
 use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Port, Source, Worker};
 
@@ -42,6 +46,7 @@ struct Client {
 }
 
 fn main() -> io::Result<()> {
+    let end = End::new()?;
     let mut arguments = env::args().skip(1);
     let listener = TcpListener::bind(arguments.next().as_deref().unwrap_or("127.0.0.1:0"))?;
     let time = arguments.next().map_or(Ok(10), |time| time.parse());
@@ -55,9 +60,9 @@ fn main() -> io::Result<()> {
         for _ in 0..THREADS {
             scope.spawn(|| serve(port.worker(64)));
         }
-        let ended = io::copy(&mut io::stdin(), &mut io::sink());
+        let ended = end.wait();
         port.drain(CLOSING_TIME);
-        ended.map(drop)
+        ended
     })
 }
 

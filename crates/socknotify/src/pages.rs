@@ -46,16 +46,6 @@ impl<T: Default> Pages<T> {
         }
         &mut self.pages[index / PAGE].get_or_insert_with(new_page)[index % PAGE]
     }
-
-    /// The values of all pages, with their indices.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let pages = self.pages.iter().enumerate();
-        let pages = pages.filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)));
-        pages.flat_map(|(first, page)| {
-            let values = page.iter().enumerate();
-            values.map(move |(place, value)| ((first + place) as u32, value))
-        })
-    }
 }
 
 /// How many values the first page of [`SharedPages`] has.
@@ -131,8 +121,6 @@ mod tests {
             *pages.entry(index) = index ^ 1;
         }
         assert!(indices().all(|index| pages.get(index) == Some(&(index ^ 1))));
-        let found = pages.iter().filter(|&(index, &value)| value == index ^ 1);
-        assert_eq!(found.count(), 5001);
     }
 
     #[test]

@@ -372,7 +372,7 @@ impl<'socket> Registration<'socket> {
     #[doc(hidden)]
     pub fn any_descriptor(self) -> Self {
         Registration {
-            is_descriptor: true,
+            extra: Extra::Descriptor,
             ..self
         }
     }

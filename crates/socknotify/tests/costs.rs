@@ -1,7 +1,7 @@
 //! How long things may take: timeouts below a millisecond (E4), and the processor time of registering.
 //!
 //! A program of its own, one test after the other, because of the time and of the descriptors. What is
-//! compared is the best of many tries, so that a busy machine does not matter.
+//! compared is the best of many tries, but on a busy machine that can be too long, too: `.ci/timed` runs them.
 
 #![cfg(unix)]
 
@@ -46,7 +46,7 @@ fn expect_short_waits(port: &CompletionPort) {
     }
 }
 
-#[for_every_backend]
+#[for_every_backend(timed)]
 fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> io::Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port(backend)?;
@@ -58,7 +58,7 @@ fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> i
     Ok(())
 }
 
-#[for_every_backend]
+#[for_every_backend(timed)]
 fn e4_a_wait_below_a_millisecond_for_a_place_does_too(backend: Backend) -> io::Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port_with(backend, 1)?;
@@ -116,8 +116,8 @@ fn enabling_beside(backend: Backend, count: usize) -> io::Result<Duration> {
     }))
 }
 
-#[for_every_backend]
-fn an_edge_is_enabled_as_soon_beside_thousands_of_ready_sockets(
+#[for_every_backend(timed)]
+fn c5_an_edge_is_enabled_as_soon_beside_thousands_of_ready_sockets(
     backend: Backend,
 ) -> io::Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,8 +159,8 @@ fn applying(
     Ok(best)
 }
 
-#[for_every_backend]
-fn a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Result<()> {
+#[for_every_backend(timed)]
+fn a1_a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::Result<()> {
     // The stand-in tells the filters of all duplicates of each event.
     const MANY: usize = if cfg!(kqueue_stand_in) { 4000 } else { 16_000 };
     const FEW: usize = MANY / 8;

@@ -1,135 +1,25 @@
 //! The examples that are servers, as processes of their own, and clients that talk to them.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use socket2::{Domain, Socket, Type};
 
-#[path = "../../socknotify-cli/tests/support/mod.rs"]
-mod support;
+#[path = "support/example.rs"]
+mod example;
 
-use support::started;
-
-/// Longer than anything takes, and short enough to wait for when something is broken.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// An example that runs until its standard input ends.
-struct Example {
-    process: Child,
-    /// What it says after its address.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "for the examples of Unix"))]
-    output: BufReader<ChildStdout>,
-    address: SocketAddr,
-}
-
-impl Example {
-    fn start(name: &str, arguments: &[String]) -> io::Result<Self> {
-        let mut command = Command::new(binary(name)?);
-        command.arg("127.0.0.1:0").args(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = started(|| command.spawn())?;
-        let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
-        let line = read_line(&mut output)?;
-        let address = line.trim_end().strip_prefix("listening on ");
-        let address = address.and_then(|address| address.parse().ok());
-        Ok(Example {
-            process,
-            output,
-            address: address.unwrap_or_else(|| panic!("{name} says {line:?}")),
-        })
-    }
-
-    fn connect(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect(self.address)?;
-        be_patient(stream)
-    }
-
-    /// End its standard input, and so the program.
-    fn stop(mut self) -> io::Result<()> {
-        drop(self.process.stdin.take());
-        let status = self.process.wait()?;
-        assert!(status.success(), "{status}");
-        Ok(())
-    }
-}
-
-/// A test that fails leaves no process behind.
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The example's program lies beside this one's directory. Cargo builds it before the tests, unless
-/// it was asked for this test alone.
-fn binary(name: &str) -> io::Result<PathBuf> {
-    let this = env::current_exe()?;
-    let profile = this.ancestors().nth(2).expect("target/PROFILE/deps/THIS");
-    let path = profile.join("examples");
-    let path = path.join(format!("{name}{}", env::consts::EXE_SUFFIX));
-    if !path.exists() {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["build", "-p", "socknotify", "--example", name]);
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        if let Some(target) = profile.parent() {
-            cargo.arg("--target-dir").arg(target);
-        }
-        let status = cargo.status()?;
-        assert!(status.success(), "cargo build --example {name}: {status}");
-    }
-    Ok(path)
-}
-
-fn be_patient(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
+use example::{Example, PATIENCE, be_patient, binary, expect, expect_end, much, read_line};
 
 /// A listener of the test's own, and its address as an argument.
 fn listen() -> io::Result<(TcpListener, String)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?.to_string();
     Ok((listener, address))
-}
-
-#[track_caller]
-fn expect(mut stream: impl Read, expected: &[u8]) {
-    let mut found = vec![0; expected.len()];
-    stream.read_exact(&mut found).expect("it is sent");
-    assert_eq!(
-        found.escape_ascii().to_string(),
-        expected.escape_ascii().to_string()
-    );
-}
-
-#[track_caller]
-fn expect_end(mut stream: impl Read) {
-    let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).expect("the end is sent");
-    assert_eq!(rest.escape_ascii().to_string(), "");
-}
-
-fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
-    let mut line = String::new();
-    stream.read_line(&mut line)?;
-    Ok(line)
-}
-
-/// More than the buffers of a connection hold.
-fn much() -> Vec<u8> {
-    (0..32 << 20)
-        .map(|number: u32| (number / 251) as u8)
-        .collect()
 }
 
 #[test]
@@ -485,42 +375,32 @@ fn http_closes_an_idle_connection() -> io::Result<()> {
 
 #[cfg(unix)]
 #[test]
-fn tokio_echoes() -> io::Result<()> {
-    let server = Example::start("tokio", &[])?;
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            let client = server.connect().expect("it listens");
-            scope.spawn(move || {
-                for number in 0..200 {
-                    let message = number.to_string();
-                    (&client)
-                        .write_all(message.as_bytes())
-                        .expect("it is taken");
-                    expect(&client, message.as_bytes());
-                }
-                client.shutdown(Shutdown::Write).expect("it is open");
-                expect_end(&client);
-            });
-        }
-    });
-    server.stop()
-}
+fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
+    use rustix::process::{Pid, Signal, kill_process};
 
-#[cfg(unix)]
-#[test]
-fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
-    let server = Example::start("tokio", &[])?;
-    let client = server.connect()?;
-    thread::scope(|scope| {
-        scope.spawn(|| -> io::Result<()> {
-            (&client).write_all(&much())?;
-            client.shutdown(Shutdown::Write)
-        });
-        let mut found = Vec::new();
-        (&client).read_to_end(&mut found).expect("it comes back");
-        assert!(found == much(), "{} bytes", found.len());
-    });
-    server.stop()
+    let interrupt = |server: &Example| kill_process(Pid::from_child(&server.process), Signal::INT);
+    // Its standard input is open.
+    let ended = |mut server: Example| -> io::Result<()> {
+        let status = server.process.wait()?;
+        assert!(status.success(), "{status}");
+        Ok(())
+    };
+
+    let chat = Example::start("chat", &[])?;
+    let mut one = BufReader::new(chat.connect()?);
+    let (two, _) = join(&chat, &mut one)?;
+    interrupt(&chat)?;
+    expect_end(one);
+    expect_end(two);
+    ended(chat)?;
+
+    let http = Example::start("http", &[])?;
+    let mut client = http.connect()?;
+    write!(client, "GET /1 HTTP/1.1\r\n\r\n")?;
+    expect(&client, answer("/1").as_bytes());
+    interrupt(&http)?;
+    expect_end(client);
+    ended(http)
 }
 
 #[cfg(unix)]
@@ -596,45 +476,4 @@ fn children_prints_what_they_say_and_how_they_end() -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn tls_echoes_records_that_are_longer_than_a_turn() -> io::Result<()> {
-    use std::sync::Arc;
-
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-
-    let server = Example::start("tls", &[])?;
-    let certificate = include_bytes!("../examples/tls/certificate.pem");
-    let certificate = CertificateDer::from_pem_slice(certificate).map_err(io::Error::other)?;
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate).map_err(io::Error::other)?;
-    let config = ClientConfig::builder().with_root_certificates(roots);
-    let config = Arc::new(config.with_no_client_auth());
-    thread::scope(|scope| {
-        for client in 0..6_u8 {
-            let (server, config) = (&server, Arc::clone(&config));
-            scope.spawn(move || {
-                let name = "localhost".try_into().expect("a name");
-                let tls = ClientConnection::new(config, name).expect("it is complete");
-                let stream = server.connect().expect("it listens");
-                let mut stream = StreamOwned::new(tls, stream);
-                // A record has 16384 bytes at most. The last ones are several.
-                for length in [1, 4096, 4097, 16_384, 16_385, 50_000] {
-                    let said = vec![client; length];
-                    stream.write_all(&said).expect("it is taken");
-                    stream.flush().expect("it is taken");
-                    expect(&mut stream, &said);
-                }
-                stream.conn.send_close_notify();
-                stream.flush().expect("it is taken");
-                // The server says goodbye, too: without that, this is an error.
-                expect_end(&mut stream);
-            });
-        }
-    });
-    server.stop()
 }

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -243,7 +242,7 @@ fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
             unsafe { port.read_at(&log, &raw mut memory, key, overlapped)? };
         }
         // SAFETY: it can be read.
-        assert!(unsafe { port.cancel_operation(cancelled) });
+        assert!(port.cancel_operation(cancelled));
         let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
         assert_eq!(entry.completion_key, 2);
         port.close();

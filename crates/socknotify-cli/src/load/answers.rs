@@ -18,12 +18,26 @@ pub(crate) enum Answers {
     /// Each is what was sent. So much of the next one has come.
     Echo { position: usize },
     Http {
-        /// The head of the next one, as far as it has come.
+        /// The head of the next one, or a line between chunks, as far as it has come.
         kept: Vec<u8>,
-        /// What is to come of the body.
-        body: u64,
-        is_in_body: bool,
+        /// What is to come of the body. `None` between answers.
+        body: Option<Body>,
     },
+}
+
+/// What comes next of an answer's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// So many bytes, and then it is over.
+    Rest(u64),
+    /// The length of a chunk.
+    ChunkSize,
+    /// So many bytes of a chunk.
+    Chunk(u64),
+    /// The end of the line after a chunk.
+    ChunkEnd,
+    /// Header lines after the last chunk.
+    Trailer,
 }
 
 /// What no server should answer.
@@ -41,6 +55,9 @@ pub(crate) enum WrongAnswer {
     Status(u16),
     /// HTTP that does not say where the answer ends.
     NoLength,
+    LengthIsNoNumber,
+    LengthTooLarge,
+    BadChunk,
     /// There was no request for it.
     Unasked,
 }
@@ -54,7 +71,10 @@ impl fmt::Display for WrongAnswer {
             WrongAnswer::NotHttp => f.write_str("it is not HTTP"),
             WrongAnswer::HeadTooLarge => f.write_str("its HTTP headers are too large"),
             WrongAnswer::Status(code) => write!(f, "it has HTTP status {code}"),
-            WrongAnswer::NoLength => f.write_str("it has no Content-Length"),
+            WrongAnswer::NoLength => f.write_str("it has no Content-Length and no chunks"),
+            WrongAnswer::LengthIsNoNumber => f.write_str("its Content-Length is no number"),
+            WrongAnswer::LengthTooLarge => f.write_str("its Content-Length is too large"),
+            WrongAnswer::BadChunk => f.write_str("its chunks are malformed"),
             WrongAnswer::Unasked => f.write_str("there was no request for it"),
         }
     }
@@ -66,8 +86,7 @@ impl Answers {
             Mode::Echo => Answers::Echo { position: 0 },
             Mode::Http => Answers::Http {
                 kept: Vec::new(),
-                body: 0,
-                is_in_body: false,
+                body: None,
             },
         }
     }
@@ -76,11 +95,7 @@ impl Answers {
     pub(crate) fn count(&mut self, bytes: &[u8], request: &[u8]) -> Result<usize, WrongAnswer> {
         match self {
             Answers::Echo { position } => count_echoes(position, bytes, request),
-            Answers::Http {
-                kept,
-                body,
-                is_in_body,
-            } => {
+            Answers::Http { kept, body } => {
                 let mut joined = Vec::new();
                 let mut rest = bytes;
                 if !kept.is_empty() {
@@ -88,7 +103,7 @@ impl Answers {
                     joined.extend_from_slice(bytes);
                     rest = &joined;
                 }
-                let count = count_answers(&mut rest, body, is_in_body, request)?;
+                let count = count_answers(&mut rest, body, request)?;
                 if !rest.is_empty() {
                     *kept = rest.to_vec();
                 }
@@ -126,21 +141,21 @@ fn count_echoes(
 
 fn count_answers(
     rest: &mut &[u8],
-    body: &mut u64,
-    is_in_body: &mut bool,
+    body: &mut Option<Body>,
     request: &[u8],
 ) -> Result<usize, WrongAnswer> {
     let mut count = 0;
     loop {
-        if *is_in_body {
-            let skipped = rest.len().min(usize::try_from(*body).unwrap_or(usize::MAX));
-            *rest = &rest[skipped..];
-            *body -= skipped as u64;
-            if *body > 0 {
+        if let Some(begun) = *body {
+            let length = rest.len();
+            *body = skip(rest, begun)?;
+            if body.is_none() {
+                count += 1;
+            } else if *body == Some(begun) && rest.len() == length {
+                // The rest of it has not come.
                 return Ok(count);
             }
-            *is_in_body = false;
-            count += 1;
+            continue;
         }
         if rest.is_empty() {
             return Ok(count);
@@ -153,8 +168,7 @@ fn count_answers(
                     None | Some(200) => {}
                     Some(code) => return Err(WrongAnswer::Status(code)),
                 }
-                *body = body_length(answer.headers).ok_or(WrongAnswer::NoLength)?;
-                *is_in_body = true;
+                *body = Some(body_of(answer.headers)?);
                 *rest = &rest[length..];
             }
             Ok(Status::Partial) if rest.len() < HEAD_LIMIT => return Ok(count),
@@ -169,11 +183,78 @@ fn count_answers(
     }
 }
 
-fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
-    let header = headers
-        .iter()
-        .find(|header| header.name.eq_ignore_ascii_case("content-length"))?;
-    std::str::from_utf8(header.value).ok()?.parse().ok()
+/// Skips one part of a body, as far as it has come. What comes next; `None` if that was the end.
+fn skip(rest: &mut &[u8], body: Body) -> Result<Option<Body>, WrongAnswer> {
+    let skip_bytes = |rest: &mut &[u8], left: u64| {
+        let skipped = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        *rest = &rest[skipped..];
+        left - skipped as u64
+    };
+    Ok(match body {
+        Body::Rest(left) => match skip_bytes(rest, left) {
+            0 => None,
+            left => Some(Body::Rest(left)),
+        },
+        Body::Chunk(left) => match skip_bytes(rest, left) {
+            0 => Some(Body::ChunkEnd),
+            left => Some(Body::Chunk(left)),
+        },
+        Body::ChunkSize => match httparse::parse_chunk_size(rest) {
+            Ok(Status::Complete((length, size))) => {
+                *rest = &rest[length..];
+                Some(match size {
+                    0 => Body::Trailer,
+                    size => Body::Chunk(size),
+                })
+            }
+            Ok(Status::Partial) if rest.len() < HEAD_LIMIT => Some(body),
+            _ => return Err(WrongAnswer::BadChunk),
+        },
+        Body::ChunkEnd => match rest.strip_prefix(b"\r\n") {
+            Some(others) => {
+                *rest = others;
+                Some(Body::ChunkSize)
+            }
+            None if b"\r\n".starts_with(rest) => Some(body),
+            None => return Err(WrongAnswer::BadChunk),
+        },
+        Body::Trailer => match rest.iter().position(|&byte| byte == b'\n') {
+            Some(end) => {
+                let line = &rest[..end];
+                *rest = &rest[end + 1..];
+                match line {
+                    b"" | b"\r" => None,
+                    _ => Some(body),
+                }
+            }
+            None if rest.len() < HEAD_LIMIT => Some(body),
+            None => return Err(WrongAnswer::HeadTooLarge),
+        },
+    })
+}
+
+/// The body that a head announces.
+fn body_of(headers: &[httparse::Header<'_>]) -> Result<Body, WrongAnswer> {
+    let value = |name: &str| {
+        let mut headers = headers.iter();
+        let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
+        Some(header.value.trim_ascii())
+    };
+    if let Some(coding) = value("transfer-encoding") {
+        return match coding.eq_ignore_ascii_case(b"chunked") {
+            true => Ok(Body::ChunkSize),
+            false => Err(WrongAnswer::NoLength),
+        };
+    }
+    let length = value("content-length").ok_or(WrongAnswer::NoLength)?;
+    if length.is_empty() || !length.iter().all(u8::is_ascii_digit) {
+        return Err(WrongAnswer::LengthIsNoNumber);
+    }
+    let length = std::str::from_utf8(length).unwrap_or_default();
+    length
+        .parse()
+        .map(Body::Rest)
+        .map_err(|_| WrongAnswer::LengthTooLarge)
 }
 
 #[cfg(test)]
@@ -191,9 +272,13 @@ mod tests {
     fn it_does_not_matter_how_answers_are_cut() {
         let http = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHTTP/\
                      HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        for piece in 1..http.len() {
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n\
+                        5;name=value\r\nHTTP/\r\n000A\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n\
+                        HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        for piece in 1..=chunked.len() {
             assert_eq!(count(Mode::Echo, b"abcabcab", piece), Ok(2));
             assert_eq!(count(Mode::Http, http, piece), Ok(2));
+            assert_eq!(count(Mode::Http, chunked, piece), Ok(2), "{piece}");
         }
     }
 
@@ -207,6 +292,25 @@ mod tests {
         assert_eq!(outcome, Err(WrongAnswer::IsHttp));
         assert_eq!(http(refusal.as_bytes()), Err(WrongAnswer::Status(400)));
         assert_eq!(http(b"HTTP/1.1 200 OK\r\n\r\n"), Err(WrongAnswer::NoLength));
+        let with = |header: &str, body: &str| {
+            http(format!("HTTP/1.1 200 OK\r\n{header}\r\n\r\n{body}").as_bytes())
+        };
+        let length = |value: &str| with(&format!("Content-Length: {value}"), "");
+        assert_eq!(
+            length("99999999999999999999"),
+            Err(WrongAnswer::LengthTooLarge)
+        );
+        for value in ["", "-1", "+1", "1, 1", "many"] {
+            assert_eq!(length(value), Err(WrongAnswer::LengthIsNoNumber), "{value}");
+        }
+        assert_eq!(
+            with("Transfer-Encoding: gzip", ""),
+            Err(WrongAnswer::NoLength)
+        );
+        for body in ["x\r\n", "1\r\nabc", "ffffffffffffffffff\r\n"] {
+            let outcome = with("Transfer-Encoding: chunked", body);
+            assert_eq!(outcome, Err(WrongAnswer::BadChunk), "{body}");
+        }
         assert_eq!(http(b"abcabc"), Err(WrongAnswer::IsEcho));
         assert_eq!(http(b"nonsense"), Err(WrongAnswer::NotHttp));
         let long = format!("HTTP/1.1 200 OK\r\nA: {}", "a".repeat(HEAD_LIMIT));

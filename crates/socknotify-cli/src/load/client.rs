@@ -17,8 +17,10 @@ pub(crate) struct Client {
     stream: Stream,
     answers: Answers,
     is_answered: bool,
-    /// Requests under way, those that were sent at once together: when, and how many.
+    /// Requests in progress, those that were sent at once together: since when they count, and how many.
     sent: VecDeque<(Instant, usize)>,
+    /// In an open loop, when its next request is due.
+    pub(crate) due: Option<Instant>,
     /// What did not fit into the socket.
     unsent: Vec<u8>,
 }
@@ -30,13 +32,14 @@ impl Client {
             answers: Answers::new(plan.mode),
             is_answered: false,
             sent: VecDeque::with_capacity(1),
+            due: None,
             unsent: Vec::new(),
         }
     }
 
-    /// Send so many requests.
-    pub(crate) fn send(&mut self, count: usize, plan: &Plan) -> Result<(), Fate> {
-        self.sent.push_back((Instant::now(), count));
+    /// Send so many requests, whose latency counts from this time.
+    pub(crate) fn send(&mut self, count: usize, since: Instant, plan: &Plan) -> Result<(), Fate> {
+        self.sent.push_back((since, count));
         match (count, self.unsent.is_empty()) {
             // No copy for what is most usual.
             (1, true) => self.write(&plan.request),
@@ -48,13 +51,13 @@ impl Client {
         }
     }
 
-    /// Take the answers that have come, and send as many requests.
+    /// Take the answers that have come. How many these are.
     pub(crate) fn turn(
         &mut self,
         room: &mut [u8],
         score: &mut Score,
         plan: &Plan,
-    ) -> Result<(), Fate> {
+    ) -> Result<usize, Fate> {
         if !self.unsent.is_empty() {
             let bytes = std::mem::take(&mut self.unsent);
             self.write(&bytes)?;
@@ -62,7 +65,7 @@ impl Client {
         let length = match (&self.stream).read(room) {
             Ok(0) => return Err(Fate::Closed),
             Ok(length) => length,
-            Err(error) if is_for_later(&error) => return Ok(()),
+            Err(error) if is_for_later(&error) => return Ok(0),
             Err(error) => return Err(Fate::Broken(error)),
         };
         let now = Instant::now();
@@ -88,10 +91,12 @@ impl Client {
                 self.sent.pop_front();
             }
         }
-        match answers {
-            0 => Ok(()),
-            count => self.send(count, plan),
-        }
+        Ok(answers)
+    }
+
+    /// Whether no request is in progress.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sent.is_empty()
     }
 
     pub(crate) fn interest(&self) -> Interest {

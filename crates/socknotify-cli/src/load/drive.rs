@@ -1,5 +1,7 @@
 //! The load itself: threads that send requests and take answers, for a time.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -11,7 +13,7 @@ use socknotify::owned::{Event, Held, Port, Worker};
 
 use super::client::Client;
 use super::fates::Fate;
-use super::plan::Plan;
+use super::plan::{Pace, Plan};
 use super::score::Score;
 use crate::signals::Signals;
 
@@ -43,6 +45,17 @@ pub(crate) fn drive(
     let left = AtomicUsize::new(clients.len());
     let share = clients.len().div_ceil(plan.threads);
     let start = Instant::now();
+    let interval = match plan.pace {
+        Pace::Answers => None,
+        Pace::Rate(rate) => Some(Duration::from_secs_f64(clients.len() as f64 / rate)),
+    };
+    if let Some(interval) = interval {
+        // One after the other, and not all at once.
+        let count = clients.len() as f64;
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.due = Some(start + interval.mul_f64(index as f64 / count));
+        }
+    }
     thread::scope(|scope| {
         let mut threads = Vec::with_capacity(plan.threads);
         for _ in 0..plan.threads {
@@ -51,6 +64,8 @@ pub(crate) fn drive(
                 worker: port.worker(ROOM),
                 score: Score::new(),
                 plan,
+                interval,
+                waiting: BinaryHeap::new(),
                 left: &left,
             };
             let thread = thread::Builder::new().spawn_scoped(scope, || driver.run(share));
@@ -110,18 +125,48 @@ struct Driver<'a> {
     worker: Worker<Client>,
     score: Score,
     plan: &'a Plan,
+    /// In an open loop, the time from one request of a connection to the next.
+    interval: Option<Duration>,
+    /// Connections whose next request is not due yet.
+    waiting: BinaryHeap<Reverse<Waiting>>,
     left: &'a AtomicUsize,
 }
 
+/// A connection without a request in progress, which is the sooner the less.
+struct Waiting {
+    due: Instant,
+    client: Held<Client>,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.due.cmp(&other.due)
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.due == other.due
+    }
+}
+
+impl Eq for Waiting {}
+
 impl Driver<'_> {
     fn run(mut self, clients: Vec<Held<Client>>) -> io::Result<Score> {
-        for mut client in clients {
-            let outcome = client.send(self.plan.pipeline, self.plan);
-            self.go_on(client, outcome);
+        for client in clients {
+            self.go_on(client, Ok(self.plan.pipeline));
         }
         let mut room = vec![0; RECEIVE];
         loop {
-            match self.worker.process(None) {
+            let timeout = self.send_due();
+            match self.worker.process(timeout) {
                 Ok(_) => {}
                 // The time is over.
                 Err(socknotify::Error::Closed) => return Ok(self.score),
@@ -143,7 +188,36 @@ impl Driver<'_> {
         }
     }
 
-    fn go_on(&mut self, client: Held<Client>, outcome: Result<(), Fate>) {
+    /// Sends the requests that are due. How long it is until the next one is.
+    fn send_due(&mut self) -> Option<Duration> {
+        while let Some(Reverse(first)) = self.waiting.peek() {
+            let left = first.due.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Some(left);
+            }
+            if let Some(Reverse(Waiting { due, mut client })) = self.waiting.pop() {
+                client.due = self.interval.map(|interval| due + interval);
+                let outcome = client.send(1, due, self.plan);
+                self.arm(client, outcome);
+            }
+        }
+        None
+    }
+
+    /// So many answers have come: send what is to follow them.
+    fn go_on(&mut self, mut client: Held<Client>, answers: Result<usize, Fate>) {
+        let outcome = match (answers, client.due) {
+            (Err(fate), _) => Err(fate),
+            (Ok(_), Some(due)) if client.is_idle() => {
+                return self.waiting.push(Reverse(Waiting { due, client }));
+            }
+            (Ok(0), _) | (Ok(_), Some(_)) => Ok(()),
+            (Ok(answers), None) => client.send(answers, Instant::now(), self.plan),
+        };
+        self.arm(client, outcome);
+    }
+
+    fn arm(&mut self, client: Held<Client>, outcome: Result<(), Fate>) {
         match outcome {
             Ok(()) => {
                 let interest = client.interest();

@@ -1,7 +1,7 @@
 //! `socknotify load`: makes requests of a server, and measures.
 //!
-//! Connections are made first ([`connect`]). Then each keeps a number of requests in progress: for every
-//! answer another request is sent ([`client`]), until the time is over ([`drive`]).
+//! Connections are made first ([`connect`]). Then each keeps a number of requests in progress, another for every
+//! answer, or sends them when they are due ([`client`]), until the time is over ([`drive`]).
 
 mod answers;
 mod client;
@@ -25,7 +25,7 @@ use crate::signals::Signals;
 use crate::{descriptors, output};
 use connect::Address;
 use drive::End;
-use plan::{Mode, Plan};
+use plan::{Mode, Pace, Plan};
 use report::Report;
 use score::Score;
 
@@ -34,11 +34,18 @@ const SPARE_DESCRIPTORS: u64 = 16;
 
 /// Send requests to a server, and report the rate, the latency and what became of each connection
 ///
-/// The latency is the time from sending a request to its complete answer. Requests in progress at the end do not
-/// count. Ctrl-C ends the run early, with a report on the time until then.
+/// This is a closed loop: each connection sends a request when an answer has come, and the latency is the time from
+/// sending a request to its complete answer. A server that is slow is asked less, which hides how long others would
+/// have waited.
 ///
-/// The exit code is 1 if a connection failed, was closed by the server, or got a wrong answer or none, and if the run
-/// ended early.
+/// With --rate it is an open loop: requests are due at a steady rate, whatever the server does, and the latency is
+/// the time from when a request was due. One that is due while its connection waits for an answer is sent after that
+/// answer.
+///
+/// Requests in progress at the end do not count. Ctrl-C ends the run early, with a report on the time until then.
+///
+/// The exit code is 1 if a connection failed, was closed by the server, or got a wrong answer or none, if the run
+/// ended early, and if the server did not keep up with --rate.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The server: HOST:PORT, or unix:PATH
@@ -61,6 +68,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pipeline: u32,
+
+    /// Requests that are due in a second, on all connections together: an open loop
+    #[arg(long, value_name = "NUMBER", value_parser = rate, conflicts_with = "pipeline")]
+    rate: Option<f64>,
 
     /// Threads that send requests [default: as many as may run at once]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
@@ -90,6 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             .threads
             .map_or(port.concurrency(), |threads| threads as usize),
         time: arguments.seconds,
+        pace: arguments.rate.map_or(Pace::Answers, Pace::Rate),
         is_shown: !arguments.output.json && io::stderr().is_terminal(),
     };
     let (mut clients, mut fates) = (Vec::new(), Default::default());
@@ -117,6 +129,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         output::line(&report)?;
     }
     Ok(report.is_in_order())
+}
+
+/// A number of requests in a second, such as 1000 or 0.5.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok();
+    rate.filter(|rate| (0.001..=10_000_000.0).contains(rate))
+        .ok_or_else(|| "it takes a number from 0.001 to 10000000".to_owned())
 }
 
 fn addresses(server: &Endpoint) -> io::Result<Vec<Address>> {

@@ -14,7 +14,17 @@ pub(crate) struct Plan {
     pub(crate) pipeline: usize,
     pub(crate) threads: usize,
     pub(crate) time: Duration,
+    pub(crate) pace: Pace,
     pub(crate) is_shown: bool,
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pace {
+    /// Each when an answer has come: a closed loop.
+    Answers,
+    /// So many in a second, on all connections together, whatever the server does: an open loop.
+    Rate(f64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

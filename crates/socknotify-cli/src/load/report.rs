@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::drive::End;
 use super::fates::{Ended, Fates};
-use super::plan::Plan;
-use super::score::Score;
+use super::plan::{Pace, Plan};
+use super::score::{Score, decimals};
+use crate::output::count;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -16,10 +17,15 @@ pub(crate) struct Report {
     mode: &'static str,
     connections: u32,
     pipeline: usize,
+    /// Requests in a second that were asked for: then it was an open loop.
+    rate: Option<f64>,
     seconds: f64,
     end: End,
+    /// Those that were answered.
     requests: u64,
     requests_per_second: f64,
+    /// In an open loop, requests that were due and not answered by the end.
+    behind: Option<u64>,
     errors: u64,
     fates: Counts,
     latency_us: Latency,
@@ -59,13 +65,27 @@ impl Report {
         let seconds = time.as_secs_f64();
         let fates = &score.fates;
         let counts = Counts::new(connected, fates);
-        let problems = problems(plan, &counts, time, end, fates);
+        let rate = match plan.pace {
+            Pace::Answers => None,
+            Pace::Rate(rate) => Some(rate),
+        };
+        let behind = rate.map(|rate| {
+            let due = (rate * seconds).ceil() as u64;
+            due.saturating_sub(score.requests)
+        });
+        let mut problems = problems(plan, &counts, time, end, score);
+        if let Some(behind) = behind.filter(|&behind| behind > connected) {
+            problems.push(format!(
+                "the server did not keep up: {behind} requests that were due were not answered"
+            ));
+        }
         let per_second = score.requests as f64 / seconds;
         Report {
             ok: problems.is_empty(),
             mode: plan.mode.name(),
             connections: plan.connections,
             pipeline: plan.pipeline,
+            rate,
             seconds,
             end,
             requests: score.requests,
@@ -74,6 +94,7 @@ impl Report {
             } else {
                 per_second.round()
             },
+            behind,
             errors: fates.errors(),
             fates: counts,
             latency_us: Latency {
@@ -114,7 +135,8 @@ impl Counts {
 }
 
 /// What was not as it should be, in whole sentences.
-fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, fates: &Fates) -> Vec<String> {
+fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, score: &Score) -> Vec<String> {
+    let fates = &score.fates;
     let mut problems = Vec::new();
     let early = match end {
         End::InTime => None,
@@ -143,7 +165,9 @@ fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, fates: &Fate
     if counts.unanswered > 0 {
         let connections = of(counts.unanswered, plan);
         let server = match (fates.answered, fates.errors()) {
-            (0, 0) => "; the server takes requests and sends nothing, as one that discards does",
+            (0, 0) => {
+                "; the server sends nothing: it discards what it receives, or does not receive it"
+            }
             _ => "",
         };
         problems.push(format!("{connections} got no answer{server}"));
@@ -151,8 +175,11 @@ fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, fates: &Fate
     problems
 }
 
-fn of(count: u64, plan: &Plan) -> String {
-    format!("{count} of {} connections", plan.connections)
+fn of(some: u64, plan: &Plan) -> String {
+    format!(
+        "{some} of {}",
+        count(plan.connections as usize, "connection")
+    )
 }
 
 impl fmt::Display for Report {
@@ -164,20 +191,33 @@ impl fmt::Display for Report {
             p999,
             max,
         } = self.latency_us;
-        writeln!(
-            f,
-            "{}, {} connections, {} requests in progress on each",
-            self.mode, self.connections, self.pipeline
-        )?;
+        let connections = count(self.connections as usize, "connection");
+        write!(f, "{}, {connections}, ", self.mode)?;
+        match self.rate {
+            None => {
+                let requests = count(self.pipeline, "request");
+                writeln!(f, "{requests} in progress on each (closed loop)")?;
+            }
+            Some(rate) => writeln!(f, "{rate} requests due per second (open loop)")?,
+        }
         writeln!(f, "  seconds          {:>12.3}", self.seconds)?;
         writeln!(f, "  requests         {:>12}", self.requests)?;
         writeln!(f, "  per second       {:>12}", self.requests_per_second)?;
+        if let Some(behind) = self.behind {
+            writeln!(f, "  due, unanswered  {behind:>12}")?;
+        }
         if self.requests > 0 {
-            writeln!(f, "  latency, 50 %    {p50:>12.1} us")?;
-            writeln!(f, "           90 %    {p90:>12.1} us")?;
-            writeln!(f, "           99 %    {p99:>12.1} us")?;
-            writeln!(f, "           99.9 %  {p999:>12.1} us")?;
-            writeln!(f, "           most    {max:>12.1} us")?;
+            let latencies = [
+                ("latency, 50 %", p50),
+                ("         90 %", p90),
+                ("         99 %", p99),
+                ("         99.9 %", p999),
+                ("         max", max),
+            ];
+            for (what, time) in latencies {
+                let decimals = decimals(time).max(0) as usize;
+                writeln!(f, "  {what:<17}{time:>12.decimals$} us")?;
+            }
         }
         let Counts {
             served,

@@ -50,7 +50,42 @@ impl Score {
     }
 }
 
+/// To the digits that the histogram knows.
 fn microseconds(nanoseconds: u64) -> f64 {
-    // One decimal: the histogram knows no more.
-    (nanoseconds as f64 / 100.0).round() / 10.0
+    let time = nanoseconds as f64 / 1000.0;
+    let decimals = decimals(time);
+    let unit = 10_f64.powi(decimals);
+    match decimals {
+        // To be divided by what can be represented exactly.
+        0.. => (time * unit).round() / unit,
+        _ => (time * unit).round() * 10_f64.powi(-decimals),
+    }
+}
+
+/// How many decimals a number with three digits has: less than none for a large one.
+pub(crate) fn decimals(number: f64) -> i32 {
+    match number > 0.0 {
+        true => 2 - number.log10().floor() as i32,
+        false => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_have_three_digits() {
+        for (nanoseconds, expected) in [
+            (0, "0"),
+            (5, "0.005"),
+            (999, "0.999"),
+            (1234, "1.23"),
+            (99_961, "100"),
+            (1_234_567, "1230"),
+            (98_765_432_100, "98800000"),
+        ] {
+            assert_eq!(microseconds(nanoseconds).to_string(), expected);
+        }
+    }
 }

@@ -11,6 +11,7 @@ use socknotify::owned::{
 use super::delivery::{Delivery, Stage};
 use super::desk::Desk;
 use super::http::{Conversation, Ending, FileRequest, Found, Site};
+use super::log::Log;
 use super::outgoing::Outgoing;
 use super::plan::{Mode, Plan};
 use super::tally::{Counts, Figures, Reason};
@@ -19,6 +20,9 @@ use crate::stream::{Stream, is_for_later};
 /// How long a client that was refused may go on sending. If the connection were closed while it
 /// sends, the answer could be lost on its way.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How often to look, within the time that it has, whether a client has taken something.
+const LOOKS: u32 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -30,6 +34,8 @@ pub(crate) struct Client {
     phase: Phase,
     waits_for: Wait,
     deadline: Option<Instant>,
+    /// What it had not acknowledged when it last waited for the client to take something.
+    unacknowledged: Option<u64>,
     /// The port has said that it drains.
     drains: bool,
 }
@@ -68,7 +74,7 @@ enum Wait {
     Anything,
     /// The rest of a request.
     Request,
-    /// That the client takes what it is sent.
+    /// That the client takes what it is sent. This one begins anew each time that it has taken something.
     Taking,
     /// The end of what it sends.
     End,
@@ -83,7 +89,7 @@ pub(crate) enum Next {
     /// Read from the file: [`Client::read`], and then [`Client::have_read`].
     Read,
     Close,
-    Shed(Reason),
+    Drop(Reason),
 }
 
 /// Whether there will be another turn, and after what.
@@ -95,20 +101,20 @@ enum Progress {
 }
 
 impl Client {
-    pub(crate) fn new(stream: impl Into<Stream>, mode: Mode) -> Self {
+    pub(crate) fn new(stream: impl Into<Stream>, mode: Mode, site: Site) -> Self {
         Client {
             stream: stream.into(),
             protocol: match mode {
                 Mode::Echo | Mode::UdpEcho => Protocol::Echo,
                 Mode::Discard => Protocol::Discard,
-                Mode::Http => Protocol::Http(Conversation::default()),
-                Mode::Files => Protocol::Http(Conversation::new(Site::Files)),
+                Mode::Http | Mode::Files => Protocol::Http(Conversation::new(site)),
             },
             outgoing: Outgoing::default(),
             file: None,
             phase: Phase::Open,
             waits_for: Wait::Anything,
             deadline: None,
+            unacknowledged: None,
             drains: false,
         }
     }
@@ -135,10 +141,13 @@ impl Client {
         &mut self,
         request: &FileRequest,
         file: Option<PortFile>,
-        found: Found,
+        found: &Found,
         plan: &Plan,
+        log: &mut Log,
     ) -> Next {
         let answer = request.answer(found);
+        log.begin(|| self.stream.peer());
+        log.answered(request.line(), answer.told);
         let outcome = match file {
             Some(file) if !answer.body.is_empty() => {
                 self.file = Some(Errand::Delivery(Box::new(Delivery::new(file, answer))));
@@ -168,7 +177,7 @@ impl Client {
     ) -> Next {
         if let Some(Errand::Delivery(delivery)) = &mut self.file {
             if delivery.have_read(memory, count).is_err() {
-                return self.shed(Reason::File);
+                return self.drop_for(Reason::File);
             }
         }
         let outcome = self.deliver();
@@ -181,7 +190,7 @@ impl Client {
             Ok(Progress::Open(request)) => Next::Open(request),
             Ok(Progress::Read) => Next::Read,
             Ok(Progress::Over) => Next::Close,
-            Err(_) => self.shed(Reason::Reset),
+            Err(_) => self.drop_for(Reason::Reset),
         }
     }
 
@@ -205,29 +214,47 @@ impl Client {
         if waits_for == Wait::Anything && self.drains {
             return Next::Close;
         }
-        let cut_off = plan.cut_off();
-        if waits_for != self.waits_for || waits_for == Wait::Anything {
+        let now = Instant::now();
+        let has_taken = waits_for == Wait::Taking && self.has_taken();
+        if waits_for != self.waits_for || waits_for == Wait::Anything || has_taken {
             self.waits_for = waits_for;
             // A time too long to be represented is none.
-            self.deadline = Instant::now().checked_add(time);
+            self.deadline = now.checked_add(time);
         }
-        let deadline = self.deadline.into_iter().chain(cut_off).min();
+        // The socket becomes writable only when much of its buffer is free. Until then, somebody has to look.
+        let look = self.unacknowledged.filter(|_| waits_for == Wait::Taking);
+        let look = look.and_then(|_| now.checked_add(time / LOOKS));
+        let times = [self.deadline, plan.cut_off(), look];
+        let deadline = times.into_iter().flatten().min();
         Next::Wait(deadline.map_or(interest, |deadline| interest.until(deadline)))
     }
 
+    /// Whether the client has acknowledged something since this was last asked, or the system has accepted more for it.
+    fn has_taken(&mut self) -> bool {
+        let now = self.stream.unacknowledged();
+        let before = std::mem::replace(&mut self.unacknowledged, now);
+        now != before
+    }
+
     /// Its deadline has passed.
-    pub(crate) fn overdue(&self) -> Next {
+    pub(crate) fn overdue(&mut self, plan: &Plan) -> Next {
+        let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= Instant::now());
         match self.waits_for {
-            Wait::Anything => self.shed(Reason::Idle),
-            Wait::Request | Wait::Taking => self.shed(Reason::Slow),
+            Wait::Anything => self.drop_for(Reason::Idle),
+            Wait::Request => self.drop_for(Reason::Slow),
+            Wait::Taking if is_past(plan.cut_off()) => self.drop_for(Reason::Slow),
+            Wait::Taking => match self.wait(plan) {
+                _ if is_past(self.deadline) => self.drop_for(Reason::Slow),
+                next => next,
+            },
             Wait::End => Next::Close,
         }
     }
 
     /// One that was refused has been counted already.
-    fn shed(&self, reason: Reason) -> Next {
+    fn drop_for(&self, reason: Reason) -> Next {
         match self.phase {
-            Phase::Open | Phase::Closing => Next::Shed(reason),
+            Phase::Open | Phase::Closing => Next::Drop(reason),
             Phase::Refused | Phase::Lingering => Next::Close,
         }
     }
@@ -240,12 +267,13 @@ impl Client {
         desk: &mut Desk,
     ) -> io::Result<Progress> {
         if !self.outgoing.is_empty() {
-            self.outgoing.send_rest(&self.stream)?;
+            if self.outgoing.send_rest(&self.stream)? > 0 {
+                // Whatever it waits for next, it has the whole time for it.
+                self.waits_for = Wait::Anything;
+            }
             if !self.outgoing.is_empty() {
                 return Ok(Progress::GoOn);
             }
-            // Whatever it waits for next, it has the whole time for it.
-            self.waits_for = Wait::Anything;
         }
         if self.file.is_some() {
             return self.deliver();
@@ -282,15 +310,14 @@ impl Client {
             Some(Errand::Request(request)) => return Ok(Progress::Open(request)),
             Some(Errand::Delivery(delivery)) => delivery,
         };
-        delivery.send(&self.stream)?;
+        if delivery.send(&self.stream)? > 0 {
+            // There is the whole time for the next part.
+            self.waits_for = Wait::Anything;
+        }
         let progress = match delivery.stage() {
             Stage::Over => return Ok(self.have_answered()),
             Stage::Send => Progress::GoOn,
-            Stage::Read => {
-                // There is the whole time for each part.
-                self.waits_for = Wait::Anything;
-                Progress::Read
-            }
+            Stage::Read => Progress::Read,
         };
         self.file = Some(Errand::Delivery(delivery));
         Ok(progress)
@@ -362,11 +389,13 @@ impl Client {
             serde_json::to_string(&figures).unwrap_or_default()
         };
         let is_ending = plan.cut_off().is_some();
+        desk.log.begin(|| self.stream.peer());
         let heard = http.hear(
             &desk.input[..length],
             &mut desk.answers,
             is_ending,
             &mut stats,
+            &mut desk.log,
         );
         desk.counts.requests += heard.requests;
         self.file = heard.file.map(Errand::Request);
@@ -378,7 +407,9 @@ impl Client {
             None => {}
             Some(Ending::Wanted) => self.phase = Phase::Closing,
             Some(Ending::Refused(reason)) => {
-                desk.counts.shed.count(reason);
+                if let Some(reason) = reason {
+                    desk.counts.dropped.count(reason);
+                }
                 self.phase = Phase::Refused;
             }
         }

@@ -35,7 +35,7 @@ pub(crate) enum Stage {
 impl Delivery {
     /// The head of the answer is sent with the first bytes of the file.
     pub(crate) fn new(file: PortFile, answer: Answer) -> Self {
-        let Answer { head, body } = answer;
+        let Answer { head, body, .. } = answer;
         let room = head.len();
         let mut chunk = head;
         let count = CHUNK.min(body.end - body.start) as usize;
@@ -85,11 +85,13 @@ impl Delivery {
         Ok(())
     }
 
-    /// Sends what was read, as far as it fits.
-    pub(crate) fn send(&mut self, mut stream: impl Write) -> io::Result<()> {
-        if !self.unsent.is_empty() {
-            self.unsent.start += send_some(&mut stream, &self.chunk[self.unsent.clone()])?;
+    /// Sends what was read, as far as it fits. How many bytes that is.
+    pub(crate) fn send(&mut self, mut stream: impl Write) -> io::Result<usize> {
+        if self.unsent.is_empty() {
+            return Ok(0);
         }
-        Ok(())
+        let sent = send_some(&mut stream, &self.chunk[self.unsent.clone()])?;
+        self.unsent.start += sent;
+        Ok(sent)
     }
 }

@@ -1,5 +1,6 @@
 //! What a thread has for the connection that it serves.
 
+use super::log::Log;
 use super::tally::Counts;
 
 /// The most that is received in one turn. It has room for what was kept of a request and for more, and for
@@ -12,14 +13,16 @@ pub(crate) struct Desk {
     pub(crate) input: Box<[u8]>,
     pub(crate) answers: Vec<u8>,
     pub(crate) counts: Counts,
+    pub(crate) log: Log,
 }
 
 impl Desk {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(log: Log) -> Self {
         Desk {
             input: vec![0; RECEIVE].into(),
             answers: Vec::new(),
             counts: Counts::default(),
+            log,
         }
     }
 }

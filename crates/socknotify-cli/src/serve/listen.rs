@@ -59,7 +59,7 @@ impl Bound {
                 Ok((Listener::Unix(listener), bound))
             }
             Endpoint::Unix(_) => {
-                let reason = "no Unix socket can be had for this mode on this system";
+                let reason = "this system has no Unix sockets for that";
                 Err(io::Error::new(io::ErrorKind::Unsupported, reason))
             }
         }

@@ -10,6 +10,7 @@ mod delivery;
 mod desk;
 mod http;
 mod listen;
+mod log;
 mod outgoing;
 mod plan;
 mod root;
@@ -23,12 +24,15 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
 use crate::signals::Signals;
 use crate::{descriptors, output};
+use log::AccessLog;
 use plan::{Mode, Plan};
-use root::Root;
+use root::{Root, Rules};
 use server::Server;
 
 /// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
@@ -49,6 +53,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIRECTORY", required_if_eq("mode", "files"))]
     root: Option<PathBuf>,
 
+    /// Serve files and directories whose names begin with a dot, too
+    #[arg(long, requires = "root")]
+    hidden: bool,
+
+    /// Show what is in a directory that has no index.html
+    #[arg(long, requires = "root")]
+    listing: bool,
+
+    /// Append each HTTP request, and how it was answered, to this file in the common log format
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
+
     /// Threads that serve [default: twice as many as may run at once]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
@@ -56,10 +72,30 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     port: PortOptions,
 
-    /// Close a client that sends nothing for this long; an HTTP request has to be complete, and a client has
-    /// to receive what it is sent, within the same time
+    /// Close a client that sends nothing for this long, or takes nothing of what it is sent; an HTTP request has
+    /// to be complete within the same time
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
+}
+
+impl Arguments {
+    /// Options that contradict each other, in ways that the parser does not know.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let mode = self.mode.to_possible_value()?;
+        let mode = mode.get_name();
+        if self.root.is_some() && self.mode != Mode::Files {
+            return Some(format!("--root is for --mode files, not for {mode}"));
+        }
+        if self.access_log.is_some() && !self.mode.is_http() {
+            return Some(format!(
+                "--access-log is for --mode http and files, not for {mode}"
+            ));
+        }
+        if self.mode.is_datagrams() && matches!(self.listen, Endpoint::Unix(_)) {
+            return Some(format!("--mode {mode} is for HOST:PORT, not for unix:PATH"));
+        }
+        None
+    }
 }
 
 /// Serves until a signal ends it. True if nothing went wrong.
@@ -68,11 +104,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     // Before it prints that it listens: a program that waits for that may send a signal.
     let signals = Signals::catch()?;
     let root = arguments.root.as_deref().map(|path| {
-        Root::open_at(path).map_err(|error| format!("open {}: {error}", path.display()))
+        let rules = Rules {
+            shows_hidden: arguments.hidden,
+            lists: arguments.listing,
+        };
+        Root::open_at(path, rules).map_err(|error| format!("open {}: {error}", path.display()))
+    });
+    let log = arguments.access_log.as_deref().map(|path| {
+        AccessLog::open(path).map_err(|error| format!("open {}: {error}", path.display()))
     });
     let server = Server::new(
         arguments.port.build()?,
-        Plan::new(arguments.mode, arguments.idle_timeout, root.transpose()?),
+        Plan::new(
+            arguments.mode,
+            arguments.idle_timeout,
+            root.transpose()?,
+            log.transpose()?,
+        ),
     );
     let bound = server
         .listen(&arguments.listen)

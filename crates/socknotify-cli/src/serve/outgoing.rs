@@ -26,15 +26,17 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Sends what is left, as far as it fits.
-    pub(crate) fn send_rest(&mut self, mut stream: impl Write) -> io::Result<()> {
-        if !self.is_empty() {
-            self.sent += send_some(&mut stream, &self.bytes[self.sent..])?;
-            if self.sent == self.bytes.len() {
-                *self = Outgoing::default();
-            }
+    /// Sends what is left, as far as it fits. How many bytes that is.
+    pub(crate) fn send_rest(&mut self, mut stream: impl Write) -> io::Result<usize> {
+        if self.is_empty() {
+            return Ok(0);
         }
-        Ok(())
+        let sent = send_some(&mut stream, &self.bytes[self.sent..])?;
+        self.sent += sent;
+        if self.sent == self.bytes.len() {
+            *self = Outgoing::default();
+        }
+        Ok(sent)
     }
 }
 

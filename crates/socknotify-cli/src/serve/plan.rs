@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
+use super::http::Site;
+use super::log::AccessLog;
 use super::root::Root;
 
 #[derive(Debug)]
@@ -13,16 +15,31 @@ pub(crate) struct Plan {
     pub(crate) idle_timeout: Duration,
     /// Where the files are that are served.
     pub(crate) root: Option<Arc<Root>>,
+    pub(crate) log: Option<AccessLog>,
     cut_off: OnceLock<Instant>,
 }
 
 impl Plan {
-    pub(crate) fn new(mode: Mode, idle_timeout: Duration, root: Option<Root>) -> Self {
+    pub(crate) fn new(
+        mode: Mode,
+        idle_timeout: Duration,
+        root: Option<Root>,
+        log: Option<AccessLog>,
+    ) -> Self {
         Plan {
             mode,
             idle_timeout,
             root: root.map(Arc::new),
+            log,
             cut_off: OnceLock::new(),
+        }
+    }
+
+    /// What is there for HTTP.
+    pub(crate) fn site(&self) -> Site {
+        Site {
+            has_files: self.mode == Mode::Files,
+            is_logged: self.log.is_some(),
         }
     }
 
@@ -43,15 +60,19 @@ pub(crate) enum Mode {
     Echo,
     /// Receive everything, and answer nothing
     Discard,
-    /// HTTP/1.1 with one small answer for everything, and figures at /stats
+    /// HTTP/1.1 with one small answer for everything, and its statistics at /stats
     Http,
-    /// HTTP/1.1 with the files beneath --root: ranges, and index.html for a path that ends in a slash
+    /// HTTP/1.1 with the files beneath --root: ranges, conditions, and index.html for a directory
     Files,
     /// Send each UDP datagram back to its sender
     UdpEcho,
 }
 
 impl Mode {
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, Mode::Http | Mode::Files)
+    }
+
     pub(crate) fn is_datagrams(self) -> bool {
         self == Mode::UdpEcho
     }

@@ -7,34 +7,118 @@ use std::path::Path;
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 
-use super::http::Found;
+use super::http::{Entry, Found, Place};
 use crate::system;
 
 /// A directory that no path leads out of: neither by `..` nor by a link.
 #[derive(Debug)]
-pub(crate) struct Root(Dir);
+pub(crate) struct Root {
+    directory: Dir,
+    rules: Rules,
+}
+
+/// What is shown beside files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// What has a name that begins with a dot.
+    pub(crate) shows_hidden: bool,
+    /// What is in a directory without an index.
+    pub(crate) lists: bool,
+}
+
+/// What was opened.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    File(File),
+    Directory,
+    Listing(Vec<Entry>),
+}
 
 impl Root {
-    pub(crate) fn open_at(path: &Path) -> io::Result<Self> {
-        Dir::open_ambient_dir(path, ambient_authority()).map(Root)
+    pub(crate) fn open_at(path: &Path, rules: Rules) -> io::Result<Self> {
+        let directory = Dir::open_ambient_dir(path, ambient_authority())?;
+        Ok(Root { directory, rules })
     }
 
-    /// Opens a file. That may block.
-    pub(crate) fn open(&self, path: &str) -> io::Result<File> {
+    /// Opens what is at this place. That may block.
+    pub(crate) fn open(&self, place: &Place) -> io::Result<Opened> {
+        if self.hides(place) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = place.file();
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(system::OPEN_FLAGS);
-        self.0.open_with(path, &options).map(|file| file.into_std())
+        match self.directory.open_with(&path, &options) {
+            Ok(file) => Ok(Opened::File(file.into_std())),
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && place.is_directory
+                    && self.rules.lists =>
+            {
+                self.list(place).map(Opened::Listing)
+            }
+            // Not every system opens a directory as if it were a file.
+            Err(_)
+                if self
+                    .directory
+                    .metadata(&path)
+                    .is_ok_and(|found| found.is_dir()) =>
+            {
+                Ok(Opened::Directory)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a file, if that does not block. `None` if it could, or nobody knows.
-    pub(crate) fn open_at_once(&self, path: &str) -> Option<io::Result<File>> {
-        system::open_at_once(&self.0, path)
+    pub(crate) fn open_at_once(&self, place: &Place) -> Option<io::Result<Opened>> {
+        if self.hides(place) {
+            return Some(Err(io::ErrorKind::NotFound.into()));
+        }
+        match system::open_at_once(&self.directory, &place.file())? {
+            // There may be a listing in its place.
+            Err(_) if place.is_directory && self.rules.lists => None,
+            outcome => Some(outcome.map(Opened::File)),
+        }
+    }
+
+    fn hides(&self, place: &Place) -> bool {
+        !self.rules.shows_hidden && place.is_hidden()
+    }
+
+    /// What is in a directory, as far as it can be asked for.
+    fn list(&self, place: &Place) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let path = match &*place.path {
+            "" => ".",
+            path => path,
+        };
+        for entry in self.directory.read_dir(path)? {
+            let entry = entry?;
+            // Without UTF-8 it has no name in a URL.
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if name.starts_with('.') && !self.rules.shows_hidden {
+                continue;
+            }
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            entries.push(Entry { name, is_directory });
+        }
+        entries.sort_unstable();
+        Ok(entries)
     }
 }
 
-/// The file, if it is one, and its metadata. Reading the metadata of an open file does not block.
-pub(crate) fn examine(opened: io::Result<File>) -> (Option<File>, Found) {
-    let examined = opened.and_then(|file| {
+/// The file, if it is one, and what else was found. Reading the metadata of an open file does not block.
+pub(crate) fn examine(opened: io::Result<Opened>) -> (Option<File>, Found) {
+    let file = match opened {
+        Ok(Opened::File(file)) => Ok(file),
+        Ok(Opened::Directory) => return (None, Found::Directory),
+        Ok(Opened::Listing(entries)) => return (None, Found::Listing(entries)),
+        Err(error) => Err(error),
+    };
+    let examined = file.and_then(|file| {
         let metadata = file.metadata()?;
         system::make_blocking(&file)?;
         Ok((file, metadata))
@@ -47,6 +131,7 @@ pub(crate) fn examine(opened: io::Result<File>) -> (Option<File>, Found) {
             };
             (Some(file), found)
         }
+        Ok((_, metadata)) if metadata.is_dir() => (None, Found::Directory),
         Err(error)
             if error
                 .raw_os_error()

@@ -1,6 +1,5 @@
 //! The server: one port, and the loop that each of its threads runs.
 
-use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -17,8 +16,9 @@ use super::datagrams;
 use super::desk::Desk;
 use super::http::{FileRequest, Found};
 use super::listen::{Bound, Listener};
+use super::log::Log;
 use super::plan::Plan;
-use super::root;
+use super::root::{self, Opened};
 use super::tally::{Counts, Figures, Reason, Tally};
 use crate::endpoint::Endpoint;
 use crate::stream::Stream;
@@ -47,10 +47,10 @@ impl Source for Peer {
 }
 
 /// A helper thread has opened a file for a client.
-struct Opened {
+struct OpenedFor {
     held: Held<Peer>,
     request: Box<FileRequest>,
-    file: io::Result<File>,
+    opened: io::Result<Opened>,
 }
 
 /// A client whose file is being read: it goes with the memory that is read into, and comes back with it.
@@ -72,7 +72,7 @@ impl AsMut<[u8]> for Reading {
 }
 
 pub(crate) struct Server {
-    port: Port<Peer, Opened>,
+    port: Port<Peer, OpenedFor>,
     pub(crate) plan: Plan,
     tally: Tally,
 }
@@ -103,10 +103,10 @@ impl Server {
     }
 
     fn accept_from<L: Listen<Stream: Into<Stream>>>(&self, listener: L) -> io::Result<()> {
-        let mode = self.plan.mode;
+        let (mode, site) = (self.plan.mode, self.plan.site());
         let listening = Listening::reporting().batch(ACCEPT);
         self.port.listen(listener, listening, move |stream, _| {
-            Peer::Client(Client::new(stream, mode))
+            Peer::Client(Client::new(stream, mode, site))
         })?;
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Server {
     /// Serves until the port is closed.
     pub(crate) fn run_thread(&self) -> io::Result<()> {
         let mut worker = self.port.worker(ROOM);
-        let mut desk = Desk::new();
+        let mut desk = Desk::new(Log::new(self.plan.log.is_some()));
         loop {
             self.tally.collect(&mut desk.counts);
             match worker.process(None) {
@@ -159,13 +159,16 @@ impl Server {
                 desk.counts.notifications += 1;
                 self.see_to(event, &mut worker, &mut desk);
             }
+            if let Some(log) = &self.plan.log {
+                log.append(&mut desk.log);
+            }
         }
     }
 
     fn see_to(
         &self,
-        event: Event<Peer, Opened>,
-        worker: &mut Worker<Peer, Opened>,
+        event: Event<Peer, OpenedFor>,
+        worker: &mut Worker<Peer, OpenedFor>,
         desk: &mut Desk,
     ) {
         let (mut held, turn) = match event {
@@ -175,15 +178,15 @@ impl Server {
             Event::Draining(held) => (held, Turn::Drain),
             Event::Accepted(held) => (held, Turn::Begin),
             Event::Refused(held, _) => {
-                return self.go_on(held, Next::Shed(Reason::Refused), worker, desk);
+                return self.go_on(held, Next::Drop(Reason::Refused), worker, desk);
             }
-            Event::Message(opened) => {
-                let Opened {
+            Event::Message(opened_for) => {
+                let OpenedFor {
                     mut held,
                     request,
-                    file,
-                } = opened;
-                let next = self.have_opened(&mut held, &request, file);
+                    opened,
+                } = opened_for;
+                let next = self.have_opened(&mut held, &request, opened, &mut desk.log);
                 return self.go_on(held, next, worker, desk);
             }
             Event::Completed(done) => return self.have_read(done, worker, desk),
@@ -211,7 +214,7 @@ impl Server {
                 let mut figures = |counts: &mut _| self.figures_with(counts);
                 client.turn(readiness, &self.plan, &mut figures, desk)
             }
-            Turn::End => client.overdue(),
+            Turn::End => client.overdue(&self.plan),
         };
         self.go_on(held, next, worker, desk);
     }
@@ -220,18 +223,20 @@ impl Server {
         &self,
         mut held: Held<Peer>,
         mut next: Next,
-        worker: &mut Worker<Peer, Opened>,
+        worker: &mut Worker<Peer, OpenedFor>,
         desk: &mut Desk,
     ) {
         loop {
             match next {
                 Next::Wait(interest) => return worker.arm(held, interest),
                 // What is dropped is closed.
-                Next::Shed(reason) => return desk.counts.shed.count(reason),
+                Next::Drop(reason) => return desk.counts.dropped.count(reason),
                 Next::Close => return,
                 Next::Read => return read(held, worker),
                 Next::Open(request) => match self.open_at_once(&request) {
-                    Some(file) => next = self.have_opened(&mut held, &request, file),
+                    Some(opened) => {
+                        next = self.have_opened(&mut held, &request, opened, &mut desk.log);
+                    }
                     None => return self.open(held, request),
                 },
             }
@@ -239,9 +244,9 @@ impl Server {
     }
 
     /// Opens a file, if that does not block.
-    fn open_at_once(&self, request: &FileRequest) -> Option<io::Result<File>> {
-        match (&self.plan.root, request.path()) {
-            (Some(root), Some(path)) => root.open_at_once(path),
+    fn open_at_once(&self, request: &FileRequest) -> Option<io::Result<Opened>> {
+        match (&self.plan.root, request.place()) {
+            (Some(root), Some(place)) => root.open_at_once(place),
             _ => Some(Err(io::ErrorKind::NotFound.into())),
         }
     }
@@ -251,14 +256,14 @@ impl Server {
         let root = self.plan.root.clone();
         // What comes back is dropped, and so closed: there are no threads, or the port is closed.
         let _ = self.port.run(move || {
-            let file = match (root, request.path()) {
-                (Some(root), Some(path)) => root.open(path),
+            let opened = match (root, request.place()) {
+                (Some(root), Some(place)) => root.open(place),
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
-            Opened {
+            OpenedFor {
                 held,
                 request,
-                file,
+                opened,
             }
         });
     }
@@ -267,19 +272,27 @@ impl Server {
         &self,
         held: &mut Held<Peer>,
         request: &FileRequest,
-        file: io::Result<File>,
+        opened: io::Result<Opened>,
+        log: &mut Log,
     ) -> Next {
         let Peer::Client(client) = &mut **held else {
             return Next::Close;
         };
-        let (file, found) = root::examine(file);
-        match file.map(|file| self.port.adopt_file(file)).transpose() {
-            Ok(file) => client.have_opened(request, file, found, &self.plan),
-            Err(_) => client.have_opened(request, None, Found::Nothing, &self.plan),
-        }
+        let (file, mut found) = root::examine(opened);
+        let file = file.map(|file| self.port.adopt_file(file));
+        let file = file.transpose().unwrap_or_else(|_| {
+            found = Found::Nothing;
+            None
+        });
+        client.have_opened(request, file, &found, &self.plan, log)
     }
 
-    fn have_read(&self, done: FileCompletion, worker: &mut Worker<Peer, Opened>, desk: &mut Desk) {
+    fn have_read(
+        &self,
+        done: FileCompletion,
+        worker: &mut Worker<Peer, OpenedFor>,
+        desk: &mut Desk,
+    ) {
         let Ok(reading) = done.buffer.into_owner::<Reading>() else {
             return;
         };
@@ -293,7 +306,7 @@ impl Server {
 }
 
 /// Begins to read from the file that this client gets.
-fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, Opened>) {
+fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, OpenedFor>) {
     let Peer::Client(client) = &mut *held else {
         return;
     };

@@ -28,7 +28,7 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
-    pub(crate) shed: Shed,
+    pub(crate) dropped: Dropped,
     pub(crate) requests: u64,
     pub(crate) notifications: u64,
     pub(crate) dequeues: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Counts {
 
 /// Clients that were let go, by reason.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Shed {
+pub(crate) struct Dropped {
     idle: u64,
     slow: u64,
     garbage: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Shed {
     file: u64,
 }
 
-impl Shed {
+impl Dropped {
     pub(crate) fn count(&mut self, reason: Reason) {
         *match reason {
             Reason::Idle => &mut self.idle,
@@ -74,7 +74,7 @@ impl Counts {
     const NUMBERS: usize = 11;
 
     fn numbers(&mut self) -> [&mut u64; Self::NUMBERS] {
-        let Shed {
+        let Dropped {
             idle,
             slow,
             garbage,
@@ -82,7 +82,7 @@ impl Counts {
             reset,
             refused,
             file,
-        } = &mut self.shed;
+        } = &mut self.dropped;
         [
             &mut self.accepted,
             &mut self.requests,
@@ -136,7 +136,7 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts {
             accepted,
-            shed,
+            dropped,
             requests,
             notifications,
             dequeues,
@@ -146,15 +146,15 @@ impl fmt::Display for Figures {
         writeln!(f, "requests       {requests:>12}")?;
         writeln!(f, "notifications  {notifications:>12}")?;
         writeln!(f, "dequeues       {dequeues:>12}")?;
-        write!(f, "shed           {:>12}", shed.total())?;
+        write!(f, "dropped        {:>12}", dropped.total())?;
         let reasons = [
-            ("idle", shed.idle),
-            ("slow", shed.slow),
-            ("garbage", shed.garbage),
-            ("too large", shed.too_large),
-            ("reset", shed.reset),
-            ("refused", shed.refused),
-            ("file", shed.file),
+            ("idle", dropped.idle),
+            ("slow", dropped.slow),
+            ("garbage", dropped.garbage),
+            ("too large", dropped.too_large),
+            ("reset", dropped.reset),
+            ("refused", dropped.refused),
+            ("file", dropped.file),
         ];
         for (reason, count) in reasons.into_iter().filter(|&(_, count)| count > 0) {
             write!(f, "\n  {reason:<12} {count:>12}")?;
@@ -176,12 +176,12 @@ mod tests {
                 requests: 2,
                 ..Counts::default()
             };
-            counts.shed.count(Reason::TooLarge);
+            counts.dropped.count(Reason::TooLarge);
             tally.collect(&mut counts);
             tally.collect(&mut counts);
         }
         let totals = tally.totals();
         assert_eq!((totals.accepted, totals.requests), (3, 6));
-        assert_eq!((totals.shed.too_large, totals.shed.total()), (3, 3));
+        assert_eq!((totals.dropped.too_large, totals.dropped.total()), (3, 3));
     }
 }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::server::Server;
 use super::tally::Counts;
+use crate::output::count;
 use crate::signals::Signals;
 
 /// How often to look whether a signal has come.
@@ -108,7 +109,7 @@ impl LiveLine {
         let notifications = now.notifications - self.before.notifications;
         let dequeues = now.dequeues - self.before.dequeues;
         let open = match !server.plan.mode.is_datagrams() {
-            true => connections(figures.open) + ", ",
+            true => count(figures.open, "connection") + ", ",
             false => String::new(),
         };
         let watches = if self.is_watched { ", 1 watches" } else { "" };
@@ -129,14 +130,7 @@ impl LiveLine {
 fn draining(open: usize, left: Duration) -> String {
     format!(
         "draining: {} left, at most {} s; Ctrl-C ends it at once",
-        connections(open),
+        count(open, "connection"),
         left.as_secs_f64().ceil(),
     )
-}
-
-fn connections(count: usize) -> String {
-    match count {
-        1 => "1 connection".to_owned(),
-        count => format!("{count} connections"),
-    }
 }

@@ -138,24 +138,24 @@ fn a_good_client_is_served_among_thousands_of_bad_ones() -> io::Result<()> {
         // They are still there. It is the server that has to let them go: most as slow ones, and as
         // idle ones those who were held up on a busy machine.
         let expected = (count + DEAF) as u64;
-        let shed = eventually("slow clients are shed", || {
+        let dropped = eventually("slow clients are dropped", || {
             let stats = stats(address)?;
-            let number = |reason| stats["shed"][reason].as_u64().unwrap_or(0);
+            let number = |reason| stats["dropped"][reason].as_u64().unwrap_or(0);
             Ok(number("slow") + number("idle") >= expected)
         });
         drop(over);
         let answered = good.join().expect("no panic");
         drop(hesitant?);
-        outcome.and(shed).and(answered)
+        outcome.and(dropped).and(answered)
     })?;
     assert!(answered > 100, "{answered}");
 
     let stats = stats(address)?;
-    assert!(stats["shed"]["slow"].as_u64() > Some(0), "{stats}");
-    assert_eq!(stats["shed"]["refused"], 0, "{stats}");
-    assert!(stats["shed"]["reset"].as_u64() > Some(0), "{stats}");
+    assert!(stats["dropped"]["slow"].as_u64() > Some(0), "{stats}");
+    assert_eq!(stats["dropped"]["refused"], 0, "{stats}");
+    assert!(stats["dropped"]["reset"].as_u64() > Some(0), "{stats}");
     assert!(
-        stats["shed"]["garbage"].as_u64() >= Some(count as u64),
+        stats["dropped"]["garbage"].as_u64() >= Some(count as u64),
         "{stats}"
     );
     eventually("all descriptors are closed", || {

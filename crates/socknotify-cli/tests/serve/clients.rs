@@ -12,9 +12,13 @@ pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Connects. Nothing on the connection takes for ever.
 pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    be_patient(&stream)?;
     Ok(stream)
+}
+
+fn be_patient(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
 }
 
 /// Whether the server has closed the connection, in whatever way.
@@ -30,7 +34,7 @@ pub(crate) struct HttpClient {
     pub(crate) stream: BufReader<TcpStream>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<String>,
@@ -46,9 +50,15 @@ impl Answer {
 }
 
 impl HttpClient {
-    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = BufReader::new(connect(address)?);
+    /// On a connection of the test's own making.
+    pub(crate) fn on(stream: TcpStream) -> io::Result<Self> {
+        be_patient(&stream)?;
+        let stream = BufReader::new(stream);
         Ok(HttpClient { stream })
+    }
+
+    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        HttpClient::on(connect(address)?)
     }
 
     pub(crate) fn send(&mut self, text: &str) -> io::Result<()> {
@@ -62,7 +72,13 @@ impl HttpClient {
 
     /// The next answer.
     pub(crate) fn answer(&mut self) -> io::Result<Answer> {
-        let mut answer = self.head()?;
+        let answer = self.head()?;
+        self.body(&answer)
+    }
+
+    /// The answer with this head, and its body.
+    pub(crate) fn body(&mut self, head: &Answer) -> io::Result<Answer> {
+        let mut answer = head.clone();
         let length = answer.headers.iter().find_map(|header| {
             let value = header.strip_prefix("Content-Length: ")?;
             value.parse().ok()
@@ -110,13 +126,13 @@ pub(crate) fn stats(address: SocketAddr) -> io::Result<Value> {
     Ok(serde_json::from_str(&answer.body)?)
 }
 
-/// Waits until it tells that so many clients were shed for this reason. A thread tells what it has counted after its
+/// Waits until it tells that so many clients were dropped for this reason. A thread tells what it has counted after its
 /// turn.
-pub(crate) fn shed(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
+pub(crate) fn dropped(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
     eventually(reason, || {
         let stats = stats(address)?;
-        let shed = stats["shed"][reason].as_u64();
-        assert!(shed <= Some(count), "{stats}");
-        Ok(shed == Some(count))
+        let dropped = stats["dropped"][reason].as_u64();
+        assert!(dropped <= Some(count), "{stats}");
+        Ok(dropped == Some(count))
     })
 }

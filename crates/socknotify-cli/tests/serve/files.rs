@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::clients::{Answer, HttpClient};
@@ -190,13 +192,16 @@ fn no_path_leads_out_of_the_root() -> io::Result<()> {
         "/nothing",
         "/small.txt/",
         "/small.txt/small.txt",
-        "/below",
         "/small.txt%00",
         "*",
         &format!("/{}", "a".repeat(5000)),
     ] {
         let answer = get(&mut client, target, "")?;
-        assert_eq!((answer.status, &*answer.body), (404, ""), "{target}");
+        assert_eq!(
+            (answer.status, &*answer.body),
+            (404, "404 Not Found\n"),
+            "{target}"
+        );
     }
     site.server.stop()?;
     Ok(())
@@ -227,7 +232,11 @@ fn no_link_leads_out_of_the_root() -> io::Result<()> {
         "/inside-but-absolute",
     ] {
         let answer = get(&mut client, target, "")?;
-        assert_eq!((answer.status, &*answer.body), (404, ""), "{target}");
+        assert_eq!(
+            (answer.status, &*answer.body),
+            (404, "404 Not Found\n"),
+            "{target}"
+        );
     }
     assert_eq!(get(&mut client, "/within", "")?.body, "0123456789");
     site.server.stop()?;
@@ -243,10 +252,173 @@ fn what_is_no_file_is_not_served_and_keeps_nobody() -> io::Result<()> {
     assert!(made.success());
     let _socket = std::os::unix::net::UnixListener::bind(site.root().join("socket"))?;
     let mut client = site.client()?;
-    for target in ["/pipe", "/socket", "/below"] {
+    for target in ["/pipe", "/socket"] {
         assert_eq!(get(&mut client, target, "")?.status, 404, "{target}");
     }
     site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_name_that_begins_with_a_dot_is_served_only_if_that_is_asked_for() -> io::Result<()> {
+    for (arguments, status) in [(&[][..], 404), (&["--hidden"], 200)] {
+        let site = Site::new(arguments)?;
+        fs::create_dir(site.root().join(".git"))?;
+        fs::write(site.root().join(".git/config"), "private")?;
+        fs::write(site.root().join(".env"), "private")?;
+        let mut client = site.client()?;
+        for target in [
+            "/.env",
+            "/.git/config",
+            "/%2egit/config",
+            "/below/..env/../.env",
+        ] {
+            let status = if target.contains("../") { 404 } else { status };
+            let answer = get(&mut client, target, "")?;
+            assert_eq!(answer.status, status, "{target}");
+        }
+        // Not even that it is there.
+        let answer = get(&mut client, "/.git", "")?;
+        assert_eq!(answer.status == 301, status == 200, "{answer:?}");
+        site.server.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_directory_moves_to_its_slash_and_shows_its_index() -> io::Result<()> {
+    let (site, mut client) = Site::visited(&[])?;
+    let answer = get(&mut client, "/below?a=b", "")?;
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (301, "301 Moved Permanently\n")
+    );
+    assert!(answer.has("Location: /below/?a=b"), "{answer:?}");
+    assert_eq!(get(&mut client, "/below/?a=b", "")?.body, "<p>below");
+    fs::remove_file(site.root().join("below/index.html"))?;
+    assert_eq!(get(&mut client, "/below/", "")?.status, 404);
+    fs::create_dir(site.root().join("below/index.html"))?;
+    assert_eq!(get(&mut client, "/below/", "")?.status, 404);
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_directory_is_listed_only_if_that_is_asked_for_and_it_has_no_index() -> io::Result<()> {
+    let (site, mut client) = Site::visited(&["--listing"])?;
+    let root = site.root();
+    fs::create_dir(root.join("list"))?;
+    fs::create_dir(root.join("list/sub"))?;
+    fs::write(root.join("list/.hidden"), "")?;
+    fs::write(root.join("list/a & b.txt"), "text")?;
+    let answer = get(&mut client, "/list/", "")?;
+    assert!(answer.status == 200 && answer.has("Content-Type: text/html; charset=utf-8"));
+    let links: Vec<_> = answer.body.split("href=\"").skip(1).collect();
+    let links: Vec<_> = links
+        .iter()
+        .filter_map(|link| link.split('"').next())
+        .collect();
+    assert_eq!(links, ["../", "a%20%26%20b.txt", "sub/"]);
+    assert_eq!(get(&mut client, "/list/a%20%26%20b.txt", "")?.body, "text");
+    assert_eq!(get(&mut client, "/below/", "")?.body, "<p>below");
+    assert_eq!(get(&mut client, "/nothing/", "")?.status, 404);
+    assert_eq!(get(&mut client, "/small.txt/", "")?.status, 404);
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()> {
+    let (site, mut client) = Site::visited(&[])?;
+    let answer = get(&mut client, "/small.txt", "")?;
+    let tag = answer
+        .headers
+        .iter()
+        .find_map(|it| it.strip_prefix("ETag: "));
+    let tag = tag.expect("the file has a tag").to_owned();
+    let (past, future) = (
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+        "Fri, 31 Dec 9998 00:00:00 GMT",
+    );
+    for (headers, status) in [
+        (format!("If-None-Match: {tag}\r\n"), 304),
+        (
+            format!("If-None-Match: W/{tag}\r\nIf-Modified-Since: {past}\r\n"),
+            304,
+        ),
+        (
+            format!("If-None-Match: \"other\"\r\nIf-None-Match: {tag}\r\n"),
+            304,
+        ),
+        (
+            format!("If-None-Match: \"other\"\r\nIf-Modified-Since: {future}\r\n"),
+            200,
+        ),
+        (format!("If-Match: {tag}\r\n"), 200),
+        ("If-Match: \"other\"\r\n".to_owned(), 412),
+        (format!("If-Unmodified-Since: {past}\r\n"), 412),
+        (format!("If-Unmodified-Since: {future}\r\n"), 200),
+        (format!("Range: bytes=0-1\r\nIf-Range: {tag}\r\n"), 206),
+        (
+            "Range: bytes=0-1\r\nIf-Range: \"other\"\r\n".to_owned(),
+            200,
+        ),
+    ] {
+        client.send(&request("GET", "/small.txt", &headers))?;
+        let answer = client.head()?;
+        assert_eq!(answer.status, status, "{headers}");
+        assert!(
+            answer.headers.iter().any(|it| it.starts_with("Date: ")),
+            "{answer:?}"
+        );
+        if status != 304 {
+            client.body(&answer)?;
+        }
+    }
+    // Another file, another tag, though it be as long.
+    fs::write(site.root().join("small.txt"), "9876543210")?;
+    let answer = get(
+        &mut client,
+        "/small.txt",
+        &format!("If-None-Match: {tag}\r\n"),
+    )?;
+    assert_eq!((answer.status, &*answer.body), (200, "9876543210"));
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn each_request_is_told_to_the_access_log_if_there_is_one() -> io::Result<()> {
+    let log = tempfile::tempdir()?;
+    let log = log.path().join("log");
+    let (site, mut client) = Site::visited(&["--access-log", log.to_str().expect("a name")])?;
+    get(&mut client, "/small.txt", "")?;
+    get(&mut client, "/small.txt", "Range: bytes=2-4\r\n")?;
+    get(&mut client, "/not\"here", "")?;
+    client.send(&request("HEAD", "/small.txt", ""))?;
+    client.head()?;
+    client.request(&request("POST", "/", ""))?;
+    client.request("nonsense\r\n\r\n")?;
+    site.server.stop()?;
+    let text = fs::read_to_string(log)?;
+    let lines: Vec<_> = text
+        .lines()
+        .map(|line| {
+            let (address, rest) = line.split_once(" - - [").expect("an address and a time");
+            let (time, rest) = rest.split_once("] ").expect("a time and a request");
+            assert!(address == "127.0.0.1" && time.ends_with(" +0000"), "{line}");
+            rest
+        })
+        .collect();
+    let expected = [
+        "\"GET /small.txt HTTP/1.1\" 200 10",
+        "\"GET /small.txt HTTP/1.1\" 206 3",
+        "\"GET /not%22here HTTP/1.1\" 404 14",
+        "\"HEAD /small.txt HTTP/1.1\" 200 0",
+        "\"POST / HTTP/1.1\" 405 23",
+        "\"-\" 400 16",
+    ];
+    assert_eq!(lines, expected);
     Ok(())
 }
 
@@ -269,12 +441,12 @@ fn requests_that_follow_each_other_are_answered_in_order() -> io::Result<()> {
     let large = large();
     for (status, body) in [
         (200, "0123456789"),
-        (404, ""),
+        (404, "404 Not Found\n"),
         (200, &*large),
         (200, "<p>root"),
         (200, ""),
         (200, "<p>below"),
-        (405, ""),
+        (405, "405 Method Not Allowed\n"),
     ] {
         let answer = client.answer()?;
         assert!(answer.status == status && answer.body == body, "{status}");
@@ -362,6 +534,34 @@ fn a_client_that_takes_nothing_is_let_go() -> io::Result<()> {
     Ok(())
 }
 
+/// Much slower than what the kernel takes at once, so that the server hears nothing of it for longer than the time that
+/// a client has; but never still for that long.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_that_reads_slowly_but_steadily_stays() -> io::Result<()> {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let site = Site::new(&["--idle-timeout", "2"])?;
+    site.huge()?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // So that it takes little at a time, and says so often.
+    socket.set_recv_buffer_size(16 * 1024)?;
+    socket.connect(&site.server.address.into())?;
+    let mut slow = HttpClient::on(socket.into())?;
+    slow.send(&request("GET", "/huge", ""))?;
+    assert!(slow.head()?.has(&format!("Content-Length: {HUGE}")));
+    let start = Instant::now();
+    while start.elapsed() < 3 * TIMEOUT {
+        slow.stream.read_exact(&mut [1; 4000])?;
+        thread::sleep(TIMEOUT / 20);
+    }
+    // And is still being sent to.
+    slow.stream.read_exact(&mut vec![1; 16 << 20])?;
+    drop(slow);
+    let summary = site.server.stop()?;
+    assert!(!summary.contains("slow"), "{summary}");
+    Ok(())
+}
+
 /// How many bytes come until the server closes the connection.
 fn end(client: &mut HttpClient) -> io::Result<u64> {
     let mut total = 0;
@@ -418,13 +618,20 @@ fn replace(path: &Path) -> io::Result<()> {
 
 #[test]
 fn what_is_being_sent_at_the_end_is_finished() -> io::Result<()> {
-    let (site, mut client) = begin_huge(&[])?;
+    // More than the kernel keeps, and little enough to be sent in the time that the server has.
+    const PART: u64 = 32 << 20;
+    let site = Site::new(&[])?;
+    site.huge()?;
+    let mut client = site.client()?;
+    let range = format!("Range: bytes=0-{}\r\n", PART - 1);
+    client.send(&request("GET", "/huge", &range))?;
+    assert_eq!(client.head()?.status, 206);
     let mut idle = site.client()?;
     get(&mut idle, "/small.txt", "")?;
     site.server.interrupt()?;
     assert!(idle.is_at_end()?);
     let copied = io::copy(&mut client.stream, &mut io::sink())?;
-    assert_eq!(copied, HUGE);
+    assert_eq!(copied, PART);
     let (status, summary) = site.server.ended()?;
     assert_eq!(status.code(), Some(0), "{summary}");
     Ok(())

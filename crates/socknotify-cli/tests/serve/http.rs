@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::clients::{self, GET, HttpClient, shed};
+use crate::clients::{self, GET, HttpClient, dropped};
 use crate::program::{Server, eventually};
 
 #[test]
@@ -78,7 +78,7 @@ fn figures_are_json() -> io::Result<()> {
         Ok(stats["requests"] == stats["accepted"] && stats["requests"].as_u64() >= Some(2))
     })?;
     assert!(stats["open"].as_u64() >= Some(2), "{stats}");
-    assert_eq!(stats["shed"]["garbage"], 0, "{stats}");
+    assert_eq!(stats["dropped"]["garbage"], 0, "{stats}");
     for name in ["notifications", "dequeues"] {
         assert!(stats[name].as_u64() > Some(0), "{stats}");
     }
@@ -102,6 +102,11 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
     for (text, status) in [
         ("nonsense\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a b/\r\n\r\n", 400),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-0\r\nRange: bytes=1-1\r\n\r\n",
+            400,
+        ),
         (&*large, 431),
         (&*endless, 431),
         (chunked, 411),
@@ -110,10 +115,37 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
         let answer = client.request(text)?;
         assert_eq!(answer.status, status);
         assert!(answer.has("Connection: close"), "{answer:?}");
+        assert!(
+            answer.headers.iter().any(|it| it.starts_with("Date: ")),
+            "{answer:?}"
+        );
+        assert!(answer.body.starts_with(&status.to_string()), "{answer:?}");
         assert!(client.is_at_end()?);
     }
-    shed(server.address, "garbage", 3)?;
-    shed(server.address, "too_large", 2)?;
+    dropped(server.address, "garbage", 5)?;
+    dropped(server.address, "too_large", 2)?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn nobody_is_asked_for_the_body_of_what_is_not_allowed() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+    for text in [head, &format!("{head}abc")] {
+        let mut client = HttpClient::connect(server.address)?;
+        let answer = client.request(text)?;
+        assert!(
+            answer.status == 405 && answer.has("Connection: close"),
+            "{answer:?}"
+        );
+        assert!(client.is_at_end()?);
+    }
+    let mut client = HttpClient::connect(server.address)?;
+    client.send(&head.replace("POST", "GET"))?;
+    assert_eq!(client.head()?.status, 100);
+    assert_eq!(client.request("abc")?.status, 200);
+    dropped(server.address, "garbage", 0)?;
     server.stop()?;
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! The load generator.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -103,7 +104,9 @@ fn a_server_that_never_answers_is_an_error_that_says_why() -> io::Result<()> {
         let report = failed(&output)?;
         assert_eq!(report["fates"]["unanswered"], 100, "{report}");
         assert_eq!(report["fates"]["served"], 0, "{report}");
-        assert_tells(&report, "sends nothing, as one that discards does");
+        let words =
+            "the server sends nothing: it discards what it receives, or does not receive it";
+        assert_tells(&report, words);
         let output = load(&server.address.to_string(), mode, &[])?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("unanswered              100"), "{text}");
@@ -140,6 +143,34 @@ fn echo_once(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(&request)
 }
 
+/// As if it were busy with something else at first.
+fn echo_late(stream: &mut TcpStream) -> io::Result<()> {
+    thread::sleep(Duration::from_millis(500));
+    echo(stream)
+}
+
+/// Each byte of the answer by itself.
+fn answer_in_chunks(stream: &mut TcpStream) -> io::Result<()> {
+    let mut requests = BufReader::new(stream.try_clone()?);
+    let mut line = String::new();
+    while requests.read_line(&mut line)? > 0 {
+        if line == "\r\n" {
+            let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                          5\r\nHello\r\n2;a=b\r\n, \r\n6\r\nworld!\r\n0\r\nA: b\r\n\r\n";
+            for byte in answer.as_bytes() {
+                stream.write_all(&[*byte])?;
+            }
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+fn announce_too_much(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n")?;
+    swallow(stream)
+}
+
 fn swallow(stream: &mut TcpStream) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(drop)
 }
@@ -166,6 +197,68 @@ fn the_fate_of_each_connection_is_told() -> io::Result<()> {
     assert_eq!(report["end"], "in_time", "{report}");
     assert_tells(&report, "1 of 4 connections got no answer");
     // When the load has ended, so have its connections, in whatever way.
+    let _ = server.join().expect("no panic");
+    Ok(())
+}
+
+#[test]
+fn requests_at_a_rate_wait_for_nobody_and_their_latency_counts_from_when_they_were_due()
+-> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![echo_late]);
+    let arguments = ["--json", "--connections", "1", "--rate", "100"];
+    let output = load(&address, "echo", &arguments)?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(report["rate"], 100.0, "{report}");
+    // A closed loop would make one request while the server is busy, and have one long latency. Here some fifty are
+    // due in that time, of hundred.
+    assert!(
+        report["latency_us"]["p90"].as_f64() > Some(200_000.0),
+        "{report}"
+    );
+    let (answered, behind) = (report["requests"].as_u64(), report["behind"].as_u64());
+    let due = answered
+        .zip(behind)
+        .map(|(answered, behind)| answered + behind);
+    assert!(due >= Some(100), "{report}");
+    let _ = server.join().expect("no panic");
+    Ok(())
+}
+
+#[test]
+fn a_server_that_does_not_keep_up_with_the_rate_is_an_error() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![echo_once, swallow]);
+    let arguments = ["--json", "--connections", "2", "--rate", "1000"];
+    let report = failed(&load(&address, "echo", &arguments)?)?;
+    assert!(report["behind"].as_u64() > Some(900), "{report}");
+    assert_tells(&report, "the server did not keep up");
+    let _ = server.join().expect("no panic");
+    Ok(())
+}
+
+#[test]
+fn answers_may_come_in_chunks() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![answer_in_chunks]);
+    let output = load(&address, "http", &["--json", "--connections", "1"])?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(report["requests"].as_u64() > Some(1), "{report}");
+    let _ = server.join().expect("no panic");
+    Ok(())
+}
+
+#[test]
+fn a_length_that_is_too_large_is_said_to_be_that() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![announce_too_much]);
+    let output = load(&address, "http", &["--json", "--connections", "1"])?;
+    assert_tells(&failed(&output)?, "its Content-Length is too large");
     let _ = server.join().expect("no panic");
     Ok(())
 }
@@ -212,7 +305,9 @@ fn when_it_is_interrupted_it_reports_what_it_has_measured() -> io::Result<()> {
     let report = failed(&load.wait_with_output()?)?;
     assert_eq!(report["end"], "interrupted", "{report}");
     assert_eq!(report["errors"], 0, "{report}");
-    assert_eq!(report["fates"]["served"], 10, "{report}");
+    // Some may not have had their turn.
+    let fates = ["served", "unanswered"].map(|fate| report["fates"][fate].as_u64().unwrap_or(0));
+    assert!(fates[0] > 0 && fates[0] + fates[1] == 10, "{report}");
     assert!(report["requests"].as_u64() > Some(0), "{report}");
     assert!(report["latency_us"]["p50"].as_f64() > Some(0.0), "{report}");
     assert_tells(&report, "of 600 s: it was interrupted");

@@ -62,7 +62,7 @@ fn nothing_comes_back_from_discard() -> io::Result<()> {
     assert!(is_closed(&stream)?);
     let summary = server.stop()?;
     assert!(
-        !summary.contains("shed                      1"),
+        !summary.contains("dropped                   1"),
         "{summary}"
     );
     Ok(())

@@ -125,3 +125,34 @@ fn the_live_line_leaves_nothing_behind_on_a_narrow_terminal() -> io::Result<()> 
     }
     Ok(())
 }
+
+#[test]
+fn help_is_wrapped_at_the_width_of_the_terminal() -> io::Result<()> {
+    const COLUMNS: usize = 60;
+    for command in ["serve", "load", "scenarios"] {
+        let (ours, theirs) = terminal(COLUMNS as u16)?;
+        let mut help = Command::new(PROGRAM)
+            .args([command, "--help"])
+            .stdin(theirs.try_clone()?)
+            .stdout(theirs.try_clone()?)
+            .stderr(theirs)
+            .spawn()?;
+        let (mut text, mut chunk) = (String::new(), [0; 4096]);
+        let mut ours = File::from(ours);
+        while let Ok(length @ 1..) = ours.read(&mut chunk) {
+            text.push_str(&String::from_utf8_lossy(&chunk[..length]));
+        }
+        assert!(help.wait()?.success());
+        let mut plain = String::new();
+        for (index, part) in text.split('\x1b').enumerate() {
+            // Without what makes words bold.
+            let rest = part.split_once('m').filter(|_| index > 0);
+            plain.push_str(rest.map_or(part, |(_, rest)| rest));
+        }
+        assert!(plain.contains("Options:"), "{plain}");
+        for line in plain.lines() {
+            assert!(line.trim_end().chars().count() <= COLUMNS, "{line:?}");
+        }
+    }
+    Ok(())
+}

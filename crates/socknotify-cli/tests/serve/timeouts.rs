@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::clients::{GET, HttpClient, connect, is_closed, shed};
+use crate::clients::{GET, HttpClient, connect, dropped, is_closed};
 use crate::program::{PATIENCE, Server};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ fn a_request_has_to_be_complete_in_time_however_it_trickles() -> io::Result<()> 
         }
     }
     assert!(start.elapsed() >= TIMEOUT);
-    shed(server.address, "slow", 1)?;
+    dropped(server.address, "slow", 1)?;
     server.stop()?;
     Ok(())
 }

@@ -104,7 +104,7 @@ impl<B: Backend> Engine<B> {
         if scratch.batch.is_empty() {
             return false;
         }
-        let Scratch { memory, batch, packets } = scratch;
+        let Scratch { memory, batch, packets, .. } = scratch;
         self.backend.wait(&self.table, memory, batch, &Wait::ARM, packets, |_| {});
         self.finish_batch(scratch, entries)
     }
@@ -112,8 +112,8 @@ impl<B: Backend> Engine<B> {
     /// Handle what the backend could not arm. True if a connection is among that.
     #[inline]
     pub(super) fn finish_batch(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
-        let has_failed = scratch.batch.iter().any(|arm| arm.outcome != Outcome::Armed);
-        let has_failed = has_failed && self.handle_failed(scratch, entries);
+        scratch.has_armed_late = scratch.batch.iter().any(|arm| arm.outcome != Outcome::Armed);
+        let has_failed = scratch.has_armed_late && self.handle_failed(scratch, entries);
         scratch.batch.clear();
         has_failed
     }
@@ -141,8 +141,9 @@ impl<B: Backend> Engine<B> {
                     ArmError::Stale if !entry.is_owned() => self.enable_new(&mut core, fd, entry),
                     error => Err(error.into()),
                 });
-            } else if word.state() == State::Vacant && !entry.is_owned() {
-                // Another thread has found out that what was registered is closed. So this is something else.
+            } else if !entry.is_owned() && (word.is_live() || word.state() == State::Vacant) {
+                // An earlier entry, or another thread, has found out that what was registered is closed. So this is
+                // something else.
                 entry.result = self.enable(&mut core, fd, entry);
             }
             has_failed |= entry.is_owned() && entry.result.is_err();

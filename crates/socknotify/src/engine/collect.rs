@@ -77,7 +77,7 @@ impl<B: Backend> Engine<B> {
             timeout,
             may_skip: self.may_skip(),
         };
-        let Scratch { memory, batch, packets } = scratch;
+        let Scratch { memory, batch, packets, .. } = scratch;
         let mut count = 0;
         let waited = self.backend.wait(&self.table, memory, batch, &wait, packets, |report| {
             let entry = self.deliver(&report, levels);

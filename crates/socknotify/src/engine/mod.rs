@@ -112,6 +112,8 @@ struct Scratch<B: Backend> {
     memory: B::Memory,
     /// What the call arms.
     batch: Vec<Arm>,
+    /// Some of the last batch was armed after the backend was asked for reports.
+    has_armed_late: bool,
     packets: Vec<Entry>,
 }
 
@@ -119,7 +121,8 @@ impl<B: Backend> Default for Scratch<B> {
     fn default() -> Self {
         Scratch {
             memory: B::Memory::default(),
-            batch: Vec::with_capacity(16),
+            batch: Vec::new(),
+            has_armed_late: false,
             packets: Vec::new(),
         }
     }
@@ -160,7 +163,7 @@ impl<B: Backend> Engine<B> {
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
                 queue: Queue::default(),
-                scheduler: Scheduler::new(places.min(UNLIMITED), wake_policy),
+                scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 alarm: Entry::default(),
                 closed: false,

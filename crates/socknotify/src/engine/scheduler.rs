@@ -21,7 +21,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::sync::{AtomicU64, Condvar};
-use crate::WakePolicy;
 
 /// How many threads hold a place and how many poll, with what threads need to know of those that are parked.
 #[derive(Debug)]
@@ -168,8 +167,7 @@ pub(super) enum Wake {
 /// The threads that are parked.
 #[derive(Debug)]
 pub(super) struct Scheduler {
-    pub(super) policy: WakePolicy,
-    pub(super) places: usize,
+    places: usize,
     arrivals: Arrival,
     /// Oldest first.
     parked: Vec<Parked>,
@@ -181,9 +179,8 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(super) fn new(places: usize, policy: WakePolicy) -> Self {
+    pub(super) fn new(places: usize) -> Self {
         Scheduler {
-            policy,
             places,
             arrivals: 0,
             parked: Vec::new(),

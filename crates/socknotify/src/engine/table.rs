@@ -294,9 +294,8 @@ impl Table {
             let word = self.word(armed.fd);
             if word.generation() == armed.generation() {
                 return match result {
-                    Err(error) if armed.generation() == interest.generation() => Outcome::Failed(error),
-                    // Who has changed it arms it too, and finds out.
-                    _ => Outcome::Armed,
+                    Ok(()) => Outcome::Armed,
+                    Err(error) => Outcome::Failed(error),
                 };
             }
             if !word.is_live() {

@@ -249,7 +249,7 @@ impl<B: Backend> Engine<B> {
             self.gate.set(Flag::WAKE_DUE, false);
         }
         call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
-        (count, waited.is_full || waited.woken)
+        (count, waited.is_full || waited.woken || call.scratch.has_armed_late)
     }
 
     /// Wait in the backend, if no other thread does so in place of this one. `None`: there may be something now.

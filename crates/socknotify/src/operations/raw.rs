@@ -306,7 +306,7 @@ mod tests {
         let pending = overlapped.result().expect_err("it is in progress");
         assert_eq!(pending.raw_os_error(), None);
         let again = Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        overlapped.settle(Kind::Read, &again, 1);
+        overlapped.settle(Status::new(Kind::Read, &again, 1), 0);
         assert!(!overlapped.is_pending());
         let again = overlapped.result().expect_err("the system has refused");
         assert_eq!(again.raw_os_error(), Some(libc::EAGAIN));

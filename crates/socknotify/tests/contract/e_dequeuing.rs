@@ -348,7 +348,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
 }
 
 /// At least a millisecond's resolution, where the system has it: of many waits on a busy machine, the best tells.
-#[for_every_backend]
+#[for_every_backend(timed)]
 fn e4_a_wait_ends_soon_after_its_time(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for millis in [1, 2, 5] {

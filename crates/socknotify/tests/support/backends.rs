@@ -26,6 +26,17 @@ macro_rules! tests_on_backends {
         );
         tests_on_backends!($test with_places);
     };
+    // How soon it is done depends on the machine, and on what else that does.
+    ($test:ident timed) => {
+        #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+        timed_test_on_backend!(epoll, Epoll, $test);
+        #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+        timed_test_on_backend!(kqueue, Kqueue, $test);
+        #[cfg(windows)]
+        timed_test_on_backend!(native, Native, $test);
+        #[cfg(windows)]
+        timed_test_on_backend!(afd, Afd, $test);
+    };
     ($test:ident with_places) => {
         #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
         test_on_backend!(epoll, Epoll, $test);
@@ -33,6 +44,18 @@ macro_rules! tests_on_backends {
         test_on_backend!(kqueue, Kqueue, $test);
         #[cfg(windows)]
         test_on_backend!(afd, Afd, $test);
+    };
+}
+
+#[allow(unused_macros, reason = "most test programs have none")]
+macro_rules! timed_test_on_backend {
+    ($name:ident, $backend:ident, $test:ident) => {
+        test_on_backend!(
+            #[ignore = "for a machine with nothing else to do: .ci/timed"]
+            $name,
+            $backend,
+            $test
+        );
     };
 }
 

@@ -1,5 +1,6 @@
 //! One connection's requests and answers, in order.
 
+use super::super::log::Log;
 use super::super::tally::Reason;
 use super::answer;
 use super::file::FileRequest;
@@ -40,7 +41,8 @@ pub(crate) struct Heard {
 pub(crate) enum Ending {
     /// The client wants no more requests, or was sent `Connection: close`.
     Wanted,
-    Refused(Reason),
+    /// What else the client sends is not understood. It is counted for a reason, if that is the client's fault.
+    Refused(Option<Reason>),
 }
 
 impl Conversation {
@@ -74,6 +76,7 @@ impl Conversation {
         answers: &mut Vec<u8>,
         is_ending: bool,
         stats: &mut dyn FnMut(u64) -> String,
+        log: &mut Log,
     ) -> Heard {
         let mut heard = Heard::default();
         let mut rest = bytes;
@@ -87,10 +90,12 @@ impl Conversation {
                 Ok(Some(request)) => request,
                 Ok(None) => break,
                 Err(refusal) => {
-                    answer::refuse(answers, refusal);
+                    log.answered("-", answer::refuse(answers, refusal));
+                    heard.requests += u64::from(refusal == Refusal::BodyNotWanted);
                     heard.ending = Some(Ending::Refused(match refusal {
-                        Refusal::HeadTooLarge => Reason::TooLarge,
-                        _ => Reason::Garbage,
+                        Refusal::BodyNotWanted => None,
+                        Refusal::HeadTooLarge => Some(Reason::TooLarge),
+                        _ => Some(Reason::Garbage),
                     }));
                     break;
                 }
@@ -104,13 +109,15 @@ impl Conversation {
             match (complete.method, complete.target) {
                 (Method::Get | Method::Head, Target::File(mut file)) => {
                     file.connection = connection;
+                    file.line = complete.line;
                     heard.file = Some(file);
                     self.has_more_in_hand = !rest.is_empty();
                     break;
                 }
                 (method, target) => {
                     let stats = || stats(heard.requests);
-                    answer::write(answers, method, &target, connection, stats);
+                    let told = answer::write(answers, method, &target, connection, stats);
+                    log.answered(&complete.line, told);
                 }
             }
         }
@@ -179,6 +186,7 @@ mod tests {
                 &mut answers,
                 false,
                 &mut |requests| format!("{{\"requests\":{requests}}}"),
+                &mut Log::default(),
             );
             total.requests += heard.requests;
             total.ending = heard.ending;
@@ -186,7 +194,7 @@ mod tests {
                 break;
             }
         }
-        let answers = String::from_utf8(answers).expect("answers are text");
+        let answers = without_dates(answers);
         (conversation, answers, total)
     }
 
@@ -195,12 +203,30 @@ mod tests {
     const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
                          Content-Length: 14\r\n\r\nHello, world!\n";
 
+    /// Without their dates, of which each has one.
+    fn without_dates(answers: Vec<u8>) -> String {
+        let mut text = String::from_utf8(answers).expect("answers are text");
+        let (answers, dates) = (text.matches("HTTP/1.1 "), text.matches("\r\nDate: "));
+        assert_eq!(
+            answers.count() - text.matches(" 100 Continue").count(),
+            dates.count()
+        );
+        while let Some(date) = text.find("Date: ") {
+            let end = text[date..].find("\r\n").expect("the line ends");
+            text.replace_range(date..date + end + 2, "");
+        }
+        text
+    }
+
     #[test]
     fn it_does_not_matter_how_requests_are_cut() {
         let text = format!("{GET}{POST}{GET}\r\n{POST}{GET}");
         let (_, expected, _) = say(&text, text.len());
         assert_eq!(expected.matches(HELLO).count(), 3);
-        assert_eq!(expected.matches("405 Method Not Allowed").count(), 2);
+        assert_eq!(
+            expected.matches("HTTP/1.1 405 Method Not Allowed").count(),
+            2
+        );
         for piece in 1..text.len() {
             let (conversation, answers, heard) = say(&text, piece);
             assert_eq!(answers, expected, "{piece}");
@@ -218,9 +244,13 @@ mod tests {
         assert!(conversation.has_more_in_hand());
         let mut rest = vec![0; 32 * 1024];
         let length = conversation.put_kept(&mut rest);
-        let then = conversation.hear(&rest[..length], &mut Vec::new(), false, &mut |_| {
-            String::new()
-        });
+        let then = conversation.hear(
+            &rest[..length],
+            &mut Vec::new(),
+            false,
+            &mut |_| String::new(),
+            &mut Log::default(),
+        );
         assert_eq!(heard.requests + then.requests, 1000);
         assert!(!conversation.has_more_in_hand());
     }
@@ -233,22 +263,38 @@ mod tests {
         assert!(answers.contains("Connection: close\r\n"));
         assert!(!conversation.is_within_request());
         let (_, answers, heard) = say(&format!("{GET}nonsense\r\n\r\n{GET}"), 1000);
-        let refused = Some(Ending::Refused(Reason::Garbage));
+        let refused = Some(Ending::Refused(Some(Reason::Garbage)));
         assert_eq!((heard.requests, heard.ending), (1, refused));
         assert!(answers.starts_with(HELLO) && answers.contains("400 Bad Request"));
     }
 
     #[test]
     fn a_client_that_waits_for_it_is_asked_for_its_body() {
-        let head =
-            "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
         let (conversation, answers, _) = say(head, head.len());
         assert_eq!(answers.as_bytes(), answer::CONTINUE);
         assert!(conversation.is_within_request());
         let whole = format!("{head}abc");
         let (_, answers, heard) = say(&whole, whole.len());
-        assert!(answers.starts_with("HTTP/1.1 405"), "{answers}");
+        assert!(answers.starts_with(HELLO), "{answers}");
         assert_eq!(heard.requests, 1);
+    }
+
+    #[test]
+    fn nobody_is_asked_for_the_body_of_what_is_not_allowed() {
+        let head =
+            "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+        for text in [head, &format!("{head}abc{GET}")] {
+            let (_, answers, heard) = say(text, text.len());
+            assert!(answers.starts_with("HTTP/1.1 405"), "{answers}");
+            assert!(answers.contains("Connection: close\r\n"), "{answers}");
+            assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{answers}");
+            // Whether its body comes nobody knows, and so not where the next request begins.
+            assert_eq!(
+                (heard.requests, heard.ending),
+                (1, Some(Ending::Refused(None)))
+            );
+        }
     }
 
     #[test]

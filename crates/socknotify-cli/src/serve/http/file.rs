@@ -1,88 +1,151 @@
 //! A request for a file, and the head of its answer.
 
-use std::fmt::Write;
+use std::io::Write;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use httpdate::HttpDate;
 use percent_encoding::percent_decode_str;
 
+use super::answer::{self, Page, Told};
+use super::conditions::{Conditions, IfRange, Validators, Verdict};
+use super::listing::{self, Entry};
 use super::range::Wish;
 
 /// What a client wants to know of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FileRequest {
-    /// Where the file is beneath the root, with `/` between names. `None` if no file can be there.
-    path: Option<String>,
+    /// `None` if no file can be there.
+    place: Option<Place>,
+    /// With its question mark, as it was sent.
+    query: String,
     is_head: bool,
     range: Option<Wish>,
-    /// The range counts only if the file is as old as this.
-    if_range: Option<HttpDate>,
-    if_modified_since: Option<HttpDate>,
+    if_range: Option<IfRange>,
+    conditions: Conditions,
     /// The header line that says whether the connection is to be used again.
     pub(super) connection: &'static str,
+    /// The first line of the request, for the access log.
+    pub(super) line: Box<str>,
+}
+
+/// Where something is beneath the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Names with `/` between them. Empty for the root itself.
+    pub(crate) path: String,
+    /// The request ends in a slash.
+    pub(crate) is_directory: bool,
 }
 
 /// What has become of opening a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     File {
         length: u64,
         modified: Option<SystemTime>,
     },
+    Directory,
+    /// A directory without an index, whose listing may be shown.
+    Listing(Vec<Entry>),
     Nothing,
     /// The server has no descriptor left.
     Busy,
 }
 
-/// The head of an answer, and the part of the file that follows it.
+/// The head of an answer, and the part of the file that follows it. A body that is no file's is in the head.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Range<u64>,
+    pub(crate) told: Told,
 }
 
 impl FileRequest {
     pub(super) fn new(parsed: &httparse::Request<'_, '_>) -> Self {
-        let header = |name: &str| {
-            let mut headers = parsed.headers.iter();
-            let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
-            std::str::from_utf8(header.value).ok()
+        // A list may come in several lines.
+        let list = |name: &str| {
+            let headers = parsed.headers.iter();
+            let headers = headers.filter(|header| header.name.eq_ignore_ascii_case(name));
+            headers
+                .map(|header| String::from_utf8_lossy(header.value).into_owned())
+                .reduce(|list, more| format!("{list}, {more}"))
         };
-        let date = |name| header(name)?.trim().parse().ok();
-        let if_range = date("if-range");
+        let date = |name| list(name)?.trim().parse().ok();
         let is_head = parsed.method == Some("HEAD");
-        // Without a date, the condition is a tag, and no file here has one.
-        let has_range = !is_head && (header("if-range").is_none() || if_range.is_some());
-        let range = header("range").filter(|_| has_range);
+        let target = parsed.path.unwrap_or_default();
+        let query = target.find('?').map_or("", |start| &target[start..]);
         FileRequest {
-            path: path(parsed.path.unwrap_or_default()),
+            place: Place::new(target),
+            query: query.split('#').next().unwrap_or_default().to_owned(),
             is_head,
-            range: range.and_then(Wish::parse),
-            if_range,
-            if_modified_since: date("if-modified-since"),
+            range: list("range")
+                .and_then(|range| Wish::parse(&range))
+                .filter(|_| !is_head),
+            if_range: list("if-range").map(|header| IfRange::parse(&header)),
+            conditions: Conditions {
+                if_match: list("if-match"),
+                if_unmodified_since: date("if-unmodified-since"),
+                if_none_match: list("if-none-match"),
+                if_modified_since: date("if-modified-since"),
+            },
             connection: "",
+            line: Box::default(),
         }
     }
 
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.path.as_deref()
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
-    pub(crate) fn answer(&self, found: Found) -> Answer {
-        let (length, modified) = match found {
-            Found::File { length, modified } => (length, modified.and_then(http_date)),
-            Found::Nothing => return self.text("404 Not Found"),
-            Found::Busy => return self.text("503 Service Unavailable"),
-        };
-        let validator =
-            modified.map_or_else(String::new, |date| format!("Last-Modified: {date}\r\n"));
-        if let (Some(since), Some(modified)) = (self.if_modified_since, modified) {
-            if modified <= since {
-                return self.head("304 Not Modified", &validator, 0..0);
+    /// The first line of the request, for the access log.
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
+    pub(crate) fn answer(&self, found: &Found) -> Answer {
+        match (found, &self.place) {
+            (&Found::File { length, modified }, _) => self.file(length, modified),
+            (Found::Directory, Some(place)) if !place.is_directory => {
+                let path = listing::encode(&place.path);
+                self.error(
+                    "301 Moved Permanently",
+                    &format!("Location: /{path}/{}\r\n", self.query),
+                )
             }
+            (Found::Listing(entries), Some(place)) => self.page(&Page {
+                status: "200 OK",
+                headers: "Cache-Control: no-store\r\n",
+                kind: "text/html; charset=utf-8",
+                body: &listing::page(&place.path, entries),
+            }),
+            (Found::Busy, _) => self.error("503 Service Unavailable", "Retry-After: 1\r\n"),
+            _ => self.error("404 Not Found", ""),
         }
-        let is_same = self.if_range.is_none_or(|date| Some(date) == modified);
+    }
+
+    fn file(&self, length: u64, modified: Option<SystemTime>) -> Answer {
+        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let file = Validators {
+            tag: since.map(|since| format!("\"{length:x}-{:x}\"", since.as_nanos())),
+            modified: modified.and_then(http_date),
+        };
+        let mut validators = String::new();
+        if let Some(tag) = &file.tag {
+            validators.push_str(&format!("ETag: {tag}\r\n"));
+        }
+        if let Some(date) = file.modified {
+            validators.push_str(&format!("Last-Modified: {date}\r\n"));
+        }
+        match self.conditions.judge(&file) {
+            Verdict::Send => {}
+            Verdict::NotModified => return self.head("304 Not Modified", &validators, 0..0),
+            Verdict::Failed => return self.error("412 Precondition Failed", &validators),
+        }
+        let is_same = self
+            .if_range
+            .as_ref()
+            .is_none_or(|state| state.holds(&file));
         let wish = self.range.filter(|_| is_same);
         let (status, body, range) = match wish.map(|wish| wish.within(length)) {
             None => ("200 OK", 0..length, String::new()),
@@ -92,61 +155,104 @@ impl FileRequest {
                 ("206 Partial Content", body, range)
             }
             Some(None) => {
-                let range = format!("Content-Range: bytes */{length}\r\nContent-Length: 0\r\n");
-                return self.head("416 Range Not Satisfiable", &range, 0..0);
+                let range = format!("Content-Range: bytes */{length}\r\n");
+                return self.error("416 Range Not Satisfiable", &range);
             }
         };
-        let kind = mime_guess::from_path(self.path().unwrap_or_default()).first_or_octet_stream();
+        let path = self.place.as_ref().map(Place::file).unwrap_or_default();
+        let kind = mime_guess::from_path(path).first_or_octet_stream();
         let headers = format!(
-            "Content-Type: {kind}\r\nContent-Length: {}\r\nAccept-Ranges: bytes\r\n{range}{validator}",
+            "Content-Type: {kind}\r\nContent-Length: {}\r\nAccept-Ranges: bytes\r\n{range}{validators}",
             body.end - body.start,
         );
         self.head(status, &headers, body)
     }
 
-    fn text(&self, status: &str) -> Answer {
-        self.head(status, "Content-Length: 0\r\n", 0..0)
+    fn error(&self, status: &str, headers: &str) -> Answer {
+        let mut head = Vec::new();
+        let told = answer::error(&mut head, status, headers, self.connection, self.is_head);
+        Answer {
+            head,
+            body: 0..0,
+            told,
+        }
+    }
+
+    fn page(&self, page: &Page<'_>) -> Answer {
+        let mut head = Vec::new();
+        let told = page.write(&mut head, self.connection, self.is_head);
+        Answer {
+            head,
+            body: 0..0,
+            told,
+        }
     }
 
     fn head(&self, status: &str, headers: &str, body: Range<u64>) -> Answer {
-        let mut head = String::new();
-        let now = HttpDate::from(SystemTime::now());
-        let connection = self.connection;
+        let mut head = Vec::new();
+        answer::begin(&mut head, status);
         // Memory takes everything.
-        let _ = write!(
-            head,
-            "HTTP/1.1 {status}\r\nDate: {now}\r\n{headers}{connection}\r\n"
-        );
+        let _ = write!(head, "{headers}{}\r\n", self.connection);
+        let body = if self.is_head { 0..0 } else { body };
         Answer {
-            head: head.into_bytes(),
-            body: if self.is_head { 0..0 } else { body },
+            head,
+            told: answer::told(status, body.end - body.start),
+            body,
         }
     }
 }
 
-/// The path of a request's target, decoded. `None` if it names nothing that is beneath the root.
-///
-/// That it has no `..` spares a step into the system. Where it leads is for the system to find out: there are links.
-fn path(target: &str) -> Option<String> {
-    let path = target.split(['?', '#']).next().unwrap_or_default();
-    let path = match path.strip_prefix('/') {
-        Some(path) => path,
-        // As a proxy is asked: http://host/path
-        None => path.split_once("://")?.1.split_once('/')?.1,
-    };
-    let path = percent_decode_str(path).decode_utf8().ok()?;
-    let is_name = |name: &str| {
-        let is_foreign = cfg!(windows) && name.contains(['\\', ':']);
-        name != ".." && !is_foreign && !name.contains('\0')
-    };
-    let mut names: Vec<_> = path.split('/').collect();
-    if names.last() == Some(&"") {
-        names.pop();
-        names.push("index.html");
+impl Place {
+    /// The place that a request's target names, decoded. `None` if it names nothing that is beneath the root.
+    ///
+    /// That it has no `..` spares a step into the system. Where it leads is for the system to find out: there are links.
+    fn new(target: &str) -> Option<Self> {
+        let path = target.split(['?', '#']).next().unwrap_or_default();
+        let path = match path.strip_prefix('/') {
+            Some(path) => path,
+            // As a proxy is asked: http://host/path
+            None => {
+                let authority = path.split_once("://")?.1;
+                authority.split_once('/').map_or("", |(_, path)| path)
+            }
+        };
+        let path = percent_decode_str(path).decode_utf8().ok()?;
+        let is_name = |name: &str| {
+            let is_foreign = cfg!(windows) && name.contains(['\\', ':']);
+            name != ".." && !is_foreign && !name.contains('\0')
+        };
+        let is_directory = path.is_empty() || path.ends_with('/');
+        let names: Vec<_> = path
+            .split('/')
+            .filter(|name| !matches!(*name, "" | "."))
+            .collect();
+        let is_place = is_directory || !names.is_empty();
+        (is_place && names.iter().all(|name| is_name(name))).then(|| Place {
+            path: names.join("/"),
+            is_directory,
+        })
     }
-    names.retain(|name| !matches!(*name, "" | "."));
-    (!names.is_empty() && names.iter().all(|name| is_name(name))).then(|| names.join("/"))
+
+    /// The file that is served for it: of a directory, its index.
+    pub(crate) fn file(&self) -> String {
+        match (self.is_directory, &*self.path) {
+            (false, path) => path.to_owned(),
+            (true, "") => INDEX.to_owned(),
+            (true, path) => format!("{path}/{INDEX}"),
+        }
+    }
+
+    /// Whether one of its names begins with a dot.
+    ///
+    /// On Windows a name with `~` may be the short one of such a name.
+    pub(crate) fn is_hidden(&self) -> bool {
+        let mut names = self.path.split('/');
+        names.any(|name| name.starts_with('.') || (cfg!(windows) && name.contains('~')))
+    }
 }
+
+/// What a directory shows if it is there.
+const INDEX: &str = "index.html";
 
 /// None for a time that HTTP cannot say.
 fn http_date(time: SystemTime) -> Option<HttpDate> {
@@ -162,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_names_a_file_beneath_the_root_or_none() {
+    fn a_target_names_a_place_beneath_the_root_or_none() {
         for (target, expected) in [
             ("/", Some("index.html")),
             ("/a/b.txt?c=/../d", Some("a/b.txt")),
@@ -170,6 +276,7 @@ mod tests {
             ("/a%20b%2fc", Some("a b/c")),
             ("/%C3%A4", Some("ä")),
             ("http://host:1/a", Some("a")),
+            ("http://host:1", Some("index.html")),
             ("/...", Some("...")),
             ("/a/../b", None),
             ("/%2e%2e/b", None),
@@ -182,19 +289,62 @@ mod tests {
             ("host:80", None),
             ("", None),
         ] {
-            assert_eq!(path(target).as_deref(), expected, "{target}");
+            let file = Place::new(target).map(|place| place.file());
+            assert_eq!(file.as_deref(), expected, "{target}");
         }
     }
 
-    fn answer(headers: &str, length: u64) -> (String, Range<u64>) {
-        let text = format!("GET /a.html HTTP/1.1\r\n{headers}\r\n");
+    #[test]
+    fn a_name_that_begins_with_a_dot_is_hidden() {
+        for (target, expected) in [
+            ("/", false),
+            ("/a.b/c.", false),
+            ("/.a", true),
+            ("/a/.b/c", true),
+            ("/%2ea", true),
+            ("/...", true),
+        ] {
+            let hidden = Place::new(target).map(|place| place.is_hidden());
+            assert_eq!(hidden, Some(expected), "{target}");
+        }
+    }
+
+    fn parsed(target: &str, headers: &str, found: &Found) -> Answer {
+        let text = format!("GET {target} HTTP/1.1\r\n{headers}\r\n");
         let mut lines = [httparse::EMPTY_HEADER; 8];
         let mut parsed = httparse::Request::new(&mut lines);
         parsed.parse(text.as_bytes()).expect("a request");
+        FileRequest::new(&parsed).answer(found)
+    }
+
+    fn answer(headers: &str, length: u64) -> (String, Range<u64>) {
         let modified = Some(UNIX_EPOCH + Duration::from_millis(1_000_500));
-        let answer = FileRequest::new(&parsed).answer(Found::File { length, modified });
+        let answer = parsed("/a.html", headers, &Found::File { length, modified });
         let head = String::from_utf8(answer.head).expect("text");
         (head, answer.body)
+    }
+
+    #[test]
+    fn a_directory_without_its_slash_moves_and_never_to_another_host() {
+        for (target, location) in [
+            ("/a", Some("/a/")),
+            ("//a%20b/./c?d=/e", Some("/a%20b/c/?d=/e")),
+            ("http://a/b", Some("/b/")),
+            ("/a/", None),
+        ] {
+            let answer = parsed(target, "", &Found::Directory);
+            let head = String::from_utf8(answer.head).expect("text");
+            match location {
+                None => assert!(head.starts_with("HTTP/1.1 404 "), "{head}"),
+                Some(location) => {
+                    assert!(head.starts_with("HTTP/1.1 301 "), "{head}");
+                    assert!(
+                        head.contains(&format!("\r\nLocation: {location}\r\n")),
+                        "{head}"
+                    );
+                }
+            }
+        }
     }
 
     const MODIFIED: &str = "Thu, 01 Jan 1970 00:16:40 GMT";
@@ -203,7 +353,10 @@ mod tests {
     fn a_file_has_a_type_a_length_and_a_date() {
         let (head, body) = answer("", 10);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\nDate: "), "{head}");
+        // 1,000,500 milliseconds, as nanoseconds.
+        let tag = format!("ETag: \"a-{:x}\"", 1_000_500_000_000_u64);
         for header in [
+            &*tag,
             "Content-Type: text/html",
             "Content-Length: 10",
             "Accept-Ranges: bytes",

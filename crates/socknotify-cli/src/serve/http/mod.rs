@@ -3,11 +3,16 @@
 //! No sockets here: it takes bytes and returns answers.
 
 mod answer;
+mod conditions;
 mod conversation;
 mod file;
+mod host;
+mod listing;
 mod range;
 mod request;
 
+pub(crate) use answer::Told;
 pub(crate) use conversation::{Conversation, Ending};
-pub(crate) use file::{Answer, FileRequest, Found};
+pub(crate) use file::{Answer, FileRequest, Found, Place};
+pub(crate) use listing::Entry;
 pub(crate) use request::Site;

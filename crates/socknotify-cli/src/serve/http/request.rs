@@ -3,6 +3,7 @@
 use httparse::{Header, Status};
 
 use super::file::FileRequest;
+use super::host::is_host;
 
 /// The largest head that is read.
 pub(super) const HEAD_LIMIT: usize = 16 * 1024;
@@ -12,16 +13,18 @@ const HEADERS: usize = 100;
 
 /// What a server has to give.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Site {
-    /// A small answer, and figures.
-    #[default]
-    Small,
-    Files,
+pub(crate) struct Site {
+    /// Files. Otherwise it is a small answer, and statistics.
+    pub(crate) has_files: bool,
+    /// Each request is told to an access log.
+    pub(crate) is_logged: bool,
 }
 
 /// What matters of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
+    /// Its first line, for the access log. Empty without one.
+    pub(super) line: Box<str>,
     pub(super) method: Method,
     pub(super) target: Target,
     pub(super) body: u64,
@@ -53,6 +56,8 @@ pub(super) enum Refusal {
     HeadTooLarge,
     LengthRequired,
     NotImplemented,
+    /// The client waits to be asked for the body of a request that is not understood here.
+    BodyNotWanted,
 }
 
 /// The request at the beginning of these bytes, and how long its head is. `None` if it is not there in
@@ -73,13 +78,18 @@ pub(super) fn parse(bytes: &[u8], site: Site) -> Result<Option<(Request, usize)>
 
 fn understand(parsed: &httparse::Request<'_, '_>, site: Site) -> Result<Request, Refusal> {
     let is_version_1_0 = parsed.version == Some(0);
-    let mut hosts = 0;
+    let (mut hosts, mut ranges) = (0, 0);
     let mut length = None;
     let mut coding = None;
     let (mut close, mut keep_alive, mut waits_to_continue) = (false, false, false);
     for header in parsed.headers.iter() {
         if is_named(header, "host") {
             hosts += 1;
+            if !is_host(header.value) {
+                return Err(Refusal::BadRequest);
+            }
+        } else if is_named(header, "range") {
+            ranges += 1;
         } else if is_named(header, "content-length") {
             let value = number(header.value).ok_or(Refusal::BadRequest)?;
             // Two lengths that differ are a way to smuggle requests.
@@ -104,22 +114,35 @@ fn understand(parsed: &httparse::Request<'_, '_>, site: Site) -> Result<Request,
         Some(_) => return Err(Refusal::NotImplemented),
         None => {}
     }
-    if hosts > 1 || (hosts == 0 && !is_version_1_0) {
+    if hosts > 1 || (hosts == 0 && !is_version_1_0) || ranges > 1 {
         return Err(Refusal::BadRequest);
     }
+    let method = match parsed.method {
+        Some("GET") => Method::Get,
+        Some("HEAD") => Method::Head,
+        _ => Method::Other,
+    };
+    let waits_to_continue = waits_to_continue && !is_version_1_0;
+    if waits_to_continue && method == Method::Other && length > Some(0) {
+        return Err(Refusal::BodyNotWanted);
+    }
+    let line = || {
+        let (method, path) = (parsed.method?, parsed.path?);
+        Some(format!("{method} {path} HTTP/1.{}", parsed.version?).into())
+    };
     Ok(Request {
-        method: match parsed.method {
-            Some("GET") => Method::Get,
-            Some("HEAD") => Method::Head,
-            _ => Method::Other,
+        line: match site.is_logged {
+            true => line().unwrap_or_default(),
+            false => Box::default(),
         },
+        method,
         target: match parsed.path.and_then(|path| path.split('?').next()) {
-            _ if site == Site::Files => Target::File(Box::new(FileRequest::new(parsed))),
+            _ if site.has_files => Target::File(Box::new(FileRequest::new(parsed))),
             Some("/stats") => Target::Stats,
             _ => Target::Hello,
         },
         body: length.unwrap_or(0),
-        waits_to_continue: waits_to_continue && !is_version_1_0,
+        waits_to_continue,
         is_version_1_0,
         persists: !close && (keep_alive || !is_version_1_0),
     })
@@ -149,11 +172,11 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> Option<Refusal> {
-        parse(text.as_bytes(), Site::Small).err()
+        parse(text.as_bytes(), Site::default()).err()
     }
 
     fn request(text: &str) -> Request {
-        match parse(text.as_bytes(), Site::Small) {
+        match parse(text.as_bytes(), Site::default()) {
             Ok(Some((request, length))) => {
                 assert_eq!(length, text.len());
                 request
@@ -166,7 +189,7 @@ mod tests {
     fn a_request_is_there_when_its_last_byte_is() {
         let text = "GET /a HTTP/1.1\r\nHost: b\r\n\r\n";
         for length in 0..text.len() {
-            assert_eq!(parse(&text.as_bytes()[..length], Site::Small), Ok(None));
+            assert_eq!(parse(&text.as_bytes()[..length], Site::default()), Ok(None));
         }
         assert!(request(text).persists);
     }
@@ -222,6 +245,9 @@ mod tests {
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
             "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b/\r\n\r\n",
+            "GET / HTTP/1.0\r\nHost: a b/\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\nrange: bytes=2-3\r\n\r\n",
         ] {
             assert_eq!(refusal(text), Some(Refusal::BadRequest), "{text}");
         }

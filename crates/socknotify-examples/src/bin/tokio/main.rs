@@ -6,7 +6,7 @@
 //! - Nobody waits in it then: `process` is called with a timeout of zero, until nothing is there.
 //! - A message from another thread comes out of the port as well, and so wakes tokio.
 //!
-//! Run it with `cargo run -p socknotify --example tokio 127.0.0.1:7007`, and talk to it with
+//! Run it with `cargo run -p socknotify-examples --bin tokio 127.0.0.1:7007`, and talk to it with
 //! `nc 127.0.0.1 7007`. It ends when its standard input does.
 //!
 //! It is for Unix, where a port has a descriptor to watch.

@@ -1,0 +1,197 @@
+//! What a client knows of a file already, and what it wants done with that.
+
+use httpdate::HttpDate;
+
+/// What tells one state of a file from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Validators {
+    /// With its quotation marks.
+    pub(super) tag: Option<String>,
+    pub(super) modified: Option<HttpDate>,
+}
+
+/// The conditions of a request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Conditions {
+    /// A list of tags, or `*`, as it was sent.
+    pub(super) if_match: Option<String>,
+    pub(super) if_unmodified_since: Option<HttpDate>,
+    pub(super) if_none_match: Option<String>,
+    pub(super) if_modified_since: Option<HttpDate>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The file is to be sent.
+    Send,
+    /// The client has it already.
+    NotModified,
+    /// It is not the file that the client means.
+    Failed,
+}
+
+impl Conditions {
+    /// In the order of RFC 9110, section 13.2.2: a tag goes before a date.
+    pub(super) fn judge(&self, file: &Validators) -> Verdict {
+        let is_later_than = |date: HttpDate| file.modified.is_some_and(|modified| modified > date);
+        let failed = match (&self.if_match, self.if_unmodified_since) {
+            (Some(tags), _) => !lists(tags, file, Comparison::Strong),
+            (None, Some(date)) => is_later_than(date),
+            (None, None) => false,
+        };
+        if failed {
+            return Verdict::Failed;
+        }
+        let is_known = match (&self.if_none_match, self.if_modified_since) {
+            (Some(tags), _) => lists(tags, file, Comparison::Weak),
+            (None, Some(date)) => file.modified.is_some() && !is_later_than(date),
+            (None, None) => false,
+        };
+        match is_known {
+            true => Verdict::NotModified,
+            false => Verdict::Send,
+        }
+    }
+}
+
+/// What a part of a file depends on: the client has the other parts of this state.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum IfRange {
+    Date(HttpDate),
+    Tag(String),
+    /// It is neither, and so no state of any file.
+    Nonsense,
+}
+
+impl IfRange {
+    pub(super) fn parse(header: &str) -> Self {
+        let header = header.trim();
+        match header.parse() {
+            Ok(date) => IfRange::Date(date),
+            Err(_) if header.starts_with('"') => IfRange::Tag(header.to_owned()),
+            Err(_) => IfRange::Nonsense,
+        }
+    }
+
+    pub(super) fn holds(&self, file: &Validators) -> bool {
+        match self {
+            IfRange::Date(date) => file.modified == Some(*date),
+            IfRange::Tag(tag) => file.tag.as_ref() == Some(tag),
+            IfRange::Nonsense => false,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    /// Equal byte by byte: a tag that says that it is weak is equal to none.
+    Strong,
+    Weak,
+}
+
+/// Whether a list of tags has the file's, which is never weak.
+fn lists(tags: &str, file: &Validators, comparison: Comparison) -> bool {
+    let mut rest = tags.trim();
+    if rest == "*" {
+        return true;
+    }
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', ',']);
+        let (is_weak, tag) = match rest.strip_prefix("W/") {
+            Some(tag) => (true, tag),
+            None => (false, rest),
+        };
+        let end = tag.strip_prefix('"').and_then(|tag| tag.find('"'));
+        // The end of the list, or what is no tag.
+        let Some(end) = end else { return false };
+        let (tag, others) = tag.split_at(end + 2);
+        let is_comparable = !is_weak || comparison == Comparison::Weak;
+        if is_comparable && file.tag.as_deref() == Some(tag) {
+            return true;
+        }
+        rest = others;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: &str = "Thu, 01 Jan 1970 00:16:39 GMT";
+    const MODIFIED: &str = "Thu, 01 Jan 1970 00:16:40 GMT";
+    const AFTER: &str = "Thu, 01 Jan 1970 00:16:41 GMT";
+
+    fn date(text: &str) -> Option<HttpDate> {
+        text.parse().ok()
+    }
+
+    fn file() -> Validators {
+        Validators {
+            tag: Some("\"a\"".to_owned()),
+            modified: date(MODIFIED),
+        }
+    }
+
+    #[test]
+    fn a_list_of_tags_is_compared_strongly_or_weakly() {
+        for (tags, strong, weak) in [
+            ("*", true, true),
+            ("\"a\"", true, true),
+            ("\"b\", \"a\"", true, true),
+            (" ,\"b\",,\"a\"", true, true),
+            ("W/\"a\"", false, true),
+            ("\"b,\", W/\"a\"", false, true),
+            ("\"b\"", false, false),
+            ("a", false, false),
+            ("\"a", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(lists(tags, &file(), Comparison::Strong), strong, "{tags}");
+            assert_eq!(lists(tags, &file(), Comparison::Weak), weak, "{tags}");
+        }
+    }
+
+    #[test]
+    fn a_tag_goes_before_a_date() {
+        let tag = |text: &str| Some(text.to_owned());
+        let judge = |if_match, unmodified, if_none_match, modified| {
+            Conditions {
+                if_match,
+                if_unmodified_since: date(unmodified),
+                if_none_match,
+                if_modified_since: date(modified),
+            }
+            .judge(&file())
+        };
+        assert_eq!(judge(None, "", None, ""), Verdict::Send);
+        assert_eq!(judge(None, "", None, BEFORE), Verdict::Send);
+        assert_eq!(judge(None, "", None, MODIFIED), Verdict::NotModified);
+        assert_eq!(judge(None, "", tag("\"b\""), AFTER), Verdict::Send);
+        assert_eq!(judge(None, "", tag("\"a\""), BEFORE), Verdict::NotModified);
+        assert_eq!(judge(None, BEFORE, None, ""), Verdict::Failed);
+        assert_eq!(judge(None, MODIFIED, None, ""), Verdict::Send);
+        assert_eq!(judge(tag("\"a\""), BEFORE, None, ""), Verdict::Send);
+        assert_eq!(judge(tag("\"b\""), AFTER, None, ""), Verdict::Failed);
+        assert_eq!(judge(tag("W/\"a\""), "", None, ""), Verdict::Failed);
+        let both = judge(tag("\"b\""), "", tag("\"a\""), "");
+        assert_eq!(both, Verdict::Failed);
+        assert_eq!(
+            judge(tag("*"), AFTER, tag("*"), BEFORE),
+            Verdict::NotModified
+        );
+    }
+
+    #[test]
+    fn a_part_depends_on_the_very_same_file() {
+        for (header, holds) in [
+            (MODIFIED, true),
+            (AFTER, false),
+            ("\"a\"", true),
+            ("\"b\"", false),
+            ("W/\"a\"", false),
+            ("yesterday", false),
+        ] {
+            assert_eq!(IfRange::parse(header).holds(&file()), holds, "{header}");
+        }
+    }
+}
