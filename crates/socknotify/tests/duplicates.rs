@@ -136,9 +136,7 @@ fn take_false(port: &CompletionPort, count: usize) {
 }
 
 #[for_every_backend]
-fn g3_hundreds_of_duplicates_are_notified_once_and_keep_nobody_busy(
-    backend: Backend,
-) -> io::Result<()> {
+fn g3_hundreds_of_duplicates_come_once_and_keep_nobody_busy(backend: Backend) -> io::Result<()> {
     let _alone = alone()?;
     for count in [257, 300, MANY] {
         for trigger in EVERY {
@@ -228,9 +226,7 @@ fn g3_a_duplicate_gives_no_busy_loop_where_places_are_unlimited(
 
 /// The duplicate becomes ready. That is no edge of the socket that has the number now, and is readable.
 #[for_every_backend]
-fn g3_a_duplicate_gives_no_edge_to_the_socket_with_its_number_now(
-    backend: Backend,
-) -> io::Result<()> {
+fn g3_a_duplicate_gives_no_edge_to_who_has_its_number_now(backend: Backend) -> io::Result<()> {
     let _alone = alone()?;
     for old_trigger in [ONCE, EDGE_ONCE, LEVEL, EDGE] {
         for trigger in [EDGE, EDGE_ONCE] {

@@ -136,7 +136,7 @@ impl<B: Backend> Engine<B> {
                 None
             }
             Delivery::Stale(word) => {
-                self.on_stale(report.fd, word);
+                self.on_stale(word);
                 None
             }
         }
@@ -160,15 +160,11 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// A report of what was wanted earlier. It may have taken the place of one that is wanted now.
+    /// A report of what was wanted earlier. Whoever wanted something else since has armed that after this report.
     #[cold]
-    fn on_stale(&self, fd: Fd, word: Word) {
+    fn on_stale(&self, word: Word) {
         if !word.is_live() {
             self.stale.fetch_add(1, Ordering::Relaxed);
-        }
-        if word.is_enabled() && word.has(Flag::KNOWN) && !word.has(Flag::DELIVERED) {
-            let interest = Interest { fd, word };
-            self.table.arm_latest(&interest, |interest| self.backend.arm(interest, false));
         }
     }
 

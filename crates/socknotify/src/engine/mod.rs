@@ -52,7 +52,7 @@ pub(crate) use self::table::{Outcome, Table};
 
 use self::place::{Found, Holder, Places, Roster};
 use self::queue::{Packet, Queue};
-use self::scheduler::{Flag, Gate, Load, QUICK, Scheduler, UNLIMITED, Wake};
+use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
 use crate::sys::{Owner, Process};
@@ -214,6 +214,14 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    #[inline]
+    fn policy(&self) -> Policy {
+        Policy {
+            is_eager: self.is_eager(),
+            detects: self.detects,
+        }
+    }
+
     /// Release the lock, and wake the threads that are due.
     fn leave(&self, mut core: Guard<'_>) {
         let wake = self.settle(&mut core);
@@ -226,7 +234,7 @@ impl<B: Backend> Engine<B> {
             return Wake::Nobody;
         }
         let queued = core.queue.len();
-        let wake = core.scheduler.settle(&self.gate, queued, self.is_eager());
+        let wake = core.scheduler.settle(&self.gate, queued, self.policy());
         let load = self.gate.load();
         let is_anyone_here = load.pollers() > 0 || core.scheduler.waiting() > 0;
         match wake {
@@ -241,7 +249,7 @@ impl<B: Backend> Engine<B> {
     #[inline]
     fn settle_if_due(&self, load: Load) {
         let queued = self.queued.load(Ordering::SeqCst);
-        if Scheduler::may_have_to_settle(load, self.limit(), queued, self.is_eager()) {
+        if Scheduler::may_have_to_settle(load, self.limit(), queued, self.policy()) {
             self.leave(lock(&self.core));
         }
     }
@@ -411,10 +419,9 @@ impl<B: Backend> Engine<B> {
     /// A place was found to be left: release a thread that is parked for it.
     fn release_one(&self) {
         let mut core = lock(&self.core);
-        let is_free = self.gate.load().holders() < self.limit();
-        let wake = match is_free && !core.closed {
-            true => core.scheduler.release(&self.gate),
-            false => Wake::Nobody,
+        let wake = match core.closed {
+            true => Wake::Nobody,
+            false => core.scheduler.release_for_place(&self.gate),
         };
         drop(core);
         self.wake(wake);

@@ -164,6 +164,15 @@ pub(super) enum Wake {
     Polling,
 }
 
+/// What decides whether a parked thread polls or watches while others run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    /// It polls, if a place is free.
+    pub(super) is_eager: bool,
+    /// It watches, also if no place is free: one may be left.
+    pub(super) detects: bool,
+}
+
 /// The threads that are parked.
 #[derive(Debug)]
 pub(super) struct Scheduler {
@@ -252,13 +261,24 @@ impl Scheduler {
         Wake::Parked(parker)
     }
 
+    /// Whether a place is free, and no thread is on its way to it.
+    pub(super) fn is_place_free(&self, load: Load) -> bool {
+        load.holders() + self.released.len() < self.places
+    }
+
+    /// Release a thread for a place that was found to be free.
+    pub(super) fn release_for_place(&mut self, gate: &Gate) -> Wake {
+        match self.is_place_free(gate.load()) {
+            true => self.release(gate),
+            false => Wake::Nobody,
+        }
+    }
+
     /// Whom to wake, if one of the two rules requires it.
-    ///
-    /// `is_eager`: a thread should poll while others run and a place is free, rather than watch.
-    pub(super) fn settle(&mut self, gate: &Gate, queued: usize, is_eager: bool) -> Wake {
+    pub(super) fn settle(&mut self, gate: &Gate, queued: usize, policy: Policy) -> Wake {
         let load = gate.load();
         let wakes = self.released.len() + usize::from(load.has(Flag::WAKE_DUE));
-        let is_free = load.holders() + self.released.len() < self.places;
+        let is_free = self.is_place_free(load);
         if queued > wakes {
             if load.pollers() > 0 {
                 return self.wake_polling(gate);
@@ -268,10 +288,10 @@ impl Scheduler {
             }
         }
         if load.pollers() == 0 && self.released.is_empty() && !self.parked.is_empty() {
-            if is_free && (is_eager || load.holders() == 0) {
+            if is_free && (policy.is_eager || load.holders() == 0) {
                 return self.release(gate);
             }
-            if self.watcher.is_none() {
+            if self.watcher.is_none() && (is_free || policy.detects) {
                 let oldest = &self.parked[0];
                 self.watcher = Some(oldest.arrival);
                 gate.set(Flag::WATCHED, true);
@@ -291,14 +311,15 @@ impl Scheduler {
 
     /// Whether [`settle`](Self::settle) may have something to do, as far as can be told without the lock.
     #[inline]
-    pub(super) fn may_have_to_settle(load: Load, places: usize, queued: usize, is_eager: bool) -> bool {
+    pub(super) fn may_have_to_settle(load: Load, places: usize, queued: usize, policy: Policy) -> bool {
         if queued > 0 && (load.pollers() > 0 || load.has(Flag::PARKED) || load.has(Flag::EXPOSED)) {
             return true;
         }
-        load.has(Flag::PARKED)
-            && load.pollers() == 0
-            && !load.has(Flag::RELEASED)
-            && (!load.has(Flag::WATCHED) || is_eager && load.holders() < places)
+        if !load.has(Flag::PARKED) || load.pollers() > 0 || load.has(Flag::RELEASED) {
+            return false;
+        }
+        let is_free = load.holders() < places;
+        is_free && policy.is_eager || !load.has(Flag::WATCHED) && (is_free || policy.detects)
     }
 
     /// All parked threads, to wake because the port is closed.

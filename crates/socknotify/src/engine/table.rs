@@ -39,7 +39,7 @@ pub(super) enum Delivery {
     Done(usize, Events, Mode),
     /// It shows nothing that is wanted.
     Unwanted(Word),
-    /// What it reports was wanted earlier. If anything is wanted now, that has to be armed again.
+    /// What it reports was wanted earlier, or of a registration that has ended.
     Stale(Word),
     /// The registration is disabled, or its report was delivered.
     Held,

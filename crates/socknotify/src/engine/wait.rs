@@ -65,6 +65,8 @@ struct Call<'call, 'socket, B: Backend> {
     levels: &'call mut Vec<(Fd, u32)>,
     deadline: Deadline,
     has_place: bool,
+    /// It was parked, and released to poll or to take packets.
+    is_released: bool,
     /// It has asked the backend without waiting, and found nothing.
     has_checked: bool,
     /// A connection could not be armed.
@@ -108,6 +110,7 @@ impl<B: Backend> Engine<B> {
             levels,
             deadline: Deadline::after(timeout),
             has_place,
+            is_released: false,
             has_checked: false,
             has_failed: false,
             again: 0,
@@ -255,11 +258,10 @@ impl<B: Backend> Engine<B> {
     /// Wait in the backend, if no other thread does so in place of this one. `None`: there may be something now.
     fn poll(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry], timeout: Option<Duration>) -> Option<usize> {
         let before = self.gate.begin_polling();
-        let most = match self.is_eager() {
-            true => self.backend.waiters(),
-            false => 1,
-        };
-        if before.pollers() >= most {
+        let does_anyone_run = before.holders() > before.pollers() + 1;
+        // A thread that runs and is quick comes back sooner than this one would wake.
+        let is_left_to_others = does_anyone_run && !call.is_released && !self.is_eager();
+        if is_left_to_others || before.pollers() >= self.backend.waiters() {
             self.gate.end_polling();
             if !std::mem::replace(&mut call.has_checked, true) {
                 // A thread that is awake takes what is there before it sleeps.
@@ -277,7 +279,8 @@ impl<B: Backend> Engine<B> {
         }
         call.has_checked = false;
         // Others may need what a running thread keeps.
-        let watches = self.detects && self.has_handovers.load(Ordering::Relaxed) && before.holders() > before.pollers() + 1;
+        let keeps = self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
+        let watches = self.detects && keeps && does_anyone_run;
         let until = match (timeout, watches) {
             (timeout, false) => timeout,
             (None, true) => Some(call.tick),
@@ -320,6 +323,9 @@ impl<B: Backend> Engine<B> {
                 false => sync::wait(&parker, core, &self.core, left),
             };
         }
+        // Take the place before another thread is released for it.
+        call.is_released = core.scheduler.is_released(arrival);
+        call.has_place = call.is_released && self.gate.take_place(self.limit());
         core.scheduler.unpark(&self.gate, arrival, parker);
         // It may have watched.
         self.leave(core);
@@ -350,15 +356,12 @@ impl<B: Backend> Engine<B> {
         if core.closed || !core.scheduler.is_watcher(arrival) {
             return core;
         }
-        if load.pollers() > 0 {
-            if !found.moved {
-                // Who polls also wakes who watches, when it comes back.
-                core.scheduler.end_watch(&self.gate);
-                let wake = self.settle(&mut core);
-                self.wake(wake);
-            }
+        let is_idle = load.pollers() > 0 && load.holders() == load.pollers();
+        if load.pollers() > 0 && !found.moved && !(is_idle && is_free(load)) {
+            // Who polls also wakes who watches, when it comes back.
+            core.scheduler.end_watch(&self.gate);
         } else if is_free(load) && (!found.left.is_empty() || !found.moved || self.is_eager()) {
-            let wake = core.scheduler.release(&self.gate);
+            let wake = core.scheduler.release_for_place(&self.gate);
             self.wake(wake);
         } else {
             call.tick = match found {

@@ -454,9 +454,7 @@ fn c4_a_level_comes_again_when_its_thread_sleeps(backend: Backend) -> io::Result
 /// The others wait in the system.
 #[cfg(target_os = "linux")]
 #[for_every_backend]
-fn c4_a_level_comes_again_when_its_thread_sleeps_beside_a_free_place(
-    backend: Backend,
-) -> io::Result<()> {
+fn c4_a_level_comes_again_from_a_sleeper_beside_a_free_place(backend: Backend) -> io::Result<()> {
     level_comes_again(backend, 2, LetGo::Sleep)
 }
 

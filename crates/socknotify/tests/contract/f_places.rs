@@ -654,13 +654,14 @@ fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Re
 fn f5_a_socket_comes_to_a_thread_that_runs_or_one_that_waits(backend: Backend) -> io::Result<()> {
     let port = waking_port(backend, 2, WakePolicy::Bounded(PATIENCE))?;
     let pairs = [Pair::unix()?, Pair::unix()?];
-    let enable =
-        |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
+    let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
     port.register(enable(0))?;
     port.register(enable(1))?;
     let served = AtomicUsize::new(0);
     let serve = |entry: Entry| {
-        let count = pairs[entry.completion_key].drain().expect("the peer is there");
+        let count = pairs[entry.completion_key]
+            .drain()
+            .expect("the peer is there");
         assert_eq!(count, 1);
         served.fetch_add(1, Ordering::SeqCst);
         enable(entry.completion_key)

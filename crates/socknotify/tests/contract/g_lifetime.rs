@@ -328,7 +328,7 @@ fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend)
                 let is_old = |&found: &(usize, Events)| key == OTHER_KEY && found == IN;
                 let (told, rest): (Vec<_>, Vec<_>) = found.iter().partition(|it| is_new(it));
                 assert!(
-                    told.len() <= 1 && rest.len() <= 1 && rest.iter().all(|it| is_old(it)),
+                    told.len() <= 1 && rest.len() <= 1 && rest.iter().all(is_old),
                     "{trigger:?}, {stage:?}: {found:?}"
                 );
             }

@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::owned::{Event, Interest, Port};
+use socknotify::owned::{Event, Interest};
 use socknotify::{Backend, EventFilter};
 
 use crate::support::{PATIENCE, Pair, SHORT, fill, rounds, uploading, wait_until};
@@ -136,7 +136,7 @@ fn serve_others(backend: Backend, burst: Option<usize>, room: usize) -> io::Resu
         for turn in 0..rounds(60) as u64 {
             let (wanted, _client) = others.begin(&port, turn)?;
             let is_timer = turn % 4 == 3;
-            let due = Instant::now() + if is_timer { SHORT } else { SHORT * 0 };
+            let due = Instant::now() + if is_timer { SHORT } else { Duration::ZERO };
             // A listener is told, and then what it has accepted.
             let most = 3 * ASKS * ((UPLOADS + 3).div_ceil(room) + 1);
             let mut calls = 0;
@@ -225,7 +225,7 @@ fn e1_messages_without_end_starve_no_connection(backend: Backend) -> io::Result<
             for turn in [0, 1, 3].into_iter().cycle().take(rounds(30)) {
                 let (wanted, _client) = others.begin(&port, turn)?;
                 let most = 6 * ASKS * ((UPLOADS + 3).div_ceil(room) + 1) + 64;
-                let due = Instant::now() + if turn == 3 { SHORT } else { SHORT * 0 };
+                let due = Instant::now() + if turn == 3 { SHORT } else { Duration::ZERO };
                 let (mut calls, mut is_come) = (0, false);
                 while !is_come {
                     let found = call(&mut worker).expect("it is open");

@@ -11,14 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-#[cfg(unix)]
-use socknotify::WakePolicy;
 use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Entry, EventFilter, Events, Trigger};
 
 #[cfg(unix)]
 use crate::support::{
-    AsSocket, PollFlags, asleep, is_ready, this_thread, voluntary_switches, waking_port,
+    AsSocket, PollFlags, is_ready,
 };
 use crate::support::{PATIENCE, Pair, PortExt, counted, port, uninterrupted, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
@@ -463,63 +461,4 @@ fn a_watched_port_stays_readable_while_something_is_left(backend: Backend) -> io
     nothing(&mut worker);
     assert!(!is_readable(&port, Duration::ZERO)?);
     Ok(())
-}
-
-/// What arrives while a thread works on the connection is that thread's affair.
-#[cfg(unix)]
-#[for_every_backend]
-fn a_client_that_does_not_wait_disturbs_no_other_thread_for_long(
-    backend: Backend,
-) -> io::Result<()> {
-    const REQUESTS: u64 = 300;
-    // With a wake policy that lets the other thread wait in the system.
-    let port = TestPort::from(waking_port(backend, 2, WakePolicy::Eager)?);
-    let mut worker = port.worker(4);
-    let (connection, mut peer) = connect(&port)?;
-    peer.write_all(b"x")?;
-    worker.arm(connection, EventFilter::IN);
-    let mut connection = ready(next(&mut worker));
-    thread::scope(|scope| {
-        let (tell, told) = channel();
-        let (give, given) = channel();
-        let mut idle = port.worker(4);
-        scope.spawn(move || {
-            tell.send(this_thread()).expect("someone listens");
-            while idle.process(Some(PATIENCE)).is_ok() {
-                // Whoever waits may be the one to get it, now and then.
-                while let Some(event) = idle.take() {
-                    give.send(event).expect("someone listens");
-                }
-            }
-        });
-        let idle = told.recv().expect("a thread");
-        asleep([idle]);
-        let before = voluntary_switches(idle);
-        for _ in 0..REQUESTS {
-            // The next request, while this one is worked on; and time for the idle thread to notice.
-            peer.write_all(b"x")?;
-            asleep([idle]);
-            assert_eq!((&connection.socket).read(&mut [0; 8])?, 2);
-            peer.write_all(b"x")?;
-            asleep([idle]);
-            worker.arm(connection, EventFilter::IN);
-            let mut event = None;
-            wait_until("it comes out", || {
-                let _ = worker.process(Some(Duration::ZERO));
-                event = worker.take().or_else(|| given.try_recv().ok());
-                event.is_some()
-            });
-            connection = ready(event.expect("an event"));
-            asleep([idle]);
-        }
-        let after = voluntary_switches(idle);
-        drop(connection);
-        port.close();
-        // With kqueue, a socket that is armed and ready wakes whoever waits, if only within the kernel.
-        if let (Some(before), Some(after), true) = (before, after, backend.name() != "kqueue") {
-            let times = after - before;
-            assert!(times <= REQUESTS / 10, "{times} times of {REQUESTS}");
-        }
-        Ok(())
-    })
 }

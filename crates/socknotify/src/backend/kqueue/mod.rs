@@ -121,7 +121,10 @@ impl Kqueue {
         let added = self.change(&translate::additions(interest));
         if added.is_err() {
             // One of the two may be there.
-            let _ = self.delete(fd);
+            for &deletion in translate::deletions(fd).iter() {
+                let _ = self.change(&[deletion]);
+            }
+            self.set(fd, Knotes::Absent);
         } else {
             self.set(fd, Knotes::of(interest));
         }
@@ -129,9 +132,7 @@ impl Kqueue {
     }
 
     fn delete(&self, fd: Fd) -> Result<(), ArmError> {
-        for &deletion in translate::deletions(fd).iter() {
-            self.change(&[deletion])?;
-        }
+        self.change(&translate::deletions(fd))?;
         self.set(fd, Knotes::Absent);
         Ok(())
     }
@@ -140,14 +141,29 @@ impl Kqueue {
     fn replace(&self, interest: &Interest) -> Result<(), ArmError> {
         let fd = interest.fd;
         let before = identity::latest(fd);
-        self.delete(fd)?;
-        self.add(interest)?;
+        let mut changes = [Event::none(); 4];
+        let (deletions, additions) = (translate::deletions(fd), translate::additions(interest));
+        let both = deletions.iter().chain(additions.iter());
+        let count = changes
+            .iter_mut()
+            .zip(both)
+            .map(|(to, change)| *to = *change)
+            .count();
+        // After a change that fails, none is made.
+        let mut replaced = self.change(&changes[..count]);
         // The number may have been closed and used again in between.
-        if !identity::is_still(fd, before) {
-            let _ = self.delete(fd);
-            return Err(ArmError::Stale);
+        if replaced.is_ok() && !identity::is_still(fd, before) {
+            replaced = Err(ArmError::Stale);
         }
-        Ok(())
+        if replaced.is_ok() {
+            self.set(fd, Knotes::of(interest));
+        } else {
+            for &deletion in deletions.iter() {
+                let _ = self.change(&[deletion]);
+            }
+            self.set(fd, Knotes::Absent);
+        }
+        replaced
     }
 
     /// Collect the changes that arm a batch. What takes more than to enable filters is armed at once. The first result is
@@ -308,7 +324,7 @@ impl Backend for Kqueue {
             let adding = lock(&self.adding);
             if self.has(fd) != Knotes::Absent {
                 // Those of a file that was closed are gone.
-                let _ = self.delete(fd);
+                let _ = self.change(&translate::deletions(fd));
             }
             self.add(interest)?;
             drop(adding);

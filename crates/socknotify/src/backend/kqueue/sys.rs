@@ -63,14 +63,19 @@ impl Event {
         Event(event)
     }
 
-    /// The same, but only ends and errors are reported, not data or room.
+    /// A place for a change.
+    pub(super) fn none() -> Self {
+        Event::new(0, Filter::Read, 0, 0)
+    }
+
+    /// This change, but only ends and errors are reported, not data or room.
     pub(super) fn ends_only(mut self) -> Self {
         self.0.fflags = kernel::NOTE_LOWAT;
         self.0.data = i32::MAX as _;
         self
     }
 
-    /// The same, with a time.
+    /// This change, with a time.
     pub(super) fn after(mut self, time: Duration) -> Self {
         // At least one, as zero is a time of its own on some systems; rounded up, so that it is never early.
         let milliseconds = time
@@ -81,7 +86,7 @@ impl Event {
         self
     }
 
-    /// The same, to be ready now.
+    /// This change, to be ready now.
     pub(super) fn triggered(mut self) -> Self {
         self.0.fflags = kernel::NOTE_TRIGGER;
         self

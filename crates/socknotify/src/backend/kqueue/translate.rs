@@ -149,9 +149,8 @@ pub(super) struct Changes {
 impl Changes {
     #[inline]
     fn new(kind: Kind, change: impl Fn(Filter) -> Option<Event>) -> Self {
-        let none = Event::new(0, Filter::Read, 0, 0);
         let mut changes = Changes {
-            events: [none; 2],
+            events: [Event::none(); 2],
             count: 0,
         };
         let filters = [Filter::Read, Filter::Write]

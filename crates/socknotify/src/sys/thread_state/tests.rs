@@ -143,10 +143,13 @@ fn a_thread_that_computes_runs() {
                 look => panic!("{look:?} after a time"),
             });
         }
-        look => {
+        mut before => {
+            // Memory that is not there yet can stop it for a moment, which is why one look is not enough.
             for _ in 0..1000 {
-                assert_eq!(look, Look::Running, "{METHOD:?}");
-                assert_eq!(subject.state.look(), look, "{METHOD:?}");
+                let look = subject.state.look();
+                let looks = [before, look];
+                assert!(looks.contains(&Look::Running), "{METHOD:?}: {looks:?}");
+                before = look;
             }
         }
     }
