@@ -4,7 +4,6 @@
 //! backends use small dense *numbers*, and this module converts between them.
 
 mod owners;
-#[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "the engine does not look at threads yet")]
 pub(crate) mod thread_state;
 #[cfg(unix)]

@@ -3,13 +3,16 @@
 //! It tells a holder of a place that has blocked from one that computes.
 
 use super::Process;
+#[cfg(unix)]
 use super::unix::thread_state::Thread;
+#[cfg(windows)]
+use super::windows::thread_state::Thread;
 
 #[cfg(test)]
 pub(super) mod tests;
 
-/// In a few words, how the system shows what a thread does.
-pub(crate) const METHOD: &str = Thread::METHOD;
+/// In a few words, how the system shows what a thread does. `None` if it does not.
+pub(crate) const METHOD: Option<&str> = Thread::METHOD;
 
 /// What a thread does, as far as the system shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Sockets are handles, whose values are multiples of four.
 
+pub(super) mod thread_state;
+
 use std::os::windows::io::AsRawSocket;
 
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};

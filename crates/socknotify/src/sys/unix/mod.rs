@@ -2,7 +2,6 @@
 
 pub(crate) mod calls;
 mod process;
-#[cfg(target_os = "linux")]
 pub(super) mod thread_state;
 
 use std::os::fd::AsRawFd;

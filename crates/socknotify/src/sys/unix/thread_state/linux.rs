@@ -42,8 +42,8 @@ fn this_id(process: Process) -> libc::pid_t {
 }
 
 impl Thread {
-    pub(crate) const METHOD: &'static str =
-        "the thread's state in /proc/self/task; without /proc, its processor time";
+    pub(crate) const METHOD: Option<&'static str> =
+        Some("the thread's state in /proc/self/task; without /proc, its processor time");
 
     pub(crate) fn this(process: Process) -> Self {
         Thread {
