@@ -7,6 +7,7 @@ use windows_sys::Win32::Foundation::HANDLE;
 
 use crate::backend::Afd;
 use crate::engine::Engine;
+use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Registration, RegistrationError, Snapshot, WakePolicy};
@@ -34,8 +35,13 @@ impl SystemPort {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
+        handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
-        either!(self, port => port.process(registrations, entries, timeout))
+        match self {
+            SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, handover),
+            // The kernel has the places, and no thread takes what another has dequeued.
+            SystemPort::Native(port) => port.process(registrations, entries, timeout),
+        }
     }
 
     pub(crate) fn post(
@@ -44,6 +50,14 @@ impl SystemPort {
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
         either!(self, port => port.post(entries, before_waking))
+    }
+
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.requeue(entries),
+            // Behind what is queued: the kernel's queue has no other end.
+            SystemPort::Native(port) => port.post(entries, || {}),
+        }
     }
 
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
