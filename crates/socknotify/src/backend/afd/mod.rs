@@ -182,7 +182,8 @@ impl Backend for Afd {
                 for packet in &*packets {
                     state.sort(self, packet, reports, others, &mut waited);
                 }
-                let is_nothing = reports.is_empty() && others.is_empty() && !waited.woken && !waited.alarmed;
+                ready.append(&mut state.ready);
+                let is_nothing = reports.is_empty() && ready.is_empty() && others.is_empty() && !waited.woken && !waited.alarmed;
                 if !(is_nothing && waited.is_full) {
                     break;
                 }

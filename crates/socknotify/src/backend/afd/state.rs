@@ -80,6 +80,8 @@ struct Edge {
     seen: u32,
     /// What is to be reported.
     found: Events,
+    /// It is among what is ready, or has a packet.
+    is_ready: bool,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -180,7 +182,8 @@ impl State {
         }
         let taken = edge.take();
         edge.found |= taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
-        if edge.found.intersects(record.interest.filter().wanted()) {
+        let is_wanted = edge.found.intersects(record.interest.filter().wanted());
+        if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
             self.ready.push(Ready::Edges(fd));
         }
         self.poll(&afd.port, fd)
@@ -189,12 +192,10 @@ impl State {
     /// Poll a socket for what is wanted, and for nothing else.
     fn poll(&mut self, port: &KernelPort, fd: Fd) -> io::Result<()> {
         let State { devices, records, ready, .. } = self;
-        let mut begin = |events| {
-            let begun = devices.begin(port, fd, events);
-            begun.map(|Begun { poll, is_over }| {
-                ready.extend(is_over.then_some(Ready::Poll(poll)));
-                poll
-            })
+        let mut begin = |devices: &mut Devices, events| {
+            let Begun { poll, is_over } = devices.begin(port, fd, events)?;
+            ready.extend(is_over.then_some(Ready::Poll(poll)));
+            Ok::<_, io::Error>(poll)
         };
         let Some(record) = records.get_mut(&fd) else {
             return Ok(());
@@ -206,26 +207,25 @@ impl State {
                 if edge.poll.is_none() {
                     let first = if edge.edges.is_none() { FIRST } else { 0 };
                     let events = first | edge.lasting & !edge.seen | device::LOCAL_CLOSE;
-                    edge.poll = Some(begin(events)?);
+                    edge.poll = Some(begin(devices, events)?);
                 }
                 0
             }
         };
-        let current = record.poll;
-        if current.map_or(0, |current| current.events) == wanted {
-            return Ok(());
-        }
-        record.poll = match wanted {
-            0 => None,
-            events => Some(Current {
-                poll: begin(events)?,
-                events,
-                generation: record.interest.generation(),
-            }),
-        };
-        if let Some(Current { poll, .. }) = current {
+        if let Some(current) = record.poll {
+            // If it has completed, the socket is polled again when its packet is dequeued.
             // SAFETY: as long as it was noted here, it has not ended.
-            unsafe { devices.cancel(poll) };
+            if wanted == current.events || unsafe { !devices.cancel(current.poll) } {
+                return Ok(());
+            }
+        }
+        record.poll = None;
+        if wanted != 0 {
+            record.poll = Some(Current {
+                poll: begin(devices, wanted)?,
+                events: wanted,
+                generation: record.interest.generation(),
+            });
         }
         Ok(())
     }
@@ -310,10 +310,10 @@ impl State {
             return self.end_edge_poll(afd, fd, found);
         };
         let events = conditions(found, record.kind);
-        if !events.is_empty() {
+        if generation == record.interest.generation() && !events.is_empty() {
             return Some(Report { fd, generation, events });
         }
-        // The system has cancelled it. If it cannot be polled again, it is closed, which will be detected.
+        // It is older than what is wanted. If it cannot be polled again, it is closed, which will be detected.
         let _ = self.poll(&afd.port, fd);
         None
     }
@@ -346,6 +346,7 @@ impl State {
     fn end_edges(&mut self, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let edge = record.edge.as_mut()?;
+        edge.is_ready = false;
         if edge.edges.is_some() {
             // The events of another socket must not be taken.
             closes::catch_up();
@@ -414,6 +415,7 @@ impl Edge {
             lasting: if is_endless { 0 } else { LASTING },
             seen: 0,
             found: Events::empty(),
+            is_ready: false,
         }
     }
 
