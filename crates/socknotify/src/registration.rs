@@ -423,6 +423,19 @@ impl<'socket> Registration<'socket> {
         self.socket
     }
 
+    /// Whether this is a valid entry that enables what the Windows interface can, or a socket that the port owns.
+    #[inline]
+    pub(crate) fn is_usual_enable(&self) -> bool {
+        // One bit for each valid combination of the first four trigger bits.
+        const VALID: u16 = 1 << 0x4 | 1 << 0x5 | 1 << 0x6 | 1 << 0x8 | 1 << 0x9 | 1 << 0xA;
+        let trigger = self.trigger.bits();
+        self.operation == Operation::ENABLE
+            && matches!(self.extra, Extra::Nothing | Extra::Owned { .. })
+            && trigger < 16
+            && VALID >> trigger & 1 != 0
+            && EventFilter::ALL.contains(self.event_filter)
+    }
+
     /// Whether this is of a socket that the port owns.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {
@@ -455,5 +468,24 @@ impl<'socket> Registration<'socket> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_enable_is_one_that_the_check_accepts() {
+        let mut entry = Registration::of(RawSocket::default());
+        entry.operation = Operation::ENABLE;
+        for trigger in 0..=u8::MAX {
+            entry.trigger = Trigger::from_bits_retain(trigger);
+            for filter in [0, 1, 7, 8, 0x4000, 0xFFFF] {
+                entry.event_filter = EventFilter::from_bits_retain(filter);
+                let is_valid = entry.check(EventFilter::ALL).is_ok() && trigger < 16;
+                assert_eq!(entry.is_usual_enable(), is_valid, "{trigger:#x} {filter:#x}");
+            }
+        }
     }
 }

@@ -47,38 +47,50 @@ impl<B: Backend> Engine<B> {
     #[inline]
     pub(super) fn apply(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
         let mut has_failed = false;
-        for index in 0..entries.len() {
-            let entry = &mut entries[index];
-            entry.result = entry.check(B::CONDITIONS);
-            if entry.result.is_err() || entry.operation == Operation::NONE {
-                continue;
-            }
-            let again = self.enable_again(entry);
-            if let Some((fd, Enabled { word, is_armed, is_certain })) = again {
-                if !is_certain {
-                    scratch.batch.push(Arm {
-                        interest: Interest { fd, word },
-                        is_armed,
-                        entry: index as u32,
-                        outcome: Outcome::Armed,
-                    });
-                }
-                continue;
-            }
+        let mut first = 0;
+        while let Some(index) = self.enable_again(scratch, entries, first) {
             // What came before it has to be armed first.
             has_failed |= self.arm(scratch, entries);
             let entry = &mut entries[index];
-            entry.result = self.apply_one(entry);
-            has_failed |= entry.is_owned() && entry.result.is_err();
+            entry.result = entry.check(B::CONDITIONS);
+            if entry.result.is_ok() && entry.operation != Operation::NONE {
+                entry.result = self.apply_one(entry);
+                has_failed |= entry.is_owned() && entry.result.is_err();
+            }
+            first = index + 1;
         }
         has_failed
     }
 
-    /// Enable a registration that the system knows. `None` if the entry is anything else, and nothing was done.
+    /// Enable registrations that the system knows, from the entry with this index on. Returns the index of the first
+    /// entry that is anything else, to which nothing was done.
     #[inline]
-    fn enable_again(&self, entry: &Registration<'_>) -> Option<(Fd, Enabled)> {
-        let is_usual = matches!(entry.extra, Extra::Nothing | Extra::Owned { .. });
-        if entry.operation != Operation::ENABLE || !is_usual {
+    fn enable_again(
+        &self,
+        scratch: &mut Scratch<B>,
+        entries: &mut [Registration<'_>],
+        first: usize,
+    ) -> Option<usize> {
+        for (index, entry) in entries.iter_mut().enumerate().skip(first) {
+            let Some((fd, Enabled { word, is_armed, is_certain })) = self.enable_one_again(entry) else {
+                return Some(index);
+            };
+            entry.result = Ok(());
+            if !is_certain {
+                scratch.batch.push(Arm {
+                    interest: Interest { fd, word },
+                    is_armed,
+                    entry: index as u32,
+                    outcome: Outcome::Armed,
+                });
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn enable_one_again(&self, entry: &Registration<'_>) -> Option<(Fd, Enabled)> {
+        if !entry.is_usual_enable() {
             return None;
         }
         let fd = sys::fd(entry.raw_socket())?;
@@ -182,7 +194,9 @@ impl<B: Backend> Engine<B> {
     }
 
     fn enable(&self, core: &mut Core, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
-        let slot = self.table.entry(fd);
+        let Some(slot) = self.table.slot(fd) else {
+            return self.enable_new(core, fd, entry);
+        };
         let word = slot.word();
         match word.state() {
             State::Vacant | State::Removed => self.enable_new(core, fd, entry),
@@ -292,9 +306,10 @@ impl<B: Backend> Engine<B> {
     }
 
     fn remove(&self, core: &mut Core, fd: Fd, is_silent: bool) -> Result<(), RegistrationError> {
-        let slot = self.table.entry(fd);
-        let removed = slot.change(|word| word.is_live().then(|| word.advanced().with_state(State::Removing)));
-        let Ok((before, word)) = removed else {
+        let slot = self.table.slot(fd);
+        let removing = |word: Word| word.is_live().then(|| word.advanced().with_state(State::Removing));
+        let removed = slot.and_then(|slot| Some((slot, slot.change(removing).ok()?)));
+        let Some((slot, (before, word))) = removed else {
             self.backend.identify(fd)?;
             return Err(RegistrationError::NotFound);
         };
@@ -379,7 +394,7 @@ impl<B: Backend> Engine<B> {
 
     /// The level-triggered registrations to arm again that were delivered to a thread.
     pub(super) fn collect_levels(&self, holder: &Holder, batch: &mut Vec<Arm>) {
-        for (fd, generation) in holder.take_levels() {
+        for (fd, generation) in holder.levels().drain(..) {
             let Some(slot) = self.table.slot(fd) else {
                 continue;
             };
@@ -400,7 +415,7 @@ impl<B: Backend> Engine<B> {
 
     /// Arm them now.
     pub(super) fn arm_levels(&self, holder: &Holder) {
-        if holder.has_levels() && !self.is_closed() {
+        if !holder.levels().is_empty() && !self.is_closed() {
             let mut scratch = Box::<Scratch<B>>::default();
             self.collect_levels(holder, &mut scratch.batch);
             self.arm(&mut scratch, &mut []);

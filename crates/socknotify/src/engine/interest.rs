@@ -21,15 +21,15 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// There is none.
-    Vacant,
+    Vacant = 0,
     /// There is none any more: it was removed, rather than found closed.
-    Removed,
+    Removed = 1,
     /// Registered, with its notifications stopped.
-    Disabled,
+    Disabled = 2,
     /// Registered, and waiting for a wanted condition.
-    Enabled,
+    Enabled = 3,
     /// REMOVE was accepted, and its notification is in the queue.
-    Removing,
+    Removing = 4,
 }
 
 /// A registration's state, filter, mode, flags and generation.
@@ -40,13 +40,6 @@ pub(crate) enum State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
-const STATES: [State; 5] = [
-    State::Vacant,
-    State::Removed,
-    State::Disabled,
-    State::Enabled,
-    State::Removing,
-];
 const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
 
 const STATE: u64 = 0b111;
@@ -105,8 +98,13 @@ impl Word {
 
     #[inline]
     pub(crate) fn state(self) -> State {
-        // The other three values are never stored.
-        STATES.get((self.0 & STATE) as usize).copied().unwrap_or(State::Vacant)
+        match self.0 & STATE {
+            0 => State::Vacant,
+            1 => State::Removed,
+            2 => State::Disabled,
+            3 => State::Enabled,
+            _ => State::Removing,
+        }
     }
 
     #[inline]
@@ -116,7 +114,8 @@ impl Word {
 
     #[inline]
     pub(super) fn is_live(self) -> bool {
-        matches!(self.state(), State::Enabled | State::Disabled)
+        // These two differ in one bit.
+        self.0 & STATE | 1 == State::Enabled as u64
     }
 
     #[inline]
@@ -278,7 +277,7 @@ mod tests {
         let mut word = Word::from_bits(0);
         for filter in filters {
             for mode in MODES {
-                for state in STATES {
+                for state in [State::Vacant, State::Removed, State::Disabled, State::Enabled, State::Removing] {
                     let before = word.generation();
                     word = word.with_state(state).with_filter(filter).with_mode(mode).with(Flag::RISEN).advanced();
                     assert_eq!((word.state(), word.filter(), word.mode()), (state, filter, mode));

@@ -85,6 +85,8 @@ pub(crate) struct Engine<B: Backend> {
     stale: AtomicU64,
     /// Some threads dequeue into memory that others can reach.
     has_handovers: AtomicBool,
+    /// Level-triggered registrations have been delivered.
+    has_levels: AtomicBool,
     /// When threads looked at each other last, since `made`, in microseconds.
     looked: AtomicU64,
     made: Instant,
@@ -151,6 +153,7 @@ impl<B: Backend> Engine<B> {
             handling: AtomicU32::new(0),
             stale: AtomicU64::new(0),
             has_handovers: AtomicBool::new(false),
+            has_levels: AtomicBool::new(false),
             looked: AtomicU64::new(0),
             made: Instant::now(),
             detected_after: AtomicU64::new(0),

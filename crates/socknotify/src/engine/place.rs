@@ -20,7 +20,7 @@ use crate::sys::Fd;
 use crate::sys::thread_state::{Look, ThreadState};
 
 use super::scheduler::Gate;
-use super::sync::{AtomicU64, Mutex, lock, thread_local};
+use super::sync::{AtomicU64, Mutex, MutexGuard, lock, thread_local};
 
 /// How often threads that dequeue look at others.
 pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
@@ -137,16 +137,8 @@ impl Holder {
         }
     }
 
-    pub(super) fn keep_levels(&self, levels: &mut Vec<(Fd, u32)>) {
-        lock(&self.levels).append(levels);
-    }
-
-    pub(super) fn take_levels(&self) -> Vec<(Fd, u32)> {
-        std::mem::take(&mut *lock(&self.levels))
-    }
-
-    pub(super) fn has_levels(&self) -> bool {
-        !lock(&self.levels).is_empty()
+    pub(super) fn levels(&self) -> MutexGuard<'_, Vec<(Fd, u32)>> {
+        lock(&self.levels)
     }
 
     pub(super) fn set_handover(&self, handover: Option<&Arc<dyn Handover>>) {
@@ -204,6 +196,8 @@ pub(super) struct Record {
     /// Memory of its calls.
     pub(super) scratch: Option<Box<dyn Any>>,
     pub(super) stay: Option<Stay>,
+    /// Level-triggered registrations that a call delivers.
+    pub(super) levels: Vec<(Fd, u32)>,
     /// Counts its calls, to time one in several.
     pub(super) calls: u32,
 }
@@ -216,6 +210,7 @@ impl Record {
             holder,
             scratch: None,
             stay: None,
+            levels: Vec::new(),
             calls: 0,
         }
     }
@@ -225,8 +220,9 @@ impl Record {
 #[derive(Default)]
 struct Thread {
     /// The port that it dequeued from last, unless it does so now.
-    current: Option<Record>,
-    others: Vec<Record>,
+    current: Option<Box<Record>>,
+    #[allow(clippy::vec_box, reason = "they are moved as they are")]
+    others: Vec<Box<Record>>,
 }
 
 impl Drop for Thread {
@@ -249,7 +245,7 @@ thread_local! {
 /// The thread's record of this port, made by `new` if there is none. A place in another port is left. `None` while the
 /// thread ends, or within another call of its own.
 #[inline]
-pub(super) fn take(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Record> {
+pub(super) fn take(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Box<Record>> {
     let taken = THREAD.try_with(|thread| {
         let current = &mut thread.try_borrow_mut().ok()?.current;
         current.take_if(|current| current.port == port)
@@ -262,7 +258,7 @@ pub(super) fn take(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holde
 }
 
 #[cold]
-fn change(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Record> {
+fn change(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Box<Record>> {
     let (before, found) = THREAD
         .try_with(|thread| {
             let mut thread = thread.try_borrow_mut().ok()?;
@@ -284,13 +280,13 @@ fn change(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> O
     }
     found.or_else(|| {
         let (places, holder) = new();
-        Some(Record::new(port, places, holder))
+        Some(Box::new(Record::new(port, places, holder)))
     })
 }
 
 /// Put back the record of a call that ends.
 #[inline]
-pub(super) fn put(record: Record) {
+pub(super) fn put(record: Box<Record>) {
     let _ = THREAD.try_with(|thread| {
         if let Ok(mut thread) = thread.try_borrow_mut() {
             if let Some(inner) = thread.current.replace(record) {

@@ -9,6 +9,7 @@
 //! - After each call that arms, the thread reads the word again, and arms what that says until nothing has changed
 //!   ([`Table::arm_latest`]). So the last interest that the system got was current when it got it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
@@ -223,28 +224,48 @@ pub(crate) enum Outcome {
     Ended,
 }
 
+/// How many slots are made at once.
+const BLOCK: u32 = 64;
+
+type Block = OnceLock<Box<[Slot; BLOCK as usize]>>;
+
+/// How many blocks are found without a search: those of the first 65,536 descriptors.
+const FIRST_BLOCKS: usize = 1024;
+
 /// All registrations of a port.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: SharedPages<Slot>,
+    first: Box<[Block; FIRST_BLOCKS]>,
+    others: SharedPages<Block>,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
         Table {
-            slots: SharedPages::new(),
+            first: Box::new([const { OnceLock::new() }; FIRST_BLOCKS]),
+            others: SharedPages::new(),
         }
     }
 
     /// The slot of a number that has, or had, a registration.
     #[inline]
     pub(super) fn slot(&self, fd: Fd) -> Option<&Slot> {
-        self.slots.get(fd.0)
+        let block = match self.first.get((fd.0 / BLOCK) as usize) {
+            Some(block) => block,
+            None => self.others.get(fd.0 / BLOCK)?,
+        };
+        let block = block.get()?;
+        Some(&block[(fd.0 % BLOCK) as usize])
     }
 
     /// The slot of any number.
     pub(super) fn entry(&self, fd: Fd) -> &Slot {
-        self.slots.entry(fd.0)
+        let block = match self.first.get((fd.0 / BLOCK) as usize) {
+            Some(block) => block,
+            None => self.others.entry(fd.0 / BLOCK),
+        };
+        let block = block.get_or_init(|| Box::new(std::array::from_fn(|_| Slot::default())));
+        &block[(fd.0 % BLOCK) as usize]
     }
 
     #[inline]
@@ -285,9 +306,23 @@ impl Table {
         }
     }
 
+    /// Whether this is wanted still, and was not reported meanwhile.
+    #[inline]
+    #[allow(dead_code, reason = "not every backend has to know")]
+    pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
+        let word = self.word(interest.fd);
+        word.is_enabled() && word.generation() == interest.generation()
+    }
+
     /// The numbers of all registrations, with their words.
     pub(super) fn registered(&self) -> impl Iterator<Item = (Fd, &Slot)> {
-        let slots = self.slots.iter().map(|(number, slot)| (Fd(number), slot));
+        let first = self.first.iter().enumerate();
+        let blocks = first.map(|(block, slots)| (block as u32, slots)).chain(self.others.iter());
+        let blocks = blocks.filter_map(|(block, slots)| Some((block, slots.get()?)));
+        let slots = blocks.flat_map(|(block, slots)| {
+            let slots = slots.iter().enumerate();
+            slots.map(move |(index, slot)| (Fd(block * BLOCK + index as u32), slot))
+        });
         slots.filter(|(_, slot)| !matches!(slot.word().state(), State::Vacant | State::Removed))
     }
 }

@@ -62,7 +62,7 @@ struct Call<'call, 'socket, B: Backend> {
     scratch: Box<Scratch<B>>,
     holder: &'call Arc<Holder>,
     /// Level-triggered registrations that it delivers.
-    levels: Vec<(Fd, u32)>,
+    levels: &'call mut Vec<(Fd, u32)>,
     deadline: Deadline,
     has_place: bool,
     /// It has asked the backend without waiting, and found nothing.
@@ -87,8 +87,16 @@ impl<B: Backend> Engine<B> {
         let taken = place::take(self.id, || (weak(self), lock(&self.roster).add()));
         // While the thread ends, it has no record.
         let is_ending = taken.is_none();
-        let mut record = taken.unwrap_or_else(|| Record::new(self.id, weak(self), lock(&self.roster).add()));
-        let Record { holder, scratch, stay, calls, .. } = &mut record;
+        let new = || Box::new(Record::new(self.id, weak(self), lock(&self.roster).add()));
+        let mut record = taken.unwrap_or_else(new);
+        let Record {
+            holder,
+            scratch,
+            stay,
+            levels,
+            calls,
+            ..
+        } = &mut *record;
         let has_place = holder.begin_call();
         if let Some(stay) = stay.take() {
             self.on_handled(stay.for_each());
@@ -97,7 +105,7 @@ impl<B: Backend> Engine<B> {
             scratch: Scratch::reuse(scratch),
             registrations,
             holder: &*holder,
-            levels: Vec::new(),
+            levels,
             deadline: Deadline::after(timeout),
             has_place,
             has_checked: false,
@@ -106,10 +114,16 @@ impl<B: Backend> Engine<B> {
             tick: FIRST_TICK,
         };
         let result = self.run(&mut call, entries);
-        let Call { scratch: memory, has_place, mut levels, .. } = call;
+        let Call {
+            scratch: memory,
+            has_place,
+            levels,
+            ..
+        } = call;
         *scratch = Some(memory);
         if !levels.is_empty() {
-            holder.keep_levels(&mut levels);
+            self.has_levels.store(true, Ordering::Relaxed);
+            holder.levels().append(levels);
             if self.gate.load().has(Flag::EXPOSED) {
                 // The loop that watches the port has to see that they are still ready.
                 self.arm_levels(holder);
@@ -153,7 +167,7 @@ impl<B: Backend> Engine<B> {
             return Err(Error::Closed);
         }
         call.has_failed = self.apply(&mut call.scratch, call.registrations);
-        if call.holder.has_levels() {
+        if self.has_levels.load(Ordering::Relaxed) {
             self.collect_levels(call.holder, &mut call.scratch.batch);
         }
         self.look_at_peers(self.gate.load());
@@ -229,7 +243,7 @@ impl<B: Backend> Engine<B> {
 
     /// Ask the backend without waiting. Also returns whether there may be more.
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(&mut call.scratch, &mut call.levels, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(&mut call.scratch, call.levels, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
@@ -269,7 +283,7 @@ impl<B: Backend> Engine<B> {
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
         };
-        let (count, waited) = self.ask(&mut call.scratch, &mut call.levels, entries, until);
+        let (count, waited) = self.ask(&mut call.scratch, call.levels, entries, until);
         self.gate.end_polling();
         if waited.woken {
             self.gate.set(Flag::WAKE_DUE, false);

@@ -102,10 +102,10 @@ pub(crate) fn port(backend: Backend) -> io::Result<CompletionPort> {
     Ok(CompletionPort::builder().backend(backend).build()?)
 }
 
-/// A port with this many places.
+/// A port with this many places, which a thread keeps while it blocks: tests' threads block to stay where they are.
 pub(crate) fn port_with(backend: Backend, places: usize) -> io::Result<CompletionPort> {
     let builder = CompletionPort::builder().backend(backend);
-    Ok(builder.concurrency(places).build()?)
+    Ok(builder.concurrency(places).detect_blocking(false).build()?)
 }
 
 /// The same, which wakes threads by this policy.
@@ -115,5 +115,6 @@ pub(crate) fn waking_port(
     policy: WakePolicy,
 ) -> io::Result<CompletionPort> {
     let builder = CompletionPort::builder().backend(backend);
-    Ok(builder.concurrency(places).wake_policy(policy).build()?)
+    let builder = builder.concurrency(places).wake_policy(policy);
+    Ok(builder.detect_blocking(false).build()?)
 }

@@ -249,6 +249,8 @@ impl Backend for Epoll {
             }
         }
         if !memory.ready.is_empty() {
+            // The kernel may have reported the same.
+            memory.ready.retain(|(interest, _)| table.is_waiting(interest));
             let taken = memory.ready.len().min(wait.room - count);
             memory.ready[..taken].iter().for_each(|(_, ready)| report(*ready));
             self.give_back(table, &memory.ready[taken..]);

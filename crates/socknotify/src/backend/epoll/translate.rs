@@ -22,7 +22,7 @@ pub(super) fn flags(interest: &Interest) -> u32 {
         return ONESHOT | EDGE;
     }
     // Without RDHUP, a stream that was hung up looks like one that was never connected.
-    let mut flags = RDHUP
+    let flags = RDHUP
         | match interest.mode() {
             Mode::Once | Mode::Level if interest.is_quiet() => EDGE,
             Mode::Once | Mode::Level => ONESHOT,
@@ -30,17 +30,15 @@ pub(super) fn flags(interest: &Interest) -> u32 {
             // Urgent data keep a receive from taking all there is.
             Mode::Kept => EDGE | PRI,
         };
-    let filter = interest.filter();
-    if filter.contains(EventFilter::IN) {
-        flags |= IN;
-    }
-    if filter.contains(EventFilter::OUT) {
-        flags |= OUT;
-    }
-    if filter.contains(EventFilter::PRIORITY) {
-        flags |= PRI;
-    }
-    flags
+    flags | wanted(interest.filter())
+}
+
+/// The flags of the wanted conditions, which are at other places in the kernel's word.
+#[inline]
+fn wanted(filter: EventFilter) -> u32 {
+    let bits = u32::from(filter.bits());
+    const { assert!(IN == 1 && PRI == 2 && OUT == 4) };
+    bits & IN | (bits & 2) << 1 | bits >> 13 & PRI
 }
 
 /// The conditions of any flags, which `poll` and `epoll` have alike.
@@ -56,15 +54,7 @@ pub(super) fn events(flags: u32, fd: Fd) -> Events {
 
 #[inline]
 fn plain(flags: u32) -> Events {
-    // Those that they stand for are at other places in the kernel's word.
-    let mut events = Events::empty();
-    if flags & IN != 0 {
-        events |= Events::IN;
-    }
-    if flags & OUT != 0 {
-        events |= Events::OUT;
-    }
-    events
+    Events::from_bits_retain(flags & IN | (flags & OUT) >> 1)
 }
 
 /// The same, where it depends on the kind of descriptor. None for a stream that neither is, nor was, nor tried to be
@@ -101,17 +91,7 @@ fn of_descriptor(flags: u32, fd: Fd) -> Events {
 /// What to ask `poll` of a descriptor that is armed already.
 #[inline]
 pub(super) fn pollfd_for(interest: &Interest) -> libc::pollfd {
-    let filter = interest.filter();
-    let mut events = libc::POLLRDHUP;
-    if filter.contains(EventFilter::IN) {
-        events |= libc::POLLIN;
-    }
-    if filter.contains(EventFilter::OUT) {
-        events |= libc::POLLOUT;
-    }
-    if filter.contains(EventFilter::PRIORITY) {
-        events |= libc::POLLPRI;
-    }
+    let events = wanted(interest.filter()) as i16 | libc::POLLRDHUP;
     libc::pollfd {
         fd: interest.fd.0 as i32,
         events,
@@ -142,5 +122,14 @@ mod tests {
             let poll = libc::pollfd { fd: 0, events: 0, revents: poll };
             assert_eq!(poll_events(&poll), epoll as u32);
         }
+    }
+
+    #[test]
+    fn conditions_have_flags() {
+        let filter = EventFilter::IN | EventFilter::PRIORITY;
+        assert_eq!(wanted(filter), IN | PRI);
+        assert_eq!(wanted(EventFilter::ALL), IN | OUT);
+        assert_eq!(plain(IN | OUT), Events::IN | Events::OUT);
+        assert_eq!(plain(OUT), Events::OUT);
     }
 }

@@ -70,3 +70,6 @@ fn times(thread: &OwnedHandle) -> Option<u64> {
     };
     (done != 0).then(|| nanoseconds(in_kernel) + nanoseconds(in_user))
 }
+
+#[cfg(test)]
+mod tests;
