@@ -180,7 +180,7 @@ impl Backend for Afd {
                 waited.asked = true;
                 waited.is_full = packets.len() >= wait.room;
                 for packet in &*packets {
-                    state.sort(self, packet, reports, others, &mut waited);
+                    state.sort(self, table, packet, reports, others, &mut waited);
                 }
                 ready.append(&mut state.ready);
                 let is_nothing = reports.is_empty() && ready.is_empty() && others.is_empty() && !waited.woken && !waited.alarmed;
@@ -193,7 +193,7 @@ impl Backend for Afd {
         }
         for ready in ready.drain(..) {
             match reports.len() < wait.room {
-                true => reports.extend(state.end(self, ready)),
+                true => reports.extend(state.end(self, table, ready)),
                 false => state.ready.push(ready),
             }
         }

@@ -10,7 +10,7 @@ use super::conditions::{FAILED, FIRST, Kind, LASTING, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
 use super::edges::Edges;
 use super::{Afd, closes, refusal, winsock};
-use crate::engine::{ArmError, Interest, Mode, Report, Waited};
+use crate::engine::{ArmError, Interest, Mode, Report, Table, Waited};
 use crate::sys::Fd;
 use crate::windows::port::KernelPort;
 use crate::{Entry, Events, RegistrationError};
@@ -158,8 +158,10 @@ impl State {
             return Ok(());
         }
         // The events of another socket must not be taken.
-        closes::catch_up();
-        self.check(fd)?;
+        if !record.is_open() {
+            self.drop_record(fd);
+            return Err(ArmError::Stale);
+        }
         self.begin_edges(afd, fd, before).map_err(|error| arm_error(&error))
     }
 
@@ -261,7 +263,7 @@ impl State {
         }
         if let Some(edges) = edge.edges {
             closes::catch_up();
-            if !closes::is_still(fd, id) {
+            if closes::known(fd) != Some(id) {
                 edges.end_of_closed();
             }
         }
@@ -280,11 +282,11 @@ impl State {
     }
 
     /// The report of what has no packet.
-    pub(super) fn end(&mut self, afd: &Afd, ready: Ready) -> Option<Report> {
+    pub(super) fn end(&mut self, afd: &Afd, table: &Table, ready: Ready) -> Option<Report> {
         match ready {
             // SAFETY: it has no packet, and nobody else has taken it.
-            Ready::Poll(poll) => unsafe { self.end_poll(afd, poll) },
-            Ready::Edges(fd) => self.end_edges(fd),
+            Ready::Poll(poll) => unsafe { self.end_poll(afd, table, poll) },
+            Ready::Edges(fd) => self.end_edges(table, fd),
         }
     }
 
@@ -293,7 +295,7 @@ impl State {
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    unsafe fn end_poll(&mut self, afd: &Afd, poll: *mut Poll) -> Option<Report> {
+    unsafe fn end_poll(&mut self, afd: &Afd, table: &Table, poll: *mut Poll) -> Option<Report> {
         // SAFETY: the caller's promise.
         let Outcome { fd, found } = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
@@ -307,62 +309,58 @@ impl State {
             return None;
         }
         let Some(Current { generation, .. }) = current else {
-            return self.end_edge_poll(afd, fd, found);
+            return self.end_edge_poll(afd, table, fd, found);
         };
         let events = conditions(found, record.kind);
-        if generation == record.interest.generation() && !events.is_empty() {
+        let latest = table.interest(fd);
+        let is_latest = latest.is_some_and(|latest| latest.generation() == generation);
+        if is_latest && !events.is_empty() {
             return Some(Report { fd, generation, events });
         }
-        // It is older than what is wanted. If it cannot be polled again, it is closed, which will be detected.
-        let _ = self.poll(&afd.port, fd);
-        None
+        // It is older than what is wanted now. A thread that is about to arm that may be late each time.
+        let report = latest.and_then(|latest| record.report_latest(afd, &latest));
+        if report.is_none() {
+            // If it cannot be polled again, it is closed, which will be detected.
+            let _ = self.poll(&afd.port, fd);
+        }
+        report
     }
 
     /// A poll has found a condition that never falls, or the first condition to hold.
-    fn end_edge_poll(&mut self, afd: &Afd, fd: Fd, found: u32) -> Option<Report> {
+    fn end_edge_poll(&mut self, afd: &Afd, table: &Table, fd: Fd, found: u32) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let edge = record.edge.as_mut()?;
         let mut events = found & edge.lasting & !edge.seen;
         edge.seen |= events;
         if edge.edges.is_none() && found & FIRST != 0 {
             closes::catch_up();
-            if !closes::is_still(fd, record.id) {
+            if closes::known(fd) != Some(record.id) {
                 return None;
             }
             events |= found & FIRST;
             // If that fails, it is polled again, and may succeed the next time.
             edge.edges = Edges::new(&afd.port, EDGES, fd).ok();
-            let taken = edge.take();
-            edge.found |= taken;
         }
         edge.found |= conditions(events, record.kind);
-        let report = record.take_edges();
+        let report = record.take_edges(table);
         // As above.
         let _ = self.poll(&afd.port, fd);
         report
     }
 
     /// There may be edges.
-    fn end_edges(&mut self, fd: Fd) -> Option<Report> {
+    fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let edge = record.edge.as_mut()?;
         edge.is_ready = false;
-        if edge.edges.is_some() {
-            // The events of another socket must not be taken.
-            closes::catch_up();
-            if !closes::is_still(fd, record.id) {
-                return None;
-            }
-            let taken = edge.take();
-            edge.found |= taken;
-        }
-        record.take_edges()
+        record.take_edges(table)
     }
 
     /// A packet was dequeued.
     pub(super) fn sort(
         &mut self,
         afd: &Afd,
+        table: &Table,
         packet: &OVERLAPPED_ENTRY,
         reports: &mut Vec<Report>,
         others: &mut Vec<Entry>,
@@ -370,8 +368,8 @@ impl State {
     ) {
         match packet.lpCompletionKey {
             // SAFETY: under this key there are polls, and each packet is taken once.
-            POLL => reports.extend(unsafe { self.end_poll(afd, packet.lpOverlapped.cast::<Poll>()) }),
-            EDGES => reports.extend(self.end_edges(Fd(packet.lpOverlapped.addr() as u32))),
+            POLL => reports.extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
+            EDGES => reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32))),
             WAKE => waited.woken = true,
             ALARM => waited.alarmed = true,
             CLOSED => {
@@ -391,14 +389,45 @@ impl State {
 }
 
 impl Record {
-    /// Report the edges that are wanted, and forget the others.
-    fn take_edges(&mut self) -> Option<Report> {
-        let found = std::mem::take(&mut self.edge.as_mut()?.found);
-        let events = found & self.interest.filter().wanted();
-        let is_wanted = self.interest.is_enabled() && !events.is_empty();
+    /// Whether the number still refers to this socket.
+    fn is_open(&self) -> bool {
+        closes::catch_up();
+        closes::known(self.interest.fd) == Some(self.id)
+    }
+
+    /// Report what holds now, for what is wanted now.
+    fn report_latest(&self, afd: &Afd, latest: &Interest) -> Option<Report> {
+        let fd = self.interest.fd;
+        let is_polled = latest.is_enabled() && latest.mode() != Mode::Edge;
+        let found = match is_polled {
+            true => afd.device.poll_one(fd, polled(latest, self.kind)),
+            false => 0,
+        };
+        let events = conditions(found, self.kind);
+        // What is wanted by now is wanted of this socket, if it is open even later.
+        (!events.is_empty() && self.is_open()).then(|| Report {
+            fd,
+            generation: latest.generation(),
+            events,
+        })
+    }
+
+    /// Report the edges that are wanted now, and forget the others.
+    fn take_edges(&mut self, table: &Table) -> Option<Report> {
+        let fd = self.interest.fd;
+        let latest = table.interest(fd)?;
+        // The events of another socket must not be taken; and what is wanted by now is wanted of this socket, if it is
+        // open even later.
+        if !self.is_open() {
+            return None;
+        }
+        let edge = self.edge.as_mut()?;
+        let events = edge.take() | std::mem::take(&mut edge.found);
+        let events = events & latest.filter().wanted();
+        let is_wanted = latest.is_enabled() && latest.mode() == Mode::Edge && !events.is_empty();
         is_wanted.then(|| Report {
-            fd: self.interest.fd,
-            generation: self.interest.generation(),
+            fd,
+            generation: latest.generation(),
             events,
         })
     }
