@@ -53,6 +53,18 @@ impl Closes {
         })
     }
 
+    /// Which socket has this number. It has to be caught up.
+    fn identify(&mut self, fd: Fd) -> io::Result<u64> {
+        let known = self.sockets.remove(&fd);
+        // SAFETY: as long as it is in the table, its packet was not dequeued.
+        let known = known.filter(|socket| unsafe { self.devices.cancel(socket.poll) });
+        let poll = begin(&mut self.devices, &self.port, fd)?;
+        let id = known.map_or(self.latest + 1, |socket| socket.id);
+        self.latest = self.latest.max(id);
+        self.sockets.insert(fd, Socket { id, poll });
+        Ok(id)
+    }
+
     /// Forget the sockets that were closed.
     fn catch_up(&mut self) {
         loop {
@@ -103,14 +115,7 @@ pub(super) fn identify(fd: Fd) -> io::Result<u64> {
         none => none.insert(Closes::new()?),
     };
     closes.catch_up();
-    let known = closes.sockets.remove(&fd);
-    // SAFETY: as long as it is in the table, its packet was not dequeued.
-    let known = known.filter(|socket| unsafe { closes.devices.cancel(socket.poll) });
-    let poll = begin(&mut closes.devices, &closes.port, fd)?;
-    let id = known.map_or(closes.latest + 1, |socket| socket.id);
-    closes.latest = closes.latest.max(id);
-    closes.sockets.insert(fd, Socket { id, poll });
-    Ok(id)
+    closes.identify(fd)
 }
 
 /// Process the reports of closed sockets.
@@ -130,7 +135,10 @@ pub(super) fn known(fd: Fd) -> Option<u64> {
 pub(super) fn is_still(fd: Fd, id: u64) -> bool {
     // Under Wine a close completes the poll at once, but its packet can come later.
     match port::is_wine() {
-        true => identify(fd).is_ok_and(|current| current == id),
+        true => {
+            let closes = &mut *lock();
+            closes.as_mut().is_some_and(|closes| closes.identify(fd).is_ok_and(|current| current == id))
+        }
         false => known(fd) == Some(id),
     }
 }

@@ -28,7 +28,7 @@ use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::device::{Device, Poll};
-use self::state::{ALARM, CLOSED, POLL, Ready, State, WAKE};
+use self::state::{ALARM, CLOSED, POLL, Ready, State, WAKE, is_checked};
 use crate::engine::{Arm, ArmError, Backend, Interest, Outcome, Report, Table, Wait, Waited};
 use crate::lock::lock;
 use crate::sys::Fd;
@@ -102,10 +102,13 @@ impl Afd {
         }
         // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
         // was polled.
-        closes::catch_up();
+        let is_unchecked = |arm: &Arm| arm.outcome == Outcome::Armed && !is_checked(&arm.interest);
+        if batch.iter().any(is_unchecked) {
+            closes::catch_up();
+        }
         let mut has_failed = false;
         for arm in batch {
-            if arm.outcome == Outcome::Armed {
+            if is_unchecked(arm) {
                 if let Err(error) = state.check(arm.interest.fd) {
                     arm.outcome = Outcome::Failed(error);
                 }
@@ -134,7 +137,7 @@ impl Backend for Afd {
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let mut state = self.state();
         let mut armed = state.arm(self, interest, is_new);
-        if armed.is_ok() && !is_new {
+        if armed.is_ok() && !is_new && !is_checked(interest) {
             closes::catch_up();
             armed = state.check(interest.fd);
         }

@@ -99,8 +99,8 @@ impl State {
         }
     }
 
-    /// Arm a socket. Whether it still is the one that was registered under this number is to be
-    /// [checked](Self::check).
+    /// Arm a socket. If this does not [check](is_checked) whether it still is the one that was registered under this
+    /// number, that is to be [checked](Self::check) afterwards.
     pub(super) fn arm(&mut self, afd: &Afd, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let fd = interest.fd;
         if self.closed {
@@ -127,7 +127,7 @@ impl State {
                 self.drop_edge(fd, id, edge);
             }
         }
-        let armed = match is_edge && interest.is_enabled() {
+        let armed = match is_checked(interest) {
             true => self.arm_edges(afd, fd, &before),
             false => self.poll(&afd.port, fd).map_err(|error| arm_error(&error)),
         };
@@ -150,19 +150,17 @@ impl State {
 
     /// Record the edges of a socket from here on, and report what holds.
     fn arm_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> Result<(), ArmError> {
-        let Some(record) = self.records.get(&fd) else {
-            return Ok(());
-        };
-        if record.edge.is_some() && before.generation() == record.interest.generation() {
-            // What is to be reported is on its way.
-            return Ok(());
-        }
         // The events of another socket must not be taken.
-        if !record.is_open() {
-            self.drop_record(fd);
-            return Err(ArmError::Stale);
+        closes::catch_up();
+        self.check(fd)?;
+        match self.records.get(&fd) {
+            Some(record) if record.edge.is_none() || before.generation() != record.interest.generation() => {
+                let begun = self.begin_edges(afd, fd, before);
+                begun.map_err(|error| arm_error(&error))
+            }
+            // What is to be reported is on its way.
+            _ => Ok(()),
         }
-        self.begin_edges(afd, fd, before).map_err(|error| arm_error(&error))
     }
 
     fn begin_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> io::Result<()> {
@@ -456,6 +454,11 @@ impl Edge {
         }
         events
     }
+}
+
+/// Whether [`State::arm`] checks which socket it is.
+pub(super) fn is_checked(interest: &Interest) -> bool {
+    interest.mode() == Mode::Edge && interest.is_enabled()
 }
 
 fn arm_error(error: &io::Error) -> ArmError {

@@ -34,7 +34,7 @@ fn send(peer: &mut TcpStream, socket: &TcpStream) -> io::Result<()> {
 /// What it takes to find out that a number still refers to the same socket, once the closes are known. Wine tells of
 /// them late, and has to be asked.
 fn check() -> usize {
-    if is_wine() { 3 } else { 0 }
+    if is_wine() { 2 } else { 0 }
 }
 
 /// How many calls of the kernel this takes.
