@@ -137,7 +137,9 @@ pub(super) fn is_still(fd: Fd, id: u64) -> bool {
     match port::is_wine() {
         true => {
             let closes = &mut *lock();
-            closes.as_mut().is_some_and(|closes| closes.identify(fd).is_ok_and(|current| current == id))
+            closes
+                .as_mut()
+                .is_some_and(|closes| closes.identify(fd).is_ok_and(|current| current == id))
         }
         false => known(fd) == Some(id),
     }

@@ -20,7 +20,8 @@ pub(super) const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CON
 pub(super) const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 
 /// Conditions of the driver that rise and fall.
-pub(super) const FIRST: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | device::ACCEPT;
+pub(super) const FIRST: u32 =
+    device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | device::ACCEPT;
 
 /// What a poll is for. It finds nothing that is not wanted.
 pub(super) fn polled(interest: &Interest, kind: Kind) -> u32 {

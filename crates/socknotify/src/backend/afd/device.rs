@@ -332,12 +332,7 @@ impl Devices {
     }
 
     /// Begin to poll a socket for these conditions.
-    pub(super) fn begin(
-        &mut self,
-        port: &KernelPort,
-        fd: Fd,
-        events: u32,
-    ) -> io::Result<Begun> {
+    pub(super) fn begin(&mut self, port: &KernelPort, fd: Fd, events: u32) -> io::Result<Begun> {
         let handle = sys::handle(fd);
         if is_unfinished(handle) {
             return Err(error(STATUS_INVALID_HANDLE));

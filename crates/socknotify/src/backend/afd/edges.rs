@@ -26,9 +26,9 @@ use windows_sys::Win32::System::Threading::{
 };
 
 use super::device::{self, select_events};
+use crate::Events;
 use crate::sys::{self, Fd};
 use crate::windows::port::KernelPort;
-use crate::Events;
 
 /// Where the packet of an edge goes.
 struct Destination {
@@ -150,7 +150,8 @@ unsafe extern "system" fn pass_on(destination: *mut core::ffi::c_void, _timed_ou
     let number = std::ptr::without_provenance(destination.fd.0 as usize);
     // SAFETY: the port lives as long as anything that is registered with it. The number is never used as a
     // pointer.
-    let posted = unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
+    let posted =
+        unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
     if posted == 0 {
         // There is no memory. The next edge tries again.
         destination.posted.store(false, Ordering::SeqCst);

@@ -98,7 +98,8 @@ impl Afd {
     /// Arm a batch. True if something could not be armed.
     fn arm_batch(&self, state: &mut State, table: &Table, batch: &mut [Arm]) -> bool {
         for arm in &mut *batch {
-            arm.outcome = table.arm_latest(&arm.interest, |interest| state.arm(self, interest, false));
+            arm.outcome =
+                table.arm_latest(&arm.interest, |interest| state.arm(self, interest, false));
         }
         // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
         // was polled.
@@ -162,7 +163,11 @@ impl Backend for Afd {
         others: &mut Vec<Entry>,
         report: impl FnMut(Report),
     ) -> Waited {
-        let Memory { packets, ready, reports } = memory;
+        let Memory {
+            packets,
+            ready,
+            reports,
+        } = memory;
         let mut waited = Waited::default();
         let mut state = self.state();
         let has_failed = !batch.is_empty() && self.arm_batch(&mut state, table, batch);
@@ -186,7 +191,11 @@ impl Backend for Afd {
                     state.sort(self, table, packet, reports, others, &mut waited);
                 }
                 ready.append(&mut state.ready);
-                let is_nothing = reports.is_empty() && ready.is_empty() && others.is_empty() && !waited.woken && !waited.alarmed;
+                let is_nothing = reports.is_empty()
+                    && ready.is_empty()
+                    && others.is_empty()
+                    && !waited.woken
+                    && !waited.alarmed;
                 if !(is_nothing && waited.is_full) {
                     break;
                 }
@@ -242,7 +251,10 @@ impl Drop for Afd {
             if packets.is_empty() {
                 break;
             }
-            for packet in packets.iter().filter(|packet| packet.lpCompletionKey == POLL) {
+            for packet in packets
+                .iter()
+                .filter(|packet| packet.lpCompletionKey == POLL)
+            {
                 // SAFETY: under this key there are polls, and each packet is taken once.
                 unsafe { state.devices.end(packet.lpOverlapped.cast::<Poll>()) };
             }

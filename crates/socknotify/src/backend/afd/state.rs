@@ -101,7 +101,12 @@ impl State {
 
     /// Arm a socket. If this does not [check](is_checked) whether it still is the one that was registered under this
     /// number, that is to be [checked](Self::check) afterwards.
-    pub(super) fn arm(&mut self, afd: &Afd, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
+    pub(super) fn arm(
+        &mut self,
+        afd: &Afd,
+        interest: &Interest,
+        is_new: bool,
+    ) -> Result<(), ArmError> {
         let fd = interest.fd;
         if self.closed {
             return Err(ArmError::Stale);
@@ -154,7 +159,9 @@ impl State {
         closes::catch_up();
         self.check(fd)?;
         match self.records.get(&fd) {
-            Some(record) if record.edge.is_none() || before.generation() != record.interest.generation() => {
+            Some(record)
+                if record.edge.is_none() || before.generation() != record.interest.generation() =>
+            {
                 let begun = self.begin_edges(afd, fd, before);
                 begun.map_err(|error| arm_error(&error))
             }
@@ -167,7 +174,9 @@ impl State {
         let Some(record) = self.records.get_mut(&fd) else {
             return Ok(());
         };
-        let edge = record.edge.get_or_insert_with(|| Edge::new(record.kind, fd));
+        let edge = record
+            .edge
+            .get_or_insert_with(|| Edge::new(record.kind, fd));
         let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
         if edge.edges.is_none() && (record.kind == Kind::Datagram || holds != 0) {
             if let Some(poll) = edge.poll.take() {
@@ -181,7 +190,8 @@ impl State {
             edge.found = Events::empty();
         }
         let taken = edge.take();
-        edge.found |= taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
+        edge.found |=
+            taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
         let is_wanted = edge.found.intersects(record.interest.filter().wanted());
         if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
             self.ready.push(Ready::Edges(fd));
@@ -191,7 +201,12 @@ impl State {
 
     /// Poll a socket for what is wanted, and for nothing else.
     fn poll(&mut self, port: &KernelPort, fd: Fd) -> io::Result<()> {
-        let State { devices, records, ready, .. } = self;
+        let State {
+            devices,
+            records,
+            ready,
+            ..
+        } = self;
         let mut begin = |devices: &mut Devices, events| {
             let Begun { poll, is_over } = devices.begin(port, fd, events)?;
             ready.extend(is_over.then_some(Ready::Poll(poll)));
@@ -313,7 +328,11 @@ impl State {
         let latest = table.interest(fd);
         let is_latest = latest.is_some_and(|latest| latest.generation() == generation);
         if is_latest && !events.is_empty() {
-            return Some(Report { fd, generation, events });
+            return Some(Report {
+                fd,
+                generation,
+                events,
+            });
         }
         // It is older than what is wanted now. A thread that is about to arm that may be late each time.
         let report = latest.and_then(|latest| record.report_latest(afd, &latest));
@@ -366,7 +385,8 @@ impl State {
     ) {
         match packet.lpCompletionKey {
             // SAFETY: under this key there are polls, and each packet is taken once.
-            POLL => reports.extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
+            POLL => reports
+                .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
             EDGES => reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32))),
             WAKE => waited.woken = true,
             ALARM => waited.alarmed = true,
@@ -380,7 +400,11 @@ impl State {
                 // SAFETY: keys of others are addresses in `foreign`.
                 let key = unsafe { key.read() };
                 let overlapped = packet.lpOverlapped.expose_provenance();
-                others.push(Entry::new(key, packet.dwNumberOfBytesTransferred, overlapped));
+                others.push(Entry::new(
+                    key,
+                    packet.dwNumberOfBytesTransferred,
+                    overlapped,
+                ));
             }
         }
     }
@@ -434,8 +458,8 @@ impl Record {
 impl Edge {
     fn new(kind: Kind, fd: Fd) -> Self {
         // A listener, and a socket without connections, has no end.
-        let is_endless =
-            kind == Kind::Datagram || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        let is_endless = kind == Kind::Datagram
+            || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
         Edge {
             edges: None,
             poll: None,
