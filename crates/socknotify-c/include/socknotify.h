@@ -2,8 +2,15 @@
  * socknotify.h - socket state notifications on a completion port
  *
  * A port is a queue of packets, from which threads dequeue. Register a socket with a port, and a
- * packet is queued when the socket becomes ready. Programs can also post packets of their own. The
- * interface is that of Windows (ProcessSocketNotifications), on systems that lack it.
+ * packet is queued when the socket becomes ready: you read and write yourself. Programs can also post
+ * packets of their own. The interface is that of Windows (ProcessSocketNotifications), on systems that
+ * lack it.
+ *
+ * close() of a registered socket ends its registration. No REMOVE follows, but a notification that is
+ * queued may still be dequeued, with a key whose memory you may have freed. So ask for REMOVE, dequeue
+ * its notification, and then close the socket and free the memory; or call sn_deregister() first. If the
+ * socket lives on under a duplicate or in a child process, a descriptor that was closed without REMOVE
+ * may still be notified: once if it is one-shot, and at most 64 times if it is persistent.
  *
  * There are two sets of names. The sn_ names are always defined. With
  *
@@ -11,7 +18,7 @@
  *     #include <socknotify.h>
  *
  * so are the names of the Windows headers, for programs that use them already. Structures and masks
- * are the same in both. docs/PORTING.md says what is the same and what differs.
+ * are the same in both. PORTING.md, installed with the examples, says what is the same and what differs.
  *
  * Rules for all functions:
  *
@@ -25,7 +32,15 @@
  *     then the count.
  *   - A port belongs to the process that made it. In a forked child every call on it fails with
  *     SN_INVALID_HANDLE, but it can be closed there, which does not affect the parent.
- *   - None may be called from a signal handler.
+ *   - None may be called from a signal handler. They may be called from destructors of a thread's keys.
+ *   - None is a cancellation point: pthread_cancel takes effect after the call. Post a packet to end a
+ *     wait. Cancellation is off in what sn_blocking() calls, too. As most functions, none may be called
+ *     while cancellation is asynchronous.
+ *   - Each needs at most 4 KB of stack, except that 8 KB are needed to make a port, and by a port's first
+ *     sn_read or sn_write. Signal handlers need their own.
+ *   - SN_NOT_ENOUGH_MEMORY means that there is none for the entries of a call, or that the system has none
+ *     for a port or a registration. The library's own tables and queues grow as they need to; if the
+ *     system refuses memory for those, the process is aborted.
  *
  * This header is C99 and C++11. Link with -lsocknotify.
  */
@@ -323,7 +338,12 @@ typedef struct sn_entry {
 #define SOCK_NOTIFY_EVENT_OUT SOCK_NOTIFY_REGISTER_EVENT_OUT
 #define SOCK_NOTIFY_EVENT_HANGUP SOCK_NOTIFY_REGISTER_EVENT_HANGUP
 #define SOCK_NOTIFY_EVENT_ERR 0x40    /* the socket has an error: the next receive returns it */
-#define SOCK_NOTIFY_EVENT_REMOVE 0x80 /* the last notification: what the key refers to may be freed */
+/*
+ * The last notification: nothing is dequeued for this registration after it. With ONESHOT, what the key
+ * refers to may be freed now. With PERSISTENT on several threads, another thread may still have an
+ * earlier notification in its hands: free when those handlers have ended, too.
+ */
+#define SOCK_NOTIFY_EVENT_REMOVE 0x80
 #define SOCK_NOTIFY_EVENTS_ALL 0xC7
 
 /* What to do with a registration. */
@@ -362,7 +382,7 @@ typedef struct sn_entry {
 #define SN_NOT_ENOUGH_MEMORY 8
 #define SN_GEN_FAILURE 31           /* the system refused for another reason */
 #define SN_HANDLE_EOF 38            /* a read that begins at or after the end of the file */
-#define SN_NOT_SUPPORTED 50
+#define SN_NOT_SUPPORTED 50         /* of an entry: the system cannot watch such a descriptor */
 #define SN_INVALID_PARAMETER 87     /* of a call: the arguments contradict each other; of an entry: */
                                     /* its masks do, its key is not that of the registration, or the */
                                     /* socket has another port or is being removed: see sn_reason() */
@@ -376,7 +396,7 @@ typedef struct sn_entry {
 #define SN_NOT_FOUND 1168           /* of an entry: its socket is not registered with this port */
 #define SN_INTERNAL_ERROR 1359      /* a bug in this library */
 #define SN_NO_SYSTEM_RESOURCES 1450 /* a limit of the system is reached */
-#define SN_NOT_A_SOCKET 10038       /* of an entry: not an open socket */
+#define SN_NOT_A_SOCKET 10038       /* of an entry: not an open socket, or not open */
 
 /*
  * Why an entry was not applied, in more detail than registrationResult: the first six are all
@@ -394,6 +414,7 @@ typedef struct sn_entry {
 #define SN_REASON_LIMIT_REACHED 0x20000009     /* the system's limit of watched sockets */
 #define SN_REASON_OUT_OF_MEMORY 0x2000000A
 #define SN_REASON_OTHER 0x2000000B             /* an error of the system: see registrationResult */
+#define SN_REASON_NOT_WATCHABLE 0x2000000C     /* a descriptor that the system cannot watch */
 
 /* The state of a port at one moment: see sn_query_port. */
 typedef struct sn_port_state {
@@ -413,8 +434,8 @@ typedef struct sn_port_state {
 uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
 
 /*
- * The same on a particular backend: "epoll" on Linux, or NULL for the best one. Any other name is
- * SN_NOT_SUPPORTED.
+ * Make a port on a particular backend: "epoll" on Linux, or NULL for the best one. Any other name is
+ * SN_NOT_SUPPORTED. Otherwise as sn_create_port().
  */
 uint32_t sn_create_port_on(uint32_t concurrency, const char *backend, sn_port *port);
 
@@ -448,7 +469,29 @@ uint32_t sn_process(sn_port port,
                     sn_entry *entries,
                     uint32_t *received);
 
-/* Dequeue packets, as sn_process does. */
+/*
+ * Apply registrations of any descriptors, then dequeue packets: sn_process(), where ENABLE takes whatever
+ * the system can watch. That is a socket, a pipe, a terminal, another port (see sn_port_descriptor()),
+ * and on Linux an eventfd, timerfd, signalfd, pidfd or inotify descriptor. A timer is a timerfd.
+ *
+ * IN, OUT and ERR mean the same as in poll(); HANGUP is POLLHUP, and comes with IN, since a read does not
+ * block then. DISABLE, REMOVE and sn_deregister() work as for sockets. The result of an entry for a
+ * regular file or a directory is SN_NOT_SUPPORTED, and that of a closed descriptor SN_NOT_A_SOCKET.
+ *
+ * The port cannot identify a descriptor other than a socket while it is disabled. So remove one that you
+ * are about to close, rather than disable it. Several ports may watch one such descriptor.
+ *
+ * Not on Windows.
+ */
+uint32_t sn_process_descriptors(sn_port port,
+                                uint32_t registration_count,
+                                sn_registration *registrations,
+                                uint32_t timeout_ms,
+                                uint32_t entry_count,
+                                sn_entry *entries,
+                                uint32_t *received);
+
+/* Dequeue packets, as sn_process() does. */
 uint32_t sn_dequeue(sn_port port,
                     sn_entry *entries,
                     uint32_t entry_count,
@@ -483,7 +526,9 @@ uint32_t sn_post(sn_port port,
  * is SN_INVALID_HANDLE: a pipe or a socket could take for ever. At most 1 GiB at once.
  *
  * Until the packet was dequeued, or sn_close_port() has returned (which waits for the system), do not
- * free the memory or `overlapped`, do not write to them, and do not close the descriptor.
+ * free the memory or `overlapped`, do not write to them, and do not close the descriptor. After it has
+ * returned, another thread may be about to return with a packet that it has dequeued before: the library
+ * does not read `overlapped` then, and that thread must not, either.
  *
  * Not on Windows, where ReadFile and WriteFile do this.
  */
@@ -502,7 +547,8 @@ uint32_t sn_write(sn_port port,
 
 /*
  * Cancel an operation, if that is still possible. Its packet comes in any case; sn_result() says
- * whether it was cancelled. SN_NOT_FOUND if it is not in progress on this port.
+ * whether it was cancelled. SN_NOT_FOUND if it is not in progress on this port. The pointer is compared
+ * with those of all operations in progress, and not dereferenced: the block may be gone.
  */
 uint32_t sn_cancel(sn_port port, const sn_overlapped *overlapped);
 
@@ -510,10 +556,16 @@ uint32_t sn_cancel(sn_port port, const sn_overlapped *overlapped);
 uint32_t sn_result(const sn_overlapped *overlapped, uint32_t *transferred);
 
 /*
- * For the Win32 names: associate a file with a port and a key, and begin operations on it. The
- * association lasts until the file is associated again, or another file has its number.
+ * Associate a file with a port and a key, and begin operations on it: what CreateIoCompletionPort,
+ * ReadFile and WriteFile of the Win32 names call.
+ *
+ * The association lasts until sn_dissociate(), until the file is associated again, or until its
+ * descriptor is closed and another file has the number. On Linux that is found out by the kernel's own
+ * name of the file, and elsewhere by its inode and the time of its birth. It stays if the same file is
+ * opened again under the same number. sn_dissociate() is SN_NOT_FOUND if there is no association.
  */
 uint32_t sn_associate(sn_port port, int file, uintptr_t completion_key);
+uint32_t sn_dissociate(int file);
 uint32_t sn_read_associated(int file, void *memory, uint32_t length, sn_overlapped *overlapped);
 uint32_t sn_write_associated(int file, const void *memory, uint32_t length, sn_overlapped *overlapped);
 
@@ -539,22 +591,24 @@ uint32_t sn_release(sn_port port);
 uint32_t sn_deregister(sn_port port, sn_socket socket);
 
 /*
- * Why an entry of this thread's latest sn_process call was not applied: SN_REASON_*. `index` is its
- * index in `registrations`.
+ * The reason why an entry was not applied: SN_REASON_*. `index` is its index in `registrations` of this
+ * thread's latest call of sn_process() or sn_process_descriptors() that had registrations, on whatever
+ * port. Calls that only dequeue do not change it. SN_REASON_NONE if the entry was applied, if there is no
+ * such entry, and if that call has failed as a whole.
  */
 uint32_t sn_reason(uint32_t index);
 
-/* The present state of a port, for diagnosis and tests. */
+/* The state of a port at this moment, for diagnosis and tests. */
 uint32_t sn_query_port(sn_port port, sn_port_state *state);
 
 /*
- * A descriptor that is readable if a dequeue would return something, and perhaps at other times. Watch
- * it in another loop, with poll, select or epoll. Then dequeue with a timeout of 0, and let no thread
- * wait in the port meanwhile. The port owns the descriptor and closes it.
+ * A descriptor of a port that is readable if a dequeue would return something, and perhaps at other
+ * times. Watch it in another loop, with poll, select or epoll. Then dequeue with a timeout of 0, and let
+ * no thread wait in the port meanwhile. The port owns the descriptor and closes it.
  */
 uint32_t sn_port_descriptor(sn_port port, int *descriptor);
 
-/* The name of a port's backend. The string is always valid. Null if that is no port. */
+/* The name of a port's backend. The string is always valid. Null if that is no port of this process. */
 const char *sn_backend(sn_port port);
 
 /* The text of an error code or a reason. The string is always valid, and never null. */
@@ -564,7 +618,7 @@ const char *sn_strerror(uint32_t error);
 uint32_t sn_version(void);
 
 /*
- * The last error of this thread. The sn_ functions do not change it. Those with Win32 names set it if
+ * The last error of this thread, as GetLastError returns it. The sn_ functions do not change it. Those with Win32 names set it if
  * they fail, and so may code that emulates other parts of Windows.
  */
 uint32_t sn_last_error(void);

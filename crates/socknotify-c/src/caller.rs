@@ -52,9 +52,16 @@ pub struct PortState {
     pub registrations: u32,
 }
 
+/// What ENABLE takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Socket,
+    Descriptor,
+}
+
 impl SockNotifyRegistration {
     /// The library's form of it.
-    pub(crate) fn to_registration(self) -> Registration<'static> {
+    pub(crate) fn to_registration(self, kind: Kind) -> Registration<'static> {
         // No descriptor is negative: a value that is too large for one fails its entry.
         let socket = i32::try_from(self.socket).unwrap_or(-1);
         // SAFETY: whose socket it is, is for the caller in C to know.
@@ -63,7 +70,10 @@ impl SockNotifyRegistration {
         registration.event_filter = EventFilter::from_bits_retain(self.event_filter);
         registration.operation = Operation::from_bits_retain(self.operation);
         registration.trigger = Trigger::from_bits_retain(self.trigger_flags);
-        registration
+        match kind {
+            Kind::Socket => registration,
+            Kind::Descriptor => registration.any_descriptor(),
+        }
     }
 }
 

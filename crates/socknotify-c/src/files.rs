@@ -10,11 +10,13 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{PoisonError, RwLock};
+use std::time::SystemTime;
 
-use socknotify::{Entry, Error, Origin, Overlapped};
+use socknotify::{Entry, Error, Overlapped};
 
 use crate::call::{self, entry_point};
 use crate::code::{self, Code};
+use crate::process::Process;
 
 /// What is to be done.
 #[derive(Clone, Copy)]
@@ -104,17 +106,12 @@ fn check(overlapped: *const Overlapped) -> Result<(), Code> {
     }
 }
 
-/// `CancelIoEx`.
-///
-/// # Safety
-///
-/// `overlapped` is null or can be read.
+/// `CancelIoEx`. Nothing is read through the pointer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sn_cancel(port: *mut c_void, overlapped: *const Overlapped) -> u32 {
+pub extern "C" fn sn_cancel(port: *mut c_void, overlapped: *const Overlapped) -> u32 {
     entry_point(|| {
         check(overlapped)?;
-        // SAFETY: the caller vouches for it.
-        match unsafe { call::port(port)?.cancel_operation(overlapped) } {
+        match call::port(port)?.cancel_operation(overlapped) {
             true => Ok(()),
             false => Err(code::NOT_FOUND),
         }
@@ -144,19 +141,14 @@ fn outcome(overlapped: &Overlapped) -> Result<u32, Code> {
     match overlapped.result() {
         Ok(_) if overlapped.is_end_of_file() => Err(code::HANDLE_EOF),
         Ok(count) => Ok(count as u32),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(code::IO_INCOMPLETE),
-        Err(error) => Err(error.raw_os_error().map_or(code::GEN_FAILURE, of_number)),
+        // Only an operation in progress has no number. The system may say `EAGAIN`, too.
+        Err(error) => Err(error.raw_os_error().map_or(code::IO_INCOMPLETE, of_number)),
     }
 }
 
 /// What a packet that was dequeued says of its operation. Other packets have nothing to say.
 pub(crate) fn of_packet(packet: &Entry) -> Result<(), Code> {
-    if packet.origin() != Some(Origin::Completion) {
-        return Ok(());
-    }
-    let overlapped: *const Overlapped = ptr::with_exposed_provenance(packet.overlapped);
-    // SAFETY: who has begun the operation has promised that it is there until its packet was dequeued, which is now.
-    outcome(unsafe { &*overlapped }).map(drop)
+    Overlapped::of_packet(packet).map_or(Ok(()), |overlapped| outcome(&overlapped).map(drop))
 }
 
 /// The code for an error number of the system.
@@ -184,23 +176,28 @@ static ASSOCIATIONS: AtomicPtr<Associations> = AtomicPtr::new(ptr::null_mut());
 /// the parent has may hold the lock.
 static INHERITED: AtomicPtr<Associations> = AtomicPtr::new(ptr::null_mut());
 
-extern "C" fn forget_inherited() {
+/// Only stores to atomics: it runs in a forked child.
+pub(crate) fn forget_inherited() {
     let inherited = ASSOCIATIONS.swap(ptr::null_mut(), Ordering::AcqRel);
     if !inherited.is_null() {
         INHERITED.store(inherited, Ordering::Release);
     }
 }
 
+/// `None` before the first association of this process.
+fn present() -> Option<&'static Associations> {
+    // SAFETY: it is null or what `associations` has made, which is never freed.
+    unsafe { ASSOCIATIONS.load(Ordering::Acquire).as_ref() }
+}
+
 fn associations() -> &'static Associations {
-    let mut present = ASSOCIATIONS.load(Ordering::Acquire);
-    if present.is_null() {
-        if INHERITED.load(Ordering::Acquire).is_null() {
-            // SAFETY: the handler only stores to atomics, which is allowed in a forked child. Twice does no harm.
-            unsafe { libc::pthread_atfork(None, None, Some(forget_inherited)) };
-        }
+    // From now on, a forked child forgets them.
+    Process::this();
+    present().unwrap_or_else(|| {
         let new = Box::into_raw(Box::default());
-        let set = ASSOCIATIONS.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire);
-        present = set.map_or_else(
+        let null = ptr::null_mut();
+        let set = ASSOCIATIONS.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire);
+        let present = set.map_or_else(
             |other| {
                 // SAFETY: it was made above, and nobody else has it.
                 drop(unsafe { Box::from_raw(new) });
@@ -208,21 +205,107 @@ fn associations() -> &'static Associations {
             },
             |_| new,
         );
-    }
-    // SAFETY: it is not null, and never freed.
-    unsafe { &*present }
+        // SAFETY: it is not null, and never freed.
+        unsafe { &*present }
+    })
 }
 
 /// It ends with its file, whose number may become another's.
-#[derive(Clone, Copy)]
 struct Association {
     port: usize,
     completion_key: usize,
-    identity: (u64, u64),
+    identity: Identity,
 }
 
-fn identity(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
+/// What tells a file from every other one, also from those that get its number and its inode after it.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    /// The kernel's own name of the file, which has the inode's generation.
+    Handle(Handle),
+    /// Where the file system has no such names.
+    Inode {
+        device: u64,
+        inode: u64,
+        birth: Option<SystemTime>,
+        /// A name that only tells files apart.
+        handle: Option<Handle>,
+    },
+}
+
+impl Identity {
+    fn of(file: c_int) -> io::Result<Self> {
+        if let Some(handle) = Handle::of(file, 0) {
+            return Ok(Identity::Handle(handle));
+        }
+        let metadata = metadata(file)?;
+        Ok(Identity::Inode {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            birth: metadata.created().ok(),
+            handle: Handle::of(file, Handle::ONLY_IDENTIFIES),
+        })
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[derive(PartialEq, Eq)]
+struct Handle {
+    mount: c_int,
+    file: FileHandle,
+}
+
+/// `struct file_handle`, with room for the longest one.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[repr(C)]
+#[derive(PartialEq, Eq)]
+struct FileHandle {
+    bytes: u32,
+    kind: c_int,
+    name: [u8; 128],
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Handle {
+    /// `AT_HANDLE_FID`, from Linux 6.5 on.
+    const ONLY_IDENTIFIES: c_int = 0x200;
+
+    /// `name_to_handle_at` - `None` if the file system has no such names, or the call is forbidden.
+    fn of(file: c_int, flags: c_int) -> Option<Self> {
+        let mut handle = Handle {
+            mount: 0,
+            file: FileHandle {
+                bytes: 128,
+                kind: 0,
+                name: [0; 128],
+            },
+        };
+        // SAFETY: the path ends, and there is room for a handle and for the number of a mount.
+        let named = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                file,
+                c"".as_ptr(),
+                &raw mut handle.file,
+                &raw mut handle.mount,
+                libc::AT_EMPTY_PATH | flags,
+            )
+        };
+        (named == 0).then_some(handle)
+    }
+}
+
+/// Elsewhere a file has no name that every user may ask for.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[derive(PartialEq, Eq)]
+enum Handle {}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Handle {
+    const ONLY_IDENTIFIES: c_int = 0;
+
+    fn of(_file: c_int, _flags: c_int) -> Option<Self> {
+        None
+    }
 }
 
 fn metadata(file: c_int) -> io::Result<Metadata> {
@@ -246,7 +329,7 @@ pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: u
         let association = Association {
             port: port.addr(),
             completion_key,
-            identity: identity(&metadata),
+            identity: Identity::of(file).map_err(|_| code::INVALID_HANDLE)?,
         };
         let mut associations = self::associations()
             .write()
@@ -254,6 +337,17 @@ pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: u
         // Those of ports that were closed are of no use.
         associations.retain(|_, it| call::port(ptr::without_provenance_mut(it.port)).is_ok());
         associations.insert(file, association);
+        Ok(())
+    })
+}
+
+/// The end of an association.
+#[unsafe(no_mangle)]
+pub extern "C" fn sn_dissociate(file: c_int) -> u32 {
+    entry_point(|| {
+        let associations = present().ok_or(code::NOT_FOUND)?.write();
+        let mut associations = associations.unwrap_or_else(PoisonError::into_inner);
+        associations.remove(&file).ok_or(code::NOT_FOUND)?;
         Ok(())
     })
 }
@@ -301,16 +395,16 @@ unsafe fn begin_associated(
     memory: *mut [u8],
     overlapped: *mut Overlapped,
 ) -> Result<(), Code> {
-    let metadata = metadata(file).map_err(|_| code::INVALID_HANDLE)?;
-    let associations = self::associations()
-        .read()
-        .unwrap_or_else(PoisonError::into_inner);
-    let found = associations.get(&file).copied();
+    let identity = Identity::of(file).map_err(|_| code::INVALID_HANDLE)?;
+    let associations = present().ok_or(code::INVALID_PARAMETER)?.read();
+    let associations = associations.unwrap_or_else(PoisonError::into_inner);
+    let found = associations.get(&file);
+    let found = found.filter(|it| it.identity == identity);
+    let (port, key) = found
+        .map(|it| (it.port, it.completion_key))
+        .ok_or(code::INVALID_PARAMETER)?;
     drop(associations);
-    let found = found.filter(|it| it.identity == identity(&metadata));
-    let association = found.ok_or(code::INVALID_PARAMETER)?;
-    let port = ptr::without_provenance_mut(association.port);
-    let key = association.completion_key;
+    let port = ptr::without_provenance_mut(port);
     // SAFETY: the caller vouches for it.
     unsafe { begin(kind, port, file, memory, key, overlapped) }
 }

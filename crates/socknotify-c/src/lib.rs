@@ -16,8 +16,9 @@ pub mod caller;
 pub mod code;
 pub mod files;
 mod handles;
+mod process;
 mod reason;
-mod scratch;
+mod thread;
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -27,11 +28,10 @@ use std::time::Duration;
 
 use socknotify::{CompletionPort, Entry, Error, Operation, RegisterError};
 
-use self::call::{PORTS, entry_point, port};
-use self::caller::{CallerArray, OverlappedEntry, PortState, SockNotifyRegistration};
+use self::call::{entry_point, port};
+use self::caller::{CallerArray, Kind, OverlappedEntry, PortState, SockNotifyRegistration};
 use self::code::Code;
-use self::handles::Handle;
-use self::scratch::Scratch;
+use self::thread::Thread;
 
 /// The maximum number of packets that one call dequeues, whatever the caller's room.
 const MOST_ENTRIES: usize = 1 << 16;
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn sn_create_port_on(
         // SAFETY: the caller vouches for it.
         let backend = (!backend.is_null()).then(|| unsafe { CStr::from_ptr(backend) });
         let made = make(concurrency, backend)
-            .and_then(|port| PORTS.insert(port).ok_or(code::NO_SYSTEM_RESOURCES));
+            .and_then(|port| call::insert(port).ok_or(code::NO_SYSTEM_RESOURCES));
         let handle = made.map_or(ptr::null_mut(), |handle| {
             ptr::without_provenance_mut(handle.number())
         });
@@ -84,6 +84,7 @@ pub unsafe extern "C" fn sn_create_port_on(
 }
 
 fn make(concurrency: u32, backend: Option<&CStr>) -> Result<CompletionPort, Code> {
+    thread::make_key()?;
     let mut builder = CompletionPort::builder();
     builder = match concurrency {
         UNLIMITED => builder.unlimited(),
@@ -100,9 +101,7 @@ fn make(concurrency: u32, backend: Option<&CStr>) -> Result<CompletionPort, Code
 #[unsafe(no_mangle)]
 pub extern "C" fn sn_close_port(port: *mut c_void) -> u32 {
     entry_point(|| {
-        let handle = Handle::from_number(port.addr()).ok_or(code::INVALID_HANDLE)?;
-        let port = PORTS.remove(handle).ok_or(code::INVALID_HANDLE)?;
-        port.close();
+        call::remove(port)?.close();
         Ok(())
     })
 }
@@ -123,24 +122,37 @@ pub unsafe extern "C" fn sn_process(
     entries: *mut OverlappedEntry,
     received: *mut u32,
 ) -> u32 {
-    entry_point(|| {
-        // SAFETY: the caller vouches for the pointers and the counts beside them.
-        let arrays = unsafe {
-            CallerArray::new(registrations, registration_count)
-                .and_then(|first| Ok((first, CallerArray::new(entries, entry_count)?)))
-        };
-        let taken = arrays.and_then(|(registrations, entries)| {
-            if received.is_null() != entries.is_empty() || (entries.is_empty() && timeout_ms != 0) {
-                return Err(code::INVALID_PARAMETER);
-            }
-            process(port, registrations, timeout_ms, entries)
-        });
-        if let Some(received) = NonNull::new(received) {
-            // SAFETY: it is not null, and the caller vouches for the rest.
-            unsafe { received.write_unaligned(taken.unwrap_or(0)) };
-        }
-        taken.map(drop)
-    })
+    // SAFETY: the caller vouches for the pointers and the counts beside them.
+    let arrays = unsafe {
+        CallerArray::new(registrations, registration_count)
+            .and_then(|first| Ok((first, CallerArray::new(entries, entry_count)?)))
+    };
+    // SAFETY: the same.
+    unsafe { process(port, arrays, Kind::Socket, timeout_ms, received) }
+}
+
+/// The same, where ENABLE takes any descriptor.
+///
+/// # Safety
+///
+/// As for [`sn_process`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_process_descriptors(
+    port: *mut c_void,
+    registration_count: u32,
+    registrations: *mut SockNotifyRegistration,
+    timeout_ms: u32,
+    entry_count: u32,
+    entries: *mut OverlappedEntry,
+    received: *mut u32,
+) -> u32 {
+    // SAFETY: the caller vouches for the pointers and the counts beside them.
+    let arrays = unsafe {
+        CallerArray::new(registrations, registration_count)
+            .and_then(|first| Ok((first, CallerArray::new(entries, entry_count)?)))
+    };
+    // SAFETY: the same.
+    unsafe { process(port, arrays, Kind::Descriptor, timeout_ms, received) }
 }
 
 /// `GetQueuedCompletionStatusEx`.
@@ -184,8 +196,13 @@ pub unsafe extern "C" fn sn_dequeue_one(
         if transferred.is_null() || completion_key.is_null() || overlapped.is_null() {
             return Err(code::INVALID_PARAMETER);
         }
-        let packet = self::port(port)?.dequeue_one(timeout(timeout_ms));
-        let packet = packet.map_err(Error::code)?;
+        let handle = port;
+        let port = self::port(handle)?;
+        Thread::with(|thread| {
+            thread.dequeues_from(handle);
+            Ok(())
+        })?;
+        let packet = port.dequeue_one(timeout(timeout_ms)).map_err(Error::code)?;
         // SAFETY: none is null, and the caller vouches for the rest.
         unsafe {
             transferred.write_unaligned(packet.transferred);
@@ -248,7 +265,7 @@ pub extern "C" fn sn_deregister(port: *mut c_void, socket: usize) -> u32 {
             operation: Operation::REMOVE.bits(),
             ..SockNotifyRegistration::default()
         };
-        let outcome = self::port(port)?.register(entry.to_registration().silent());
+        let outcome = self::port(port)?.register(entry.to_registration(Kind::Socket).silent());
         outcome.map_err(RegisterError::code)
     })
 }
@@ -256,11 +273,7 @@ pub extern "C" fn sn_deregister(port: *mut c_void, socket: usize) -> u32 {
 /// Why one entry of this thread's latest call was not applied.
 #[unsafe(no_mangle)]
 pub extern "C" fn sn_reason(index: u32) -> u32 {
-    Scratch::with(|scratch| {
-        scratch
-            .result(index as usize)
-            .map_or_else(reason::of, |()| 0)
-    })
+    Thread::result(index as usize).map_or_else(reason::of, |()| 0)
 }
 
 /// The present state of a port.
@@ -356,16 +369,58 @@ pub extern "C" fn sn_set_last_error(error: u32) {
     LAST_ERROR.set(error);
 }
 
-/// Apply and dequeue. Returns how many entries were written.
-fn process(
+/// The caller's registrations, and room for packets.
+type Arrays = (
+    CallerArray<SockNotifyRegistration>,
+    CallerArray<OverlappedEntry>,
+);
+
+/// The body of the functions that apply and dequeue.
+///
+/// # Safety
+///
+/// `received` is null or can be written to.
+unsafe fn process(
+    port: *mut c_void,
+    arrays: Result<Arrays, Code>,
+    kind: Kind,
+    timeout_ms: u32,
+    received: *mut u32,
+) -> u32 {
+    entry_point(|| {
+        let taken = arrays.and_then(|(registrations, entries)| {
+            if received.is_null() != entries.is_empty() || (entries.is_empty() && timeout_ms != 0) {
+                return Err(code::INVALID_PARAMETER);
+            }
+            apply_and_dequeue(port, registrations, kind, timeout_ms, entries)
+        });
+        let has_registrations = !arrays.is_ok_and(|(registrations, _)| registrations.is_empty());
+        if has_registrations && taken.is_err_and(|code| code != code::TIMEOUT) {
+            Thread::forget_results();
+        }
+        if let Some(received) = NonNull::new(received) {
+            // SAFETY: it is not null, and the caller vouches for the rest.
+            unsafe { received.write_unaligned(taken.unwrap_or(0)) };
+        }
+        taken.map(drop)
+    })
+}
+
+/// Returns how many entries were written.
+fn apply_and_dequeue(
     handle: *mut c_void,
     registrations: CallerArray<SockNotifyRegistration>,
+    kind: Kind,
     timeout_ms: u32,
     entries: CallerArray<OverlappedEntry>,
 ) -> Result<u32, Code> {
     let port = port(handle)?;
-    Scratch::with(|scratch| {
-        let (batch, room) = scratch.prepare(registrations, entries.len().min(MOST_ENTRIES))?;
+    Thread::with(|thread| {
+        if !entries.is_empty() {
+            thread.dequeues_from(handle);
+        }
+        let room = entries.len().min(MOST_ENTRIES);
+        let (batch, room) = thread.prepare(registrations, kind, room)?;
         let taken = port.process(batch, room, timeout(timeout_ms));
         // With any other error nothing was applied, or all of it went with the port.
         if matches!(taken, Ok(_) | Err(Error::TimedOut)) {

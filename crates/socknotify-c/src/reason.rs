@@ -18,6 +18,7 @@ const NOT_A_SOCKET: Code = 0x2000_0008;
 const LIMIT_REACHED: Code = 0x2000_0009;
 const OUT_OF_MEMORY: Code = 0x2000_000A;
 const OTHER: Code = 0x2000_000B;
+const NOT_WATCHABLE: Code = 0x2000_000C;
 
 /// `SN_REASON_*`
 pub(crate) fn of(error: RegistrationError) -> Code {
@@ -32,6 +33,7 @@ pub(crate) fn of(error: RegistrationError) -> Code {
         RegistrationError::NotASocket | RegistrationError::NotOpen => NOT_A_SOCKET,
         RegistrationError::LimitReached => LIMIT_REACHED,
         RegistrationError::OutOfMemory => OUT_OF_MEMORY,
+        RegistrationError::NotWatchable => NOT_WATCHABLE,
         _ => OTHER,
     }
 }
@@ -79,6 +81,7 @@ pub(crate) fn text(code: Code) -> &'static CStr {
         OTHER_PORT => c"the socket is registered with another port",
         OTHER_KEY => c"the socket is registered with another completion key",
         REMOVE_PENDING => c"the registration is being removed",
+        NOT_WATCHABLE => c"the system cannot watch this descriptor",
         _ => c"unknown error",
     }
 }

@@ -80,7 +80,23 @@ pub struct Entry {
     /// 0 in a socket notification, or the value that a packet was posted with.
     #[doc(alias = "lpOverlapped")]
     pub overlapped: usize,
+    /// How an operation on a file has ended, if that is what has completed.
+    #[cfg(unix)]
+    pub(crate) status: Status,
     origin: From,
+}
+
+/// How an operation on a file has ended: an error number of the system, or one of two more. A packet carries it beside
+/// the caller's block, which may be gone: a thread that has dequeued the packet may still be about to return when another
+/// one closes the port.
+#[cfg(unix)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) u16);
+
+#[cfg(unix)]
+impl Status {
+    pub(crate) const SUCCESS: Self = Status(0);
+    pub(crate) const END_OF_FILE: Self = Status(u16::MAX);
 }
 
 /// Where a packet comes from: see [`Entry::origin`].
@@ -113,6 +129,8 @@ impl Entry {
             completion_key,
             transferred,
             overlapped,
+            #[cfg(unix)]
+            status: Status::SUCCESS,
             origin: From::Posted,
         }
     }

@@ -1,9 +1,9 @@
-//! [`Handover`]: what a thread has dequeued and not taken yet, for another thread to take.
+//! [`Handover`]: what a thread has dequeued goes to others when the thread leaves its place.
 
-/// What a thread has dequeued into memory that other threads can reach.
+/// What a thread has dequeued and not handled yet, where other threads reach it.
 pub(crate) trait Handover: Send + Sync {
-    /// Arm what the thread has handed back, and queue what it has not taken, in order and ahead of what is queued.
+    /// Give it back to the port, in order, ahead of what is queued.
     ///
-    /// Called by another thread, with no lock held, when the thread has left its place, or keeps others waiting.
+    /// Any thread calls this, with no lock held, any number of times, also while the owner takes from it.
     fn flow_on(&self);
 }

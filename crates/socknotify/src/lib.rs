@@ -10,40 +10,37 @@
 //! ```
 //! use std::io::{Read, Write};
 //! use std::net::{TcpListener, TcpStream};
-//! use socknotify::owned::{Event, Interest, Port};
+//! use std::time::Duration;
+//! use socknotify::owned::{Event, Interest, Listening, Port, Serving};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! let port = Port::<TcpStream>::new()?;
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
-//! let address = listener.local_addr()?;
-//! port.listen(listener, Interest::IN, |client, _| client)?;
+//! # let address = listener.local_addr()?;
+//! // Reads and writes of a connection block, for 30 seconds at most.
+//! let listening = Listening::arming(Interest::IN).blocking(Duration::from_secs(30));
+//! port.listen(listener, listening, |client, _| client)?;
 //!
-//! std::thread::scope(|scope| {
-//!     for _ in 0..4 {
-//!         scope.spawn(|| {
-//!             let mut worker = port.worker(64);
-//!             while worker.process(None).is_ok() { // until the port is closed
-//!                 while let Some(event) = worker.take() {
-//!                     let Event::Ready(mut client, _) = event else { continue };
-//!                     let mut buffer = [0; 512];
-//!                     if let Ok(length @ 1..) = client.read(&mut buffer) {
-//!                         if client.write_all(&buffer[..length]).is_ok() {
-//!                             worker.arm(client, Interest::IN);
-//!                         }
-//!                     }
-//!                     // What is not armed again is closed here.
-//!                 }
+//! # std::thread::scope(|scope| {
+//! # scope.spawn(|| {
+//! #     let mut peer = TcpStream::connect(address).unwrap();
+//! #     peer.write_all(b"ping").unwrap();
+//! #     peer.read_exact(&mut [0; 4]).unwrap();
+//! #     port.close();
+//! # });
+//! // Until the port is closed, on as many threads as are needed.
+//! port.serve(Serving::default(), |worker, event| {
+//!     if let Event::Ready(mut client, _) = event {
+//!         let mut buffer = [0; 512];
+//!         if let Ok(length @ 1..) = client.read(&mut buffer) {
+//!             if client.write_all(&buffer[..length]).is_ok() {
+//!                 worker.arm(client, Interest::IN);
 //!             }
-//!         });
-//!     }
-//!     let mut peer = TcpStream::connect(address)?;
-//!     peer.write_all(b"ping")?;
-//!     let mut answer = [0; 4];
-//!     peer.read_exact(&mut answer)?;
-//!     assert_eq!(&answer, b"ping");
-//!     port.close();
-//!     Ok(())
-//! })
+//!         }
+//!     } // What is not armed again is closed here.
+//! })?;
+//! # Ok(())
+//! # })
 //! # }
 //! ```
 //!

@@ -10,6 +10,16 @@ pub(crate) struct Pages<T> {
     pages: Vec<Option<Box<[T; PAGE]>>>,
 }
 
+/// Made where it stays: the thread's stack may have no room for it.
+#[cold]
+fn new_page<T: Default>() -> Box<[T; PAGE]> {
+    let values: Box<[T]> = std::iter::repeat_with(T::default).take(PAGE).collect();
+    match values.try_into() {
+        Ok(page) => page,
+        Err(_) => unreachable!("it has as many values"),
+    }
+}
+
 impl<T: Default> Pages<T> {
     pub(crate) const fn new() -> Self {
         Pages { pages: Vec::new() }
@@ -34,9 +44,7 @@ impl<T: Default> Pages<T> {
         if self.pages.len() <= index / PAGE {
             self.pages.resize_with(index / PAGE + 1, || None);
         }
-        let page = self.pages[index / PAGE]
-            .get_or_insert_with(|| Box::new(std::array::from_fn(|_| T::default())));
-        &mut page[index % PAGE]
+        &mut self.pages[index / PAGE].get_or_insert_with(new_page)[index % PAGE]
     }
 
     /// The values of all pages, with their indices.

@@ -3,10 +3,10 @@
 use std::fmt;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
-#[cfg(unix)]
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::operations::Opening;
 #[cfg(unix)]
 use crate::operations::Raw;
 use crate::sys::AsSocket;
@@ -310,7 +310,8 @@ impl CompletionPort {
     /// can be registered with another port when this returns. Every later call fails with [`Error::Closed`]. Closing
     /// twice does nothing.
     ///
-    /// On Unix it waits for operations on files that the system has begun; the others are cancelled.
+    /// On Unix it waits for operations on files that the system has begun; the others are cancelled. A helper thread
+    /// whose read never ends, as of `/proc/kmsg`, is not waited for: it stays, with a descriptor and memory of its own.
     #[doc(alias = "CloseHandle")]
     pub fn close(&self) {
         self.system.close();
@@ -321,6 +322,14 @@ impl CompletionPort {
     #[cfg(unix)]
     pub(crate) fn raw(&self) -> &Raw {
         &self.raw
+    }
+
+    /// The system's own way to perform operations on files, for the layer that owns connections.
+    pub(crate) fn opening(&self) -> Arc<Opening> {
+        #[cfg(unix)]
+        return Arc::clone(self.raw.opening());
+        #[cfg(windows)]
+        Opening::new(self.system.clone())
     }
 
     /// The backend that this port runs on.

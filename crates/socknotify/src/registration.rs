@@ -367,6 +367,16 @@ impl<'socket> Registration<'socket> {
         }
     }
 
+    /// Have ENABLE take any descriptor, as in [`descriptor`](Self::descriptor). For interfaces above this one.
+    #[cfg(unix)]
+    #[doc(hidden)]
+    pub fn any_descriptor(self) -> Self {
+        Registration {
+            is_descriptor: true,
+            ..self
+        }
+    }
+
     /// Have REMOVE take effect at once, as in [`deregister`](Self::deregister). For interfaces above this one.
     #[doc(hidden)]
     pub fn silent(self) -> Self {

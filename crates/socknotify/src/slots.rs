@@ -14,6 +14,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::lock::lock;
@@ -47,19 +48,31 @@ pub(crate) struct Slots<V> {
 }
 
 #[derive(Debug, Default)]
-struct Slot<V>(Mutex<Content<V>>);
-
-#[derive(Debug, Default)]
-struct Content<V> {
-    generation: u32,
+struct Slot<V> {
+    /// Changes with the value locked. Without the lock it may be out of date.
+    generation: AtomicU32,
+    /// 0 in a new value.
+    marks: AtomicU8,
     /// The default while there is none.
-    value: V,
+    value: Mutex<V>,
 }
 
-impl<V> Content<V> {
-    fn is_occupied(&self) -> bool {
-        self.generation % 2 == 1
+impl<V> Slot<V> {
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
     }
+
+    /// Count an insertion or a removal, with the value locked.
+    fn advance(&self) -> u32 {
+        let next = self.generation().wrapping_add(1);
+        self.marks.store(0, Ordering::Relaxed);
+        self.generation.store(next, Ordering::Relaxed);
+        next
+    }
+}
+
+fn is_occupied(generation: u32) -> bool {
+    generation % 2 == 1
 }
 
 #[derive(Debug, Default)]
@@ -71,15 +84,24 @@ struct Vacant {
 
 /// A value in its locked slot.
 #[derive(Debug)]
-pub(crate) struct Occupied<'a, V>(MutexGuard<'a, Content<V>>);
+pub(crate) struct Occupied<'a, V> {
+    slot: &'a Slot<V>,
+    value: MutexGuard<'a, V>,
+}
 
 impl<V> Occupied<'_, V> {
     /// Its token, with the index that it was found by.
     pub(crate) fn token(&self, index: u32) -> Token {
         Token {
             index,
-            generation: self.0.generation,
+            generation: self.slot.generation(),
         }
+    }
+
+    /// What is noted of the value, also [without a lock](Slots::marks).
+    #[inline]
+    pub(crate) fn marks(&self) -> &AtomicU8 {
+        &self.slot.marks
     }
 }
 
@@ -88,14 +110,14 @@ impl<V> Deref for Occupied<'_, V> {
 
     #[inline]
     fn deref(&self) -> &V {
-        &self.0.value
+        &self.value
     }
 }
 
 impl<V> DerefMut for Occupied<'_, V> {
     #[inline]
     fn deref_mut(&mut self) -> &mut V {
-        &mut self.0.value
+        &mut self.value
     }
 }
 
@@ -111,13 +133,11 @@ impl<V: Default> Slots<V> {
     /// Give a value an index and a generation. `None`, with the value dropped, if every index is in use.
     pub(crate) fn insert(&self, value: V) -> Option<Token> {
         let index = self.claim()?;
-        let mut content = lock(&self.slots.entry(index).0);
-        content.value = value;
-        content.generation = content.generation.wrapping_add(1);
-        Some(Token {
-            index,
-            generation: content.generation,
-        })
+        let slot = self.slots.entry(index);
+        let mut content = lock(&slot.value);
+        *content = value;
+        let generation = slot.advance();
+        Some(Token { index, generation })
     }
 
     fn claim(&self) -> Option<u32> {
@@ -133,35 +153,56 @@ impl<V: Default> Slots<V> {
     }
 
     #[inline]
-    fn lock(&self, index: u32) -> Option<MutexGuard<'_, Content<V>>> {
-        Some(lock(&self.slots.get(index)?.0))
+    fn lock(&self, index: u32) -> Option<Occupied<'_, V>> {
+        let slot = self.slots.get(index)?;
+        let value = lock(&slot.value);
+        is_occupied(slot.generation()).then_some(Occupied { slot, value })
     }
 
     /// The value that a token names, unless it was removed.
     #[inline]
     pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V>> {
-        let content = self.lock(token.index)?;
-        (content.generation == token.generation).then_some(Occupied(content))
+        let value = self.lock(token.index)?;
+        (value.slot.generation() == token.generation).then_some(value)
     }
 
     /// The value that a key names. Nothing for a stale key, a reserved one, or one of another origin.
     #[inline]
     pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
         let index = index_of(key);
-        let content = self.lock(index)?;
-        let is_current = self.compose(index, content.generation) == key && content.is_occupied();
-        is_current.then_some(Occupied(content))
+        let value = self.lock(index)?;
+        let is_current = self.compose(index, value.slot.generation()) == key;
+        is_current.then_some(value)
+    }
+
+    /// The marks of the value that a key names; without a lock, so they may be out of date.
+    #[inline]
+    pub(crate) fn marks(&self, key: usize) -> Option<&AtomicU8> {
+        let index = index_of(key);
+        let slot = self.slots.get(index)?;
+        let generation = slot.generation();
+        let is_current = self.compose(index, generation) == key && is_occupied(generation);
+        is_current.then_some(&slot.marks)
     }
 
     /// The value that has an index now, of whatever generation.
     pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
-        let content = self.lock(index)?;
-        content.is_occupied().then_some(Occupied(content))
+        self.lock(index)
     }
 
     /// Remove the value that a token names. After that the token names nothing.
     pub(crate) fn remove(&self, token: Token) -> Option<V> {
         let content = self.get(token)?;
+        self.vacate(token.index, content)
+    }
+
+    /// Remove the value that a token names, unless it is to stay.
+    pub(crate) fn remove_unless(
+        &self,
+        token: Token,
+        stays: impl FnOnce(&Occupied<'_, V>) -> bool,
+    ) -> Option<V> {
+        let content = self.get(token).filter(|content| !stays(content))?;
         self.vacate(token.index, content)
     }
 
@@ -171,9 +212,9 @@ impl<V: Default> Slots<V> {
         self.vacate(index_of(key), content)
     }
 
-    fn vacate(&self, index: u32, Occupied(mut content): Occupied<'_, V>) -> Option<V> {
-        let value = std::mem::take(&mut content.value);
-        content.generation = content.generation.wrapping_add(1);
+    fn vacate(&self, index: u32, mut content: Occupied<'_, V>) -> Option<V> {
+        let value = std::mem::take(&mut *content);
+        content.slot.advance();
         drop(content);
         lock(&self.vacant).indices.push(index);
         Some(value)
@@ -182,8 +223,8 @@ impl<V: Default> Slots<V> {
     /// Every value, one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
         self.slots.iter().filter_map(|(_, slot)| {
-            let content = lock(&slot.0);
-            content.is_occupied().then_some(Occupied(content))
+            let value = lock(&slot.value);
+            is_occupied(slot.generation()).then_some(Occupied { slot, value })
         })
     }
 
@@ -226,6 +267,7 @@ mod tests {
         let value = slots.get(token).map(|value| *value);
         let by_key = slots.get_by_key(slots.key(token)).map(|value| *value);
         assert_eq!(value, by_key);
+        assert_eq!(slots.marks(slots.key(token)).is_some(), value.is_some());
         value
     }
 
@@ -262,7 +304,8 @@ mod tests {
     fn a_generation_can_overflow() {
         let slots = Slots::new();
         let first = slots.insert(1).expect("room");
-        slots.lock(first.index).expect("a slot").generation = u32::MAX;
+        let slot = slots.slots.get(first.index).expect("a slot");
+        slot.generation.store(u32::MAX, Ordering::Relaxed);
         let last = Token {
             generation: u32::MAX,
             ..first

@@ -1,7 +1,11 @@
 //! The port of this system, and the one place that picks it.
 
 use std::sync::Arc;
+#[cfg(unix)]
+use std::sync::Weak;
 
+#[cfg(unix)]
+use crate::Entry;
 #[cfg(windows)]
 use crate::backend::Afd;
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
@@ -20,7 +24,28 @@ pub(crate) type SystemPort = Arc<Engine<Epoll>>;
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
 pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 #[cfg(windows)]
-pub(crate) use crate::windows::{Ahead, SystemPort};
+pub(crate) use crate::windows::{Ahead, SystemPort, WeakPort};
+
+/// A port that may have been dropped.
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+pub(crate) struct WeakPort(Weak<Engine<Epoll>>);
+/// A port that may have been dropped.
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+pub(crate) struct WeakPort(Weak<Engine<Kqueue>>);
+
+#[cfg(unix)]
+impl WeakPort {
+    pub(crate) fn new(port: &SystemPort) -> Self {
+        WeakPort(Arc::downgrade(port))
+    }
+
+    /// Put packets that were dequeued before ahead of what is queued. If the port is closed, nobody dequeues them.
+    pub(crate) fn requeue(&self, entries: &[Entry]) {
+        if let Some(port) = self.0.upgrade() {
+            let _ = port.requeue(entries);
+        }
+    }
+}
 
 /// Connections that the system accepts in advance: not on this system.
 #[cfg(unix)]

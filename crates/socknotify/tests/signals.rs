@@ -12,7 +12,7 @@ mod support;
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
@@ -20,10 +20,9 @@ use std::time::{Duration, Instant};
 
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events};
 
-use support::trigger::{EVERY, ONCE};
+use support::trigger::ONCE;
 use support::{
-    PATIENCE, Pair, PortExt, asleep, port, port_with, take_number, this_thread, uninterrupted,
-    wait_for_waiting, wait_until,
+    PATIENCE, Pair, PortExt, asleep, port_with, this_thread, wait_for_waiting, wait_until,
 };
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
@@ -149,94 +148,46 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
     sending.join().expect("no panic")
 }
 
-#[for_every_backend]
-fn f3_a_signal_does_not_change_who_is_next(backend: Backend) -> io::Result<()> {
+/// Of those that are parked: all places are taken, and one becomes free.
+#[for_every_backend(with_places)]
+fn f3_a_signal_does_not_change_which_parked_thread_is_next(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 4;
     catch_signals();
-    for places in [1, 2, 16] {
-        let port = Arc::new(port_with(backend, places)?);
-        let (tell, told) = channel();
-        let mut threads = Vec::new();
-        for number in 0..THREADS {
-            let (shared, tell) = (Arc::clone(&port), tell.clone());
-            let (tell_thread, thread) = channel();
-            let handle = thread::spawn(move || {
-                tell_thread.send(this_thread()).expect("someone listens");
-                if shared.dequeue_one(None).is_ok() {
-                    tell.send(number).expect("someone listens");
-                }
-            });
-            let thread = thread.recv().expect("a thread");
-            threads.push((handle, thread));
-            wait_for_waiting(&port, number + 1);
-            asleep([thread]);
-        }
-        // The one that came first is interrupted. It has not come back, though: it never was gone.
-        let before = SIGNALS.load(Ordering::Relaxed);
-        // SAFETY: the thread was not joined, so its handle is good.
-        unsafe { libc::pthread_kill(threads[0].0.as_pthread_t(), libc::SIGUSR1) };
-        wait_until("the signal has come", || {
-            SIGNALS.load(Ordering::Relaxed) > before
-        });
-        while !threads.is_empty() {
-            wait_for_waiting(&port, threads.len());
-            asleep(threads.iter().map(|(_, thread)| *thread));
-            port.post(Entry::default())?;
-            let found = told.recv_timeout(PATIENCE).expect("a thread dequeues");
-            assert_eq!(found, threads.len() - 1, "{places} places");
-            let (handle, _) = threads.pop().expect("one each");
-            handle.join().expect("no panic");
-        }
-    }
-    Ok(())
-}
-
-/// What is reported under a number is checked before it is notified. A signal that comes at that moment
-/// does not let it pass.
-#[for_every_backend]
-fn g3_a_signal_gives_no_false_notification_of_a_duplicate(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = 20_000;
-    catch_signals();
-    let storm = Arc::new(AtomicBool::new(true));
-    let before = SIGNALS.load(Ordering::Relaxed);
-    let watched = {
-        let storm = Arc::clone(&storm);
-        thread::spawn(move || -> io::Result<_> {
-            let mut found = Vec::new();
-            // On a busy machine there may be no time for signals in so many rounds.
-            while found.is_empty() && SIGNALS.load(Ordering::Relaxed) < before + 100 {
-                found = false_notifications(backend, ROUNDS)?;
+    let port = Arc::new(port_with(backend, 1)?);
+    port.post(Entry::default())?;
+    port.dequeue_one(None)?;
+    let (tell, told) = channel();
+    let mut threads = Vec::new();
+    for number in 0..THREADS {
+        let (shared, tell) = (Arc::clone(&port), tell.clone());
+        let (tell_thread, thread) = channel();
+        let handle = thread::spawn(move || {
+            tell_thread.send(this_thread()).expect("someone listens");
+            if shared.dequeue_one(None).is_ok() {
+                tell.send(number).expect("someone listens");
             }
-            storm.store(false, Ordering::Relaxed);
-            Ok(found)
-        })
-    };
-    while storm.load(Ordering::Relaxed) && !watched.is_finished() {
-        // SAFETY: the thread was not joined, so its handle is good.
-        unsafe { libc::pthread_kill(watched.as_pthread_t(), libc::SIGUSR1) };
+        });
+        let thread = thread.recv().expect("a thread");
+        threads.push((handle, thread));
+        wait_for_waiting(&port, number + 1);
+        asleep([thread]);
     }
-    let found = watched.join().expect("no panic")?;
-    assert_eq!(found, [], "in {ROUNDS} rounds");
+    // The one that came first is interrupted. It has not come back, though: it never was gone.
+    let before = SIGNALS.load(Ordering::Relaxed);
+    // SAFETY: the thread was not joined, so its handle is good.
+    unsafe { libc::pthread_kill(threads[0].0.as_pthread_t(), libc::SIGUSR1) };
+    wait_until("the signal has come", || {
+        SIGNALS.load(Ordering::Relaxed) > before
+    });
+    asleep(threads.iter().map(|(_, thread)| *thread));
+    port.post_all(&[Entry::default(); THREADS])?;
+    port.release();
+    for number in (0..THREADS).rev() {
+        let found = told.recv_timeout(PATIENCE).expect("a thread dequeues");
+        assert_eq!(found, number);
+    }
+    for (handle, _) in threads {
+        handle.join().expect("no panic");
+    }
     Ok(())
-}
-
-/// Registers, in each round, a duplicate of a socket, and gives its number to one that is not ready. Then
-/// the first becomes ready. Returns what is notified all the same, and in which round.
-fn false_notifications(backend: Backend, rounds: usize) -> io::Result<Vec<(usize, Events)>> {
-    let port = port(backend)?;
-    let (pair, idle) = (Pair::unix()?, Pair::unix()?);
-    let mut found = Vec::new();
-    for round in 0..rounds {
-        let old = pair.ours.try_clone()?;
-        let trigger = EVERY[round % 4];
-        port.enable(&old, 1, EventFilter::IN, trigger)?;
-        let _new = take_number(old, idle.ours.try_clone()?)?;
-        uninterrupted(|| pair.theirs.send(b"x"))?;
-        match port.dequeue_one(Some(Duration::ZERO)) {
-            Ok(entry) => found.push((round, entry.events())),
-            Err(error) => assert_eq!(error, Error::TimedOut),
-        }
-        uninterrupted(|| pair.drain())?;
-    }
-    Ok(found)
 }

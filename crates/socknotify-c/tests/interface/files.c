@@ -1,5 +1,5 @@
 /* Operations on files, with both spellings. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #define SOCKNOTIFY_WIN32_NAMES
 #include <socknotify.h>
 
@@ -8,13 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"
 
 #define CHECK(is_so) CHECK_EQ(!(is_so), 0)
 
-enum { KEY = 7, COUNT = 2000 };
+enum { KEY = 7, COUNT = 2000, CANCELLED = 300 };
 
 struct request {
     OVERLAPPED overlapped;
@@ -89,6 +91,91 @@ static void the_sn_names(void) {
 
     CHECK(sn_close_port(port) == SN_SUCCESS);
     CHECK(close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0 && close(file) == 0);
+}
+
+static struct request *page(void) {
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    return (struct request *)page;
+}
+
+/*
+ * Another thread may close the port, and free the block, between the moment in which a packet leaves the queue and the
+ * return of the call that dequeues it. And one that cancels may come too late. So no call reads a block whose operation
+ * is complete. The first of two packets brings the second one into the queue.
+ */
+static void a_block_is_not_read_when_its_operation_is_complete(void) {
+    const size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    struct request *requests[2] = {page(), page()};
+    int file = temporary();
+    int complete = 0;
+    int round;
+    sn_port port;
+    CHECK(write(file, "hello", 5) == 5);
+    CHECK(sn_create_port(1, &port) == SN_SUCCESS);
+    for (round = 0; complete < 20; round++) {
+        uint32_t offset = (uint32_t)round % 8;
+        uint32_t error = offset < 5 ? SN_SUCCESS : SN_HANDLE_EOF;
+        uint32_t bytes = offset < 5 ? 5 - offset : 0;
+        uint32_t transferred = 99;
+        uintptr_t key = 0;
+        sn_overlapped *overlapped = NULL;
+        struct request *other;
+        int index;
+        CHECK(round < 100000);
+        for (index = 0; index < 2; index++) {
+            struct request *request = requests[index];
+            request->overlapped.Offset = offset;
+            CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+        }
+        other = next(port, error, bytes) == requests[0] ? requests[1] : requests[0];
+        if (*(volatile uintptr_t *)&other->overlapped.Internal == SN_STATUS_PENDING) {
+            CHECK(next(port, error, bytes) == other);
+            continue;
+        }
+        complete++;
+        CHECK(mprotect(other, size, PROT_NONE) == 0);
+        CHECK(sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE) == error);
+        CHECK(overlapped == &other->overlapped && key == KEY && transferred == bytes);
+        CHECK(sn_cancel(port, overlapped) == SN_NOT_FOUND);
+        CHECK(mprotect(other, size, PROT_READ | PROT_WRITE) == 0);
+    }
+    for (round = 0; round < 2; round++) {
+        CHECK(munmap(requests[round], size) == 0);
+        CHECK(sn_cancel(port, &requests[round]->overlapped) == SN_NOT_FOUND);
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    CHECK(close(file) == 0);
+}
+
+/* Every one that was begun has one packet, whether it was cancelled or not. */
+static void cancelling(void) {
+    static struct request requests[CANCELLED];
+    static char seen[CANCELLED];
+    sn_port port;
+    int file = temporary();
+    int index;
+    CHECK(write(file, "0123456789abcdef", 16) == 16);
+    CHECK(sn_create_port(0, &port) == SN_SUCCESS);
+    for (index = 0; index < CANCELLED; index++) {
+        struct request *request = &requests[index];
+        uint32_t error;
+        CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
+        error = sn_cancel(port, &requests[index / 2].overlapped);
+        CHECK(error == SN_SUCCESS || error == SN_NOT_FOUND);
+    }
+    for (index = 0; index < CANCELLED; index++) {
+        uint32_t transferred;
+        uintptr_t key;
+        sn_overlapped *overlapped;
+        uint32_t error = sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE);
+        ptrdiff_t which = (struct request *)overlapped - requests;
+        CHECK(key == KEY && which >= 0 && which < CANCELLED && seen[which]++ == 0);
+        CHECK(error == SN_OPERATION_ABORTED || (error == SN_SUCCESS && transferred == 16));
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    CHECK(close(file) == 0);
 }
 
 /* Many are under way, and the port is closed: their memory is the caller's again. */
@@ -167,8 +254,71 @@ static void the_win32_names(void) {
     CHECK(close(descriptor) == 0 && close(other) == 0);
 }
 
+/* With the descriptor and, if the file system gives it away again, the inode of one that was closed and deleted. */
+static void an_association_ends_with_its_file(void) {
+    sn_port port;
+    int round;
+    int same_inode = 0;
+    CHECK(sn_create_port(1, &port) == SN_SUCCESS);
+    for (round = 0; round < 20; round++) {
+        struct request *request = request_at(0);
+        int file = temporary();
+        int other;
+        struct stat before, after;
+        CHECK(fstat(file, &before) == 0);
+        CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+        CHECK(sn_write_associated(file, "abc", 3, &request->overlapped) == SN_SUCCESS);
+        CHECK(next(port, SN_SUCCESS, 3) == request);
+        CHECK(close(file) == 0);
+        other = temporary();
+        CHECK(other == file && fstat(other, &after) == 0);
+        same_inode += before.st_dev == after.st_dev && before.st_ino == after.st_ino;
+        CHECK(sn_read_associated(other, request->memory, 16, &request->overlapped) ==
+              SN_INVALID_PARAMETER);
+        CHECK(sn_write_associated(other, "abc", 3, &request->overlapped) == SN_INVALID_PARAMETER);
+        /* Associated itself, it has a key of its own. */
+        CHECK(sn_associate(port, other, KEY) == SN_SUCCESS);
+        CHECK(sn_write_associated(other, "ab", 2, &request->overlapped) == SN_SUCCESS);
+        CHECK(next(port, SN_SUCCESS, 2) == request);
+        CHECK(close(other) == 0);
+        free(request);
+    }
+    if (same_inode == 0) {
+        fprintf(stderr, "no inode was used again\n");
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+}
+
+static void an_association_can_be_ended(void) {
+    sn_port port;
+    struct request *request = request_at(0);
+    int file = temporary();
+    CHECK(sn_create_port(1, &port) == SN_SUCCESS);
+    CHECK(sn_dissociate(file) == SN_NOT_FOUND);
+    CHECK(sn_dissociate(-1) == SN_NOT_FOUND);
+    CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+    /* What was begun goes on. */
+    CHECK(sn_write_associated(file, "abc", 3, &request->overlapped) == SN_SUCCESS);
+    CHECK(sn_dissociate(file) == SN_SUCCESS);
+    CHECK(sn_dissociate(file) == SN_NOT_FOUND);
+    CHECK(next(port, SN_SUCCESS, 3) == request);
+    CHECK(sn_read_associated(file, request->memory, 16, &request->overlapped) == SN_INVALID_PARAMETER);
+    CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+    CHECK(sn_read_associated(file, request->memory, 16, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_SUCCESS, 3) == request);
+    /* Of a descriptor that is closed, too. */
+    CHECK(close(file) == 0);
+    CHECK(sn_dissociate(file) == SN_SUCCESS);
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    free(request);
+}
+
 int main(void) {
+    an_association_can_be_ended();
+    an_association_ends_with_its_file();
     the_sn_names();
+    a_block_is_not_read_when_its_operation_is_complete();
+    cancelling();
     closing();
     the_win32_names();
     return 0;

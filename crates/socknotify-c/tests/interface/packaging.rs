@@ -1,7 +1,7 @@
 //! What is installed, and how others find it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::install::{EXAMPLES, PACKAGE, has, make, prefix, run, scratch, with_library};
@@ -84,7 +84,7 @@ fn a_shared_object_that_links_the_static_library_exports_none_of_its_own() {
 #[test]
 fn a_program_can_be_linked_statically_altogether() {
     let program = scratch("altogether");
-    run(Language::C99
+    let linked = Language::C99
         .compiler()
         .arg("-static")
         .arg(Path::new(EXAMPLES).join("poll.c"))
@@ -93,7 +93,17 @@ fn a_program_can_be_linked_statically_altogether() {
         .arg("-lsocknotify")
         .args(private_libraries())
         .arg("-o")
-        .arg(&program));
+        .arg(&program)
+        .output()
+        .expect("a compiler");
+    let said = String::from_utf8_lossy(&linked.stderr);
+    assert!(linked.status.success(), "{said}");
+    // The documentation names what a linker warns of.
+    let porting = include_str!("../../../../docs/PORTING.md");
+    for warning in said.lines().filter(|line| line.contains("warning:")) {
+        let name = warning.split('\'').nth(1).expect(warning);
+        assert!(porting.contains(&format!("`{name}`")), "{warning}");
+    }
     assert_eq!(run(&mut Command::new(&program)), "received 40 bytes\n");
 }
 
@@ -120,8 +130,8 @@ fn the_shared_library_has_a_name_for_programs_and_links_to_it() {
 fn on_macos_a_program_has_the_path_of_the_library() {
     let commands = run(make("install").args(["-n", "SYSTEM=Darwin", "PREFIX=/opt/socknotify"]));
     for command in [
-        "install_name_tool -id /opt/socknotify/lib/libsocknotify.0.dylib ",
-        "ln -sf libsocknotify.0.dylib /opt/socknotify/lib/libsocknotify.dylib",
+        "install_name_tool -id '/opt/socknotify/lib/libsocknotify.0.dylib' ",
+        "ln -sf libsocknotify.0.dylib '/opt/socknotify/lib/libsocknotify.dylib'",
         "s|@LIBS@||",
     ] {
         assert!(commands.contains(command), "{command}: {commands}");
@@ -218,6 +228,7 @@ fn what_is_installed_can_be_staged_and_uninstalled() {
         "man/man3/sn_process.3",
         "doc/socknotify/LICENSE-MIT",
         "doc/socknotify/LICENSE-APACHE",
+        "doc/socknotify/PORTING.md",
         "doc/socknotify/examples/poll.c",
     ] {
         assert!(
@@ -225,14 +236,115 @@ fn what_is_installed_can_be_staged_and_uninstalled() {
             "{file}"
         );
     }
+    // Its links lead to what is installed with it.
+    let porting = stage.join("opt/socknotify/share/doc/socknotify/PORTING.md");
+    let porting = fs::read_to_string(porting).expect("a page");
+    let links = porting.split("](").skip(1);
+    for link in links.filter_map(|rest| rest.split_once(')')) {
+        assert!(link.0 == "examples" || link.0.starts_with('#'), "{link:?}");
+    }
     let library = stage.join("opt/socknotify/lib");
     let found = fs::read_to_string(library.join("pkgconfig/socknotify.pc")).expect("a .pc file");
     assert!(found.contains("prefix=/opt/socknotify\n"), "{found}");
+    let own = stage.join("opt/socknotify/share/doc/socknotify/own");
+    fs::write(&own, "").expect("a file");
     make("uninstall");
-    let files = run(Command::new("find")
-        .arg(&stage)
+    assert_eq!(files_in(&stage), [own]);
+}
+
+/// What is there that is no directory.
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let found = run(Command::new("find")
+        .arg(directory)
         .args(["-not", "-type", "d"]));
-    assert_eq!(files, "");
+    found.lines().map(PathBuf::from).collect()
+}
+
+#[test]
+fn a_path_may_have_what_a_shell_or_sed_gives_a_meaning_to() {
+    let base = scratch("odd");
+    let _ = fs::remove_dir_all(&base);
+    let prefix = base.join("a b|c&d'e\\f$g");
+    // As one word each, these are other directories.
+    let neighbours = [prefix.join("share/doc/sock"), base.join("a")];
+    for neighbour in &neighbours {
+        fs::create_dir_all(neighbour).expect("a directory");
+        fs::write(neighbour.join("stays"), "").expect("a file");
+    }
+    let make = |goal| {
+        let mut shell = Command::new("sh");
+        let make = make(goal);
+        shell
+            .args(["-c", "umask 077; exec \"$@\"", "sh"])
+            .arg(make.get_program())
+            .args(make.get_args())
+            // Make gives `$` a meaning itself.
+            .arg(format!("PREFIX={}", prefix.display()).replace('$', "$$"))
+            .arg("DOCDIR=$(PREFIX)/share/doc/sock notify")
+            .env_remove("CARGO_BUILD_TARGET")
+            .env_remove("MAKEFLAGS");
+        run(&mut shell)
+    };
+    make("install");
+    let unreadable = run(Command::new("find")
+        .arg(prefix.join("lib"))
+        .arg(prefix.join("include"))
+        .arg(prefix.join("share/man"))
+        .arg(prefix.join("share/doc/sock notify"))
+        .args(["-not", "-perm", "-o+r"]));
+    assert_eq!(unreadable, "");
+    assert!(prefix.join("share/doc/sock notify/PORTING.md").exists());
+    let library = prefix.join("lib");
+    let found = fs::read_to_string(library.join("pkgconfig/socknotify.pc")).expect("a .pc file");
+    let line = format!("prefix={}\n", prefix.display());
+    assert!(found.contains(&line), "{found}");
+    let config = library.join("cmake/socknotify/socknotify-config.cmake");
+    let config = fs::read_to_string(config).expect("a file for CMake");
+    let line = format!("IMPORTED_LOCATION \"{}/", library.display());
+    assert!(config.contains(&line), "{config}");
+    make("uninstall");
+    let stay = neighbours.map(|neighbour| neighbour.join("stays"));
+    let mut left = files_in(&base);
+    left.sort_unstable_by_key(|path| stay.iter().position(|it| it == path));
+    assert_eq!(left, stay);
+}
+
+#[test]
+fn pkg_config_finds_the_library_in_a_directory_with_a_space() {
+    if !has("pkg-config") {
+        return;
+    }
+    let prefix = scratch("with a space");
+    let _ = fs::remove_dir_all(&prefix);
+    run(make("install").arg(format!("PREFIX={}", prefix.display())));
+    let program = prefix.join("poll");
+    run(Command::new("sh")
+        .args([
+            "-c",
+            "eval cc '\"$1\" -o \"$2\"' $(pkg-config --cflags --libs socknotify) -lpthread",
+            "sh",
+        ])
+        .arg(Path::new(EXAMPLES).join("poll.c"))
+        .arg(&program)
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+    let said = run(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
+    assert_eq!(said, "received 40 bytes\n");
+}
+
+#[test]
+fn what_was_built_for_a_named_target_is_installed() {
+    let said = run(Command::new("rustc").arg("-vV"));
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    let target = scratch("target");
+    let prefix = scratch("for-a-target");
+    let _ = fs::remove_dir_all(&prefix);
+    run(make("install")
+        .arg(format!("PREFIX={}", prefix.display()))
+        .arg(format!("TARGET_DIR={}", target.display()))
+        .env("CARGO_BUILD_TARGET", host.expect("a target")));
+    assert!(prefix.join("lib").join(shared("0")).exists());
+    assert!(!target.join("debug/libsocknotify_c.a").exists());
+    assert!(!target.join("release/libsocknotify_c.a").exists());
 }
 
 #[test]
@@ -269,10 +381,54 @@ fn the_versions_are_the_same_everywhere() {
 }
 
 #[test]
-fn the_manual_names_every_function() {
-    let page = prefix().join("share/man/man3/socknotify.3");
-    let page = fs::read_to_string(page).expect("the manual");
+fn the_manual_describes_every_function_in_the_words_of_the_header() {
+    let pages = prefix().join("share/man/man3");
+    let page = |name: &str| {
+        let page = fs::read_to_string(pages.join(format!("{name}.3"))).expect("a page");
+        page.replace("\\-", "-")
+    };
+    let overview = page("socknotify");
+    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
+    let (_, functions) = header
+        .split_once("/* ---- Functions")
+        .expect("the functions");
     for name in include_str!("../../symbols.txt").lines() {
-        assert!(page.contains(&format!("{name}(")), "{name}");
+        assert!(overview.contains(&format!("{name}(3)")), "{name}");
+        let page = page(name);
+        assert!(page.contains(&format!("\n.TH {name} 3")), "{page}");
+        assert!(page.contains(&format!("{name}(")), "{page}");
+        // The comment above the declaration, line by line.
+        let declaration = functions.lines().position(|line| {
+            let is_code = line.starts_with(|first: char| first.is_ascii_lowercase());
+            is_code && line.contains(&format!("{name}("))
+        });
+        let before: Vec<_> = functions.lines().take(declaration.expect(name)).collect();
+        let before = before.join("\n");
+        let (_, comment) = before.rsplit_once("/*").expect("a comment");
+        let (comment, _) = comment.split_once("*/").expect("the end of a comment");
+        for line in comment.lines() {
+            let line = line.trim().trim_start_matches("* ").trim_start_matches('*');
+            assert!(page.contains(line.trim()), "{name}: {line}\n{page}");
+        }
+    }
+    for constant in ["SN_TIMEOUT", "SOCK_NOTIFY_OP_REMOVE", "sn_registration"] {
+        assert!(overview.contains(constant), "{constant}");
+    }
+}
+
+#[test]
+fn the_manual_has_no_warnings() {
+    if !has("groff") {
+        return;
+    }
+    let pages = prefix().join("share/man/man3");
+    for page in fs::read_dir(pages).expect("the manual") {
+        let output = Command::new("groff")
+            .args(["-man", "-ww", "-Tutf8", "-z"])
+            .arg(page.expect("a page").path())
+            .output()
+            .expect("groff runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{said}");
     }
 }

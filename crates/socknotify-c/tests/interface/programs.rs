@@ -26,6 +26,10 @@ fn runs(directory: &str, file: &str, language: Language) -> String {
 
 /// Run a program under memcheck: no error, no leak.
 fn is_clean(directory: &str, file: &str, language: Language) {
+    memcheck(directory, file, language, "--leak-check=full");
+}
+
+fn memcheck(directory: &str, file: &str, language: Language, leaks: &str) {
     if !has("valgrind") {
         return;
     }
@@ -36,12 +40,8 @@ fn is_clean(directory: &str, file: &str, language: Language) {
         "memcheck",
     );
     run(with_library(Path::new("valgrind"))
-        .args([
-            "-q",
-            "--error-exitcode=1",
-            "--leak-check=full",
-            "--fair-sched=try",
-        ])
+        .args(["-q", "--error-exitcode=1", "--fair-sched=try"])
+        .arg(leaks)
         .arg(program));
 }
 
@@ -111,6 +111,45 @@ fn ports_are_closed_under_threads_and_blocking_ones_lend_their_place() {
 }
 
 #[test]
+fn a_thread_that_ends_or_is_cancelled_leaves_its_place() {
+    runs(SOURCES, "ending.c", Language::C11);
+}
+
+#[test]
+fn memcheck_finds_no_error_when_threads_end() {
+    // A thread-local of Rust's that is made by a destructor of a key is never freed.
+    memcheck(SOURCES, "ending.c", Language::C11, "--leak-check=no");
+}
+
+#[test]
+fn in_a_forked_child_every_call_on_its_parents_port_fails() {
+    runs(SOURCES, "fork.c", Language::C11);
+}
+
+#[test]
+fn too_little_memory_for_the_entries_of_a_call_is_an_error() {
+    runs(SOURCES, "memory.c", Language::C11);
+}
+
+#[test]
+fn calls_need_little_stack() {
+    let program = compile(
+        &Path::new(SOURCES).join("stack.c"),
+        Language::C11,
+        Link::Shared,
+        "run",
+    );
+    let said = run(with_library(&program).env("LD_BIND_NOW", "1"));
+    // Without optimisation it is more.
+    let limit = if cfg!(debug_assertions) { 12 } else { 4 } * 1024;
+    for line in said.lines() {
+        let bytes = line.split(' ').nth(1).and_then(|text| text.parse().ok());
+        assert!(bytes.is_some_and(|bytes: usize| bytes <= limit), "{said}");
+    }
+    assert_eq!(said.lines().count(), 4);
+}
+
+#[test]
 fn a_program_can_ask_why_an_entry_failed_and_what_a_port_looks_like() {
     runs(SOURCES, "state.c", Language::C11);
 }
@@ -118,6 +157,16 @@ fn a_program_can_ask_why_an_entry_failed_and_what_a_port_looks_like() {
 #[test]
 fn memcheck_finds_nothing_in_state() {
     is_clean(SOURCES, "state.c", Language::C11);
+}
+
+#[test]
+fn any_descriptor_can_be_watched() {
+    runs(SOURCES, "descriptors.c", Language::C11);
+}
+
+#[test]
+fn memcheck_finds_nothing_in_descriptors() {
+    is_clean(SOURCES, "descriptors.c", Language::C11);
 }
 
 #[test]

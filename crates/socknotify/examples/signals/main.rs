@@ -3,7 +3,7 @@
 //! What it shows:
 //!
 //! - The `signal-hook` crate writes to a socket when a signal comes. The port owns the other end, as a connection.
-//! - SIGHUP is for every thread, since each has figures of its own: a message to all workers.
+//! - SIGHUP prints the figures of each thread, which the threads count in shared memory.
 //! - SIGTERM and SIGINT drain the port. Its threads end by themselves.
 //!
 //! Run it with `cargo run -p socknotify --example signals 127.0.0.1:7007`, talk to it with `nc 127.0.0.1 7007`,

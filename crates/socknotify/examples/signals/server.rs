@@ -3,12 +3,13 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{env, thread};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
-use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source, Worker};
+use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
 
 const THREADS: usize = 4;
 /// How long connections may take to end.
@@ -29,12 +30,11 @@ impl Source for Peer {
     }
 }
 
-/// To each thread: tell your figures.
-#[derive(Clone)]
-struct Tell;
+/// The bytes that each thread has echoed.
+type Echoed = [AtomicUsize; THREADS];
 
 pub(super) fn main() -> io::Result<()> {
-    let port = Port::<Peer, Tell>::new()?;
+    let port = Port::<Peer>::new()?;
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -44,27 +44,26 @@ pub(super) fn main() -> io::Result<()> {
     let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
     println!("listening on {}", listener.local_addr()?);
     port.listen(listener, Interest::IN, |stream, _| Peer::Client(stream))?;
+    let echoed = Echoed::default();
     thread::scope(|scope| {
         for number in 0..THREADS {
-            // Here, so that every thread is told of the first signal, however late it begins.
-            let (port, worker) = (&port, port.worker(64));
-            scope.spawn(move || serve(port, worker, number));
+            let (port, echoed) = (&port, &echoed);
+            scope.spawn(move || serve(port, echoed, number));
         }
     });
     println!("cut off: {}", port.close().len());
     Ok(())
 }
 
-fn serve(port: &Port<Peer, Tell>, mut worker: Worker<Peer, Tell>, number: usize) {
-    let mut echoed = 0;
+fn serve(port: &Port<Peer>, echoed: &Echoed, number: usize) {
+    let mut worker = port.worker(64);
     // Until the port has drained.
     while worker.process(None).is_ok() {
         while let Some(event) = worker.take() {
-            match event {
-                Event::Ready(mut peer, _) => match &mut *peer {
+            if let Event::Ready(mut peer, _) = event {
+                match &mut *peer {
                     Peer::Client(stream) => {
-                        if let Ok(length @ 1..) = echo(stream) {
-                            echoed += length;
+                        if let Ok(1..) = echo(stream, &echoed[number]) {
                             worker.arm(peer, Interest::IN);
                         }
                     }
@@ -72,24 +71,30 @@ fn serve(port: &Port<Peer, Tell>, mut worker: Worker<Peer, Tell>, number: usize)
                         // However often it came, to obey once is enough.
                         let _ = stream.read(&mut [0; 64]);
                         match *signal {
-                            SIGHUP => drop(port.send_to_all(Tell)),
+                            SIGHUP => print(echoed),
                             _ => port.drain(GRACE),
                         }
                         worker.arm(peer, Interest::IN);
                     }
-                },
-                Event::Message(Tell) => println!("thread {number}: {echoed} bytes"),
-                // What drains has nothing to finish here: it is dropped, and so closed.
-                _ => {}
+                }
             }
+            // What drains has nothing to finish here: it is dropped, and so closed.
         }
     }
 }
 
+fn print(echoed: &Echoed) {
+    for (number, bytes) in echoed.iter().enumerate() {
+        println!("thread {number}: {} bytes", bytes.load(Ordering::Relaxed));
+    }
+}
+
 /// Answer what is there, which is 0 bytes at the end of the stream.
-fn echo(stream: &mut TcpStream) -> io::Result<usize> {
+fn echo(stream: &mut TcpStream, echoed: &AtomicUsize) -> io::Result<usize> {
     let mut buffer = [0; 1024];
     let length = stream.read(&mut buffer)?;
+    // Before the answer: whoever has read that finds it counted.
+    echoed.fetch_add(length, Ordering::Relaxed);
     stream.write_all(&buffer[..length])?;
     Ok(length)
 }

@@ -12,6 +12,7 @@ use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 pub(crate) struct Arm {
     pub(crate) interest: Interest,
     /// It is armed already. What holds by now the system may have reported earlier: only find out whether it is ready.
+    #[allow(dead_code, reason = "for backends that keep sockets armed")]
     pub(crate) is_armed: bool,
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
     /// armed again.
@@ -42,6 +43,7 @@ pub(crate) struct Wait {
     /// `None`: for ever. Zero also if anything of the batch is ready, or could not be armed.
     pub(crate) timeout: Option<Duration>,
     /// What the batch finds ready may be reported without asking the system for more.
+    #[allow(dead_code, reason = "not every backend finds anything when it arms")]
     pub(crate) may_skip: bool,
 }
 

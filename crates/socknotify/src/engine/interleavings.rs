@@ -13,10 +13,11 @@ use std::time::Duration;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
-use super::{
-    ArmError, Backend, DESCRIPTOR, Engine, Followed, Interest, Kept, Mode, Outcome, Readiness,
-    Rearm, Report, Reports, Validity, Wait, Wanted,
-};
+use super::interest::Flag;
+use super::sync::model::set_blocked;
+use super::{Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Table, Wait, Waited};
+use crate::registration::Extra;
+use crate::sys::Fd;
 use crate::{
     Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger, WakePolicy,
 };
@@ -28,8 +29,6 @@ struct Model {
     kernel: Mutex<Kernel>,
     first_id: u64,
     waiters: usize,
-    /// Whether a batch is polled before it is armed again.
-    polls: bool,
     /// Whether it watches sockets, or descriptors that are none.
     kind: Kind,
 }
@@ -48,6 +47,7 @@ struct Kernel {
     woken: bool,
     /// A time is over that was asked for, as every time is soon.
     alarmed: bool,
+    closed: bool,
     /// Threads that wait, oldest first.
     waiters: Vec<Arc<Condvar>>,
 }
@@ -60,13 +60,13 @@ struct Socket {
     interest: Option<Interest>,
     /// It is to be reported.
     is_due: bool,
-    /// It was, and is not again until it is armed, or delivered.
+    /// It was, and is not again until it is armed.
     is_silent: bool,
 }
 
 impl Kernel {
     fn is_due(&self) -> bool {
-        self.woken || self.alarmed || self.sockets.iter().any(|socket| socket.is_due)
+        self.woken || self.alarmed || self.closed || self.sockets.iter().any(|socket| socket.is_due)
     }
 
     /// Wake the newest waiter, if there is something for it.
@@ -80,12 +80,11 @@ impl Kernel {
 }
 
 impl Model {
-    fn new(polls: bool, kind: Kind) -> Self {
+    fn new(kind: Kind) -> Self {
         Model {
             kernel: Mutex::new(Kernel::default()),
             first_id: Self::ids(4),
             waiters: WAITERS.load(Ordering::Relaxed),
-            polls,
             kind,
         }
     }
@@ -131,143 +130,123 @@ impl Model {
 impl Backend for Model {
     type Memory = ();
 
-    const KEPT: Kept = Kept::ForGood;
+    const KEEPS: bool = true;
 
     fn waiters(&self) -> usize {
         self.waiters
     }
 
-    fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
+    fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
         if self.kind == Kind::Others {
             return Err(RegistrationError::NotASocket);
         }
-        let generation = self.kernel().sockets[socket as usize].generation;
-        Ok(self.first_id + u64::from(socket) + 2 * generation)
+        let generation = self.kernel().sockets[fd.0 as usize].generation;
+        Ok(self.first_id + u64::from(fd.0) + 2 * generation)
     }
 
-    fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
+    fn identify_any(&self, fd: Fd) -> Result<u64, RegistrationError> {
         match self.kind {
-            Kind::Sockets => self.identify(socket),
+            Kind::Sockets => self.identify(fd),
             Kind::Others => Ok(DESCRIPTOR | Self::ids(1)),
         }
     }
 
-    fn is_still_armed(&self, socket: u32) -> bool {
-        let kernel = self.kernel();
-        kernel.sockets[socket as usize].interest.is_some()
-    }
-
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let mut kernel = self.kernel();
-        let socket = &mut kernel.sockets[interest.socket as usize];
+        let socket = &mut kernel.sockets[interest.fd.0 as usize];
         if !is_new && socket.interest.is_none() {
             return Err(ArmError::Stale);
         }
         socket.interest = Some(*interest);
-        socket.is_silent = false;
-        // What holds already is no edge.
-        let holds = socket.readable && interest.filter().contains(EventFilter::IN);
-        socket.is_due = holds && (interest.mode() != Mode::Edge || socket.is_due);
+        socket.is_silent = !interest.is_enabled();
+        socket.is_due = socket.readable
+            && interest.is_enabled()
+            && interest.filter().contains(EventFilter::IN);
         kernel.call();
         Ok(())
     }
 
-    fn rearm(&self, wanted: &Wanted, (): &mut (), batch: &mut [Rearm]) {
-        for rearm in batch {
-            let is_polled = rearm.is_armed || self.polls && rearm.is_silent;
-            if is_polled && self.is_readable(rearm.interest.socket) {
-                let is_known = self.kernel().sockets[rearm.interest.socket as usize]
-                    .interest
-                    .is_some();
-                if is_known {
-                    rearm.outcome = Outcome::Ready(Events::IN);
-                    continue;
-                }
-            } else if rearm.is_armed {
-                continue;
-            }
-            rearm.outcome =
-                match wanted.follow(&rearm.interest, |interest| self.arm(interest, false)) {
-                    Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
-                    Followed::Done(Err(error)) => Outcome::Failed(error),
-                    Followed::Withdrawn => Outcome::Withdrawn,
-                };
-        }
-    }
-
-    fn disarm(&self, socket: u32) -> Result<(), ArmError> {
-        let socket = &mut self.kernel().sockets[socket as usize];
+    fn disarm(&self, fd: Fd) -> Result<(), ArmError> {
+        let socket = &mut self.kernel().sockets[fd.0 as usize];
         socket.is_due = false;
         let interest = socket.interest.take();
         interest.map(drop).ok_or(ArmError::Stale)
     }
 
-    fn poll_now(&self, (): &mut (), interests: &[Interest], readiness: &mut Vec<Readiness>) {
-        readiness.clear();
-        readiness.extend(interests.iter().map(
-            |interest| match self.is_readable(interest.socket) {
-                true => Readiness::Ready(Events::IN),
-                false => Readiness::NotReady,
-            },
-        ));
-    }
-
     fn wait(
         &self,
-        _wanted: &Wanted,
+        table: &Table,
         (): &mut (),
-        _batch: &mut [Rearm],
-        reports: &mut Reports,
+        batch: &mut [Arm],
         wait: &Wait,
-    ) {
-        reports.clear();
+        _packets: &mut Vec<Entry>,
+        mut report: impl FnMut(Report),
+    ) -> Waited {
+        let mut waited = Waited::default();
+        let mut timeout = wait.timeout;
+        for arm in batch {
+            if arm.is_armed && !self.is_readable(arm.interest.fd.0) {
+                continue;
+            }
+            // What is ready goes to the kernel's list.
+            arm.outcome = table.arm_latest(&arm.interest, |interest| self.arm(interest, false));
+            if arm.outcome != super::Outcome::Armed {
+                timeout = Some(Duration::ZERO);
+            }
+        }
+        if wait.room == 0 {
+            return waited;
+        }
         let mut kernel = self.kernel();
-        while !kernel.is_due() && wait.timeout != Some(Duration::ZERO) {
+        while !kernel.is_due() && timeout != Some(Duration::ZERO) {
             let waiter = Arc::new(Condvar::new());
             kernel.waiters.push(Arc::clone(&waiter));
             kernel = waiter.wait(kernel).unwrap();
         }
-        reports.woken = std::mem::take(&mut kernel.woken);
-        reports.alarmed = std::mem::take(&mut kernel.alarmed);
+        waited.asked = true;
+        waited.woken = std::mem::take(&mut kernel.woken);
+        waited.alarmed = std::mem::take(&mut kernel.alarmed);
+        let mut reports = Vec::new();
         for socket in kernel.sockets.iter_mut().filter(|socket| socket.is_due) {
             let Some(interest) = socket.interest else {
                 continue;
             };
-            if reports.reports.len() == wait.room {
+            if reports.len() == wait.room {
+                waited.is_full = true;
                 break;
             }
             socket.is_due = false;
             socket.is_silent = matches!(interest.mode(), Mode::Once | Mode::Level);
-            reports.reports.push(Report {
-                socket: interest.socket,
+            reports.push(Report {
+                fd: interest.fd,
                 generation: interest.generation(),
                 events: Events::IN,
-                validity: Validity::Valid,
             });
         }
         // As a kernel does: what is left is the next waiter's.
         kernel.call();
+        drop(kernel);
+        reports.into_iter().for_each(&mut report);
+        waited
     }
 
-    fn delivered(&self, socket: u32) {
-        let socket = &mut self.kernel().sockets[socket as usize];
-        socket.is_silent = false;
-        socket.is_due = socket.readable && socket.interest.is_some();
-    }
-
-    fn flush(&self, _wanted: &Wanted) {
+    fn wake(&self) {
         let mut kernel = self.kernel();
+        kernel.woken = true;
         kernel.call();
     }
 
-    fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
+    fn set_alarm(&self, _: Duration) -> Result<(), Error> {
         let mut kernel = self.kernel();
-        match after {
-            None => kernel.woken = true,
-            Some(_) => kernel.alarmed = true,
-        }
+        kernel.alarmed = true;
         kernel.call();
         Ok(())
+    }
+
+    fn close(&self) {
+        let mut kernel = self.kernel();
+        kernel.closed = true;
+        kernel.call();
     }
 }
 
@@ -299,16 +278,14 @@ fn port(places: usize) -> Port {
 }
 
 fn port_with(places: usize, policy: WakePolicy) -> Port {
-    let model = Model::new(false, Kind::Sockets);
-    Arc::new(Engine::new(model, places, policy))
+    Arc::new(Engine::new(Model::new(Kind::Sockets), places, policy, false))
 }
 
 /// Explore with sockets and with other descriptors.
 fn explore_kinds(preemptions: usize, run: impl Fn(Port) + Copy + Sync + Send + 'static) {
     for kind in KINDS {
         explore(preemptions, move || {
-            let model = Model::new(false, kind);
-            run(Arc::new(Engine::new(model, 2, WakePolicy::Eager)));
+            run(Arc::new(Engine::new(Model::new(kind), 2, WakePolicy::Eager, false)));
         });
     }
 }
@@ -324,30 +301,20 @@ fn explore_waking(
     }
 }
 
-/// Explore with each way to arm sockets again, and with other descriptors.
+/// Explore with sockets that the port owns, and with other descriptors.
 fn explore_owning(preemptions: usize, run: impl Fn(&Port) + Copy + Sync + Send + 'static) {
-    let ways = [
-        (false, Kind::Sockets),
-        (true, Kind::Sockets),
-        (true, Kind::Others),
-    ];
-    for (polls, kind) in ways {
-        explore(preemptions, move || {
-            let model = Model::new(polls, kind);
-            run(&Arc::new(Engine::new(model, 2, WakePolicy::Eager)));
-        });
-    }
+    explore_kinds(preemptions, move |port| run(&port));
 }
 
 fn dequeue(port: &Port, timeout: Option<Duration>) -> Result<Entry, Error> {
     let mut entries = [Entry::default()];
-    port.process(&mut [], &mut entries, timeout)?;
+    port.process(&mut [], &mut entries, timeout, None)?;
     Ok(entries[0])
 }
 
 fn apply(port: &Port, registration: Registration<'_>) -> Result<(), RegistrationError> {
     let mut batch = [registration];
-    let applied = port.process(&mut batch, &mut [], Some(Duration::ZERO));
+    let applied = port.process(&mut batch, &mut [], Some(Duration::ZERO), None);
     assert!(applied.is_ok());
     batch[0].result()
 }
@@ -366,7 +333,7 @@ fn enable(socket: i32, trigger: Trigger) -> Registration<'static> {
     registration.completion_key = 10 + socket as usize;
     registration.event_filter = EventFilter::IN;
     registration.trigger = trigger;
-    registration.is_descriptor = true;
+    registration.extra = Extra::Descriptor;
     registration
 }
 
@@ -505,13 +472,13 @@ fn f5_three_threads_serve_two_sockets_over_and_over() {
                 let mut batch = [raw(0)];
                 for _ in 0..2 {
                     let mut entries = [Entry::default()];
-                    assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+                    assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
                     assert_eq!(batch[0].result(), Ok(()));
                     running.with_packet(|| ());
                     // It stays readable, so that there is always something for somebody.
                     batch = [enable(entries[0].completion_key as i32 - 10, ONESHOT)];
                 }
-                assert_eq!(port.process(&mut batch, &mut [], None), Ok(0));
+                assert_eq!(port.process(&mut batch, &mut [], None, None), Ok(0));
             }
         };
         let others: Vec<_> = (0..2).map(|_| thread::spawn(serve.clone())).collect();
@@ -580,35 +547,47 @@ fn c5_a_change_of_the_filter_hides_no_edge() {
         port.backend.become_readable(0);
         assert_eq!(waiter.join().unwrap().unwrap().events(), Events::IN);
         other.join().unwrap();
-        // At most one too many, where a thread was slow to hand in what held.
-        let more = dequeue(&port, Some(Duration::ZERO));
-        assert!(more.is_err() || dequeue(&port, Some(Duration::ZERO)).is_err());
     });
 }
 
-/// Whoever is notified first, and whatever the other one waits for at that time.
-fn a_level_is_heard_by_two(places: usize) {
+/// One thread has the notification, and the other waits. The level comes again when the first one dequeues, gives its
+/// place back or ends.
+fn a_level_comes_again(places: usize, then: fn(&Port)) {
     explore(3, move || {
         let port = port(places);
         let level = Trigger::PERSISTENT | Trigger::LEVEL;
         assert_eq!(apply(&port, enable(0, level)), Ok(()));
-        let consumers = [waiter(&port), waiter(&port)];
+        let other = waiter(&port);
+        let this = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                assert_eq!(dequeue(&port, None).unwrap().completion_key, 10);
+                then(&port);
+            })
+        };
         port.backend.become_readable(0);
-        for consumer in consumers {
-            let entry = consumer.join().unwrap().unwrap();
-            assert_eq!((entry.completion_key, entry.events()), (10, Events::IN));
-        }
+        this.join().unwrap();
+        let entry = other.join().unwrap().unwrap();
+        assert_eq!((entry.completion_key, entry.events()), (10, Events::IN));
     });
 }
 
 #[test]
-fn c4_a_level_is_heard_by_everyone_who_waits_for_one_place() {
-    a_level_is_heard_by_two(1);
+fn c4_a_level_comes_again_when_its_thread_ends() {
+    a_level_comes_again(1, |_| ());
+    a_level_comes_again(2, |_| ());
 }
 
 #[test]
-fn c4_a_level_is_heard_by_everyone_who_waits() {
-    a_level_is_heard_by_two(2);
+fn c4_a_level_comes_again_when_its_place_is_given_back() {
+    a_level_comes_again(1, |port| port.give_place_back());
+}
+
+#[test]
+fn c4_a_level_comes_again_when_its_thread_dequeues() {
+    a_level_comes_again(2, |port| {
+        let _ = dequeue(port, Some(Duration::ZERO));
+    });
 }
 
 #[test]
@@ -642,7 +621,7 @@ fn a3_the_later_filter_is_watched() {
                     batch[0].event_filter = EventFilter::HANGUP;
                     let mut entries = [Entry::default()];
                     let room = usize::from(waits);
-                    let outcome = port.process(&mut batch, &mut entries[..room], None);
+                    let outcome = port.process(&mut batch, &mut entries[..room], None, None);
                     assert_eq!((outcome, batch[0].result()), (Ok(room), Ok(())));
                 })
             };
@@ -652,7 +631,7 @@ fn a3_the_later_filter_is_watched() {
                 assert_eq!(port.post(&[packet], || {}), Ok(()));
             }
             other.join().unwrap();
-            let wanted = port.lock().table.slot(0).map(|slot| slot.filter);
+            let wanted = port.table.interest(Fd(0)).map(|interest| interest.filter());
             let armed = port.backend.kernel().sockets[0].interest;
             assert_eq!(armed.map(|interest| interest.filter()), wanted);
         });
@@ -670,7 +649,7 @@ fn c8_a_one_shot_has_one_holder() {
             move || {
                 let mut batch = [];
                 let mut entries = [Entry::default(); 2];
-                assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+                assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
                 assert!(!held.swap(true, Ordering::SeqCst));
                 thread::yield_now();
                 held.store(false, Ordering::SeqCst);
@@ -708,7 +687,6 @@ fn b4_the_removal_is_the_last_notification() {
         let masks = consumer.join().unwrap();
         let may_be = [
             vec![Events::IN, Events::REMOVE],
-            vec![Events::IN | Events::REMOVE],
             vec![Events::REMOVE],
         ];
         assert!(may_be.contains(&masks), "{masks:?}");
@@ -820,7 +798,7 @@ const REASON: u32 = 1 << 30;
 fn arm(port: &Port) -> u32 {
     let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
     let mut entries = [Entry::default()];
-    assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+    assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
     assert_eq!((batch[0].result(), entries[0].completion_key), (Ok(()), 10));
     entries[0].transferred
 }
@@ -878,59 +856,9 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
         };
         let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
         let mut entries = [Entry::default()];
-        assert_eq!(port.process(&mut batch, &mut entries, None), Ok(1));
+        assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
         let keys = [entries[0].completion_key, other.join().unwrap()];
         assert!(keys == [10, 99] || keys == [99, 10]);
-        peer.join().unwrap();
-    });
-}
-
-#[test]
-fn c4_what_came_and_went_before_an_adopted_socket_was_armed_is_not_notified() {
-    explore_owning(3, |port| {
-        adopted(port);
-        let other = {
-            let port = Arc::clone(port);
-            thread::spawn(move || {
-                let entry = dequeue(&port, None).unwrap();
-                assert!(entry.completion_key == 99 || port.backend.is_readable(0));
-            })
-        };
-        let peer = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.backend.become_readable(0))
-        };
-        // Whoever has the connection reads it.
-        port.backend.drain(0);
-        assert_eq!(
-            apply(port, Registration::arm(0, 10, EventFilter::IN, false)),
-            Ok(())
-        );
-        assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
-        other.join().unwrap();
-        peer.join().unwrap();
-    });
-}
-
-#[test]
-fn what_an_interruption_has_left_behind_is_not_notified_when_it_is_out_of_date() {
-    explore_owning(3, |port| {
-        adopted(port);
-        let peer = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.backend.become_readable(0))
-        };
-        let again = || Registration::arm(0, 10, EventFilter::IN, false);
-        assert_eq!(apply(port, again()), Ok(()));
-        port.interrupt(0, 10, REASON, true);
-        if dequeue(port, None).unwrap().transferred == REASON {
-            port.backend.drain(0);
-            assert_eq!(apply(port, again()), Ok(()));
-            // What comes now is true, or the packet that is posted.
-            assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
-            let entry = dequeue(port, None).unwrap();
-            assert!(entry.completion_key == 99 || port.backend.is_readable(0));
-        }
         peer.join().unwrap();
     });
 }
@@ -1018,7 +946,7 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
             let port = Arc::clone(&port);
             thread::spawn(move || {
                 let mut batch = [enable(0, ONESHOT), enable(0, ONESHOT)];
-                assert_eq!(port.process(&mut batch, &mut [], None), Ok(0));
+                assert_eq!(port.process(&mut batch, &mut [], None, None), Ok(0));
                 assert!(batch.iter().all(|entry| entry.result() == Ok(())));
             })
         };
@@ -1072,5 +1000,85 @@ fn g6_a_removal_races_with_arming() {
             Err(other) => panic!("unexpected: {other}"),
         }
         assert!(port.snapshot().registrations <= Some(1));
+    });
+}
+
+/// A thread that blocks with a packet in hand, and waits for what another one does with the next packet.
+#[test]
+fn f4_a_thread_that_waits_for_the_next_packet_leaves_its_place() {
+    for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
+        explore(2, move || {
+            let port = Arc::new(Engine::new(Model::new(Kind::Sockets), 1, policy, true));
+            let met = Arc::new((Mutex::new(0), Condvar::new()));
+            let serve = |port: &Port| {
+                let (port, met) = (Arc::clone(port), Arc::clone(&met));
+                move || {
+                    assert!(dequeue(&port, None).is_ok());
+                    let (count, changed) = &*met;
+                    let mut count = count.lock().unwrap();
+                    *count += 1;
+                    changed.notify_one();
+                    set_blocked(true);
+                    while *count < 2 {
+                        count = changed.wait(count).unwrap();
+                    }
+                    set_blocked(false);
+                }
+            };
+            let other = thread::spawn(serve(&port));
+            assert!(port.post(&[Entry::default(); 2], || {}).is_ok());
+            serve(&port)();
+            other.join().unwrap();
+            assert_eq!(port.snapshot().queued, 0);
+        });
+    }
+}
+
+/// A place is left, taken and given back at any moment: none is lost, and no thread has two.
+#[test]
+fn f4_places_are_counted_right_however_they_are_left() {
+    explore(2, || {
+        let port = Arc::new(Engine::new(Model::new(Kind::Sockets), 2, WakePolicy::Eager, true));
+        assert!(port.post(&[Entry::default(); 3], || {}).is_ok());
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                assert!(dequeue(&port, None).is_ok());
+                set_blocked(true);
+                thread::yield_now();
+                set_blocked(false);
+                let _ = dequeue(&port, Some(Duration::ZERO));
+            })
+        };
+        assert!(dequeue(&port, None).is_ok());
+        port.look();
+        port.look();
+        drop(port.lend_place());
+        port.look();
+        other.join().unwrap();
+        port.give_place_back();
+        let load = port.gate.load();
+        assert_eq!((load.holders(), load.pollers()), (0, 0));
+    });
+}
+
+/// Reports of a registration go to its own key, whatever is registered under its number next.
+#[test]
+fn g6_a_delivery_reads_the_key_of_its_own_registration() {
+    explore(3, || {
+        let port = port(2);
+        assert_eq!(apply(&port, enable(0, EDGE)), Ok(()));
+        let other = waiter(&port);
+        port.backend.become_readable(0);
+        assert_eq!(apply(&port, deregister(0)), Ok(()));
+        port.backend.drain(0);
+        let mut next = enable(0, EDGE);
+        next.completion_key = 20;
+        assert_eq!(apply(&port, next), Ok(()));
+        let word = port.table.interest(Fd(0)).map(|interest| interest.word);
+        assert!(word.is_some_and(|word| word.has(Flag::KNOWN)));
+        assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
+        let key = other.join().unwrap().unwrap().completion_key;
+        assert!(key == 10 || key == 99, "{key}");
     });
 }

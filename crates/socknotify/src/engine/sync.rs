@@ -1,17 +1,23 @@
 //! The locks and the like of the engine, so that the model checker can stand in for them.
 
 #[cfg(interleavings)]
-pub(super) use loom::sync::atomic::{AtomicU64, fence};
+pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize, fence};
 #[cfg(interleavings)]
 pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(interleavings)]
 pub(super) use loom::thread_local;
 #[cfg(not(interleavings))]
-pub(super) use std::sync::atomic::{AtomicU64, fence};
+pub(super) use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
 #[cfg(not(interleavings))]
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(interleavings))]
 pub(super) use std::thread_local;
+
+#[cfg(interleavings)]
+pub(super) use self::model::ThreadState;
+pub(super) use crate::sys::thread_state::Look;
+#[cfg(not(interleavings))]
+pub(super) use crate::sys::thread_state::ThreadState;
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -54,5 +60,40 @@ pub(super) fn wait<'a, T>(
             loom::thread::yield_now();
             lock(mutex)
         }
+    }
+}
+
+/// For the model checker, whose threads say themselves that they block.
+#[cfg(interleavings)]
+pub(super) mod model {
+    use std::sync::Arc;
+
+    use loom::sync::atomic::{AtomicBool, Ordering};
+    use loom::thread_local;
+
+    use super::Look;
+
+    thread_local! {
+        static IS_BLOCKED: Arc<AtomicBool> = Arc::new(AtomicBool::new(false));
+    }
+
+    pub(in super::super) struct ThreadState(Arc<AtomicBool>);
+
+    impl ThreadState {
+        pub(in super::super) fn of_this() -> Self {
+            ThreadState(IS_BLOCKED.with(Arc::clone))
+        }
+
+        pub(in super::super) fn look(&self) -> Look {
+            match self.0.load(Ordering::SeqCst) {
+                true => Look::Blocked,
+                false => Look::Running,
+            }
+        }
+    }
+
+    /// This thread blocks from here on, or goes on.
+    pub(in super::super) fn set_blocked(is_blocked: bool) {
+        IS_BLOCKED.with(|it| it.store(is_blocked, Ordering::SeqCst));
     }
 }

@@ -10,10 +10,10 @@
 //!   ([`Table::arm_latest`]). So the last interest that the system got was current when it got it.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
-use super::sync::{AtomicU64, fence};
+use super::sync::{AtomicU64, AtomicUsize, fence};
 use crate::pages::SharedPages;
 use crate::sys::Fd;
 use crate::{EventFilter, Events};
@@ -225,7 +225,7 @@ pub(crate) enum Outcome {
 }
 
 /// How many slots are made at once.
-const BLOCK: u32 = 64;
+const BLOCK: u32 = if cfg!(interleavings) { 2 } else { 64 };
 
 type Block = OnceLock<Box<[Slot; BLOCK as usize]>>;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use super::request::{Association, Request};
-use super::{Begun, FileDriver, Settle, Settled};
+use super::{Begun, FileDriver, Layer, Owner, Settled};
 use crate::Entry;
 use crate::system::SystemPort;
 
@@ -20,31 +20,35 @@ impl Direct {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn associate(&self, _file: &File) -> Association {
+    pub(super) fn associate(&self, _file: &File, _key: usize) -> Association {
         match *self {}
     }
 
-    pub(super) fn new(_port: &SystemPort, _key: usize) -> io::Result<Arc<Self>> {
+    pub(super) fn new(_port: &SystemPort) -> io::Result<Arc<Self>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn raw(_port: &SystemPort, _settle: Weak<dyn Settle>) -> io::Result<Arc<Self>> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub(super) fn attach(&self, _: Layer, _: impl FnOnce() -> Weak<dyn Owner>) {
+        match *self {}
     }
 
     /// # Safety
     ///
     /// Nothing is begun.
     #[allow(unsafe_code, reason = "elsewhere the system has the memory")]
-    pub(super) unsafe fn begin(&self, _key: usize, _: &Request) -> Begun {
+    pub(super) unsafe fn begin(&self, _: Layer, _key: usize, _: &Request) -> Begun {
         match *self {}
     }
 
-    pub(super) fn cancel(&self, _key: usize) {
+    pub(super) fn cancel(&self, _: Layer, _key: usize) {
         match *self {}
     }
 
-    pub(super) fn flush(&self) -> Vec<usize> {
+    pub(super) fn on_withdrawn(&self) {
+        match *self {}
+    }
+
+    pub(super) fn flush(&self) {
         match *self {}
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
-use super::request::{Association, Kind, MOST, Request, Work};
+use super::request::{Association, Kind, MOST, Part, Request, Work};
 use super::system;
 use crate::slots::Token;
 
@@ -73,9 +74,12 @@ pub struct FileOperation {
     pub(super) file: PortFile,
     kind: Kind,
     pub(super) buffer: Buffer,
+    pub(super) buffers: Vec<Buffer>,
+    /// The memory of the buffers, while it is in progress.
+    parts: Vec<Part>,
     range: Range<usize>,
     offset: u64,
-    deadline: Option<Instant>,
+    within: Option<Duration>,
 }
 
 impl FileOperation {
@@ -85,8 +89,10 @@ impl FileOperation {
             kind,
             range: 0..buffer.len(),
             buffer,
+            buffers: Vec::new(),
+            parts: Vec::new(),
             offset,
-            deadline: None,
+            within: None,
         }
     }
 
@@ -108,6 +114,59 @@ impl FileOperation {
         Self::new(file, Kind::Write, buffer.into(), offset)
     }
 
+    /// `preadv` — Reads from the file at this offset into these buffers, one after the other. They come back as
+    /// [`buffers`](FileCompletion::buffers), each with its length.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("socknotify-parts-{}", std::process::id()));
+    /// # let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let mut worker = port.worker(8);
+    /// let file = port.adopt_file(file)?;
+    /// let [head, body] = [b"head".to_vec(), b"body".to_vec()];
+    /// port.begin(FileOperation::write_vectored_at(&file, vec![head.into(), body.into()], 0))?;
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 8);
+    ///
+    /// port.begin(FileOperation::read_vectored_at(&file, done.buffers, 2))?;
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 6);
+    /// assert_eq!((&*done.buffers[0], &done.buffers[1][..2]), (&b"adbo"[..], &b"dy"[..]));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "preadv")]
+    #[doc(alias = "readv")]
+    #[doc(alias = "IORING_OP_READV")]
+    pub fn read_vectored_at(file: &PortFile, buffers: Vec<Buffer>, offset: u64) -> Self {
+        Self::of_parts(file, Kind::ReadParts, buffers, offset)
+    }
+
+    /// `pwritev` — Writes these buffers to the file at this offset, one after the other, as
+    /// [`read_vectored_at`](Self::read_vectored_at) reads.
+    #[doc(alias = "pwritev")]
+    #[doc(alias = "writev")]
+    #[doc(alias = "IORING_OP_WRITEV")]
+    pub fn write_vectored_at(file: &PortFile, buffers: Vec<Buffer>, offset: u64) -> Self {
+        Self::of_parts(file, Kind::WriteParts, buffers, offset)
+    }
+
+    fn of_parts(file: &PortFile, kind: Kind, buffers: Vec<Buffer>, offset: u64) -> Self {
+        FileOperation {
+            buffers,
+            ..Self::new(file, kind, Buffer::default(), offset)
+        }
+    }
+
     /// `fsync`, `FlushFileBuffers` — Waits until everything written is on the disk, as [`File::sync_all`] does. Writes
     /// that are in progress at the same time may be included or not.
     #[doc(alias = "fsync")]
@@ -122,16 +181,18 @@ impl FileOperation {
         Self::new(file, Kind::SyncData, Buffer::default(), 0)
     }
 
-    /// Uses this part of the buffer only. If it is not within the buffer, the operation fails.
+    /// Uses this part of the buffer only. If it is not within the buffer, the operation fails. Not for several buffers,
+    /// which are used whole.
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = range;
         self
     }
 
-    /// Cancels the operation if it takes longer than this. Then it completes with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). If the system cannot cancel it any more, it completes when it is done.
+    /// Cancels the operation if it takes longer than this, from when it is [begun](crate::owned::Port::begin). Then it
+    /// completes with [`TimedOut`](io::ErrorKind::TimedOut). If the system cannot cancel it any more, it completes when
+    /// it is done.
     pub fn within(mut self, time: Duration) -> Self {
-        self.deadline = Instant::now().checked_add(time);
+        self.within = Some(time);
         self
     }
 
@@ -140,8 +201,14 @@ impl FileOperation {
         self.buffer
     }
 
+    /// Returns the buffers of a vectored operation that was not begun.
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        self.buffers
+    }
+
+    /// The deadline, if it is begun now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        Instant::now().checked_add(self.within?)
     }
 }
 
@@ -151,6 +218,8 @@ impl Work for FileOperation {
             file,
             kind,
             buffer,
+            buffers,
+            parts,
             range,
             offset,
             ..
@@ -168,6 +237,15 @@ impl Work for FileOperation {
                 let bytes = buffer.get(range.clone())?;
                 Some((bytes.as_ptr().cast_mut(), bytes.len()))
             })?,
+            Kind::ReadParts | Kind::WriteParts => unless_panics(|| {
+                parts.clear();
+                parts.extend(buffers.iter_mut().map(|buffer| match kind {
+                    Kind::ReadParts => Part::new(buffer.as_mut_ptr(), buffer.len()),
+                    _ => Part::new(buffer.as_ptr().cast_mut(), buffer.len()),
+                }));
+                let length = parts.iter().map(|part| part.length).sum();
+                Some((parts.as_mut_ptr().cast(), length))
+            })?,
             Kind::SyncAll | Kind::SyncData => (ptr::null_mut(), 0),
         };
         Ok(Request {
@@ -176,6 +254,7 @@ impl Work for FileOperation {
             kind: *kind,
             memory,
             length: length.min(MOST as usize) as u32,
+            parts: parts.len().try_into().unwrap_or(u32::MAX),
             offset: *offset,
         })
     }
@@ -184,7 +263,13 @@ impl Work for FileOperation {
 /// The bytes of a range. The owner of a buffer may panic.
 fn unless_panics<R>(bytes: impl FnOnce() -> Option<R>) -> io::Result<R> {
     let outcome = catch_unwind(AssertUnwindSafe(bytes));
-    let outcome = outcome.map_err(|_| io::Error::other("the buffer panicked"))?;
+    let outcome = outcome.map_err(|panic| {
+        // What a panic carries may panic again when it is dropped.
+        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            mem::forget(another);
+        }
+        io::Error::other("the buffer panicked")
+    })?;
     outcome.ok_or_else(|| {
         let reason = "the buffer does not have this range";
         io::Error::new(io::ErrorKind::InvalidInput, reason)
@@ -211,8 +296,28 @@ pub struct FileCompletion {
     pub file: PortFile,
     /// The buffer of the operation. What was read is at the beginning of its [range](FileOperation::range).
     pub buffer: Buffer,
+    /// The buffers of a [vectored](FileOperation::read_vectored_at) operation, which has no other.
+    pub buffers: Vec<Buffer>,
     /// How many bytes were read or written: 0 at the end of the file, and possibly fewer than requested.
     pub result: io::Result<usize>,
     /// Whether it was cancelled, by its id or by its deadline. Then `result` is an error.
     pub is_cancelled: bool,
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_counts_from_when_the_operation_is_begun() -> io::Result<()> {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let file = PortFile::new(tempfile::tempfile()?, Association::default());
+        let operation = FileOperation::sync_all(&file).within(HOUR);
+        let before = Instant::now();
+        assert!(operation.deadline() >= Some(before + HOUR));
+        // A time that is too long never comes.
+        let operation = FileOperation::sync_all(&file).within(Duration::MAX);
+        assert_eq!(operation.deadline(), None);
+        Ok(())
+    }
 }

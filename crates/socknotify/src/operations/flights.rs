@@ -5,13 +5,15 @@
     reason = "the system has the memory of operations that are here"
 )]
 
+use std::cell::Cell;
 use std::io;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::direct::Direct;
 use super::helpers::{Gate, Helpers, Perform};
-use super::request::{Request, Work};
-use super::{Begun, Settled, system};
+use super::opening::Opening;
+use super::request::{Apart, Request, Work};
+use super::{Begun, Layer, Settled, system};
 use crate::Error;
 use crate::slots::{Slots, Token};
 use crate::sys::Process;
@@ -24,8 +26,9 @@ pub(super) struct Flights<O, N> {
     pub(super) slots: Slots<Flight<O, N>>,
     pub(super) port: SystemPort,
     pub(super) helpers: Helpers,
-    /// The system itself, if it performs them; from the first operation on.
-    direct: OnceLock<Option<Arc<Direct>>>,
+    pub(super) layer: Layer,
+    /// The system itself, if it performs them.
+    pub(super) opening: Arc<Opening>,
     process: Process,
     /// Locked for reading while an operation begins.
     closed: RwLock<bool>,
@@ -42,10 +45,13 @@ pub(super) struct Flight<O, N> {
 
 #[derive(Default)]
 pub(super) enum Stage {
-    /// No thread has begun it.
+    /// Nobody has begun it. Its key is in the queue of the ring or of the helper threads.
     #[default]
     Queued,
-    Running,
+    /// A helper thread performs it, and ends it early if there is a reason.
+    Running(Option<Reason>),
+    /// A helper thread performs it with a file and memory of its own, because it may never end.
+    Apart,
     /// The system performs it, and may have been asked to cancel it.
     Direct(Option<Reason>),
     Done(io::Result<usize>),
@@ -94,17 +100,23 @@ impl<O, N> Flights<O, N> {
     /// The system, if it was opened.
     #[inline]
     pub(super) fn opened(&self) -> Option<&Direct> {
-        self.direct.get()?.as_deref()
+        self.opening.opened().map(|direct| &**direct)
     }
 }
 
 impl<O: Work, N: Default> Flights<O, N> {
-    pub(super) fn new(port: SystemPort, helpers: Helpers) -> Self {
+    pub(super) fn new(
+        layer: Layer,
+        port: SystemPort,
+        opening: Arc<Opening>,
+        helpers: Helpers,
+    ) -> Self {
         Flights {
             slots: Slots::new(),
             port,
             helpers,
-            direct: OnceLock::new(),
+            layer,
+            opening,
             process: Process::this(),
             closed: RwLock::new(false),
             gate: Gate::default(),
@@ -123,78 +135,105 @@ impl<O: Work, N: Default> Flights<O, N> {
         }
     }
 
-    /// The system, if it performs operations by itself. It is opened now.
-    pub(super) fn direct(&self, open: impl FnOnce() -> io::Result<Arc<Direct>>) -> Option<&Direct> {
-        self.direct.get_or_init(|| open().ok()).as_deref()
-    }
-
-    /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over; `None` if
+    /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over. Fails if
     /// neither takes it.
     pub(super) fn start(
         &self,
         token: Token,
         direct: Option<&Direct>,
         perform: impl FnOnce() -> Option<Arc<dyn Perform>>,
-    ) -> Option<bool> {
+    ) -> Result<bool, Error> {
         let key = self.slots.key(token);
         if let (Some(direct), Some(mut flight)) = (direct, self.slots.get(token)) {
             if flight.stage.is_over() {
                 // It was cancelled meanwhile.
-                return Some(false);
+                return Ok(false);
             }
-            let begun = match flight.operation.as_mut()?.request() {
+            let operation = flight.operation.as_mut().ok_or(Error::Closed)?;
+            let begun = match operation.request() {
                 // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
                 // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its memory:
                 // what borrows it for the system is the pointer in the request.
-                Ok(request) => unsafe { direct.begin(key, &request) },
+                Ok(request) => unsafe { direct.begin(self.layer, key, &request) },
                 Err(error) => Begun::Over(Err(error)),
             };
             match begun {
                 Begun::UnderWay => {
                     flight.stage = Stage::Direct(None);
-                    return Some(false);
+                    return Ok(false);
                 }
+                Begun::Queued => return Ok(false),
                 Begun::Over(result) => {
                     flight.stage = Stage::Done(result);
-                    return Some(true);
+                    return Ok(true);
                 }
                 Begun::Refused => {}
             }
         }
-        self.helpers.perform(perform()?, key).then_some(false)
+        let perform = perform().ok_or(Error::Closed)?;
+        self.helpers.perform(perform, key).map(|()| false)
+    }
+
+    /// Whether nobody has begun an operation.
+    #[cfg(unix)]
+    pub(super) fn is_queued(&self, key: usize) -> bool {
+        let flight = self.slots.get_by_key(key);
+        flight.is_some_and(|flight| matches!(flight.stage, Stage::Queued))
+    }
+
+    /// The system is about to get a queued operation. False if that was cancelled.
+    #[cfg(unix)]
+    pub(super) fn submits(&self, key: usize) -> bool {
+        match self.slots.get_by_key(key) {
+            Some(mut flight) if matches!(flight.stage, Stage::Queued) => {
+                flight.stage = Stage::Direct(None);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself,
     /// and it is to be [restarted](Self::restart).
     pub(super) fn settle(&self, key: usize, settled: Settled) -> Option<bool> {
         let mut flight = self.slots.get_by_key(key)?;
-        let Stage::Direct(cancelled) = flight.stage else {
-            return None;
+        let cancelled = match (&flight.stage, &settled) {
+            (Stage::Direct(cancelled), _) => *cancelled,
+            // The system has refused it in the queue.
+            (Stage::Queued, Settled::Cancelled) => None,
+            _ => return None,
         };
         flight.stage = match (settled, cancelled) {
             (Settled::Done(result), _) => Stage::Done(result),
             (Settled::Cancelled, Some(reason)) => Stage::Cancelled(reason),
-            (Settled::Cancelled, None) => return Some(false),
+            // From here on it can be cancelled as one that was never begun.
+            (Settled::Cancelled, None) => Stage::Queued,
         };
-        Some(true)
+        Some(flight.stage.is_over())
     }
 
-    /// Start an operation again that the system has cancelled by itself. True if nothing takes it, so that it is over.
+    /// Start an operation again that the system has cancelled by itself, unless it was cancelled meanwhile. True if
+    /// nothing takes it, so that it is over.
     #[cold]
-    pub(super) fn restart(&self, key: usize, start: impl FnOnce(Token) -> Option<bool>) -> bool {
-        let (Ok(_open), Some((token, mut flight))) = (self.open(), self.slots.named(key)) else {
+    pub(super) fn restart(
+        &self,
+        key: usize,
+        start: impl FnOnce(Token) -> Result<bool, Error>,
+    ) -> bool {
+        let (Ok(_open), Some((token, flight))) = (self.open(), self.slots.named(key)) else {
             return false;
         };
-        if !matches!(flight.stage, Stage::Direct(_)) {
+        let is_queued = matches!(flight.stage, Stage::Queued);
+        drop(flight);
+        if !is_queued {
             return false;
         }
-        flight.stage = Stage::Queued;
-        drop(flight);
-        start(token).unwrap_or_else(|| {
-            if let Some(mut flight) = self.slots.get(token) {
+        start(token).unwrap_or_else(|_| match self.slots.get(token) {
+            Some(mut flight) if !flight.stage.is_over() => {
                 flight.stage = Stage::Done(Err(system::out_of_memory()));
+                true
             }
-            true
+            _ => false,
         })
     }
 
@@ -205,42 +244,105 @@ impl<O: Work, N: Default> Flights<O, N> {
             return None;
         }
         let mut flight = self.slots.get(token)?;
-        match flight.stage {
+        let is_over = match flight.stage {
             Stage::Done(_) | Stage::Cancelled(_) => return None,
-            // It is about to end.
-            Stage::Running => {}
-            Stage::Direct(cancelled) => {
-                flight.stage = Stage::Direct(cancelled.or(Some(reason)));
-                if let Some(direct) = self.opened() {
-                    direct.cancel(self.slots.key(token));
-                }
+            // The system knows, or the thread.
+            Stage::Running(Some(_)) | Stage::Direct(Some(_)) => false,
+            Stage::Running(None) => {
+                flight.stage = Stage::Running(Some(reason));
+                false
             }
-            Stage::Queued => flight.stage = Stage::Cancelled(reason),
+            Stage::Direct(None) => {
+                flight.stage = Stage::Direct(Some(reason));
+                if let Some(direct) = self.opened() {
+                    direct.cancel(self.layer, self.slots.key(token));
+                }
+                false
+            }
+            Stage::Queued | Stage::Apart => {
+                flight.stage = Stage::Cancelled(reason);
+                true
+            }
+        };
+        drop(flight);
+        if let (true, Some(direct)) = (is_over, self.opened()) {
+            direct.on_withdrawn();
         }
-        Some(flight.stage.is_over())
+        Some(is_over)
     }
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
     pub(super) fn perform(&self, key: usize, done: impl FnOnce()) {
-        let Some(_entered) = self.gate.enter() else {
+        let Some(entered) = self.gate.enter() else {
             return;
         };
         let begun = self.slots.get_by_key(key).and_then(|mut flight| {
             matches!(flight.stage, Stage::Queued).then(|| {
-                flight.stage = Stage::Running;
+                flight.stage = Stage::Running(None);
                 flight.operation.take()
             })?
         });
         let Some(mut operation) = begun else {
             return;
         };
-        // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |request: Request| unsafe { request.perform() };
-        let result = operation.request().and_then(perform);
-        if let Some(mut flight) = self.slots.get_by_key(key) {
-            flight.operation = Some(operation);
-            flight.stage = Stage::Done(result);
+        let end = |operation, stage| {
+            if let Some(mut flight) = self.slots.get_by_key(key) {
+                flight.operation = Some(operation);
+                flight.stage = stage;
+            }
+        };
+        let request = operation.request();
+        if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
+            end(operation, Stage::Apart);
+            drop(entered);
+            self.perform_apart(key, apart, done);
+            return;
         }
+        let stopped = Cell::new(None);
+        let goes_on = || {
+            stopped.set(self.stops(key));
+            stopped.get().is_none()
+        };
+        // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
+        let perform = |request: Request| unsafe { request.perform(&goes_on) };
+        let result = request.and_then(perform);
+        let stage = stopped.get().map_or(Stage::Done(result), Stage::Cancelled);
+        end(operation, stage);
+        done();
+    }
+
+    /// Why a thread does not go on with an operation.
+    fn stops(&self, key: usize) -> Option<Reason> {
+        if self.gate.is_closed() {
+            return Some(Reason::Asked);
+        }
+        match self.slots.get_by_key(key)?.stage {
+            Stage::Running(reason) => reason,
+            _ => None,
+        }
+    }
+
+    /// Perform an operation that may never end. Nobody waits for it: it can be cancelled, and the port closed, meanwhile.
+    #[cold]
+    fn perform_apart(&self, key: usize, mut apart: Apart, done: impl FnOnce()) {
+        let result = apart.read();
+        let Some(_entered) = self.gate.enter() else {
+            return;
+        };
+        let Some(mut flight) = self.slots.get_by_key(key) else {
+            return;
+        };
+        if !matches!(flight.stage, Stage::Apart) {
+            return;
+        }
+        let request = flight.operation.as_mut().map(Work::request);
+        let copied = result.and_then(|bytes| match request {
+            // SAFETY: the memory is the operation's, or its caller's, who has promised it. The slot is locked.
+            Some(request) => Ok(unsafe { request?.copy(bytes) }),
+            None => Ok(0),
+        });
+        flight.stage = Stage::Done(copied);
+        drop(flight);
         done();
     }
 
@@ -260,11 +362,23 @@ impl<O: Work, N: Default> Flights<O, N> {
             return Vec::new();
         }
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        if let Some(direct) = self.opened() {
-            direct.close();
-        }
+        self.close_direct();
         self.gate.close();
         self.slots.iter_named().map(|(token, _)| token).collect()
+    }
+}
+
+impl<O, N> Flights<O, N> {
+    /// Nothing begins any more. Another layer of the port may use the system as long as this one has no operations.
+    fn close_direct(&self)
+    where
+        N: Default,
+    {
+        if let Some(direct) = self.opened() {
+            if self.slots.iter().next().is_some() {
+                direct.close();
+            }
+        }
     }
 }
 
@@ -274,5 +388,84 @@ impl<O, N> Drop for Flights<O, N> {
         if let (true, Some(direct)) = (self.is_here(), self.opened()) {
             direct.close();
         }
+    }
+}
+
+#[cfg(all(test, unix, not(interleavings)))]
+mod tests {
+    use super::super::request::Kind;
+    use super::*;
+    use crate::CompletionPort;
+
+    fn request() -> Request {
+        Request {
+            file: -1,
+            association: None,
+            kind: Kind::SyncAll,
+            memory: std::ptr::null_mut(),
+            length: 0,
+            parts: 0,
+            offset: 0,
+        }
+    }
+
+    fn flights() -> Flights<Request, ()> {
+        let port = CompletionPort::new().expect("a port");
+        let system = port.system().clone();
+        Flights::new(Layer::Caller, system, port.opening(), Helpers::new(1))
+    }
+
+    fn begin(flights: &Flights<Request, ()>) -> (Token, usize) {
+        let flight = Flight {
+            operation: Some(request()),
+            stage: Stage::Queued,
+            note: (),
+        };
+        let token = flights.slots.insert(flight).expect("room");
+        let key = flights.slots.key(token);
+        assert!(flights.submits(key));
+        (token, key)
+    }
+
+    /// As when the thread that has submitted it ends, and meanwhile another one cancels it.
+    #[test]
+    fn a_cancellation_counts_that_comes_after_the_kernels() {
+        let flights = flights();
+        let (token, key) = begin(&flights);
+        assert_eq!(flights.settle(key, Settled::Cancelled), Some(false));
+        assert_eq!(flights.cancel(token, Reason::Asked), Some(true));
+        let is_over = flights.restart(key, |_| panic!("it begins again"));
+        assert!(!is_over, "its end was reported");
+        let (_, flight) = flights.finish(key).expect("it is over");
+        let (result, is_cancelled) = flight.stage.into_result().expect("it is over");
+        assert!(result.is_err() && is_cancelled);
+    }
+
+    #[test]
+    fn a_cancellation_counts_that_comes_before_the_kernels() {
+        let flights = flights();
+        let (token, key) = begin(&flights);
+        assert_eq!(flights.cancel(token, Reason::Deadline), Some(false));
+        assert_eq!(flights.settle(key, Settled::Cancelled), Some(true));
+        assert!(!flights.restart(key, |_| panic!("it begins again")));
+        assert_eq!(flights.cancel(token, Reason::Asked), None);
+    }
+
+    #[test]
+    fn what_the_kernel_has_cancelled_by_itself_begins_again_once() {
+        let flights = flights();
+        let (token, key) = begin(&flights);
+        assert_eq!(flights.settle(key, Settled::Cancelled), Some(false));
+        let mut begun = 0;
+        let is_over = flights.restart(key, |it| {
+            assert_eq!(it, token);
+            begun += 1;
+            Ok(false)
+        });
+        assert_eq!((begun, is_over), (1, false));
+        assert!(flights.submits(key));
+        assert!(!flights.submits(key));
+        assert_eq!(flights.settle(key, Settled::Done(Ok(0))), Some(true));
+        assert_eq!(flights.settle(key, Settled::Done(Ok(0))), None);
     }
 }

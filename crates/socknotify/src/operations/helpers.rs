@@ -6,13 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::Error;
 use crate::lock::lock;
 use crate::sys::Process;
 
 /// The default for the maximum number of threads. They sleep most of the time.
 pub(crate) const DEFAULT_THREADS: usize = 32;
 
-/// How long a thread waits for work before it ends.
+/// How long a thread usually waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Something for a helper thread to do.
@@ -33,6 +34,8 @@ pub(crate) struct Helpers(Arc<Shared>);
 
 struct Shared {
     most: usize,
+    /// How long a thread waits for work before it ends.
+    idle: Duration,
     process: Process,
     state: Mutex<State>,
     /// Signalled when there is work, or none will come any more.
@@ -74,6 +77,10 @@ impl Gate {
         })
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.state).closed
+    }
+
     /// Let no thread in any more, and wait until none is inside.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
@@ -97,8 +104,14 @@ impl Drop for Entered<'_> {
 impl Helpers {
     /// At most this many threads, and at least one.
     pub(crate) fn new(most: usize) -> Self {
+        Self::with_idle(most, IDLE)
+    }
+
+    /// Such threads that wait this long for work before they end.
+    pub(super) fn with_idle(most: usize, idle: Duration) -> Self {
         Helpers(Arc::new(Shared {
             most: most.max(1),
+            idle,
             process: Process::this(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -107,23 +120,23 @@ impl Helpers {
 
     /// Queue the work that this makes for a thread. Makes nothing if the helpers are closed, in a forked child, or if
     /// there is no thread and the system starts none.
-    pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) {
-        self.submit(|| Job::Run(make()));
+    pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) -> Result<(), Error> {
+        self.submit(|| Job::Run(make()))
     }
 
-    /// Queue an operation for a thread. False if no thread will perform it.
-    pub(crate) fn perform(&self, of: Arc<dyn Perform>, key: usize) -> bool {
+    /// Queue an operation for a thread. Fails if no thread will perform it.
+    pub(crate) fn perform(&self, of: Arc<dyn Perform>, key: usize) -> Result<(), Error> {
         self.submit(|| Job::Perform(of, key))
     }
 
-    fn submit(&self, make: impl FnOnce() -> Job) -> bool {
+    fn submit(&self, make: impl FnOnce() -> Job) -> Result<(), Error> {
         let shared = &self.0;
         if !shared.process.is_this() {
-            return false;
+            return Err(Error::OtherProcess);
         }
         let mut state = lock(&shared.state);
         if state.closed {
-            return false;
+            return Err(Error::Closed);
         }
         if state.queue.len() >= state.idle && state.threads < shared.most {
             let this = Arc::clone(shared);
@@ -135,13 +148,15 @@ impl Helpers {
                 Ok(_) => state.threads += 1,
                 // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
-                Err(_) => return false,
+                Err(error) => {
+                    return Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os));
+                }
             }
         }
         state.queue.push_back(make());
         drop(state);
         shared.changed.notify_one();
-        true
+        Ok(())
     }
 
     /// The number of threads.
@@ -185,7 +200,9 @@ impl Shared {
             state.idle += 1;
             let (woken, waited) = self
                 .changed
-                .wait_timeout_while(state, IDLE, |state| state.queue.is_empty() && !state.closed)
+                .wait_timeout_while(state, self.idle, |state| {
+                    state.queue.is_empty() && !state.closed
+                })
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;

@@ -30,6 +30,7 @@ mod driver;
 mod file;
 mod flights;
 mod helpers;
+mod opening;
 #[cfg(unix)]
 mod port;
 #[cfg(unix)]
@@ -47,31 +48,54 @@ pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
 pub(crate) use self::flights::Reason;
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
+pub(crate) use self::opening::Opening;
 #[cfg(unix)]
 pub use self::raw::Overlapped;
 #[cfg(unix)]
 pub(crate) use self::raw::Raw;
 pub(crate) use self::table::Operations;
 
+/// The layers of a port that begin operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layer {
+    /// The memory is the caller's.
+    #[cfg_attr(windows, allow(dead_code, reason = "there the system has these"))]
+    Caller,
+    /// The port owns connections, files and buffers.
+    Connections,
+}
+
 /// The result of passing an operation to the system.
 enum Begun {
+    #[cfg_attr(unix, allow(dead_code, reason = "there they are queued"))]
     UnderWay,
+    /// The system gets it with the next flush.
+    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
+    Queued,
     /// The system does not perform it. A helper thread may.
     Refused,
     /// It has completed, without a packet.
     Over(io::Result<usize>),
 }
 
-/// What a packet of the system reports of an operation.
+/// What the system reports of an operation.
 enum Settled {
     Done(io::Result<usize>),
     /// It was cancelled or interrupted, for whatever reason.
     Cancelled,
 }
 
-/// Makes packets of the system's completions.
+/// What the system asks the layer that an operation is of.
 #[cfg(unix)]
-trait Settle: Send + Sync {
-    /// `None` if it was begun again.
+trait Owner: Send + Sync {
+    fn is_queued(&self, key: usize) -> bool;
+
+    /// A queued operation is about to be submitted. False if it was cancelled.
+    fn submits(&self, key: usize) -> bool;
+
+    /// The system does not accept an operation after all.
+    fn refused(&self, key: usize);
+
+    /// The packet of an operation that the system has ended. `None` if it was begun again.
     fn settle(&self, key: usize, settled: Settled) -> Option<crate::Entry>;
 }

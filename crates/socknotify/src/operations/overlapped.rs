@@ -23,7 +23,7 @@ use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
 use super::request::{Association, Kind, Request};
-use super::{Begun, FileDriver, Settled};
+use super::{Begun, FileDriver, Layer, Settled};
 use crate::Entry;
 use crate::lock::lock;
 use crate::system::SystemPort;
@@ -36,8 +36,6 @@ pub(super) struct Direct {
     /// Different for each.
     id: u64,
     port: SystemPort,
-    /// The completion key of its packets.
-    key: usize,
     flights: Mutex<Flights>,
 }
 
@@ -65,20 +63,20 @@ impl Direct {
         Ok(())
     }
 
-    /// Operations that complete on this port under this key.
-    pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
+    /// Operations that complete on this port.
+    pub(super) fn new(port: &SystemPort) -> io::Result<Arc<Self>> {
         static PORTS: AtomicU64 = AtomicU64::new(0);
         Ok(Arc::new(Direct {
             id: PORTS.fetch_add(1, Ordering::Relaxed),
             port: port.clone(),
-            key,
             flights: Mutex::default(),
         }))
     }
 
-    /// `CreateIoCompletionPort` — Have the operations on a file complete on the port, if it was opened for that.
-    pub(super) fn associate(&self, file: &File) -> Association {
-        let associated = self.port.associate(file.as_raw_handle(), self.key);
+    /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
+    /// for that.
+    pub(super) fn associate(&self, file: &File, key: usize) -> Association {
+        let associated = self.port.associate(file.as_raw_handle(), key);
         associated.ok().map(|()| self.id)
     }
 
@@ -88,7 +86,7 @@ impl Direct {
     ///
     /// The request's file and memory stay valid, and nobody touches the memory, until its completion was dequeued, or
     /// [`close`](Self::close) has returned.
-    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
+    pub(super) unsafe fn begin(&self, _: Layer, key: usize, request: &Request) -> Begun {
         let &Request {
             file: handle,
             association,
@@ -96,15 +94,13 @@ impl Direct {
             memory,
             length,
             offset,
+            ..
         } = request;
         if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
             return Begun::Refused;
         }
-        let mut flights = lock(&self.flights);
-        let overlapped = flights.take_spare(offset);
-        // It is in the table before its packet can come.
-        flights.keys.insert(overlapped.addr(), key);
-        flights.pending.insert(key, Flight { handle, overlapped });
+        // Without the lock: what is in the system's cache is copied in this call.
+        let overlapped = lock(&self.flights).add(key, handle, offset);
         // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not
         // use it any more. The handle is the file's, and open.
         let begun = unsafe {
@@ -121,7 +117,7 @@ impl Direct {
         match error.raw_os_error().map(|code| code as u32) {
             Some(ERROR_IO_PENDING) => Begun::UnderWay,
             code => {
-                flights.forget(overlapped.addr());
+                lock(&self.flights).forget(overlapped.addr());
                 match code {
                     Some(ERROR_HANDLE_EOF) => Begun::Over(Ok(0)),
                     _ => Begun::Over(Err(error)),
@@ -131,12 +127,13 @@ impl Direct {
     }
 
     /// There is nothing to flush: operations begin at once.
-    pub(super) fn flush(&self) -> Vec<usize> {
-        Vec::new()
-    }
+    pub(super) fn flush(&self) {}
+
+    /// There is no queue.
+    pub(super) fn on_withdrawn(&self) {}
 
     /// `CancelIoEx` — Cancel an operation, if that is still possible.
-    pub(super) fn cancel(&self, key: usize) {
+    pub(super) fn cancel(&self, _: Layer, key: usize) {
         if let Some(flight) = lock(&self.flights).pending.get(&key) {
             flight.cancel();
         }
@@ -182,9 +179,19 @@ impl Direct {
 }
 
 impl Flights {
+    /// A structure for an operation that begins now. It is in the table before its packet can come.
+    fn add(&mut self, key: usize, handle: HANDLE, offset: u64) -> *mut OVERLAPPED {
+        let overlapped = self.take_spare(offset);
+        self.keys.insert(overlapped.addr(), key);
+        self.pending.insert(key, Flight { handle, overlapped });
+        overlapped
+    }
+
     fn take_spare(&mut self, offset: u64) -> *mut OVERLAPPED {
         // SAFETY: any bits are a value of the structure.
         let mut fresh: OVERLAPPED = unsafe { std::mem::zeroed() };
+        // Until the kernel says otherwise.
+        fresh.Internal = STATUS_PENDING as usize;
         fresh.Anonymous.Anonymous.Offset = offset as u32;
         fresh.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
         match self.spare.pop() {

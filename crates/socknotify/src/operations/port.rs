@@ -4,7 +4,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::Ordering;
 
 use super::raw::Overlapped;
 use super::request::{Kind, MOST, Request};
@@ -101,14 +100,11 @@ impl CompletionPort {
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or
     /// with its result. Returns false if it is not in progress on this port.
     ///
-    /// # Safety
-    ///
-    /// `overlapped` can be read.
+    /// The pointer is compared with those of the operations in progress, one after the other, and nothing is read
+    /// through it: the operation may have ended meanwhile.
     #[doc(alias = "CancelIoEx")]
-    pub unsafe fn cancel_operation(&self, overlapped: *const Overlapped) -> bool {
-        // SAFETY: by the promise.
-        let key = unsafe { (*overlapped).internal_high.load(Ordering::Relaxed) };
-        self.raw().cancel(key, overlapped)
+    pub fn cancel_operation(&self, overlapped: *const Overlapped) -> bool {
+        self.raw().cancel(overlapped)
     }
 
     unsafe fn begin<F: AsFd>(
@@ -133,6 +129,7 @@ impl CompletionPort {
             kind,
             memory: memory.cast(),
             length,
+            parts: 0,
             offset,
         };
         request.with_file(system::check).map_err(os_error)?;

@@ -10,11 +10,13 @@ use std::sync::{Arc, Weak};
 use super::direct::Direct;
 use super::flights::{Flight, Flights, Reason, Stage};
 use super::helpers::{DEFAULT_THREADS, Helpers, Perform};
+use super::opening::Opening;
 use super::request::{Kind, Request};
-use super::{Settle, Settled};
+use super::{Layer, Owner, Settled};
+use crate::entry::Status;
 use crate::slots::Token;
 use crate::system::SystemPort;
-use crate::{Entry, Error};
+use crate::{Entry, Error, Origin};
 
 /// `OVERLAPPED` — Where an operation on a file begins, and its result.
 ///
@@ -29,8 +31,8 @@ use crate::{Entry, Error};
 pub struct Overlapped {
     /// The status.
     internal: AtomicUsize,
-    /// The bytes transferred; during the operation, its key.
-    pub(super) internal_high: AtomicUsize,
+    /// The bytes transferred.
+    internal_high: AtomicUsize,
     offset: u32,
     offset_high: u32,
     event: usize,
@@ -73,8 +75,9 @@ impl Overlapped {
     ///
     /// # Errors
     ///
-    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed;
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while it is in progress.
+    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed. While it is
+    /// [in progress](Self::is_pending), [`WouldBlock`](io::ErrorKind::WouldBlock) without an
+    /// [error number](io::Error::raw_os_error), which each error of the system has.
     #[doc(alias = "GetOverlappedResult")]
     pub fn result(&self) -> io::Result<usize> {
         match self.internal.load(Ordering::Acquire) {
@@ -91,17 +94,35 @@ impl Overlapped {
         self.internal.load(Ordering::Acquire) == END_OF_FILE
     }
 
-    fn settle(&self, kind: Kind, result: &io::Result<usize>, length: u32) {
-        let (status, count) = match result {
-            Ok(0) if kind == Kind::Read && length > 0 => (END_OF_FILE, 0),
-            Ok(count) => (SUCCESS, *count),
-            Err(error) => {
-                let number = error.raw_os_error().unwrap_or(libc::EIO);
-                (ERROR | number as usize, 0)
-            }
+    /// What the packet of an operation says of it, without the block whose address it carries: that may be gone when
+    /// the port was closed meanwhile. `None` for other packets. For interfaces above this one.
+    #[doc(hidden)]
+    pub fn of_packet(packet: &Entry) -> Option<Self> {
+        (packet.origin() == Some(Origin::Completion)).then(|| {
+            let overlapped = Overlapped::new(0);
+            overlapped.settle(packet.status, packet.transferred as usize);
+            overlapped
+        })
+    }
+
+    fn settle(&self, status: Status, count: usize) {
+        let status = match status {
+            Status::SUCCESS => SUCCESS,
+            Status::END_OF_FILE => END_OF_FILE,
+            Status(number) => ERROR | usize::from(number),
         };
         self.internal_high.store(count, Ordering::Relaxed);
         self.internal.store(status, Ordering::Release);
+    }
+}
+
+impl Status {
+    fn new(kind: Kind, result: &io::Result<usize>, length: u32) -> Self {
+        match result {
+            Ok(0) if kind == Kind::Read && length > 0 => Status::END_OF_FILE,
+            Ok(_) => Status::SUCCESS,
+            Err(error) => Status(error.raw_os_error().unwrap_or(libc::EIO) as u16),
+        }
     }
 }
 
@@ -117,8 +138,18 @@ impl Raw {
     pub(crate) fn new(port: SystemPort) -> Arc<Self> {
         Arc::new_cyclic(|this| Raw {
             this: Weak::clone(this),
-            flights: Flights::new(port, Helpers::new(DEFAULT_THREADS)),
+            flights: Flights::new(
+                Layer::Caller,
+                port.clone(),
+                Opening::new(port),
+                Helpers::new(DEFAULT_THREADS),
+            ),
         })
+    }
+
+    /// For another layer of the same port.
+    pub(crate) fn opening(&self) -> &Arc<Opening> {
+        &self.flights.opening
     }
 
     /// # Safety
@@ -142,12 +173,10 @@ impl Raw {
         let status = unsafe { &*overlapped };
         let before = status.internal.swap(PENDING, Ordering::Relaxed);
         let key = slots.key(token);
-        status.internal_high.store(key, Ordering::Relaxed);
-        let Some(is_over) = self.start(token) else {
+        let is_over = self.start(token).inspect_err(|_| {
             slots.remove(token);
             status.internal.store(before, Ordering::Relaxed);
-            return Err(Error::OutOfMemory);
-        };
+        })?;
         drop(open);
         if is_over {
             self.complete(key);
@@ -156,34 +185,43 @@ impl Raw {
         Ok(())
     }
 
-    fn start(&self, token: Token) -> Option<bool> {
-        let open = || Direct::raw(&self.flights.port, Weak::clone(&self.this) as _);
+    fn start(&self, token: Token) -> Result<bool, Error> {
         let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
-        let direct = self.flights.direct(open);
-        self.flights.start(token, direct, perform)
+        self.flights.start(token, self.direct(), perform)
     }
 
+    /// The system, if it performs operations itself.
+    fn direct(&self) -> Option<&Direct> {
+        let direct = self.flights.opening.open().ok()?;
+        direct.attach(Layer::Caller, || Weak::clone(&self.this) as _);
+        Some(direct)
+    }
+
+    #[inline]
     fn flush(&self) {
         if let Some(direct) = self.flights.opened() {
-            for key in direct.flush() {
-                let packet = self.settle(key, Settled::Cancelled);
-                self.flights.port.complete(packet.as_slice());
-            }
+            direct.flush();
         }
     }
 
-    pub(super) fn cancel(&self, key: usize, overlapped: *const Overlapped) -> bool {
-        // In a forked child another thread may have had the slot locked.
-        let Flights { slots, .. } = &self.flights;
-        let flight = self.flights.is_here().then(|| slots.named(key)).flatten();
-        let token = flight.and_then(|(token, flight)| {
-            (flight.note.overlapped == overlapped.addr()).then_some(token)
-        });
-        let is_over = token.and_then(|token| self.flights.cancel(token, Reason::Asked));
+    /// Nothing is read through the pointer: the operation may have ended, and its block with it.
+    pub(super) fn cancel(&self, overlapped: *const Overlapped) -> bool {
+        // In a forked child another thread may have had a slot locked.
+        if !self.flights.is_here() {
+            return false;
+        }
+        let slots = &self.flights.slots;
+        let mut found = slots.iter_named();
+        let found = found.find(|(_, flight)| flight.note.overlapped == overlapped.addr());
+        let Some((token, flight)) = found else {
+            return false;
+        };
+        drop(flight);
+        let is_over = self.flights.cancel(token, Reason::Asked);
         match is_over {
             Some(true) => {
                 if let Some(_entered) = self.flights.gate.enter() {
-                    self.complete(key);
+                    self.complete(slots.key(token));
                 }
             }
             Some(false) => self.flush(),
@@ -204,10 +242,12 @@ impl Raw {
         let Request { kind, length, .. } = flight.operation?;
         let (result, _) = flight.stage.into_result()?;
         let mut packet = flight.note;
+        packet.status = Status::new(kind, &result, length);
+        let count = result.unwrap_or(0);
+        packet.transferred = count as u32;
         let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);
         // SAFETY: it is there until the packet was dequeued, and that is queued after this.
-        unsafe { (*overlapped).settle(kind, &result, length) };
-        packet.transferred = result.unwrap_or(0) as u32;
+        unsafe { (*overlapped).settle(packet.status, count) };
         Some(packet)
     }
 
@@ -224,7 +264,20 @@ impl Raw {
     }
 }
 
-impl Settle for Raw {
+impl Owner for Raw {
+    fn is_queued(&self, key: usize) -> bool {
+        self.flights.is_queued(key)
+    }
+
+    fn submits(&self, key: usize) -> bool {
+        self.flights.submits(key)
+    }
+
+    fn refused(&self, key: usize) {
+        let packet = self.settle(key, Settled::Cancelled);
+        self.flights.port.complete(packet.as_slice());
+    }
+
     fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
         // If it is closed, the closing thread handles the rest.
         let _entered = self.flights.gate.enter()?;
@@ -238,5 +291,24 @@ impl Settle for Raw {
 impl Perform for Raw {
     fn perform(&self, key: usize) {
         self.flights.perform(key, || self.complete(key));
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_try_again_is_not_an_operation_in_progress() {
+        let overlapped = Overlapped::new(0);
+        overlapped.internal.store(PENDING, Ordering::Relaxed);
+        assert!(overlapped.is_pending());
+        let pending = overlapped.result().expect_err("it is in progress");
+        assert_eq!(pending.raw_os_error(), None);
+        let again = Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        overlapped.settle(Kind::Read, &again, 1);
+        assert!(!overlapped.is_pending());
+        let again = overlapped.result().expect_err("the system has refused");
+        assert_eq!(again.raw_os_error(), Some(libc::EAGAIN));
     }
 }

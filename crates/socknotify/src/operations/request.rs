@@ -4,6 +4,9 @@
 
 use std::fs::File;
 use std::io;
+#[cfg(unix)]
+use std::mem::offset_of;
+use std::ptr::NonNull;
 use std::slice;
 
 use super::system::{self, RawFile};
@@ -11,11 +14,20 @@ use super::system::{self, RawFile};
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
 
+/// The maximum of a read with memory of its own.
+const APART: usize = PIECE;
+
+/// The maximum of one system call that reads.
+const PIECE: usize = 1 << 20;
+
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
     Write,
+    /// The memory is the [parts](Part).
+    ReadParts,
+    WriteParts,
     SyncAll,
     SyncData,
 }
@@ -31,9 +43,35 @@ pub(super) struct Request {
     pub(super) association: Association,
     pub(super) kind: Kind,
     pub(super) memory: *mut u8,
+    /// How many bytes, of all parts together.
     pub(super) length: u32,
+    pub(super) parts: u32,
     pub(super) offset: u64,
 }
+
+/// `iovec` — A part of an operation's memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Part {
+    pub(super) memory: *mut u8,
+    pub(super) length: usize,
+}
+
+// SAFETY: as for a request.
+unsafe impl Send for Part {}
+
+impl Part {
+    pub(super) fn new(memory: *mut u8, length: usize) -> Self {
+        Part { memory, length }
+    }
+}
+
+#[cfg(unix)]
+const _: () = assert!(
+    size_of::<Part>() == size_of::<libc::iovec>()
+        && offset_of!(Part, memory) == offset_of!(libc::iovec, iov_base)
+        && offset_of!(Part, length) == offset_of!(libc::iovec, iov_len)
+);
 
 // SAFETY: its maker promises that nobody else uses its memory until the operation is complete.
 unsafe impl Send for Request {}
@@ -45,27 +83,149 @@ impl Request {
         work(&file)
     }
 
-    /// Perform it, and wait for it.
+    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
+    pub(super) fn apart(&self) -> Option<Apart> {
+        if self.kind != Kind::Read {
+            return None;
+        }
+        let file = self.with_file(system::endless)?;
+        Some(Apart {
+            file,
+            bytes: vec![0; (self.length as usize).min(APART)],
+            offset: self.offset,
+        })
+    }
+
+    /// Copy what was read apart. Returns how many bytes these are.
     ///
     /// # Safety
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
-    pub(super) unsafe fn perform(&self) -> io::Result<usize> {
+    pub(super) unsafe fn copy(&self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.length as usize);
+        // SAFETY: by the promise.
+        unsafe { self.memory.copy_from_nonoverlapping(bytes.as_ptr(), count) };
+        count
+    }
+
+    /// Whether it is a read that keeps the kernel copying for long.
+    pub(super) fn is_long(&self) -> bool {
+        matches!(self.kind, Kind::Read | Kind::ReadParts) && self.length as usize > PIECE
+    }
+
+    /// Perform it, and wait for it. A [long](Self::is_long) one may end between two pieces.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid, and nobody else uses it meanwhile.
+    pub(super) unsafe fn perform(&self, goes_on: &dyn Fn() -> bool) -> io::Result<usize> {
         let length = self.length as usize;
+        // A slice has an address even if it has no bytes.
+        let memory = match length {
+            0 => NonNull::dangling().as_ptr(),
+            _ => self.memory,
+        };
         self.with_file(|file| match self.kind {
             Kind::Read => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts_mut(self.memory, length) };
-                system::read_at(file, bytes, self.offset)
+                unsafe { read_pieces(file, memory, length, self.offset, goes_on) }
             }
             Kind::Write => {
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(self.memory, length) };
+                let bytes = unsafe { slice::from_raw_parts(memory, length) };
                 system::write_at(file, bytes, self.offset)
+            }
+            Kind::ReadParts | Kind::WriteParts => {
+                // SAFETY: by the promise. A vector is aligned also if it is empty.
+                let parts =
+                    unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) };
+                // SAFETY: by the promise.
+                unsafe { perform_parts(file, self.kind, parts, self.offset, goes_on) }
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
+    }
+}
+
+/// `pread` — A long read in pieces: the kernel may copy a whole call without letting another thread have the processor.
+///
+/// # Safety
+///
+/// The memory is valid, and nobody else uses it meanwhile.
+unsafe fn read_pieces(
+    file: &File,
+    memory: *mut u8,
+    length: usize,
+    offset: u64,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<usize> {
+    let mut done = 0;
+    loop {
+        let piece = (length - done).min(PIECE);
+        // SAFETY: by the promise.
+        let bytes = unsafe { slice::from_raw_parts_mut(memory.add(done), piece) };
+        match system::read_at(file, bytes, offset + done as u64) {
+            Ok(count) if count == piece => done += count,
+            Ok(count) => return Ok(done + count),
+            // What was done is reported first.
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+        if done == length || !goes_on() {
+            return Ok(done);
+        }
+    }
+}
+
+/// `preadv`, `pwritev` — One part after the other, up to a short one.
+///
+/// # Safety
+///
+/// The memory of the parts is valid, and nobody else uses it meanwhile.
+unsafe fn perform_parts(
+    file: &File,
+    kind: Kind,
+    parts: &[Part],
+    offset: u64,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<usize> {
+    let mut done = 0;
+    for part in parts.iter().filter(|part| part.length > 0) {
+        let offset = offset + done as u64;
+        let count = match kind {
+            Kind::ReadParts => {
+                // SAFETY: by the promise.
+                unsafe { read_pieces(file, part.memory, part.length, offset, goes_on) }
+            }
+            _ => {
+                // SAFETY: by the promise.
+                let bytes = unsafe { slice::from_raw_parts(part.memory, part.length) };
+                system::write_at(file, bytes, offset)
+            }
+        };
+        match count {
+            Ok(count) if count == part.length => done += count,
+            Ok(count) => return Ok(done + count),
+            // What was done is reported first.
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// A read with a file and memory of its own.
+pub(super) struct Apart {
+    file: File,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Apart {
+    pub(super) fn read(&mut self) -> io::Result<&[u8]> {
+        let count = system::read_at(&self.file, &mut self.bytes, self.offset)?;
+        Ok(&self.bytes[..count])
     }
 }
 
@@ -77,5 +237,74 @@ pub(super) trait Work {
 impl Work for Request {
     fn request(&mut self) -> io::Result<Request> {
         Ok(*self)
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_without_bytes_needs_no_address() -> io::Result<()> {
+        let file = tempfile::tempfile()?;
+        for kind in [Kind::Read, Kind::Write] {
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind,
+                memory: std::ptr::null_mut(),
+                length: 0,
+                parts: 0,
+                offset: 0,
+            };
+            // SAFETY: there is no memory.
+            assert_eq!(unsafe { request.perform(&|| true) }?, 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_long_read_is_made_of_pieces_between_which_it_can_end() -> io::Result<()> {
+        use std::cell::Cell;
+        use std::io::Write;
+
+        const LENGTH: usize = 2 * PIECE + 5;
+        let mut file = tempfile::tempfile()?;
+        let content: Vec<u8> = (0..LENGTH).map(|index| (index / 1000) as u8).collect();
+        file.write_all(&content)?;
+        for (length, offset) in [
+            (LENGTH, 0),
+            (3 * PIECE, 0),
+            (2 * PIECE, 5),
+            (PIECE, 0),
+            (7, 0),
+        ] {
+            let mut memory = vec![0; length];
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind: Kind::Read,
+                memory: memory.as_mut_ptr(),
+                length: length as u32,
+                parts: 0,
+                offset: offset as u64,
+            };
+            assert_eq!(request.is_long(), length > PIECE);
+            let calls = Cell::new(0);
+            let count = |goes_on| {
+                calls.set(calls.get() + 1);
+                goes_on
+            };
+            // SAFETY: the memory is there.
+            let read = unsafe { request.perform(&|| count(true)) }?;
+            assert_eq!(read, length.min(LENGTH - offset));
+            assert_eq!(memory[..read], content[offset..][..read]);
+            assert_eq!(calls.take(), length.div_ceil(PIECE) - 1);
+            // SAFETY: as above.
+            let read = unsafe { request.perform(&|| count(false)) }?;
+            assert_eq!(read, length.min(PIECE));
+            assert_eq!(calls.take(), usize::from(length > PIECE));
+        }
+        Ok(())
     }
 }

@@ -2,17 +2,20 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
+#[cfg(unix)]
+use super::Owner;
 use super::direct::{self, Direct};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
 use super::flights::{Flights, Reason};
 use super::helpers::{Helpers, Perform};
-use super::{FileDriver, system};
-use crate::Entry;
+use super::opening::Opening;
+use super::{FileDriver, Layer, Settled, system};
 use crate::slots::Token;
 use crate::system::SystemPort;
+use crate::{Entry, Error};
 
 impl FileDriver {
     /// Tests whether the driver works here, now.
@@ -29,10 +32,15 @@ impl FileDriver {
     }
 }
 
+/// The mark of an operation whose packet was dequeued.
+const DEQUEUED: u8 = 1;
+
 /// The operations of a port, each in a slot from its beginning until its completion is taken.
 ///
 /// `D` is what the owner of a deadline stores with an operation.
 pub(crate) struct Operations<D> {
+    /// For operations that outlive a call.
+    this: Weak<Self>,
     flights: Flights<FileOperation, Option<D>>,
     /// The completion key of posted packets. The overlapped value is the key of the slot.
     key: usize,
@@ -47,17 +55,19 @@ impl<D: Send + 'static> Operations<D> {
     /// The completion keys are for posted packets, and for those of the system.
     pub(crate) fn new(
         port: SystemPort,
+        opening: Arc<Opening>,
         [key, direct_key]: [usize; 2],
         helpers: Helpers,
         wanted: Option<FileDriver>,
-    ) -> Self {
-        Operations {
-            flights: Flights::new(port, helpers),
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Operations {
+            this: Weak::clone(this),
+            flights: Flights::new(Layer::Connections, port, opening, helpers),
             key,
             direct_key,
             wanted,
             count: AtomicUsize::new(0),
-        }
+        })
     }
 
     /// The number of operations that were begun and whose completions were not taken.
@@ -66,89 +76,113 @@ impl<D: Send + 'static> Operations<D> {
     }
 
     /// Take a file.
-    pub(crate) fn adopt(&self, file: File) -> io::Result<PortFile> {
-        system::check(&file)?;
-        let direct = self.flights.is_here().then(|| self.direct()).flatten();
-        let association = direct.and_then(|direct| direct.associate(&file));
+    pub(crate) fn adopt(&self, file: File) -> Result<PortFile, (File, io::Error)> {
+        if let Err(error) = system::check(&file) {
+            return Err((file, error));
+        }
+        let direct = self.open().ok();
+        let association = direct.and_then(|direct| direct.associate(&file, self.direct_key));
         Ok(PortFile::new(file, association))
     }
 
     /// Begin an operation. Returns it if the port is closed or belongs to another process, or if neither the system nor
     /// a helper thread takes it.
     pub(crate) fn begin(
-        self: &Arc<Self>,
+        &self,
         operation: FileOperation,
-    ) -> Result<OperationId, FileOperation> {
+    ) -> Result<OperationId, (FileOperation, Error)> {
         let slots = &self.flights.slots;
-        let Ok(_open) = self.flights.open() else {
-            return Err(operation);
+        let _open = match self.flights.open() {
+            Ok(open) => open,
+            Err(error) => return Err((operation, error)),
         };
         let Some(token) = slots.insert(Default::default()) else {
-            return Err(operation);
+            return Err((operation, Error::OutOfMemory));
         };
         if let Some(mut flight) = slots.get(token) {
             flight.operation = Some(operation);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        if self.start(token).is_some() {
-            return Ok(OperationId(token));
-        }
+        let error = match self.start(token) {
+            Ok(_) => return Ok(OperationId(token)),
+            Err(error) => error,
+        };
         self.count.fetch_sub(1, Ordering::Relaxed);
         let operation = slots.remove(token).and_then(|flight| flight.operation);
-        Err(operation.expect("nobody has begun with it"))
+        Err((operation.expect("nobody has begun with it"), error))
     }
 
-    fn start(self: &Arc<Self>, token: Token) -> Option<bool> {
-        let perform = || Some(Arc::clone(self) as Arc<dyn Perform>);
-        let is_over = self.flights.start(token, self.direct(), perform)?;
-        if is_over {
+    /// Returns false: if it is over, there is a packet.
+    fn start(&self, token: Token) -> Result<bool, Error> {
+        let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
+        if self.flights.start(token, self.direct(), perform)? {
             self.post(self.flights.slots.key(token));
         }
-        Some(false)
+        Ok(false)
     }
 
-    /// The system, if it performs operations itself.
+    /// The system, if it performs operations itself, and was opened.
     fn direct(&self) -> Option<&Direct> {
-        self.flights.direct(|| match self.wanted {
-            Some(FileDriver::Threads) => Err(io::ErrorKind::Unsupported.into()),
-            _ => Direct::new(&self.flights.port, self.direct_key),
-        })
+        if self.wanted == Some(FileDriver::Threads) {
+            return None;
+        }
+        let direct = self.flights.opened()?;
+        #[cfg(unix)]
+        direct.attach(Layer::Connections, || Weak::clone(&self.this) as _);
+        Some(direct)
+    }
+
+    /// Open the requested driver. Others are opened when the first file is adopted.
+    pub(crate) fn open_wanted(&self) -> Result<(), Error> {
+        match self.wanted {
+            None | Some(FileDriver::Threads) => Ok(()),
+            wanted if wanted != direct::DRIVER => Err(Error::BackendUnavailable),
+            _ => match self.open() {
+                Ok(_) => Ok(()),
+                Err(error) => Err(system::shortage(&error).unwrap_or(Error::BackendUnavailable)),
+            },
+        }
+    }
+
+    /// The system, which is opened now if it was not before.
+    fn open(&self) -> io::Result<&Direct> {
+        let unsupported = || io::ErrorKind::Unsupported.into();
+        if self.wanted == Some(FileDriver::Threads) || !self.flights.is_here() {
+            return Err(unsupported());
+        }
+        self.flights.opening.open()?;
+        self.direct().ok_or_else(unsupported)
     }
 
     /// The driver that performs operations. It is determined now, if it was not before.
     pub(crate) fn driver(&self) -> FileDriver {
         match direct::DRIVER {
-            Some(driver) if self.flights.is_here() && self.direct().is_some() => driver,
+            Some(driver) if self.open().is_ok() => driver,
             _ => FileDriver::Threads,
         }
     }
 
-    /// Pass all begun operations to the system.
+    /// Pass begun operations to the system.
     #[inline]
-    pub(crate) fn flush(self: &Arc<Self>) {
+    pub(crate) fn flush(&self) {
         if let Some(direct) = self.flights.opened() {
             if self.flights.is_here() {
-                let refused = direct.flush();
-                refused.into_iter().for_each(|key| self.restart(key));
+                direct.flush();
             }
         }
     }
 
-    #[cold]
-    fn restart(self: &Arc<Self>, key: usize) {
-        if self.flights.restart(key, |token| self.start(token)) {
-            self.post(key);
-        }
+    /// A packet of the system was dequeued. Returns the key of its operation, if that is complete.
+    pub(crate) fn settle_packet(&self, entry: &Entry) -> Option<usize> {
+        let (key, settled) = self.flights.opened()?.settle(entry)?;
+        self.end(key, settled)
     }
 
-    /// A packet of the system was dequeued. Returns the key of its operation, if that is complete.
-    pub(crate) fn settle(self: &Arc<Self>, entry: &Entry) -> Option<usize> {
-        let (key, settled) = self.flights.opened()?.settle(entry)?;
+    /// The system has ended an operation. Returns its key, unless it was begun again: the kernel cancels the operations
+    /// of a thread that ends, and may interrupt others.
+    fn end(&self, key: usize, settled: Settled) -> Option<usize> {
         let is_over = self.flights.settle(key, settled)?;
-        if !is_over {
-            self.restart(key);
-            self.flush();
-        }
+        let is_over = is_over || self.flights.restart(key, |token| self.start(token));
         is_over.then_some(key)
     }
 
@@ -164,7 +198,7 @@ impl<D: Send + 'static> Operations<D> {
     }
 
     /// Cancel an operation. False if there is none with this id, or it is complete.
-    pub(crate) fn cancel(self: &Arc<Self>, id: OperationId, reason: Reason) -> bool {
+    pub(crate) fn cancel(&self, id: OperationId, reason: Reason) -> bool {
         let is_over = self.flights.cancel(id.0, reason);
         match is_over {
             Some(true) => self.post(self.flights.slots.key(id.0)),
@@ -172,6 +206,24 @@ impl<D: Send + 'static> Operations<D> {
             None => {}
         }
         is_over.is_some()
+    }
+
+    /// The packet of a finished operation was dequeued: [closing](Self::close) leaves it to be taken. False if it is gone.
+    pub(crate) fn on_dequeued(&self, key: usize) -> bool {
+        let flight = self.flights.slots.get_by_key(key);
+        flight.is_some_and(|flight| {
+            flight.marks().store(DEQUEUED, Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// This packet is queued again: if it is an operation's, closing drops that.
+    pub(crate) fn on_requeued(&self, packet: &Entry) {
+        if packet.completion_key == self.key {
+            if let Some(flight) = self.flights.slots.get_by_key(packet.overlapped) {
+                flight.marks().store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Take the completion of a finished operation.
@@ -184,20 +236,31 @@ impl<D: Send + 'static> Operations<D> {
             id: OperationId(token),
             file: operation.file,
             buffer: operation.buffer,
+            buffers: operation.buffers,
             result,
             is_cancelled,
         };
         Some((completion, flight.note))
     }
 
-    /// Begin nothing more, wait for the operations that the system or a helper thread performs, and drop all.
+    /// Begin nothing more, wait for the operations that the system or a helper thread performs, and drop all but those
+    /// that were dequeued.
     pub(crate) fn close(&self) {
+        self.flights.helpers.close();
         for token in self.flights.close() {
             // With no lock held: dropping a buffer may run any code.
-            if self.flights.slots.remove(token).is_some() {
+            let flight = self.flights.slots.remove_unless(token, |flight| {
+                flight.marks().load(Ordering::Relaxed) == DEQUEUED
+            });
+            if flight.is_some() {
                 self.count.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// The number of threads that perform operations.
+    pub(crate) fn threads(&self) -> usize {
+        self.flights.helpers.threads()
     }
 
     fn post(&self, key: usize) {
@@ -213,5 +276,26 @@ impl<D: Send + 'static> Operations<D> {
 impl<D: Send + 'static> Perform for Operations<D> {
     fn perform(&self, key: usize) {
         self.flights.perform(key, || self.post(key));
+    }
+}
+
+#[cfg(unix)]
+impl<D: Send + 'static> Owner for Operations<D> {
+    fn is_queued(&self, key: usize) -> bool {
+        self.flights.is_queued(key)
+    }
+
+    fn submits(&self, key: usize) -> bool {
+        self.flights.submits(key)
+    }
+
+    fn refused(&self, key: usize) {
+        if self.end(key, Settled::Cancelled).is_some() {
+            self.post(key);
+        }
+    }
+
+    fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
+        self.end(key, settled).map(|key| self.packet(key))
     }
 }

@@ -10,14 +10,28 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 
 pub(super) use std::os::fd::RawFd as RawFile;
 
+use crate::Error;
+use crate::sys::calls::call_error;
+
 /// Whether this is a file, so that an operation on it always ends.
 pub(super) fn check(file: &File) -> io::Result<()> {
     let kind = file.metadata()?.file_type();
-    match kind.is_file() || kind.is_block_device() {
-        true => Ok(()),
-        // The error of `pread` on a pipe.
-        false => Err(io::Error::from_raw_os_error(libc::ESPIPE)),
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
     }
+    // The errors of `pread`.
+    Err(io::Error::from_raw_os_error(match kind.is_dir() {
+        true => libc::EISDIR,
+        false => libc::ESPIPE,
+    }))
+}
+
+/// Another descriptor for the same file, if a read may never end: it has no length, so it may be one that the kernel
+/// makes up.
+pub(super) fn endless(file: &File) -> Option<File> {
+    let metadata = file.metadata().ok()?;
+    let is_endless = metadata.is_file() && metadata.len() == 0;
+    is_endless.then(|| file.try_clone().ok())?
 }
 
 /// The descriptor number of a file.
@@ -38,6 +52,15 @@ pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
 /// The error of an operation for which the system has no memory.
 pub(super) fn out_of_memory() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOMEM)
+}
+
+/// The error if the system lacks something now, and may have it later.
+pub(super) fn shortage(error: &io::Error) -> Option<Error> {
+    match error.raw_os_error()? {
+        number @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM) => Some(call_error(number)),
+        libc::EAGAIN => Some(Error::OutOfMemory),
+        _ => None,
+    }
 }
 
 /// The error of a cancelled operation.

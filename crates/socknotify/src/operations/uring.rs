@@ -1,7 +1,10 @@
 //! Linux: operations in an `io_uring` ring.
 //!
 //! Each port has one ring, which the port's set watches. Any thread submits, and any thread that waits in the port
-//! takes completions. If the data are in the page cache, an operation completes while it is submitted.
+//! takes completions. If the data are in the page cache, an operation completes while it is submitted: the submitting
+//! thread copies. So one submission is small, in bytes and in operations, and what is left is submitted by a thread of
+//! the ring's own. A longer operation is passed to a thread of the kernel, and a very long one to a helper thread, which
+//! reads it in pieces.
 //!
 //! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations
 //! are submitted again.
@@ -13,73 +16,136 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
+use super::helpers::{Helpers, Perform};
 use super::request::{Association, Kind, Request};
-use super::{Begun, FileDriver, Settle, Settled};
+use super::system::RawFile;
+use super::{Begun, FileDriver, Layer, Owner, Settled};
+use crate::Entry;
 use crate::backend::Completions;
 use crate::lock::lock;
 use crate::system::SystemPort;
-use crate::{Entry, Origin};
 
 /// What this does.
 pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring);
 
-/// How many operations can be submitted at once.
-const SUBMISSIONS: u32 = 256;
+/// How many operations one submission may have; and how many cancellations.
+const BATCH: usize = 64;
 
-/// How many operations may be in the kernel at a time, so that there is room for all their completions.
+/// How many bytes one submission may copy.
+const BATCH_BYTES: u32 = 256 << 10;
+
+/// A longer operation is passed to a thread of the kernel.
+const INLINE_BYTES: u32 = 128 << 10;
+
+/// The ring has room for a full submission.
+const SUBMISSIONS: u32 = 128;
+
+/// How many operations may be in the kernel at a time.
+const OPERATIONS: usize = 2048;
+
+/// Each has a completion, and so has a cancellation of each.
 const COMPLETIONS: u32 = 4096;
 
-/// No operation's key.
+/// `IOV_MAX` — The maximum number of parts.
+const PARTS: u32 = 1024;
+
+/// The completion of a cancellation.
 const IGNORED: u64 = u64::MAX;
+
+/// A bit of the slot's index that no key has: it says which layer of the port the operation is of.
+const OF_CONNECTIONS: u64 = 1 << 31;
+
+/// How long the pump waits before it ends, whereupon the kernel cancels what it has submitted.
+const PUMP_IDLE: Duration = Duration::from_secs(60);
 
 /// How many times in a row the kernel may lack memory before it counts as out of memory.
 const ATTEMPTS: usize = 1000;
 
 /// A ring.
+///
+/// The locks, in their order: an operation's slot or `submission`; then `queue`. A slot is also locked with `submission`
+/// held. The kernel copies with `submission` held alone, and no thread waits for it but the one that closes.
 pub(super) struct Direct {
+    this: Weak<Direct>,
     ring: IoUring,
-    packets: Packets,
+    owners: [OnceLock<Weak<dyn Owner>>; 2],
+    queue: Mutex<Queue>,
+    /// The queue may have entries.
+    is_queued: AtomicBool,
     submission: Mutex<Submission>,
     /// Held by the thread that takes completions.
     completion: Mutex<()>,
-    /// The number of operations in the ring that have not completed.
+    /// The number of entries in the kernel whose completions were not taken.
     in_ring: AtomicUsize,
-    /// The ring has entries that were not submitted yet.
-    is_pending: AtomicBool,
-    has_backlog: AtomicBool,
+    /// Submits what exceeds one submission.
+    pump: Helpers,
+    is_pump_due: AtomicBool,
 }
 
-/// What to make of completions.
-enum Packets {
-    /// Packets with this completion key, for [`Direct::settle`].
-    Of(usize),
-    Raw(Weak<dyn Settle>),
+/// What was not submitted yet.
+#[derive(Default)]
+struct Queue {
+    state: State,
+    /// Some may have been cancelled.
+    operations: VecDeque<(u64, Request)>,
+    /// About how many were cancelled.
+    withdrawn: usize,
+    /// The names of operations in the kernel that are to be cancelled.
+    cancels: VecDeque<u64>,
 }
 
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Open,
+    /// The kernel accepts no more entries.
+    Broken,
+    Closed,
+}
+
+/// Memory for a submission.
 #[derive(Default)]
 struct Submission {
-    /// The keys of the entries that were not submitted yet.
-    pending: Vec<u64>,
-    /// Entries that the ring has no room for yet.
-    backlog: VecDeque<squeue::Entry>,
-    /// The kernel accepts no more entries.
-    is_broken: bool,
+    operations: Vec<(u64, Request)>,
+    cancels: Vec<u64>,
+    /// The names of the entries in the ring that the kernel has not taken.
+    pending: VecDeque<u64>,
+}
+
+/// The layers of the port, during a call.
+struct Owners([Option<Arc<dyn Owner>>; 2]);
+
+impl Owners {
+    fn of(&self, name: u64) -> Option<(&dyn Owner, usize)> {
+        let index = usize::from(name & OF_CONNECTIONS != 0);
+        let key = (name & !OF_CONNECTIONS) as usize;
+        Some((&**self.0[index].as_ref()?, key))
+    }
+
+    fn submits(&self, name: u64) -> bool {
+        self.of(name).is_some_and(|(owner, key)| owner.submits(key))
+    }
+
+    fn is_queued(&self, name: u64) -> bool {
+        self.of(name)
+            .is_some_and(|(owner, key)| owner.is_queued(key))
+    }
 }
 
 impl Direct {
     /// Test whether a ring can be made.
     pub(super) fn probe() -> io::Result<()> {
-        Self::open().map(drop)
+        Self::make().map(drop)
     }
 
-    fn open() -> io::Result<IoUring> {
+    fn make() -> io::Result<IoUring> {
         // A forked child inherits the mapping and does not use it. If the child did not inherit it, dropping the port
         // there would unmap whatever is at that address.
         let ring = IoUring::builder()
@@ -90,6 +156,8 @@ impl Direct {
         let needs = [
             opcode::Read::CODE,
             opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
             opcode::Fsync::CODE,
             opcode::AsyncCancel::CODE,
         ];
@@ -101,184 +169,284 @@ impl Direct {
         Ok(ring)
     }
 
-    /// A ring whose completions are queued on this port under this key.
-    pub(super) fn new(port: &SystemPort, key: usize) -> io::Result<Arc<Self>> {
-        Self::with(port, Packets::Of(key))
-    }
-
-    /// A ring whose completions are settled before they are queued on this port.
-    pub(super) fn raw(port: &SystemPort, settle: Weak<dyn Settle>) -> io::Result<Arc<Self>> {
-        Self::with(port, Packets::Raw(settle))
-    }
-
-    fn with(port: &SystemPort, packets: Packets) -> io::Result<Arc<Self>> {
-        let this = Arc::new(Direct {
-            ring: Self::open()?,
-            packets,
+    /// A ring whose completions are queued on this port.
+    pub(super) fn new(port: &SystemPort) -> io::Result<Arc<Self>> {
+        let ring = Self::make()?;
+        let this = Arc::new_cyclic(|this| Direct {
+            this: Weak::clone(this),
+            ring,
+            owners: Default::default(),
+            queue: Mutex::default(),
+            is_queued: AtomicBool::new(false),
             submission: Mutex::default(),
             completion: Mutex::default(),
             in_ring: AtomicUsize::new(0),
-            is_pending: AtomicBool::new(false),
-            has_backlog: AtomicBool::new(false),
+            pump: Helpers::with_idle(1, PUMP_IDLE),
+            is_pump_due: AtomicBool::new(false),
         });
-        port.backend().complete(Arc::clone(&this) as _)?;
+        // Whatever its error is, the port takes no other ring after that.
+        let taken = port.backend().complete(Arc::clone(&this) as _);
+        taken.map_err(io::Error::other)?;
         Ok(this)
     }
 
+    /// Completions of this layer's operations are settled by this from now on.
+    pub(super) fn attach(&self, layer: Layer, owner: impl FnOnce() -> Weak<dyn Owner>) {
+        self.owners[layer as usize].get_or_init(owner);
+    }
+
+    fn owners(&self) -> Owners {
+        let owner = |owner: &OnceLock<Weak<dyn Owner>>| owner.get().and_then(Weak::upgrade);
+        Owners(self.owners.each_ref().map(owner))
+    }
+
     /// Every file can be used.
-    pub(super) fn associate(&self, _file: &File) -> Association {
+    pub(super) fn associate(&self, _file: &File, _key: usize) -> Association {
         None
     }
 
-    /// Put an operation into the ring, for the next [`flush`](Self::flush).
+    /// Queue an operation for the next [`flush`](Self::flush).
     ///
     /// # Safety
     ///
-    /// The request's file and memory stay valid, and nobody touches the memory, until its completion was taken, or
-    /// [`close`](Self::close) has returned.
-    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
-        let entry = entry(request);
-        let mut submission = lock(&self.submission);
-        if submission.is_broken {
+    /// If [`Owner::submits`] allows it, the request's file and memory stay valid from then on, and nobody touches the
+    /// memory, until its completion was taken, or [`close`](Self::close) has returned.
+    pub(super) unsafe fn begin(&self, layer: Layer, key: usize, request: &Request) -> Begun {
+        let name = key as u64;
+        let is_long = request.is_long() && !is_unbuffered(request.file);
+        if name & OF_CONNECTIONS != 0 || request.parts > PARTS || is_long {
             return Begun::Refused;
         }
-        self.put(&mut submission, entry.user_data(key as u64));
-        Begun::UnderWay
+        let name = match layer {
+            Layer::Caller => name,
+            Layer::Connections => name | OF_CONNECTIONS,
+        };
+        let mut queue = lock(&self.queue);
+        if queue.state != State::Open {
+            return Begun::Refused;
+        }
+        queue.operations.push_back((name, *request));
+        self.is_queued.store(true, Ordering::SeqCst);
+        Begun::Queued
     }
 
-    /// Cancel an operation, if that is still possible.
-    pub(super) fn cancel(&self, key: usize) {
-        let mut submission = lock(&self.submission);
-        if !submission.is_broken {
-            let cancel = opcode::AsyncCancel::new(key as u64).build();
-            self.put(&mut submission, cancel.user_data(IGNORED));
+    /// Cancel an operation that was submitted, if that is still possible, with the next [`flush`](Self::flush).
+    pub(super) fn cancel(&self, layer: Layer, key: usize) {
+        let name = match layer {
+            Layer::Caller => key as u64,
+            Layer::Connections => key as u64 | OF_CONNECTIONS,
+        };
+        let mut queue = lock(&self.queue);
+        if queue.state == State::Open {
+            queue.cancels.push_back(name);
+            self.is_queued.store(true, Ordering::SeqCst);
         }
     }
 
-    fn put(&self, submission: &mut Submission, entry: squeue::Entry) {
-        let is_full = submission.pending.len() >= SUBMISSIONS as usize
-            || self.in_ring.load(Ordering::Acquire) >= COMPLETIONS as usize;
-        if is_full || !submission.backlog.is_empty() {
-            submission.backlog.push_back(entry);
-            self.has_backlog.store(true, Ordering::SeqCst);
-        } else {
-            self.push(submission, &entry);
+    /// A queued operation was cancelled. When these are the most, they are removed.
+    pub(super) fn on_withdrawn(&self) {
+        let owners = self.owners();
+        let mut queue = lock(&self.queue);
+        queue.withdrawn += 1;
+        if queue.withdrawn < BATCH || queue.withdrawn < queue.operations.len() / 2 {
+            return;
         }
-        self.is_pending.store(true, Ordering::Release);
+        queue.withdrawn = 0;
+        let mut operations = std::mem::take(&mut queue.operations);
+        drop(queue);
+        // A slot is locked before the queue is.
+        operations.retain(|&(name, _)| owners.is_queued(name));
+        let mut queue = lock(&self.queue);
+        operations.append(&mut queue.operations);
+        queue.operations = operations;
+        self.is_queued.store(true, Ordering::SeqCst);
+        drop(queue);
+        self.flush();
     }
 
-    fn push(&self, submission: &mut Submission, entry: &squeue::Entry) {
-        // SAFETY: the lock is held, so there is no other queue. What the entry refers to stays valid, by the promise of
-        // the caller that began it.
-        let pushed = unsafe { self.ring.submission_shared().push(entry) };
-        assert!(pushed.is_ok(), "fewer are pending than there is room for");
-        submission.pending.push(entry.get_user_data());
-        self.in_ring.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Submit all entries of the ring. Returns the keys of those that the kernel does not accept.
-    pub(super) fn flush(&self) -> Vec<usize> {
-        match self.is_pending.load(Ordering::Acquire) {
-            true => self.submit(&mut lock(&self.submission)),
-            false => Vec::new(),
+    /// Submit what was queued: a batch in this thread, and what is left in another.
+    #[inline]
+    pub(super) fn flush(&self) {
+        if self.is_queued.load(Ordering::SeqCst) && self.submit() && !self.pump() {
+            while self.submit() {}
         }
     }
 
-    fn submit(&self, submission: &mut Submission) -> Vec<usize> {
-        self.is_pending.store(false, Ordering::Release);
-        if submission.is_broken {
-            return Vec::new();
+    /// Have a thread submit what was queued. False if there is none.
+    #[cold]
+    fn pump(&self) -> bool {
+        if self.is_pump_due.swap(true, Ordering::SeqCst) {
+            return true;
         }
-        let mut attempts = 0;
-        loop {
-            while !submission.pending.is_empty() {
-                let count = submission.pending.len() as u32;
-                let submitter = self.ring.submitter();
-                // SAFETY: no argument is a pointer.
-                let entered = unsafe { submitter.enter::<()>(count, 0, 0, None) };
-                match entered.map_err(|error| error.raw_os_error()) {
-                    Ok(count) if count > 0 => {
-                        submission.pending.drain(..count);
-                        attempts = 0;
-                    }
-                    Err(Some(libc::EINTR)) => {}
-                    Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY)) if attempts < ATTEMPTS => {
-                        attempts += 1;
-                        thread::yield_now();
-                    }
-                    _ => return self.give_up(submission),
-                }
+        let this = self.this.upgrade();
+        let is_due = this.is_some_and(|this| self.pump.perform(this, 0).is_ok());
+        if !is_due {
+            self.is_pump_due.store(false, Ordering::SeqCst);
+        }
+        is_due
+    }
+
+    /// Submit a batch. Returns whether another one can be submitted.
+    ///
+    /// Nothing waits here: if another thread submits, that one looks for more when it is done.
+    fn submit(&self) -> bool {
+        // Dropped without the lock: these may be the last references.
+        let owners = self.owners();
+        let refused = {
+            let mut submission = match self.submission.try_lock() {
+                Ok(submission) => submission,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return false,
+            };
+            self.submit_batch(&mut submission, &owners)
+        };
+        for name in refused {
+            if let Some((owner, key)) = owners.of(name) {
+                owner.refused(key);
             }
-            let room = (COMPLETIONS as usize).saturating_sub(self.in_ring.load(Ordering::Acquire));
-            let count = room.min(SUBMISSIONS as usize).min(submission.backlog.len());
-            for entry in submission.backlog.drain(..count).collect::<Vec<_>>() {
-                self.push(submission, &entry);
+        }
+        self.is_queued.load(Ordering::SeqCst) && {
+            let queue = lock(&self.queue);
+            let has_operations = !queue.operations.is_empty();
+            !queue.cancels.is_empty()
+                || has_operations && (queue.state != State::Open || self.room() > 0)
+        }
+    }
+
+    /// How many more operations may be in the kernel.
+    fn room(&self) -> usize {
+        OPERATIONS.saturating_sub(self.in_ring.load(Ordering::SeqCst))
+    }
+
+    /// Returns the names of operations that the kernel does not accept.
+    fn submit_batch(&self, submission: &mut Submission, owners: &Owners) -> Vec<u64> {
+        let mut queue = lock(&self.queue);
+        match queue.state {
+            State::Open => {}
+            State::Closed => return Vec::new(),
+            State::Broken => return queue.give_up(),
+        }
+        self.take_batch(&mut queue, submission);
+        if queue.operations.is_empty() && queue.cancels.is_empty() {
+            self.is_queued.store(false, Ordering::SeqCst);
+        }
+        drop(queue);
+        for name in submission.cancels.drain(..) {
+            let cancel = opcode::AsyncCancel::new(name).build();
+            self.push(&mut submission.pending, cancel.user_data(IGNORED));
+        }
+        for (name, request) in submission.operations.drain(..) {
+            if owners.submits(name) {
+                self.push(&mut submission.pending, entry(&request).user_data(name));
             }
-            if count == 0 {
+        }
+        self.enter(submission)
+    }
+
+    /// Take as much as one submission may have.
+    fn take_batch(&self, queue: &mut Queue, batch: &mut Submission) {
+        let count = queue.cancels.len().min(BATCH);
+        batch.cancels.extend(queue.cancels.drain(..count));
+        let (room, mut bytes) = (self.room().min(BATCH), 0);
+        while let Some((_, request)) = queue.operations.front() {
+            let copied = if request.length > INLINE_BYTES {
+                0
+            } else {
+                request.length
+            };
+            if batch.operations.len() >= room || bytes + copied > BATCH_BYTES {
                 break;
             }
+            bytes += copied;
+            batch.operations.extend(queue.operations.pop_front());
         }
-        if submission.backlog.is_empty() {
-            self.has_backlog.store(false, Ordering::SeqCst);
+    }
+
+    fn push(&self, pending: &mut VecDeque<u64>, entry: squeue::Entry) {
+        // SAFETY: the lock is held, so there is no other queue. What the entry refers to stays valid, by the promise of
+        // the caller that began it.
+        let pushed = unsafe { self.ring.submission_shared().push(&entry) };
+        assert!(pushed.is_ok(), "fewer are pending than there is room for");
+        pending.push_back(entry.get_user_data());
+        self.in_ring.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Submit the entries of the ring. Returns the names of operations that the kernel does not accept.
+    fn enter(&self, submission: &mut Submission) -> Vec<u64> {
+        let pending = &mut submission.pending;
+        let mut attempts = 0;
+        while !pending.is_empty() {
+            let submitter = self.ring.submitter();
+            // SAFETY: no argument is a pointer.
+            let entered = unsafe { submitter.enter::<()>(pending.len() as u32, 0, 0, None) };
+            match entered.map_err(|error| error.raw_os_error()) {
+                Ok(count) if count > 0 => {
+                    pending.drain(..count);
+                    attempts = 0;
+                }
+                Err(Some(libc::EINTR)) => {}
+                Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY)) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    thread::yield_now();
+                }
+                _ => return self.give_up(pending),
+            }
         }
         Vec::new()
     }
 
     /// The kernel refuses a call that it allowed before. Withdraw these entries.
     #[cold]
-    fn give_up(&self, submission: &mut Submission) -> Vec<usize> {
-        submission.is_broken = true;
-        let pending = std::mem::take(&mut submission.pending);
-        self.in_ring.fetch_sub(pending.len(), Ordering::AcqRel);
-        let backlog = std::mem::take(&mut submission.backlog);
-        self.has_backlog.store(false, Ordering::SeqCst);
-        let backlog = backlog.iter().map(squeue::Entry::get_user_data);
-        let keys = pending.into_iter().chain(backlog);
-        keys.filter(|&key| key != IGNORED)
-            .map(|key| key as usize)
-            .collect()
+    fn give_up(&self, pending: &mut VecDeque<u64>) -> Vec<u64> {
+        self.in_ring.fetch_sub(pending.len(), Ordering::SeqCst);
+        let mut names: Vec<_> = pending.drain(..).collect();
+        names.retain(|&name| name != IGNORED);
+        let mut queue = lock(&self.queue);
+        if queue.state == State::Open {
+            queue.state = State::Broken;
+        }
+        names.extend(queue.give_up());
+        names
     }
 
     /// Take all completions. The lock is held.
-    fn reap(&self, _completion: &MutexGuard<'_, ()>, mut each: impl FnMut(usize, i32)) {
+    fn reap(&self, _completion: &MutexGuard<'_, ()>, mut each: impl FnMut(u64, i32)) {
         // SAFETY: the lock is held, so there is no other queue.
         let queue = unsafe { self.ring.completion_shared() };
         let mut count = 0;
         for completion in queue {
             count += 1;
             if completion.user_data() != IGNORED {
-                each(completion.user_data() as usize, completion.result());
+                each(completion.user_data(), completion.result());
             }
         }
-        self.in_ring.fetch_sub(count, Ordering::AcqRel);
+        self.in_ring.fetch_sub(count, Ordering::SeqCst);
     }
 
-    /// The operation of a packet, and its outcome.
-    pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
-        // Nobody else can make such a packet.
-        if entry.origin() != Some(Origin::Completion) {
-            return None;
-        }
-        Some((entry.overlapped, settled(entry.transferred as i32)))
+    /// No packet is the kernel's own: completions are settled when they are taken.
+    pub(super) fn settle(&self, _entry: &Entry) -> Option<(usize, Settled)> {
+        None
     }
 
     /// Accept nothing more, and wait until the kernel has completed all submitted operations.
     pub(super) fn close(&self) {
+        let mut queue = lock(&self.queue);
+        let state = std::mem::replace(&mut queue.state, State::Closed);
+        queue.give_up();
+        drop(queue);
+        self.pump.close();
         let mut submission = lock(&self.submission);
-        submission.backlog.clear();
-        self.submit(&mut submission);
-        if !submission.is_broken {
+        if state == State::Open {
             // From Linux 5.19 on. Earlier kernels complete them all.
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-            self.put(&mut submission, cancel.user_data(IGNORED));
-            self.submit(&mut submission);
+            self.push(&mut submission.pending, cancel.user_data(IGNORED));
+            self.enter(&mut submission);
         }
-        submission.is_broken = true;
         drop(submission);
         let completion = lock(&self.completion);
         loop {
             self.reap(&completion, |_, _| ());
-            if self.in_ring.load(Ordering::Acquire) == 0 {
+            if self.in_ring.load(Ordering::SeqCst) == 0 {
                 return;
             }
             let flags = EnterFlags::GETEVENTS.bits();
@@ -292,6 +460,25 @@ impl Direct {
     }
 }
 
+impl Queue {
+    /// Remove everything. Returns the names of operations.
+    fn give_up(&mut self) -> Vec<u64> {
+        self.cancels.clear();
+        self.withdrawn = 0;
+        self.operations.drain(..).map(|(name, _)| name).collect()
+    }
+}
+
+/// The pump.
+impl Perform for Direct {
+    fn perform(&self, _: usize) {
+        self.is_pump_due.store(false, Ordering::SeqCst);
+        while self.submit() {
+            thread::yield_now();
+        }
+    }
+}
+
 /// An operation as a submission entry.
 fn entry(request: &Request) -> squeue::Entry {
     let &Request {
@@ -299,18 +486,36 @@ fn entry(request: &Request) -> squeue::Entry {
         kind,
         memory,
         length,
+        parts,
         offset,
         ..
     } = request;
     let fd = Fd(file);
-    match kind {
+    let entry = match kind {
         Kind::Read => opcode::Read::new(fd, memory, length).offset(offset).build(),
         Kind::Write => opcode::Write::new(fd, memory, length)
             .offset(offset)
             .build(),
+        Kind::ReadParts => opcode::Readv::new(fd, memory.cast(), parts)
+            .offset(offset)
+            .build(),
+        Kind::WriteParts => opcode::Writev::new(fd, memory.cast(), parts)
+            .offset(offset)
+            .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
         Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+    };
+    match length > INLINE_BYTES && !is_unbuffered(file) {
+        true => entry.flags(squeue::Flags::ASYNC),
+        false => entry,
     }
+}
+
+/// Whether the device itself copies, so that no operation takes long to begin.
+fn is_unbuffered(file: RawFile) -> bool {
+    // SAFETY: no argument is a pointer, and if this is no file, there is an error.
+    let flags = unsafe { libc::fcntl(file, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_DIRECT != 0
 }
 
 impl AsFd for Direct {
@@ -322,29 +527,17 @@ impl AsFd for Direct {
 
 impl Completions for Direct {
     fn take(&self, packets: &mut Vec<Entry>) {
-        let raw = match &self.packets {
-            Packets::Of(_) => None,
-            Packets::Raw(settle) => settle.upgrade(),
-        };
-        let packet = |key, result: i32| match (&self.packets, &raw) {
-            (&Packets::Of(completion_key), _) => {
-                Some(Entry::new(completion_key, result as u32, key))
-            }
-            // Otherwise the port is closed.
-            (Packets::Raw(_), raw) => raw.as_ref()?.settle(key, settled(result)),
-        };
-        let mut has_begun_again = false;
+        // Dropped without the lock: these may be the last references.
+        let owners = self.owners();
         let completion = lock(&self.completion);
-        self.reap(&completion, |key, result| match packet(key, result) {
-            Some(packet) => packets.push(packet),
-            None => has_begun_again = raw.is_some(),
+        self.reap(&completion, |name, result| {
+            let owner = owners.of(name);
+            packets.extend(owner.and_then(|(owner, key)| owner.settle(key, settled(result))));
         });
         drop(completion);
-        if has_begun_again || self.has_backlog.load(Ordering::SeqCst) {
-            // There is room for more.
-            let refused = self.submit(&mut lock(&self.submission));
-            let interrupted = |key| packet(key, -libc::EINTR);
-            packets.extend(refused.into_iter().filter_map(interrupted));
+        // There may be room for more. This thread has others to report, so it does not copy.
+        if self.is_queued.load(Ordering::SeqCst) {
+            self.pump();
         }
     }
 }
@@ -359,3 +552,7 @@ fn settled(result: i32) -> Settled {
         },
     }
 }
+
+#[cfg(all(test, not(interleavings)))]
+#[path = "uring_tests.rs"]
+mod tests;

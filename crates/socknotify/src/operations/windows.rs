@@ -18,6 +18,8 @@ use windows_sys::Win32::Storage::FileSystem::{FILE_TYPE_DISK, GetFileType, ReadF
 use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
+use crate::Error;
+
 /// Whether this is a file, so that an operation on it always ends.
 pub(super) fn check(file: &File) -> io::Result<()> {
     // SAFETY: the handle is open.
@@ -25,6 +27,11 @@ pub(super) fn check(file: &File) -> io::Result<()> {
         FILE_TYPE_DISK => Ok(()),
         _ => Err(failure(ERROR_INVALID_FUNCTION)),
     }
+}
+
+/// Every read ends.
+pub(super) fn endless(_: &File) -> Option<File> {
+    None
 }
 
 /// The handle of a file.
@@ -45,6 +52,11 @@ pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
 /// The error of an operation for which the system has no memory.
 pub(super) fn out_of_memory() -> io::Error {
     failure(ERROR_NOT_ENOUGH_MEMORY)
+}
+
+/// The error if the system lacks something now, and may have it later.
+pub(super) fn shortage(_: &io::Error) -> Option<Error> {
+    None
 }
 
 /// The error of a cancelled operation.

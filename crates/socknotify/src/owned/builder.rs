@@ -68,13 +68,14 @@ impl<T, M> Builder<T, M> {
     }
 
     /// How to do operations on files. By default the port takes the best way that works, when the first file is
-    /// adopted.
+    /// adopted. One that is chosen here is opened with the port.
     pub fn file_driver(mut self, driver: FileDriver) -> Self {
         self.file_driver = Some(driver);
         self
     }
 
-    /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one.
+    /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one. Where helper
+    /// threads perform operations on files, there are as many for these alone.
     pub fn helper_threads(mut self, most: usize) -> Self {
         self.helper_threads = most;
         self
@@ -84,14 +85,12 @@ impl<T, M> Builder<T, M> {
     ///
     /// # Errors
     ///
-    /// As [`crate::Builder::build`]; [`Error::BackendUnavailable`] also when the chosen [`FileDriver`] does not
-    /// work here.
+    /// As [`crate::Builder::build`], also for the chosen [`FileDriver`].
     pub fn build(self) -> Result<Port<T, M>, Error> {
-        if let Some(driver) = self.file_driver {
-            driver.probe().map_err(|_| Error::BackendUnavailable)?;
-        }
         let port = self.options.build()?;
-        Ok(Port::assemble(port, self.helper_threads, self.file_driver))
+        let port = Port::assemble(port, self.helper_threads, self.file_driver);
+        port.shared.files.open_wanted()?;
+        Ok(port)
     }
 }
 

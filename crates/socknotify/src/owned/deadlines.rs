@@ -4,9 +4,10 @@
 //! move a deadline back, as a server does with each request, does not touch the wheel.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::home::{Home, NEVER};
+use super::home::{Home, NEVER, REPORTED};
 use super::packet::{TIMED_OUT, TIMER};
 use super::wheel::Wheel;
 use crate::Entry;
@@ -136,7 +137,9 @@ impl Schedule {
 /// could take the connection and arm it again in between, with another deadline or with none.
 fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
     let mut place = home.slots.get_by_index(index)?;
-    if !place.is_waiting() {
+    // If its event was dequeued, it is scheduled when it is armed next.
+    let is_reported = place.marks().load(Ordering::Relaxed) == REPORTED;
+    if is_reported || !place.is_waiting() {
         place.scheduled = NEVER;
         return None;
     }
@@ -144,8 +147,8 @@ fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
     let at = match place.deadline {
         deadline if deadline > now => deadline,
         _ if home.interrupt(key, &place, TIMED_OUT, false) => NEVER,
-        // A thread is arming it at this moment, or has just dequeued it, or its packet is in the queue. Try again
-        // after a time that doubles.
+        // A thread is arming it at this moment, or is about to; or its packet is in the queue. Try again after a time
+        // that doubles.
         deadline => now + (now - deadline).max(1),
     };
     place.scheduled = at;

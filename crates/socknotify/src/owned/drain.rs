@@ -12,8 +12,11 @@ impl<T, M> Port<T, M> {
     ///
     /// Listeners are closed. Each connection is reported once as [`Event::Draining`](super::Event::Draining): at once
     /// if it is armed, otherwise when it is armed next. Drop it to close it, or arm it again if it has something to
-    /// finish. When the last connection is closed, or the time is over, the port closes, and
+    /// finish. When the last connection is closed and all work is done, or the time is over, the port closes, and
     /// [`process`](super::Worker::process) returns an error to all threads.
+    ///
+    /// Work is each [operation on a file](Self::begin) and each call of [`run`](Self::run). It is done when the worker
+    /// that took its result calls `process` again, or is dropped: so what that begins in turn is waited for, too.
     ///
     /// `drain` returns at once, and threads must go on calling `process`. The main thread can join them and then call
     /// [`close`](Self::close), which returns the connections that did not finish in time. A connection that a thread

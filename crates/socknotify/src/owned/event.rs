@@ -1,5 +1,6 @@
 //! [`Event`]: what a worker takes from a port.
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
@@ -37,8 +38,14 @@ pub enum Event<T, M = ()> {
     Shared(Arc<T>, Events),
     /// The last event of a socket that is [not shared any more](super::Port::unshare).
     Returned(Arc<T>),
-    /// A [message](super::Port::send), to any thread or [to this worker](super::Port::send_to).
+    /// A [message](super::Port::send).
     Message(M),
     /// An [operation](super::Port::begin) on a file has completed.
     Completed(FileCompletion),
+    /// Code that you gave to the port has panicked, with this payload: work of [`Port::run`](super::Port::run), the
+    /// function of a [listener](super::Port::listen), or the clone of a message of
+    /// [`Port::send_every`](super::Port::send_every). The thread that takes this event goes on.
+    ///
+    /// [`std::panic::resume_unwind`] resumes the panic here.
+    Panicked(Box<dyn Any + Send>),
 }

@@ -1,11 +1,12 @@
 //! Operations on files, which complete on the port.
 
 use std::fs::File;
-use std::io;
 
 use super::port::Shared;
 use super::timers::Action;
-use super::{FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile, SendError};
+use super::{
+    AdoptError, BeginError, FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile,
+};
 use crate::operations::Reason;
 
 impl<T, M> Port<T, M> {
@@ -13,8 +14,8 @@ impl<T, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// A pipe, socket or terminal is refused and closed, because an operation on it might never end. Adopt these as
-    /// connections.
+    /// Returns the file if it is a pipe, a socket or a terminal, because an operation on it might never end: adopt these
+    /// as connections. A directory is refused, too.
     ///
     /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is
     /// closed; helper threads perform operations on other files.
@@ -23,8 +24,9 @@ impl<T, M> Port<T, M> {
     ///
     /// See [`begin`](Self::begin).
     #[doc(alias = "CreateIoCompletionPort")]
-    pub fn adopt_file(&self, file: File) -> io::Result<PortFile> {
-        self.shared.files.adopt(file)
+    pub fn adopt_file(&self, file: File) -> Result<PortFile, AdoptError<File>> {
+        let adopted = self.shared.files.adopt(file);
+        adopted.map_err(|(file, reason)| AdoptError::new(file, reason))
     }
 
     /// Begins an operation on a file. It completes as [`Event::Completed`](super::Event::Completed), with the file, the
@@ -61,7 +63,10 @@ impl<T, M> Port<T, M> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn begin(&self, operation: FileOperation) -> Result<OperationId, SendError<FileOperation>> {
+    pub fn begin(
+        &self,
+        operation: FileOperation,
+    ) -> Result<OperationId, BeginError<FileOperation>> {
         let id = self.shared.begin(operation)?;
         self.shared.files.flush();
         Ok(id)
@@ -77,7 +82,9 @@ impl<T, M> Port<T, M> {
         self.shared.files.cancel(id, Reason::Asked)
     }
 
-    /// What performs operations on files. The port determines it when the first file is adopted, or in this call.
+    /// What performs operations on files. The port determines it when the first file is adopted, or in this call. If the
+    /// system has no descriptor or memory for a ring then, helper threads perform operations until the next file is
+    /// adopted.
     pub fn file_driver(&self) -> FileDriver {
         self.shared.files.driver()
     }
@@ -92,12 +99,16 @@ impl<T, M> Shared<T, M> {
     pub(super) fn begin(
         &self,
         operation: FileOperation,
-    ) -> Result<OperationId, SendError<FileOperation>> {
-        if self.home.is_closed() {
-            return Err(SendError(operation));
+    ) -> Result<OperationId, BeginError<FileOperation>> {
+        if let Err(reason) = self.home.check() {
+            return Err(BeginError::new(operation, reason));
         }
         let deadline = operation.deadline();
-        let id = self.files.begin(operation).map_err(SendError)?;
+        self.home.begin_work();
+        let id = self.files.begin(operation).map_err(|(operation, reason)| {
+            self.home.end_work(1);
+            BeginError::new(operation, reason)
+        })?;
         if let Some(deadline) = deadline {
             if let Ok(timer) = self.set_timer(deadline, Action::Expire(id)) {
                 if let Err(timer) = self.files.note_deadline(id, timer) {

@@ -135,7 +135,7 @@ impl<T: fmt::Debug> fmt::Debug for Held<T> {
     }
 }
 
-/// The port did not adopt this connection, and why.
+/// The port did not adopt this connection or file, and why.
 pub struct AdoptError<T> {
     connection: T,
     reason: io::Error,
@@ -149,7 +149,7 @@ impl<T> AdoptError<T> {
         }
     }
 
-    /// The connection.
+    /// The connection, or the file.
     pub fn into_connection(self) -> T {
         self.connection
     }
@@ -157,7 +157,7 @@ impl<T> AdoptError<T> {
 
 impl<T> fmt::Display for AdoptError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the port did not adopt the connection: {}", self.reason)
+        write!(f, "the port did not adopt this: {}", self.reason)
     }
 }
 

@@ -1,13 +1,13 @@
 //! [`Home`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Readiness;
 use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
-use super::roused::Roused;
 use crate::lock::{self, lock};
 use crate::slots::{Slots, Token};
 use crate::sys::{Process, RawSocket};
@@ -15,6 +15,11 @@ use crate::{CompletionPort, Error};
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
+
+/// The [mark](Slots::marks) of a listener's slot.
+pub(super) const LISTENER: u8 = 1;
+/// The mark of a connection whose event was dequeued and not taken.
+pub(super) const REPORTED: u8 = 2;
 
 /// Identifies a connection, a listener or a shared socket of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,7 +42,10 @@ pub(super) struct Home<T> {
     closed: AtomicBool,
     /// The number of connections, armed or held.
     connections: AtomicUsize,
-    /// When the last connection has ended, the port closes.
+    /// The number of operations on files, and of work that blocks, that were accepted and whose results no thread has
+    /// handled.
+    work: AtomicUsize,
+    /// When the last connection has ended, and all work is done, the port closes.
     draining: AtomicBool,
     /// A listener pauses until a connection ends.
     is_full: AtomicBool,
@@ -45,7 +53,6 @@ pub(super) struct Home<T> {
     /// The connections that were armed when the port closed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     left: Mutex<Vec<Box<Node<T>>>>,
-    pub(super) roused: Roused,
 }
 
 /// The port's record of a connection, a listener or a shared socket. If the connection is not in it, a thread holds
@@ -56,7 +63,7 @@ pub(super) struct Place<T> {
     /// The shared socket is being deregistered.
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
-    socket: RawSocket,
+    pub(super) socket: RawSocket,
     /// The deadline of the armed connection, in ticks.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
@@ -65,8 +72,20 @@ pub(super) struct Place<T> {
 
 /// What stays in the slot while the connection is with a thread.
 pub(super) enum Fixture<T> {
-    Shared(Arc<T>),
+    Shared(Box<dyn Sharing<T>>),
     Listener(Arc<Listener<T>>),
+}
+
+/// A reference to a shared socket. Its type requires that `T` is `Sync` only where a socket is shared, and not of all
+/// connections.
+pub(super) trait Sharing<T>: Send + Sync {
+    fn socket(&self) -> Arc<T>;
+}
+
+impl<T: Send + Sync> Sharing<T> for Arc<T> {
+    fn socket(&self) -> Arc<T> {
+        Arc::clone(self)
+    }
 }
 
 /// A connection with what the port needs to know of it.
@@ -76,6 +95,16 @@ pub(super) struct Node<T> {
     pub(super) token: Token,
     /// Has the descriptor number that it was adopted with, and the filter that the system watches it with.
     pub(super) readiness: Readiness,
+}
+
+/// Drop the caller's values with no lock held. If one panics, the panic hook reports it, and nothing else is lost.
+pub(super) fn drop_all<V>(values: impl IntoIterator<Item = V>) {
+    for value in values {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            // To drop this may panic as well.
+            std::mem::forget(payload);
+        }
+    }
 }
 
 impl<T> Node<T> {
@@ -106,7 +135,7 @@ impl<T> Place<T> {
         }
     }
 
-    pub(super) fn of_shared(socket: RawSocket, shared: Arc<T>) -> Self {
+    pub(super) fn of_shared(socket: RawSocket, shared: Box<dyn Sharing<T>>) -> Self {
         Place {
             fixture: Some(Fixture::Shared(shared)),
             ..Place::of_connection(socket)
@@ -120,9 +149,10 @@ impl<T> Place<T> {
         }
     }
 
-    pub(super) fn shared(&self) -> Option<&Arc<T>> {
+    /// The shared socket.
+    pub(super) fn shared(&self) -> Option<Arc<T>> {
         match &self.fixture {
-            Some(Fixture::Shared(shared)) => Some(shared),
+            Some(Fixture::Shared(shared)) => Some(shared.socket()),
             _ => None,
         }
     }
@@ -151,11 +181,11 @@ impl<T> Home<T> {
             process: Process::this(),
             closed: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            work: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             listeners: Mutex::default(),
             left: Mutex::default(),
-            roused: Roused::default(),
         }
     }
 
@@ -229,14 +259,33 @@ impl<T> Home<T> {
                 self.interrupt_named(token, RESUMED);
             }
         }
-        if before == 1 && self.is_draining() {
-            drop(self.end());
+        if before == 1 {
+            self.end_if_drained();
         }
     }
 
-    /// Put a connection into its slot, where its packet will find it. Returns it if the port is closed.
+    /// Count work that is accepted.
+    pub(super) fn begin_work(&self) {
+        self.work.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Work is done: a thread has handled the results, or it was not accepted after all.
+    pub(super) fn end_work(&self, count: usize) {
+        if self.work.fetch_sub(count, Ordering::SeqCst) == count && self.is_here() {
+            self.end_if_drained();
+        }
+    }
+
+    fn end_if_drained(&self) {
+        if self.is_draining() && self.connections() == 0 && self.work.load(Ordering::SeqCst) == 0 {
+            drop_all(self.end());
+        }
+    }
+
+    /// Put a connection into its slot, with its deadline, where its packet will find it. Returns it if the port is
+    /// closed.
     #[inline]
-    pub(super) fn put(&self, node: Box<Node<T>>) -> Result<(), Box<Node<T>>> {
+    pub(super) fn put(&self, node: Box<Node<T>>, deadline: u64) -> Result<(), Box<Node<T>>> {
         if !self.is_here() {
             return Err(node);
         }
@@ -248,6 +297,8 @@ impl<T> Home<T> {
             return Err(node);
         }
         place.armed = Some(node);
+        place.deadline = deadline;
+        place.marks().store(0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -316,6 +367,9 @@ impl<T> Home<T> {
 
     /// A listener is about to be registered.
     pub(super) fn add_listener(&self, token: Token) {
+        if let Some(place) = self.slots.get(token) {
+            place.marks().store(LISTENER, Ordering::Relaxed);
+        }
         lock(&self.listeners).push(token);
     }
 
@@ -342,7 +396,7 @@ impl<T> Home<T> {
         self.forget(token, socket, false);
     }
 
-    /// Close the port when the last connection has ended, and accept no more.
+    /// Close the port when the last connection has ended and all work is done, and accept no connection more.
     pub(super) fn drain(&self) {
         if !self.is_here() {
             return;
@@ -350,9 +404,7 @@ impl<T> Home<T> {
         if !self.draining.swap(true, Ordering::SeqCst) {
             self.interrupt_all(DRAINING, |place| place.shared().is_none());
         }
-        if self.connections() == 0 {
-            drop(self.end());
-        }
+        self.end_if_drained();
     }
 
     /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.
@@ -360,7 +412,6 @@ impl<T> Home<T> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
-        self.roused.notify();
         let mut fixtures = Vec::new();
         for mut place in self.slots.iter() {
             let place = std::mem::take(&mut *place);

@@ -39,8 +39,10 @@ enum End {
 
 impl Interest {
     /// Until a receive would not block.
+    #[doc(alias = "READABLE")]
     pub const IN: Self = Self::of(EventFilter::IN);
     /// Until a send would not block.
+    #[doc(alias = "WRITABLE")]
     pub const OUT: Self = Self::of(EventFilter::OUT);
     /// Until the peer has disconnected, or the connection was aborted. Combine it with IN: there may be data left to
     /// read.

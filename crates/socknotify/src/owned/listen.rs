@@ -14,8 +14,8 @@ impl<T: Source, M> Port<T, M> {
     /// Accepts connections from a listener, for as long as the port is open.
     ///
     /// `make` makes a `T` of each connection. Then it is armed, or reported as
-    /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener and its connections are set to
-    /// non-blocking mode. The connections of a batch are armed in one step, together with the listener.
+    /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener is set to non-blocking mode, and so are
+    /// its connections, unless they are to [block](Listening::blocking). The connections of a batch are armed in one step, together with the listener.
     ///
     /// One thread at a time accepts. On Windows the system accepts up to 16 connections in advance, with `AcceptEx`
     /// ([`Listen::ACCEPTED`]).

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
+
 use super::{Interest, Source};
 use crate::sys::OwnedSocket;
 use crate::system::{Ahead, SystemPort};
@@ -107,6 +109,7 @@ pub struct Listening {
     interest: Option<Interest>,
     pub(super) batch: usize,
     pub(super) limit: usize,
+    blocking: Option<Duration>,
 }
 
 impl Listening {
@@ -124,6 +127,7 @@ impl Listening {
             interest: None,
             batch: 16,
             limit: usize::MAX,
+            blocking: None,
         }
     }
 
@@ -131,6 +135,22 @@ impl Listening {
     pub const fn batch(self, connections: usize) -> Self {
         let batch = if connections == 0 { 1 } else { connections };
         Listening { batch, ..self }
+    }
+
+    /// Connections are in blocking mode, in place of non-blocking mode: a read waits for data, and a write for room,
+    /// up to this time each. Then it fails, with [`io::ErrorKind::WouldBlock`] or [`io::ErrorKind::TimedOut`]. The
+    /// shortest time is a millisecond.
+    ///
+    /// So a handler can be plain [`Read`](io::Read) and [`Write`](io::Write) code: `read_exact`, `write_all`, a
+    /// TLS stream. A peer that sends or receives nothing holds its thread for this time at most; one that does so a little
+    /// at a time holds it for longer. Have as [many threads](super::Port::serve) as such peers may hold at once.
+    #[doc(alias = "SO_RCVTIMEO")]
+    #[doc(alias = "SO_SNDTIMEO")]
+    pub const fn blocking(self, most: Duration) -> Self {
+        Listening {
+            blocking: Some(most),
+            ..self
+        }
     }
 
     /// Pause while the port has this many connections of any kind. New ones wait in the listener's backlog.
@@ -151,7 +171,7 @@ impl From<Interest> for Listening {
 
 /// A listener and what to do with its connections, independent of their types.
 trait Accept<T>: Send + Sync {
-    fn accept(&self) -> io::Result<T>;
+    fn accept(&self, blocking: Option<Duration>) -> io::Result<T>;
 
     /// Have the system accept this many connections in advance, if it can. They complete on the port under this key.
     fn begin(&self, port: &SystemPort, key: usize, depth: usize);
@@ -171,11 +191,22 @@ impl<T, L: Listen, F> Accept<T> for With<L, F>
 where
     F: Fn(L::Stream, L::Address) -> T + Send + Sync,
 {
-    fn accept(&self) -> io::Result<T> {
+    fn accept(&self, blocking: Option<Duration>) -> io::Result<T> {
         let (stream, address) = match (L::ACCEPTED, self.ahead.get()) {
             (Some(accepted), Some(ahead)) => accepted(ahead.take()?)?,
             _ => self.listener.accept_next()?,
         };
+        if let Some(most) = blocking {
+            let socket = stream.socket();
+            let socket = SockRef::from(&socket);
+            let most = Some(most.max(Duration::from_millis(1)));
+            let set = socket
+                .set_nonblocking(false)
+                .and_then(|()| socket.set_read_timeout(most))
+                .and_then(|()| socket.set_write_timeout(most));
+            // Some systems refuse that when the peer has gone.
+            set.map_err(|_| io::ErrorKind::ConnectionAborted)?;
+        }
         Ok((self.make)(stream, address))
     }
 
@@ -238,7 +269,7 @@ impl<T> Listener<T> {
     }
 
     pub(super) fn accept(&self) -> io::Result<T> {
-        self.accepts.accept()
+        self.accepts.accept(self.listening.blocking)
     }
 
     /// What to arm connections for.

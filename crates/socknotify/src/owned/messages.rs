@@ -1,13 +1,13 @@
-//! Messages: now or later, to any worker, to one and to all.
+//! Messages, now or later, to any worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::mail::WorkerId;
+use super::home::drop_all;
 use super::packet::MESSAGE;
-use super::port::{Port, Shared};
+use super::port::{Notice, Port, Shared};
 use super::timers::{Action, TimerId};
 use crate::lock::{self, lock};
 use crate::operations::Reason;
@@ -16,8 +16,15 @@ use crate::{Entry, Error};
 /// A time that never comes.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// A message in the list.
+pub(super) enum Message<M> {
+    Sent(M),
+    /// The result of [work](Port::run), which is done when this was handled.
+    Result(M),
+}
+
 /// A message that could not be sent, because the port is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SendError<M>(pub M);
 
 impl<M> fmt::Display for SendError<M> {
@@ -26,7 +33,14 @@ impl<M> fmt::Display for SendError<M> {
     }
 }
 
-impl<M: fmt::Debug> std::error::Error for SendError<M> {}
+/// Whatever could not be sent, also a closure: its value is left out.
+impl<M> fmt::Debug for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError").finish_non_exhaustive()
+    }
+}
+
+impl<M> std::error::Error for SendError<M> {}
 
 impl<M> From<SendError<M>> for io::Error {
     fn from(_: SendError<M>) -> Self {
@@ -46,67 +60,16 @@ impl<T, M> Port<T, M> {
             return Err(SendError(message));
         }
         let mut messages = lock(&self.shared.messages);
-        messages.push_back(message);
+        messages.push_back(Message::Sent(message));
         // A thread that wakes for it finds the lock free.
         let mut messages = Some(messages);
         let packet = self.shared.message_packet();
         let system = self.shared.home.port.system();
         let outcome = system.post(&[packet], || drop(messages.take()));
         match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
-            (Err(_), Some(message)) => Err(SendError(message)),
+            (Err(_), Some(Message::Sent(message))) => Err(SendError(message)),
             _ => Ok(()),
         }
-    }
-
-    /// Sends a message to one worker. Its next [`process`](super::Worker::process) returns the message before other
-    /// events; if it is waiting there, it is woken.
-    ///
-    /// Messages to one worker come in order. Those that it has not taken are dropped with it.
-    ///
-    /// Use this for what concerns one thread, such as its own state, and [`send`](Self::send) for everything else: to
-    /// wake a certain thread takes longer than to wake any.
-    ///
-    /// # Errors
-    ///
-    /// Returns the message if there is no such worker any more, or the port is closed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::net::TcpStream;
-    /// use socknotify::owned::{Event, Port};
-    ///
-    /// # fn main() -> std::io::Result<()> {
-    /// let port = Port::<TcpStream, &str>::new()?;
-    /// let [mut one, mut two] = [port.worker(8), port.worker(8)];
-    /// port.send_to(two.id(), "for you")?;
-    /// port.send_to_all("for both");
-    ///
-    /// one.process(None)?;
-    /// assert!(matches!(one.take(), Some(Event::Message("for both"))));
-    /// two.process(None)?;
-    /// assert!(matches!(two.take(), Some(Event::Message("for you"))));
-    /// assert!(matches!(two.take(), Some(Event::Message("for both"))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn send_to(&self, worker: WorkerId, message: M) -> Result<(), SendError<M>> {
-        let shared = &self.shared;
-        let sent = shared.mailboxes.send(&shared.home, worker, message);
-        sent.map_err(SendError)
-    }
-
-    /// Sends a message to each present worker, as [`send_to`](Self::send_to) does. Returns how many these are: 0 if the
-    /// port is closed.
-    ///
-    /// All workers get such messages in the same order.
-    pub fn send_to_all(&self, message: M) -> usize
-    where
-        M: Clone,
-    {
-        self.shared
-            .mailboxes
-            .send_to_all(&self.shared.home, message)
     }
 
     /// Sends a message after this time, as [`send`](Self::send) does.
@@ -150,8 +113,8 @@ impl<T, M> Port<T, M> {
     }
 
     /// Sends a message once per period, first after one period. A message that would be late by a whole period is left
-    /// out. The shortest period is a millisecond. If cloning the message panics,
-    /// [`Worker::take`](super::Worker::take) resumes the panic, and the timer goes on.
+    /// out. The shortest period is a millisecond. If cloning the message panics, one thread takes
+    /// [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
     ///
     /// # Errors
     ///
@@ -179,7 +142,7 @@ impl<T, M> Port<T, M> {
 
 impl<T, M> Shared<T, M> {
     /// Send messages, in order. Once the port is closed, they are dropped.
-    pub(super) fn send_all(&self, messages: Vec<M>) {
+    pub(super) fn send_all(&self, messages: Vec<Message<M>>) {
         if messages.is_empty() {
             return;
         }
@@ -197,7 +160,7 @@ impl<T, M> Shared<T, M> {
 
     /// No thread can take them.
     pub(super) fn drop_messages(&self) {
-        drop(lock::take(&self.messages));
+        drop_all(lock::take(&self.messages));
     }
 
     pub(super) fn message_packet(&self) -> Entry {
@@ -220,7 +183,7 @@ impl<T, M> Shared<T, M> {
         let mut is_over = false;
         for action in self.timers.ring(&self.home, &self.deadlines, due) {
             match action {
-                Action::Send(message) => messages.push(message),
+                Action::Send(message) => messages.push(Message::Sent(message)),
                 Action::SendEvery(make, ..) => repeated.push(make),
                 Action::EndDrain => is_over = true,
                 Action::Expire(id) => {
@@ -231,10 +194,13 @@ impl<T, M> Shared<T, M> {
         self.send_all(messages);
         for make in repeated {
             // Cloning a message runs the caller's code, and so does dropping the original if it was cancelled.
-            self.send_result(catch_unwind(AssertUnwindSafe(move || make())));
+            match catch_unwind(AssertUnwindSafe(move || make())) {
+                Ok(message) => self.send_all(vec![Message::Sent(message)]),
+                Err(panic) => self.notify(Notice::Panicked(panic)),
+            }
         }
         if is_over {
-            drop(self.home.end());
+            drop_all(self.home.end());
         }
     }
 }

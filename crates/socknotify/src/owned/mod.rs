@@ -115,10 +115,10 @@
 //! ```
 
 // Each group uses those before it.
+mod buffers;
 mod interest;
 mod packet;
 mod readiness;
-mod roused;
 mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
@@ -129,7 +129,7 @@ mod deadlines;
 mod held;
 mod home;
 mod listener;
-mod mail;
+mod local;
 mod timers;
 
 mod event;
@@ -143,11 +143,13 @@ mod files;
 mod listen;
 mod messages;
 mod run;
+mod serve;
 mod worker;
 
 pub use crate::operations::{
     Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile,
 };
+pub use buffers::{Input, Output};
 pub use builder::Builder;
 pub use connect::Connect;
 pub use event::Event;
@@ -155,10 +157,11 @@ pub use held::{AdoptError, Held};
 pub use home::Id;
 pub use interest::Interest;
 pub use listener::{Accepted, Listen, Listening};
-pub use mail::WorkerId;
 pub use messages::SendError;
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
+pub use run::BeginError;
+pub use serve::Serving;
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;
 pub use worker::Worker;

@@ -11,12 +11,8 @@ use crate::Entry;
 pub(super) const MESSAGE: u32 = 0;
 /// A deadline may have passed.
 pub(super) const TIMER: u32 = 1;
-/// There is one such packet for each connection in the list of refused ones.
-pub(super) const REFUSED: u32 = 2;
-/// There is one such packet for each panic in the list of panics.
-pub(super) const PANICKED: u32 = 3;
-/// A worker that waits has messages of its own.
-pub(super) const MAIL: u32 = 4;
+/// There is one such packet for each notice in the list of notices.
+pub(super) const NOTICE: u32 = 2;
 /// An operation on a file has completed: the overlapped value says which.
 pub(super) const OPERATION: u32 = 5;
 /// The system reports something about an operation on a file.
@@ -28,15 +24,14 @@ pub(super) const CANCELLED: u32 = 1 << 30;
 pub(super) const TIMED_OUT: u32 = 1 << 31;
 pub(super) const DRAINING: u32 = 1 << 29;
 pub(super) const ACCEPTED: u32 = 1 << 27;
+/// The connection or listener is still to be armed, for the filter in the lower 16 bits.
+pub(super) const ARM: u32 = 1 << 26;
 /// A listener need not pause any more.
 pub(super) const RESUMED: u32 = 1 << 28;
 
-/// The overlapped value of a packet that was dequeued before, by a worker that was dropped. In others it is 0, the
-/// key of an operation on a file, or the address of an operation that [has completed](is_completion).
+/// The overlapped value of a packet of a connection that was dequeued before. In others it is 0, the key of an operation
+/// on a file, or the address of an operation that [has completed](is_completion).
 pub(super) const HANDED_ON: usize = 1;
-
-/// The overlapped value of such a packet that was dequeued before.
-pub(super) const COMPLETED: usize = 2;
 
 /// Whether a packet belongs to an operation, rather than a registration.
 pub(super) fn is_completion(entry: &Entry) -> bool {

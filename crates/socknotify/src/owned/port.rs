@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
 use super::deadlines::Deadlines;
-use super::home::{Home, Node, Place, Room};
-use super::mail::Mailboxes;
-use super::packet::{DIRECT, DRAINING, OPERATION, REFUSED};
+use super::home::{Home, NEVER, Node, Place, Room, drop_all};
+use super::local::{self, Arm};
+use super::messages::Message;
+use super::packet::{DIRECT, DRAINING, NOTICE, OPERATION};
 use super::source::{Source, raw};
 use super::timers::Timers;
-use super::{AdoptError, FileDriver, Held, Id, Interest, Readiness, TimerId};
+use super::{AdoptError, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
@@ -40,24 +41,38 @@ pub struct Port<T, M = ()> {
 pub(super) struct Shared<T, M> {
     pub(super) home: Arc<Home<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
-    pub(super) messages: Mutex<VecDeque<M>>,
-    pub(super) mailboxes: Mailboxes<M>,
+    pub(super) messages: Mutex<VecDeque<Message<M>>>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
-    /// Refused connections that wait to be reported, with a packet in the queue for each.
-    pub(super) refused: Mutex<VecDeque<Refusal<T>>>,
+    /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
+    notices: Mutex<VecDeque<Notice<T>>>,
     /// Operations on files; with each, the timer of its deadline.
     pub(super) files: Arc<Operations<TimerId>>,
     pub(super) helpers: Helpers,
-    /// Panics of work on helper threads, with a packet in the queue for each.
-    pub(super) panics: Mutex<VecDeque<Panic>>,
 }
 
 /// What a panic carries.
 pub(super) type Panic = Box<dyn Any + Send>;
 
-/// A connection that the system refuses to watch, and why.
-type Refusal<T> = (Box<Node<T>>, RegistrationError);
+/// An event that is in a list until it is taken.
+pub(super) enum Notice<T> {
+    /// The system refuses to watch a connection.
+    Refused(Box<Node<T>>, RegistrationError),
+    NotAccepting(Id, io::Error),
+    Panicked(Panic),
+    /// The same, of work whose result is waited for.
+    WorkPanicked(Panic),
+}
+
+impl<T> Notice<T> {
+    pub(super) fn into_event<M>(self) -> Event<T, M> {
+        match self {
+            Notice::Refused(node, error) => Event::Refused(Held::from_node(node), error),
+            Notice::NotAccepting(id, error) => Event::NotAccepting(id, error),
+            Notice::Panicked(panic) | Notice::WorkPanicked(panic) => Event::Panicked(panic),
+        }
+    }
+}
 
 impl<T: Source, M> Port<T, M> {
     /// Makes a port with one place for each processor.
@@ -71,7 +86,9 @@ impl<T: Source, M> Port<T, M> {
 
     /// Registers a connection with the port, and returns it held. It is not armed yet.
     ///
-    /// The socket should be in non-blocking mode.
+    /// **It stays in blocking or non-blocking mode, whichever it has.** Sockets are in blocking mode when they are made, and
+    /// one read too many blocks the thread then. Call `set_nonblocking(true)` first, as [`listen`](Self::listen) and
+    /// [`connect`](Self::connect) do.
     ///
     /// # Errors
     ///
@@ -132,20 +149,18 @@ impl<T: Source, M> Port<T, M> {
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
         let shared = &self.shared;
-        let interest = interest.into();
-        let registration = match shared.put(connection, interest.filter) {
-            Put::Done { registration, .. } => registration,
-            Put::Refused(node, error) => return shared.refuse(node, error),
+        let arm = match shared.put(connection, interest.into()) {
+            Put::Done { arm, .. } => arm,
+            Put::Refused(node, error) => return shared.notify(Notice::Refused(node, error)),
             Put::Closed => return,
         };
-        let key = registration.completion_key;
-        if let Some(deadline) = interest.deadline() {
-            let at = shared.deadlines.ticks_until(deadline);
-            shared.deadlines.set(&shared.home, key, at);
+        if arm.deadline != NEVER {
+            shared.deadlines.set(&shared.home, arm.key, arm.deadline);
         }
-        if let Err(RegisterError::Entry(error)) = shared.home.port.register(registration) {
-            if let Some(node) = shared.take_back(key) {
-                shared.refuse(node, error);
+        let registered = shared.home.port.register(arm.registration());
+        if let Err(RegisterError::Entry(error)) = registered {
+            if let Some(node) = shared.take_back(arm.key) {
+                shared.notify(Notice::Refused(node, error));
             }
         }
     }
@@ -153,7 +168,7 @@ impl<T: Source, M> Port<T, M> {
     /// Registers a socket that several threads may use at once, such as a UDP socket.
     ///
     /// It stays registered until [`unshare`](Self::unshare). Each notification returns another reference to it, as
-    /// [`Event::Shared`](super::Event::Shared).
+    /// [`Event::Shared`](super::Event::Shared). `T` has to be [`Sync`] for this alone.
     ///
     /// # Errors
     ///
@@ -163,12 +178,15 @@ impl<T: Source, M> Port<T, M> {
         socket: Arc<T>,
         filter: EventFilter,
         trigger: SharedTrigger,
-    ) -> io::Result<Id> {
+    ) -> io::Result<Id>
+    where
+        T: Send + Sync + 'static,
+    {
         let home = &self.shared.home;
         home.check()?;
         let descriptor = socket.socket();
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
-        let place = Place::of_shared(enable.raw_socket(), Arc::clone(&socket));
+        let place = Place::of_shared(enable.raw_socket(), Box::new(Arc::clone(&socket)));
         let token = home
             .slots
             .insert(place)
@@ -193,10 +211,7 @@ impl<T: Source, M> Port<T, M> {
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let home = &self.shared.home;
         home.check()?;
-        let shared = home
-            .slots
-            .get(id.0)
-            .and_then(|place| place.shared().cloned());
+        let shared = home.slots.get(id.0).and_then(|place| place.shared());
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);
@@ -225,11 +240,13 @@ impl<T: Source, M> Port<T, M> {
 
     /// Closes the port, and returns the connections that were armed.
     ///
-    /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds, and those that its
-    /// worker has dequeued. Messages in the queue are dropped.
+    /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds. Those whose events
+    /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. Messages that were not taken
+    /// are dropped; if dropping one panics, the panic goes no further.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
-    /// buffer. Other operations are not begun.
+    /// buffer. Other operations are not begun. A helper thread whose read never ends, as of `/proc/kmsg`, is not waited
+    /// for: it stays, with a descriptor and memory of its own. A completion that a worker has dequeued can still be taken.
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
@@ -237,7 +254,11 @@ impl<T: Source, M> Port<T, M> {
 
 impl<T, M> Port<T, M> {
     /// Runs work that may block, and lends this thread's place to another thread meanwhile.
+    ///
+    /// Events that this thread's worker has dequeued and not taken go to other threads, and connections passed to
+    /// [`Worker::arm`](super::Worker::arm) are armed. See also [`Worker::blocking`](super::Worker::blocking).
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
+        local::flow_on();
         self.shared.home.port.blocking(work)
     }
 
@@ -292,20 +313,20 @@ impl<T, M> Port<T, M> {
         driver: Option<FileDriver>,
     ) -> Self {
         let system = port.system().clone();
+        let opening = port.opening();
         let home = Home::new(port);
-        let helpers = Helpers::new(helper_threads);
+        // Work that blocks keeps no operation from being performed.
+        let [helpers, file_helpers] = [(); 2].map(|()| Helpers::new(helper_threads));
         let keys = [OPERATION, DIRECT].map(|number| home.slots.reserved_key(number));
         Port {
             shared: Arc::new(Shared {
                 home: Arc::new(home),
-                files: Arc::new(Operations::new(system, keys, helpers.clone(), driver)),
+                files: Operations::new(system, opening, keys, file_helpers, driver),
                 messages: Mutex::default(),
-                mailboxes: Mailboxes::new(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
-                refused: Mutex::default(),
+                notices: Mutex::default(),
                 helpers,
-                panics: Mutex::default(),
             }),
         }
     }
@@ -359,7 +380,7 @@ impl From<SharedTrigger> for Trigger {
 pub(super) enum Put<T> {
     /// It is in its slot, and can be armed.
     Done {
-        registration: Registration<'static>,
+        arm: Arm,
         /// The system does not watch it for this filter yet, and may refuse to.
         is_new: bool,
     },
@@ -369,10 +390,10 @@ pub(super) enum Put<T> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Put a connection where its notification will find it, to be armed with this filter.
+    /// Put a connection where its notification will find it, to be armed.
     #[inline]
     #[track_caller]
-    pub(super) fn put(&self, connection: Held<T>, filter: EventFilter) -> Put<T>
+    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Put<T>
     where
         T: Source,
     {
@@ -385,14 +406,18 @@ impl<T, M> Shared<T, M> {
         if socket != node.readiness.socket() {
             return Put::Refused(node, RegistrationError::NotASocket);
         }
+        let filter = interest.filter;
         let is_new = node.readiness.watch(filter);
-        let is_drained = node.readiness.take(filter);
-        let registration = Registration::arm(socket, node.key(), filter, is_drained);
-        match self.home.put(node) {
-            Ok(()) => Put::Done {
-                registration,
-                is_new,
-            },
+        let deadline = interest.deadline();
+        let arm = Arm {
+            socket,
+            key: node.key(),
+            filter,
+            is_drained: node.readiness.take(filter),
+            deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
+        };
+        match self.home.put(node, arm.deadline) {
+            Ok(()) => Put::Done { arm, is_new },
             Err(node) => {
                 drop(Held::from_node(node));
                 Put::Closed
@@ -444,30 +469,41 @@ impl<T, M> Shared<T, M> {
             // Closing may have missed it.
             home.interrupt_named(token, DRAINING);
         }
-        Ok(Held::from_node(Box::new(Node {
+        let mut held = Held::from_node(Box::new(Node {
             value: connection,
             home: Arc::clone(home),
             token,
             readiness: Readiness::new(socket),
-        })))
+        }));
+        // If this panics, it is closed.
+        held.adopted(Id(token));
+        Ok(held)
     }
 
-    /// Report a connection that the system refuses to watch, to any thread.
+    /// Report something to any thread.
     #[cold]
-    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
-        lock(&self.refused).push_back((node, error));
-        let packet = Entry::new(self.home.slots.reserved_key(REFUSED), 0, 0);
+    pub(super) fn notify(&self, notice: Notice<T>) {
+        let packet = self.list(notice);
         if self.home.port.post(packet).is_err() {
-            self.drop_refused();
+            self.drop_notices();
         }
     }
 
+    /// List a notice, and return its packet.
+    #[cold]
+    pub(super) fn list(&self, notice: Notice<T>) -> Entry {
+        lock(&self.notices).push_back(notice);
+        Entry::new(self.home.slots.reserved_key(NOTICE), 0, 0)
+    }
+
+    pub(super) fn next_notice(&self) -> Option<Notice<T>> {
+        lock(&self.notices).pop_front()
+    }
+
     /// No thread can take them.
-    fn drop_refused(&self) {
-        let refused = lock::take(&self.refused);
-        refused
-            .into_iter()
-            .for_each(|(node, _)| drop(Held::from_node(node)));
+    fn drop_notices(&self) {
+        let notices = lock::take(&self.notices).into_iter();
+        drop_all(notices.map(Notice::into_event::<()>));
     }
 
     fn close(&self) -> Vec<T> {
@@ -478,14 +514,14 @@ impl<T, M> Shared<T, M> {
         self.helpers.close();
         self.files.close();
         let messages = lock::take(&self.messages);
-        let mail = self.mailboxes.clear(&self.home.roused);
-        self.timers.clear();
-        self.drop_refused();
+        self.drop_notices();
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
-        // These may refer to the port, and panic: no lock is held here, and no connection left in it.
-        drop((messages, mail, fixtures));
+        // These may refer to the port: no lock is held here, and no connection left in it.
+        drop_all(messages);
+        drop_all(fixtures);
+        self.timers.clear();
         connections
     }
 }

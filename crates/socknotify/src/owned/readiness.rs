@@ -146,9 +146,11 @@ fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Streams without a buffer of their own, for which a short read means that the socket is drained.
+/// Streams without a buffer of their own.
 ///
-/// For other streams, use [`Readiness::try_read`].
+/// For a TCP stream a short read means that the socket is drained. For a Unix stream it does not, since a read ends before
+/// descriptors that were passed, before the bytes of another sender, and with a packet; there only
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) does. For other streams, use [`Readiness::try_read`].
 pub trait Stream: sealed::Stream {}
 
 impl<S: sealed::Stream> Stream for S {}
@@ -157,18 +159,33 @@ mod sealed {
     use super::AsSocket;
     use std::io::{Read, Write};
 
-    pub trait Stream: Read + Write + AsSocket {}
+    pub trait Stream: Read + Write + AsSocket {
+        /// A short read means that the socket is drained.
+        const ENDS_SHORT: bool;
+    }
 }
 
-impl sealed::Stream for TcpStream {}
-impl sealed::Stream for &TcpStream {}
-impl sealed::Stream for &mut TcpStream {}
+impl sealed::Stream for TcpStream {
+    const ENDS_SHORT: bool = true;
+}
+impl sealed::Stream for &TcpStream {
+    const ENDS_SHORT: bool = true;
+}
+impl sealed::Stream for &mut TcpStream {
+    const ENDS_SHORT: bool = true;
+}
 #[cfg(unix)]
-impl sealed::Stream for UnixStream {}
+impl sealed::Stream for UnixStream {
+    const ENDS_SHORT: bool = false;
+}
 #[cfg(unix)]
-impl sealed::Stream for &UnixStream {}
+impl sealed::Stream for &UnixStream {
+    const ENDS_SHORT: bool = false;
+}
 #[cfg(unix)]
-impl sealed::Stream for &mut UnixStream {}
+impl sealed::Stream for &mut UnixStream {
+    const ENDS_SHORT: bool = false;
+}
 
 /// A stream whose reads and writes are noted: see [`Readiness::io`].
 #[derive(Debug)]
@@ -179,12 +196,15 @@ pub struct Io<'a, S> {
     is_own: bool,
 }
 
-impl<S> Io<'_, S> {
+/// A system reads into no more buffers at once.
+const BUFFERS: usize = 1024;
+
+impl<S: Stream> Io<'_, S> {
     #[inline]
     fn note_read(&mut self, outcome: &io::Result<usize>, room: usize) {
         let is_drained = match outcome {
             // 0 is the end, which holds from here on.
-            Ok(length) => (1..room).contains(length),
+            Ok(length) => S::ENDS_SHORT && (1..room).contains(length),
             Err(error) => would_block(error),
         };
         self.readiness
@@ -208,7 +228,8 @@ impl<S: Stream> Read for Io<'_, S> {
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let room = buffers.iter().map(|buffer| buffer.len()).sum();
+        let read_into = buffers.iter().take(BUFFERS);
+        let room = read_into.map(|buffer| buffer.len()).sum();
         let outcome = self.stream.read_vectored(buffers);
         self.note_read(&outcome, room);
         outcome

@@ -2,14 +2,63 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::{fmt, io};
 
-use super::packet::PANICKED;
-use super::port::{Panic, Shared};
-use super::{Port, SendError};
-use crate::Entry;
-use crate::lock::{self, lock};
+use super::Port;
+use super::messages::Message;
+use super::port::{Notice, Panic, Shared};
+use crate::Error;
 
-impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
+/// Work or an operation that a port has not begun, and why not.
+pub struct BeginError<W> {
+    work: W,
+    reason: Error,
+}
+
+impl<W> BeginError<W> {
+    pub(super) fn new(work: W, reason: Error) -> Self {
+        BeginError { work, reason }
+    }
+
+    /// The work or the operation.
+    pub fn into_inner(self) -> W {
+        self.work
+    }
+
+    /// [`Error::Closed`]; [`Error::OtherProcess`] in a forked child; [`Error::OutOfMemory`], or the system's error, if it
+    /// has no memory or thread for it.
+    pub fn reason(&self) -> Error {
+        self.reason
+    }
+}
+
+impl<W> fmt::Display for BeginError<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the port has not begun this: {}", self.reason)
+    }
+}
+
+impl<W> fmt::Debug for BeginError<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BeginError")
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W> std::error::Error for BeginError<W> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+impl<W> From<BeginError<W>> for io::Error {
+    fn from(error: BeginError<W>) -> Self {
+        error.reason.into()
+    }
+}
+
+impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's
     /// threads.
     ///
@@ -17,7 +66,7 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
     /// the calls. The number of helper threads is [limited](super::Builder::helper_threads); they start when there is
     /// work, and end after a second without any.
     ///
-    /// If the work panics, [`Worker::take`](super::Worker::take) resumes the panic.
+    /// If the work panics, one thread takes [`Event::Panicked`](super::Event::Panicked).
     ///
     /// Closing the port drops work that has not begun. It does not wait for work that has, whose result is dropped.
     ///
@@ -46,17 +95,18 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
     /// ```
     #[doc(alias = "spawn_blocking")]
     #[doc(alias = "QueueUserWorkItem")]
-    pub fn run<F>(&self, work: F) -> Result<(), SendError<F>>
+    pub fn run<F>(&self, work: F) -> Result<(), BeginError<F>>
     where
         F: FnOnce() -> M + Send + 'static,
     {
-        if self.shared.home.is_closed() {
-            return Err(SendError(work));
+        if let Err(reason) = self.shared.home.check() {
+            return Err(BeginError::new(work, reason));
         }
         // The port may be dropped while this runs.
         let shared = Arc::downgrade(&self.shared);
         let mut work = Some(work);
-        self.shared.helpers.run(|| {
+        self.shared.home.begin_work();
+        let queued = self.shared.helpers.run(|| {
             let work = work.take();
             Box::new(move || {
                 let outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
@@ -65,29 +115,29 @@ impl<T: Send + Sync + 'static, M: Send + 'static> Port<T, M> {
                 }
             })
         });
-        work.map_or(Ok(()), |work| Err(SendError(work)))
+        match (queued, work) {
+            (Err(reason), Some(work)) => {
+                self.shared.home.end_work(1);
+                Err(BeginError::new(work, reason))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 impl<T, M> Port<T, M> {
     /// The present number of helper threads, for diagnosis.
     pub fn helper_threads(&self) -> usize {
-        self.shared.helpers.threads()
+        self.shared.helpers.threads() + self.shared.files.threads()
     }
 }
 
 impl<T, M> Shared<T, M> {
-    /// Send what the caller's code has returned, or have its panic go on where the message would be taken.
-    pub(super) fn send_result(&self, result: Result<M, Panic>) {
+    /// Send the result of work, or report its panic.
+    fn send_result(&self, result: Result<M, Panic>) {
         match result {
-            Ok(message) => self.send_all(vec![message]),
-            Err(panic) => {
-                lock(&self.panics).push_back(panic);
-                let packet = Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0);
-                if self.home.port.post(packet).is_err() {
-                    drop(lock::take(&self.panics));
-                }
-            }
+            Ok(message) => self.send_all(vec![Message::Result(message)]),
+            Err(panic) => self.notify(Notice::WorkPanicked(panic)),
         }
     }
 }

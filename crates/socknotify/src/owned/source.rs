@@ -1,5 +1,6 @@
 //! [`Source`]: a value with a socket in it.
 
+use super::Id;
 use crate::sys::{self, AsSocket, RawSocket};
 
 pub use crate::sys::{BorrowedSocket, OwnedSocket};
@@ -32,9 +33,56 @@ pub use crate::sys::{BorrowedSocket, OwnedSocket};
 /// ```
 #[doc(alias = "AsFd")]
 #[doc(alias = "AsSocket")]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no `Source`: a port cannot tell which socket it has",
+    label = "implement `socknotify::owned::Source` for it",
+    note = "`Source::socket` returns the socket: for example `self.stream.socket()`"
+)]
 pub trait Source {
     /// The socket.
     fn socket(&self) -> BorrowedSocket<'_>;
+
+    /// A port has adopted this, also as the connection of a listener, and calls it by this `Id`.
+    ///
+    /// Keep the `Id` to find the connection in tables of your own. When the connection has ended, it is dropped: so
+    /// implement [`Drop`] to learn of that.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use std::net::TcpStream;
+    /// use std::sync::{Arc, Mutex};
+    /// use socknotify::owned::{BorrowedSocket, Id, Source};
+    ///
+    /// struct Client {
+    ///     stream: TcpStream,
+    ///     id: Option<Id>,
+    ///     present: Arc<Mutex<HashSet<Id>>>,
+    /// }
+    ///
+    /// impl Source for Client {
+    ///     fn socket(&self) -> BorrowedSocket<'_> {
+    ///         self.stream.socket()
+    ///     }
+    ///
+    ///     fn adopted(&mut self, id: Id) {
+    ///         self.id = Some(id);
+    ///         self.present.lock().unwrap().insert(id);
+    ///     }
+    /// }
+    ///
+    /// impl Drop for Client {
+    ///     fn drop(&mut self) {
+    ///         if let Some(id) = self.id {
+    ///             self.present.lock().unwrap().remove(&id);
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    fn adopted(&mut self, id: Id) {
+        let _ = id;
+    }
 }
 
 impl<S: AsSocket + ?Sized> Source for S {

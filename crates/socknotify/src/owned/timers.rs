@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::OperationId;
 use super::deadlines::Deadlines;
-use super::home::Home;
+use super::home::{Home, drop_all};
 use crate::slots::{Slots, Token};
 
 /// Identifies a timer of a port. It is not reused before 2³¹ others were made.
@@ -39,10 +39,7 @@ impl<M> Timers<M> {
     /// Drop all of them.
     pub(super) fn clear(&self) {
         let tokens: Vec<_> = self.0.iter_named().map(|(token, _)| token).collect();
-        for token in tokens {
-            // With no lock held: dropping messages may run any code.
-            drop(self.0.remove(token));
-        }
+        drop_all(tokens.into_iter().map(|token| self.0.remove(token)));
     }
 
     /// Set a timer. Returns the action if the port is closed, or there is no room for one more.

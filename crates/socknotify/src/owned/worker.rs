@@ -1,24 +1,26 @@
 //! [`Worker`]: one thread's handle to a port.
 
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use super::connect;
-use super::home::{Fixture, Node};
+use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED, drop_all};
 use super::listener::Listener;
-use super::mail::{self, Mailbox, WorkerId};
+use super::local::{self, Arm, Local};
+use super::messages::Message;
 use super::packet::{
-    ACCEPTED, CANCELLED, COMPLETED, DIRECT, DRAINING, HANDED_ON, MAIL, MESSAGE, OPERATION,
-    PANICKED, REFUSED, TIMED_OUT, TIMER, is_completion,
+    ACCEPTED, ARM, CANCELLED, DIRECT, DRAINING, HANDED_ON, MESSAGE, NOTICE, OPERATION, TIMED_OUT,
+    TIMER, is_completion,
 };
-use super::port::{Put, Shared};
-use super::{Event, FileOperation, Held, Id, Interest, OperationId, Port, SendError, Source};
+use super::port::{Notice, Put, Shared};
+use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
+use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, Events, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
 /// event behind those; but a registration that is not the port's may be reported for ever.
@@ -28,7 +30,6 @@ const MAX_POLLS: usize = 64;
 ///
 /// Made by [`Port::worker`]. When it is dropped, also by a panic, connections passed to
 /// [`arm`](Self::arm) are armed, events that were not taken go to other threads, and the thread's place is free.
-/// Connections that the system refuses to watch are closed then, and messages to this worker alone are dropped.
 ///
 /// # Examples
 ///
@@ -64,64 +65,70 @@ const MAX_POLLS: usize = 64;
 /// ```
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
-    mailbox: Arc<Mailbox<M>>,
-    /// Messages to this worker that were not taken yet.
-    mail: VecDeque<M>,
-    /// A packet was dequeued that wakes a worker with messages, perhaps another one.
-    is_mail_due: bool,
-    /// Another worker has to be woken before this one takes anything.
-    is_last: bool,
-    /// Connections that were handed back are in their slots, and armed by the next call.
+    /// Events that were dequeued and not taken, and connections that were handed back and not armed.
+    local: Arc<Local>,
+    /// The same, for the port.
+    handover: Arc<dyn Handover>,
+    /// What the next call arms.
     registrations: Vec<Registration<'static>>,
-    /// The keys of those with a deadline, and the deadlines in ticks.
+    /// The keys of listeners with a deadline, and of connections that another worker has left to be armed.
     deadlines: Vec<(usize, u64)>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// Events that were dequeued and not taken, in reverse order.
-    pending: Vec<Pending<T>>,
+    /// Memory for what is to be armed.
+    armed: Vec<Arm>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
+    /// When the caller got events, and how many.
+    batch: Option<(Instant, u32)>,
+    /// The caller took long for each event of the latest batch that was measured.
+    is_slow: bool,
+    /// How many results of work were taken since the latest call.
+    handled: usize,
 }
 
-/// An event that was not taken.
-enum Pending<T> {
-    /// The content of its packet.
-    Connection(Box<Node<T>>, u32),
-    Refused(Box<Node<T>>, RegistrationError),
-    NotAccepting(Id, io::Error),
-    /// The key of a shared socket. Whether it is still shared is checked when the event is taken.
-    Shared(usize, Events),
-    /// The first message of the port's list, when the event is taken.
-    Message,
-    /// The first panic of the port's list.
-    Panic,
-    /// An operation on a file, by its key.
-    Operation(usize),
-}
+/// A caller that takes this long for each event leaves others to threads that have nothing to do: several times what it
+/// takes to wake one.
+const SLOW: Duration = Duration::from_micros(100);
+
+/// From this many events on, a batch is measured.
+const MEASURED: usize = 4;
+
+/// The maximum room: more than a thread handles before others should see what is ready.
+const MOST: usize = 4096;
 
 impl<T: Source, M> Port<T, M> {
-    /// Makes a worker, for one thread, with room for this many events at once (at least one).
+    /// Makes a worker, for one thread, with room for this many events at once: 1 to 4,096. 64 is a good choice for
+    /// almost every program.
+    ///
+    /// Room is a maximum. A larger one saves system calls while many connections are ready: with 64, a call costs each
+    /// event little. It keeps no event waiting for long: while the thread is in [`blocking`](Self::blocking), other
+    /// threads get the events that it has dequeued and not taken; and if its events take long to handle, it leaves
+    /// other threads that have nothing to do their share.
     pub fn worker(&self, room: usize) -> Worker<T, M> {
-        Worker::new(Arc::clone(&self.shared), room.max(1))
+        Worker::new(Arc::clone(&self.shared), room.clamp(1, MOST))
     }
 }
 
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
+        let local = Local::new(shared.home.port.system(), &shared.files, room);
+        let handover: Arc<dyn Handover> = Arc::clone(&local) as Arc<dyn Handover>;
         Worker {
-            mailbox: shared.mailboxes.open(&shared.home),
-            mail: VecDeque::new(),
-            is_mail_due: false,
-            is_last: false,
+            local,
+            handover,
             shared,
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            pending: Vec::with_capacity(room),
+            armed: Vec::with_capacity(room),
             listeners: Vec::new(),
+            batch: None,
+            is_slow: false,
+            handled: 0,
         }
     }
 
@@ -136,21 +143,12 @@ impl<T: Source, M> Worker<T, M> {
     /// worker are not affected.
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
-        let interest = interest.into();
-        let filter = interest.filter;
-        match self.shared.put(connection, filter) {
-            Put::Done {
-                registration,
-                is_new,
-            } => {
+        match self.shared.put(connection, interest.into()) {
+            Put::Done { arm, is_new } => {
                 self.is_any_new |= is_new;
-                if let Some(deadline) = interest.deadline() {
-                    let at = self.shared.deadlines.ticks_until(deadline);
-                    self.deadlines.push((registration.completion_key, at));
-                }
-                self.registrations.push(registration);
+                self.local.add_armed(arm);
             }
-            Put::Refused(node, error) => self.pending.push(Pending::Refused(node, error)),
+            Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
             Put::Closed => {}
         }
     }
@@ -164,7 +162,7 @@ impl<T: Source, M> Worker<T, M> {
     pub fn begin(
         &mut self,
         operation: FileOperation,
-    ) -> Result<OperationId, SendError<FileOperation>> {
+    ) -> Result<OperationId, BeginError<FileOperation>> {
         self.shared.begin(operation)
     }
 
@@ -184,6 +182,11 @@ impl<T: Source, M> Worker<T, M> {
         if !self.shared.home.is_here() {
             return Err(Error::OtherProcess);
         }
+        local::enter(&self.local);
+        if let Some((since, events)) = self.batch.take() {
+            self.is_slow = since.elapsed() > SLOW * events;
+        }
+        self.end_work();
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
@@ -191,14 +194,18 @@ impl<T: Source, M> Worker<T, M> {
         loop {
             let mut outcome = Ok(());
             // Connections that the system may refuse are armed before the wait, which would not end for them.
-            if self.is_any_new || self.is_last || self.count() > 0 {
+            if self.is_any_new || self.local.events() > 0 {
                 outcome = self.submit();
             }
-            if self.count() == 0 && outcome.is_ok() {
-                outcome = self.wait(timeout, deadline);
+            if self.local.events() == 0 && outcome.is_ok() {
+                outcome = self.submit_and_wait(timeout);
             }
-            if self.count() > 0 {
-                return Ok(self.count());
+            let events = self.local.events();
+            if events > 0 {
+                if events >= MEASURED || self.is_slow {
+                    self.batch = Some((Instant::now(), events as u32));
+                }
+                return Ok(events);
             }
             match outcome {
                 Err(Error::TimedOut) => return Ok(0),
@@ -217,70 +224,18 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// The number of events to take.
-    fn count(&self) -> usize {
-        self.pending.len() + self.mail.len()
-    }
-
-    /// Arm what was handed back, and dequeue, up to the timeout; or take the messages to this worker.
-    fn wait(&mut self, timeout: Option<Duration>, deadline: Option<Instant>) -> Result<(), Error> {
-        if self.is_last && !self.let_others_go_first(timeout, deadline) {
-            return Err(Error::TimedOut);
-        }
-        if !self.mailbox.begin_wait() {
-            self.fetch_mail();
-            return self.submit();
-        }
-        let outcome = self.submit_and_wait(timeout);
-        self.end_wait();
-        outcome
-    }
-
+    /// The results of work that were taken are handled.
     #[inline]
-    fn end_wait(&mut self) {
-        if !self.mailbox.end_wait() {
-            self.fetch_mail();
+    fn end_work(&mut self) {
+        let handled = std::mem::take(&mut self.handled);
+        if handled > 0 {
+            self.shared.home.end_work(handled);
         }
-        if std::mem::take(&mut self.is_mail_due) {
-            self.pass_mail_on();
-        }
-    }
-
-    #[cold]
-    fn fetch_mail(&mut self) {
-        let mail = self.mailbox.fetch(&self.shared.home.roused);
-        self.mail.extend(mail);
-    }
-
-    /// If another worker has to be woken, post its packet again, and take nothing until it is awake. Otherwise this one
-    /// could dequeue the packet again and again, together with events of its own.
-    #[cold]
-    fn pass_mail_on(&mut self) {
-        let home = &self.shared.home;
-        self.is_last = home.roused.is_any() && home.port.post(mail::packet(home)).is_ok();
-    }
-
-    /// Wait, without a place, until no other worker has to be woken. False on a timeout.
-    #[cold]
-    fn let_others_go_first(
-        &mut self,
-        timeout: Option<Duration>,
-        deadline: Option<Instant>,
-    ) -> bool {
-        self.release();
-        let deadline = match timeout {
-            Some(Duration::ZERO) => Some(Instant::now()),
-            _ => deadline,
-        };
-        let home = &self.shared.home;
-        self.is_last = !home.roused.wait(|| home.is_closed(), deadline);
-        !self.is_last
     }
 
     /// Arm what was handed back.
     fn submit(&mut self) -> Result<(), Error> {
-        self.set_deadlines();
-        self.shared.files.flush();
+        self.gather();
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
         let outcome = outcome.map(drop);
@@ -290,120 +245,178 @@ impl<T: Source, M> Worker<T, M> {
 
     /// The same, and dequeue, up to the timeout.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.set_deadlines();
-        self.shared.files.flush();
-        let port = &self.shared.home.port;
-        let outcome = port.process(&mut self.registrations, &mut self.entries, timeout);
-        let outcome = outcome.map(|found| found.len());
+        self.gather();
+        let system = self.shared.home.port.system();
+        let outcome = system.process(
+            &mut self.registrations,
+            &mut self.entries,
+            timeout,
+            Some(&self.handover),
+        );
         self.take_back_refused();
         self.resolve(outcome?);
+        if self.is_slow {
+            self.share();
+        }
         Ok(())
     }
 
-    /// A deadline does not pass before the connection can be interrupted: so it is set no earlier than
-    /// this.
-    fn set_deadlines(&mut self) {
-        let Shared {
-            deadlines, home, ..
-        } = &*self.shared;
-        for (key, at) in self.deadlines.drain(..) {
-            deadlines.set(home, key, at);
+    /// If places are free and threads wait for events, keep a fair share of those that were dequeued.
+    #[cold]
+    fn share(&mut self) {
+        let events = self.local.events();
+        let snapshot = self.shared.home.port.snapshot();
+        if let Some(running) = snapshot.running.filter(|_| events > 1) {
+            let free = self.shared.home.port.concurrency().saturating_sub(running);
+            let idle = free.min(snapshot.waiting);
+            let share = events.div_ceil(idle.saturating_add(1));
+            if share < events {
+                self.local.keep_events(share);
+            }
         }
+    }
+
+    /// Take what is to be armed from where others reach it.
+    fn gather(&mut self) {
+        let Worker {
+            shared,
+            local,
+            registrations,
+            deadlines,
+            armed,
+            ..
+        } = self;
+        // A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
+        let set = |key, at| shared.deadlines.set(&shared.home, key, at);
+        local.take_armed(armed);
+        for arm in armed.drain(..) {
+            if arm.deadline != NEVER {
+                set(arm.key, arm.deadline);
+            }
+            registrations.push(arm.registration());
+        }
+        deadlines.drain(..).for_each(|(key, at)| set(key, at));
+        shared.files.flush();
     }
 
     /// Take back the connections that the system refuses to watch.
     fn take_back_refused(&mut self) {
         self.is_any_new = false;
-        for registration in &self.registrations {
-            if let Err(error) = registration.result() {
-                let key = registration.completion_key;
-                let refused = match self.shared.take_back(key) {
-                    Some(node) => Some(Pending::Refused(node, error)),
-                    None => self.shared.refused_listener(key, error),
-                };
-                self.pending.extend(refused);
+        if self.registrations.iter().any(|it| it.result().is_err()) {
+            let registrations = std::mem::take(&mut self.registrations);
+            for registration in &registrations {
+                if let Err(error) = registration.result() {
+                    let key = registration.completion_key;
+                    let notice = match self.shared.take_back(key) {
+                        Some(node) => Some(Notice::Refused(node, error)),
+                        None => self.shared.refused_listener(key, error),
+                    };
+                    notice.into_iter().for_each(|it| self.notify(it));
+                }
             }
         }
         self.registrations.clear();
     }
 
+    /// Report something to this worker.
+    fn notify(&mut self, notice: Notice<T>) {
+        let packet = self.shared.list(notice);
+        self.local.add_events(&[packet]);
+    }
+
     /// Turn this many packets into events.
     fn resolve(&mut self, count: usize) {
-        let home = &*self.shared.home;
+        let shared = &*self.shared;
+        let slots = &shared.home.slots;
         let mut is_timer_among = false;
-        for entry in self.entries[..count].iter().rev() {
+        let mut to_arm = Vec::new();
+        // Events overwrite the packets before them.
+        let mut events = 0;
+        for index in 0..count {
+            let entry = self.entries[index];
             let key = entry.completion_key;
-            if let Some(mut place) = home.slots.get_by_key(key) {
-                if let Some(node) = place.take() {
-                    drop(place);
-                    let says = entry.transferred;
-                    self.pending.push(Pending::Connection(node, says));
-                    continue;
+            let event = match slots.marks(key) {
+                Some(_) if entry.transferred & ARM != 0 && entry.overlapped == HANDED_ON => {
+                    to_arm.push(entry);
+                    None
                 }
-                match &place.fixture {
-                    Some(Fixture::Shared(_)) => {
-                        self.pending.push(Pending::Shared(key, entry.events()));
-                    }
-                    Some(Fixture::Listener(_)) => self.listeners.push(*entry),
-                    None => {}
+                // The connection stays in its slot until the event is taken.
+                Some(marks) if marks.load(Ordering::Relaxed) != LISTENER => {
+                    marks.store(REPORTED, Ordering::Relaxed);
+                    Some(Entry::new(key, entry.transferred, HANDED_ON))
                 }
-            } else if key == home.slots.reserved_key(MESSAGE) {
-                self.pending.push(Pending::Message);
-            } else if key == home.slots.reserved_key(PANICKED) {
-                self.pending.push(Pending::Panic);
-            } else if key == home.slots.reserved_key(OPERATION) {
-                self.pending.push(Pending::Operation(entry.overlapped));
-            } else if key == home.slots.reserved_key(DIRECT) {
-                let operation = self.shared.files.settle(entry);
-                self.pending.extend(operation.map(Pending::Operation));
-            } else if key == home.slots.reserved_key(TIMER) {
-                is_timer_among = true;
-            } else if key == home.slots.reserved_key(MAIL) {
-                self.is_mail_due = true;
-            } else if key == home.slots.reserved_key(REFUSED) {
-                let refused = lock(&self.shared.refused).pop_front();
-                let refused = refused.map(|(node, error)| Pending::Refused(node, error));
-                self.pending.extend(refused);
+                Some(_) => {
+                    self.listeners.push(entry);
+                    None
+                }
+                None if key == slots.reserved_key(DIRECT) => {
+                    let operation = shared.files.settle_packet(&entry);
+                    let operation = operation.filter(|&key| shared.files.on_dequeued(key));
+                    operation.map(|key| shared.files.packet(key))
+                }
+                None if key == slots.reserved_key(TIMER) => {
+                    is_timer_among = true;
+                    None
+                }
+                None if key == slots.reserved_key(OPERATION) => {
+                    let is_there = shared.files.on_dequeued(entry.overlapped);
+                    is_there.then_some(entry)
+                }
+                None => {
+                    let is_event = [MESSAGE, NOTICE].map(|it| slots.reserved_key(it));
+                    is_event.contains(&key).then_some(entry)
+                }
+            };
+            if let Some(event) = event {
+                self.entries[events] = event;
+                events += 1;
             }
         }
+        self.local.add_events(&self.entries[..events]);
         if is_timer_among {
             self.shared.ring();
         }
         if !self.listeners.is_empty() {
             self.accept();
         }
+        if !to_arm.is_empty() {
+            self.arm_for_others(&to_arm);
+        }
+    }
+
+    /// Arm at once what other workers have handed back and left: this thread may not call again soon.
+    #[cold]
+    fn arm_for_others(&mut self, packets: &[Entry]) {
+        for packet in packets {
+            let key = packet.completion_key;
+            let place = self.shared.home.slots.get_by_key(key);
+            let Some(place) = place.filter(|place| place.is_waiting()) else {
+                continue;
+            };
+            // Its lower bits.
+            let filter = EventFilter::from_bits_retain(packet.transferred as u16);
+            let arm = Registration::arm(place.socket, key, filter, false);
+            self.registrations.push(arm);
+            if place.deadline != NEVER {
+                self.deadlines.push((key, place.deadline));
+            }
+        }
+        let _ = self.submit();
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.
     ///
-    /// Making a connection and dropping a listener run the caller's code. If that panics, this worker may not be used
-    /// any more, and what it has dequeued for others goes to them.
+    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it.
     #[cold]
     fn accept(&mut self) {
-        let accept = || self.accept_from_all();
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(accept)) {
-            let rest = self.listeners.drain(..).rev().map(|entry| {
-                // The completion of the operation is recorded, and its memory may be reused.
-                let is_completion = is_completion(&entry);
-                let overlapped = if is_completion { COMPLETED } else { HANDED_ON };
-                Entry::new(entry.completion_key, entry.transferred, overlapped)
-            });
-            let rest = rest.collect::<Vec<_>>();
-            let _ = self.shared.home.port.post_all(&rest);
-            self.end_wait();
-            resume_unwind(panic);
-        }
-    }
-
-    fn accept_from_all(&mut self) {
+        let mut listeners = std::mem::take(&mut self.listeners);
         // The first packet of a listener takes all of its connections, in their order.
-        let home = &self.shared.home;
-        for entry in self.listeners.iter().rev().filter(|it| is_completion(it)) {
-            if let Some((_, _, listener)) = home.listener(entry.completion_key) {
+        for entry in listeners.iter().filter(|it| is_completion(it)) {
+            if let Some((_, _, listener)) = self.shared.home.listener(entry.completion_key) {
                 listener.on_completed(entry);
             }
         }
-        while let Some(entry) = self.listeners.pop() {
+        for entry in listeners.drain(..) {
             let home = &self.shared.home;
             let key = entry.completion_key;
             let is_over = home.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
@@ -412,12 +425,16 @@ impl<T: Source, M> Worker<T, M> {
                 continue;
             }
             if is_over {
-                home.close_listener(key);
+                let close = || home.close_listener(key);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
+                    self.notify(Notice::Panicked(panic));
+                }
             } else if let Some((id, socket, listener)) = home.listener(key) {
                 self.accept_from(&entry, id, socket, &listener);
             }
         }
-        if !self.pending.is_empty() {
+        self.listeners = listeners;
+        if self.local.events() > 0 {
             // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
@@ -425,7 +442,6 @@ impl<T: Source, M> Worker<T, M> {
 
     fn accept_from(&mut self, entry: &Entry, id: Id, socket: RawSocket, listener: &Listener<T>) {
         let shared = Arc::clone(&self.shared);
-        let mut accepted = Vec::new();
         let accept = || {
             shared.home.accept_from(listener, |room, connection| {
                 // If it is not adopted, the port was closed meanwhile.
@@ -434,20 +450,19 @@ impl<T: Source, M> Worker<T, M> {
                 };
                 match listener.interest() {
                     Some(interest) => self.arm(held, interest),
-                    None => accepted.push(Pending::Connection(held.into_node(), ACCEPTED)),
+                    None => self.report_accepted(held),
                 }
             })
         };
         let outcome = catch_unwind(AssertUnwindSafe(accept));
-        self.pending.extend(accepted.into_iter().rev());
-        let (mut round, panic) = match outcome {
-            Ok(round) => (round, None),
-            Err(panic) => (listener.idle(), Some(panic)),
-        };
+        let mut round = outcome.unwrap_or_else(|panic| {
+            self.notify(Notice::Panicked(panic));
+            listener.idle()
+        });
         listener.replenish(&mut round);
         // The reason for a pause is reported once.
         if let Some(error) = round.error {
-            self.pending.push(Pending::NotAccepting(id, error));
+            self.notify(Notice::NotAccepting(id, error));
         }
         let key = entry.completion_key;
         if let Some(until) = round.until {
@@ -459,52 +474,59 @@ impl<T: Source, M> Worker<T, M> {
             let arm = Registration::arm(socket, key, round.filter, round.is_drained);
             self.registrations.push(arm);
         }
-        if let Some(panic) = panic {
-            resume_unwind(panic);
+    }
+
+    fn report_accepted(&mut self, connection: Held<T>) {
+        let node = connection.into_node();
+        let packet = Entry::new(node.key(), ACCEPTED, HANDED_ON);
+        match self.shared.home.put(node, NEVER) {
+            Ok(()) => self.local.add_events(&[packet]),
+            Err(node) => drop(Held::from_node(node)),
         }
     }
 
-    /// Identifies this worker, for [`Port::send_to`].
-    pub fn id(&self) -> WorkerId {
-        self.mailbox.id()
+    /// Runs work that may block, and lends this thread's place to another thread meanwhile.
+    ///
+    /// Events that were dequeued and not [taken](Self::take) go to other threads, and connections passed to
+    /// [`arm`](Self::arm) are armed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let port = socknotify::owned::Port::<std::net::TcpStream>::new()?;
+    /// # let mut worker = port.worker(64);
+    /// let text = worker.blocking(|| std::fs::read_to_string("/proc/self/limits"));
+    /// # drop(text);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        self.local.flow_on();
+        self.shared.home.port.blocking(work)
     }
 
-    /// Gives this thread's place back. Call it before the thread does something else for long. See
-    /// [`CompletionPort::release`](crate::CompletionPort::release).
+    /// Gives this thread's place back, and events that were not taken to other threads. Call it before the thread does
+    /// something else for long. See [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
+        self.local.flow_on();
         self.shared.home.port.release();
     }
 
     /// Takes the next event of the latest [`process`](Self::process).
     ///
-    /// There may be fewer than `process` returned: messages are dropped when the port is closed, and events of a
-    /// shared socket when another thread has taken its [last one](Event::Returned).
-    ///
-    /// # Panics
-    ///
-    /// If work of [`Port::run`], or the clone of a message of [`Port::send_every`], has panicked: with that panic.
+    /// There may be fewer than `process` returned: other threads get those that wait while this thread
+    /// [blocks](Self::blocking); messages are dropped when the port is closed, and its connections are
+    /// [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
+    /// one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.home.is_here() {
             return None;
         }
-        if let Some(message) = self.mail.pop_front() {
-            return Some(Event::Message(message));
-        }
         loop {
-            let event = match self.pending.pop()? {
-                Pending::Connection(node, says) => Some(connection_event(node, says)),
-                Pending::NotAccepting(id, error) => Some(Event::NotAccepting(id, error)),
-                Pending::Refused(node, error) => Some(Event::Refused(Held::from_node(node), error)),
-                Pending::Shared(key, events) => self.shared.shared_event(key, events),
-                Pending::Message => lock(&self.shared.messages).pop_front().map(Event::Message),
-                Pending::Panic => match lock(&self.shared.panics).pop_front() {
-                    Some(panic) => resume_unwind(panic),
-                    None => None,
-                },
-                Pending::Operation(key) => self.shared.completed(key).map(Event::Completed),
-            };
-            if event.is_some() {
-                return event;
+            let packet = self.local.take_event()?;
+            if let Some(event) = self.shared.event(&packet, &mut self.handled) {
+                return Some(event);
             }
         }
     }
@@ -535,57 +557,66 @@ fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T,
     }
 }
 
+impl<T: Source, M> Shared<T, M> {
+    /// The event of a packet, unless what it refers to is gone. Results of work are counted.
+    #[inline]
+    fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
+        let slots = &self.home.slots;
+        let key = packet.completion_key;
+        if let Some(mut place) = slots.get_by_key(key) {
+            if let Some(node) = place.take() {
+                drop(place);
+                return Some(connection_event(node, packet.transferred));
+            }
+            // A stale packet of a connection finds nothing.
+            place.shared()?;
+            drop(place);
+            return self.shared_event(key, packet.events());
+        }
+        if key == slots.reserved_key(MESSAGE) {
+            let message = match lock(&self.messages).pop_front()? {
+                Message::Sent(message) => message,
+                Message::Result(message) => {
+                    *results += 1;
+                    message
+                }
+            };
+            return Some(Event::Message(message));
+        }
+        if key == slots.reserved_key(OPERATION) {
+            let completion = self.completed(packet.overlapped)?;
+            *results += 1;
+            return Some(Event::Completed(completion));
+        }
+        if key == slots.reserved_key(NOTICE) {
+            let notice = self.next_notice()?;
+            *results += usize::from(matches!(notice, Notice::WorkPanicked(_)));
+            return Some(notice.into_event());
+        }
+        None
+    }
+}
+
 impl<T, M> Shared<T, M> {
     /// The event of a shared socket, unless another thread has had the last one.
     fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
         if events.contains(Events::REMOVE) {
             return match slots.remove_by_key(key)?.fixture? {
-                Fixture::Shared(socket) => Some(Event::Returned(socket)),
+                Fixture::Shared(shared) => Some(Event::Returned(shared.socket())),
                 Fixture::Listener(_) => None,
             };
         }
-        let socket = Arc::clone(slots.get_by_key(key)?.shared()?);
+        let socket = slots.get_by_key(key)?.shared()?;
         Some(Event::Shared(socket, events))
     }
 
     /// The system refuses to watch a listener any more: close it.
     #[cold]
-    fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Pending<T>> {
+    fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Notice<T>> {
         let (id, ..) = self.home.listener(key)?;
         self.home.close_listener(key);
-        Some(Pending::NotAccepting(id, error.into()))
-    }
-
-    /// Pass events to other threads: put connections back in their slots, and queue the packets
-    /// again. Returns events that cannot be passed on.
-    fn hand_on(&self, pending: impl Iterator<Item = Pending<T>>) -> Vec<Held<T>> {
-        let mut packets = Vec::new();
-        let mut rest = Vec::new();
-        for pending in pending {
-            match pending {
-                Pending::Connection(node, says) => {
-                    let key = node.key();
-                    match self.home.put(node) {
-                        Ok(()) => packets.push(Entry::new(key, says, HANDED_ON)),
-                        Err(node) => rest.push(Held::from_node(node)),
-                    }
-                }
-                Pending::Refused(node, _) => rest.push(Held::from_node(node)),
-                Pending::Shared(key, events) => {
-                    packets.push(Entry::new(key, events.bits(), HANDED_ON));
-                }
-                Pending::NotAccepting(..) => {}
-                Pending::Message => packets.push(self.message_packet()),
-                Pending::Panic => {
-                    packets.push(Entry::new(self.home.slots.reserved_key(PANICKED), 0, 0));
-                }
-                Pending::Operation(key) => packets.push(self.files.packet(key)),
-            }
-        }
-        // If the port is closed, no thread can take them.
-        let _ = self.home.port.post_all(&packets);
-        rest
+        Some(Notice::NotAccepting(id, error.into()))
     }
 }
 
@@ -596,20 +627,165 @@ impl<T: Source, M> Drop for Worker<T, M> {
         }
         let _ = self.submit();
         self.release();
-        // Dropping this may panic, so it comes last.
-        let _mail = self
-            .shared
-            .mailboxes
-            .close(&self.shared.home, &self.mailbox);
-        let _rest = self.shared.hand_on(self.pending.drain(..).rev());
+        self.end_work();
+        if self.shared.home.is_closed() {
+            // Nobody takes these any more.
+            drop_all(std::iter::from_fn(|| self.take()));
+        }
     }
 }
 
 impl<T: Source, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
-            .field("armed", &self.registrations.len())
-            .field("events", &self.pending.len())
+            .field("armed", &self.local.to_arm())
+            .field("events", &self.local.events())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+    fn wait_for_waiting(port: &Port<TcpStream, u32>, count: usize) {
+        while port.snapshot().waiting != count {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_slow_worker_leaves_others_their_share() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::builder().concurrency(4).build()?;
+        let mut worker = port.worker(64);
+        for number in 0..9 {
+            port.send(number)?;
+        }
+        assert_eq!(worker.process(PATIENCE)?, 9);
+        let take = |mut worker: Worker<TcpStream, u32>| {
+            let mut taken = Vec::new();
+            while worker.process(None).is_ok() {
+                while let Some(Event::Message(number)) = worker.take() {
+                    taken.push(number);
+                }
+            }
+            taken
+        };
+        thread::scope(|scope| {
+            let others = [(); 2].map(|()| scope.spawn(|| take(port.worker(2))));
+            wait_for_waiting(&port, 2);
+            worker.share();
+            assert_eq!(worker.local.events(), 3, "a third of them");
+            for expected in 0..3 {
+                assert!(matches!(worker.take(), Some(Event::Message(it)) if it == expected));
+            }
+            worker.release();
+            while port.snapshot().queued > 0 {
+                thread::yield_now();
+            }
+            wait_for_waiting(&port, 2);
+            // Nobody but this worker is there for these.
+            port.close();
+            let mut taken = others.map(|it| it.join().expect("no panic")).concat();
+            taken.sort();
+            assert_eq!(taken, [3, 4, 5, 6, 7, 8]);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_worker_is_slow_by_its_latest_batch() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::new()?;
+        let mut worker = port.worker(64);
+        let mut serve = |count: u32, time: Duration| -> std::io::Result<bool> {
+            for number in 0..count {
+                port.send(number)?;
+            }
+            assert_eq!(worker.process(PATIENCE)?, count as usize);
+            while worker.take().is_some() {}
+            thread::sleep(time);
+            worker.process(Some(Duration::ZERO))?;
+            Ok(worker.is_slow)
+        };
+        assert!(serve(4, Duration::from_millis(5))?);
+        // A long time for many events is a short one for each; the machine may be busy.
+        assert!((0..100).any(|_| matches!(serve(64, Duration::ZERO), Ok(false))));
+        // One event is not measured.
+        assert!(!serve(1, Duration::from_millis(5))?);
+        Ok(())
+    }
+
+    /// Other threads take what workers have at any moment, as an engine does that sees a thread blocked.
+    #[test]
+    fn f4_nothing_is_lost_or_served_twice_when_others_take_at_any_moment() -> std::io::Result<()> {
+        const CONNECTIONS: usize = 24;
+        const ROUNDS: usize = 400;
+        let port = Port::<TcpStream, u32>::builder().concurrency(3).build()?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let peers = (0..CONNECTIONS).map(|_| {
+            let peer = TcpStream::connect(address)?;
+            let ours = listener.accept()?.0;
+            ours.set_nonblocking(true)?;
+            port.arm(port.adopt(ours)?, Interest::IN);
+            peer.set_read_timeout(PATIENCE)?;
+            Ok(peer)
+        });
+        let mut peers = peers.collect::<std::io::Result<Vec<_>>>()?;
+        let workers: Vec<_> = (0..3).map(|_| port.worker(16)).collect();
+        let locals: Vec<_> = workers.iter().map(|it| Arc::clone(&it.local)).collect();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| -> std::io::Result<()> {
+            for mut worker in workers {
+                scope.spawn(move || {
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            let Event::Ready(mut connection, _) = event else {
+                                panic!("{event:?}")
+                            };
+                            let mut byte = [0];
+                            // It has data: its packet came once.
+                            connection.read_exact(&mut byte).expect("data");
+                            connection.write_all(&byte).expect("room");
+                            worker.arm(connection, Interest::IN.within(Duration::from_secs(60)));
+                        }
+                    }
+                });
+            }
+            for local in &locals {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        local.flow_on();
+                        thread::yield_now();
+                    }
+                });
+            }
+            let outcome = (0..ROUNDS).try_for_each(|round| {
+                for peer in &mut peers {
+                    peer.write_all(&[round as u8])?;
+                }
+                for peer in &mut peers {
+                    let mut byte = [0];
+                    peer.read_exact(&mut byte)?;
+                    assert_eq!(byte, [round as u8]);
+                }
+                Ok(())
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(port.connections(), CONNECTIONS);
+            let closed = port.close().len();
+            assert!(closed <= CONNECTIONS);
+            outcome
+        })?;
+        assert_eq!(port.connections(), 0);
+        Ok(())
     }
 }

@@ -11,4 +11,4 @@ pub(crate) mod port;
 mod system;
 
 pub(crate) use accept::Ahead;
-pub(crate) use system::SystemPort;
+pub(crate) use system::{SystemPort, WeakPort};

@@ -1,6 +1,6 @@
 //! The port of Windows: the engine over polls of the socket driver, or the kernel's own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::HANDLE;
@@ -17,6 +17,32 @@ use crate::{Entry, Error, Registration, RegistrationError, Snapshot, WakePolicy}
 pub(crate) enum SystemPort {
     Engine(Arc<Engine<Afd>>),
     Native(Arc<Native>),
+}
+
+/// A port that may have been dropped.
+pub(crate) enum WeakPort {
+    Engine(Weak<Engine<Afd>>),
+    Native(Weak<Native>),
+}
+
+impl WeakPort {
+    pub(crate) fn new(port: &SystemPort) -> Self {
+        match port {
+            SystemPort::Engine(engine) => WeakPort::Engine(Arc::downgrade(engine)),
+            SystemPort::Native(port) => WeakPort::Native(Arc::downgrade(port)),
+        }
+    }
+
+    /// Put packets that were dequeued before ahead of what is queued. If the port is closed, nobody dequeues them.
+    pub(crate) fn requeue(&self, entries: &[Entry]) {
+        let port = match self {
+            WeakPort::Engine(engine) => engine.upgrade().map(SystemPort::Engine),
+            WeakPort::Native(port) => port.upgrade().map(SystemPort::Native),
+        };
+        if let Some(port) = port {
+            let _ = port.requeue(entries);
+        }
+    }
 }
 
 /// Passes a call to the port of its kind.
@@ -52,10 +78,11 @@ impl SystemPort {
         either!(self, port => port.post(entries, before_waking))
     }
 
+    /// Queue packets that were dequeued before: ahead of what is queued, but for the kernel's own port, which has no
+    /// such call.
     pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
         match self {
             SystemPort::Engine(engine) => engine.requeue(entries),
-            // Behind what is queued: the kernel's queue has no other end.
             SystemPort::Native(port) => port.post(entries, || {}),
         }
     }

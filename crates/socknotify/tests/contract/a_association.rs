@@ -239,6 +239,15 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
         Ok(port.register(entry)?)
     };
     const IN: (usize, Events) = (KEY, Events::IN);
+    // C5: an ENABLE may give an edge for what holds already.
+    let take_edges = |most: usize| {
+        let found = drain_port(&port);
+        assert!(
+            found.len() <= most && found.iter().all(|&it| it == IN),
+            "{found:?}"
+        );
+        found.len()
+    };
     for from in EVERY {
         for to in EVERY {
             enable(ONCE)?;
@@ -247,21 +256,22 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
             match from {
                 LEVEL => expect(&port, &[IN, IN, IN]),
                 ONCE => expect(&port, &[IN]),
-                _ => expect_nothing(&port),
+                _ => drop(take_edges(1)),
             }
             enable(to)?;
-            match (from, to) {
-                (_, LEVEL) => expect(&port, &[IN, IN, IN]),
-                (_, ONCE) => expect(&port, &[IN]),
-                // What holds already is no edge. One may have been queued before.
-                (LEVEL, _) => assert!(drain_port(&port).len() <= 1),
-                _ => expect_nothing(&port),
+            let mut is_fired = to == ONCE;
+            match to {
+                LEVEL => expect(&port, &[IN, IN, IN]),
+                ONCE => expect(&port, &[IN]),
+                // One may have been queued while it was level-triggered.
+                EDGE => drop(take_edges(1 + usize::from(from == LEVEL))),
+                _ => is_fired = take_edges(1) > 0,
             }
             if to != LEVEL {
                 expect_nothing(&port);
             }
             pair.drain()?;
-            expect_nothing(&port);
+            take_edges(usize::from(to == LEVEL));
             pair.send()?;
             match to {
                 LEVEL => expect(&port, &[IN, IN, IN]),
@@ -272,13 +282,13 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
                     pair.send()?;
                     expect(&port, &[IN]);
                 }
-                EDGE_ONCE => {
+                _ if is_fired => expect_nothing(&port),
+                _ => {
                     expect(&port, &[IN]);
                     pair.drain()?;
                     pair.send()?;
                     expect_nothing(&port);
                 }
-                _ => expect_nothing(&port),
             }
         }
     }

@@ -14,9 +14,9 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, counted, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_packets, expect_quiet, notification,
-    port, port_with, reset, rounds, wait_for_waiting, wait_readiness, wait_until,
+    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by,
+    collect, counted, drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet,
+    expect_removed, notification, port, port_with, reset, rounds, wait_readiness, wait_until,
 };
 
 const KEY: usize = 31;
@@ -187,113 +187,48 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
     Ok(())
 }
 
-/// The calls after which a port is likely to have queued what it knows.
-fn let_it_queue(port: &CompletionPort) -> io::Result<()> {
-    Ok(port.post(POSTED)?)
-}
-
+/// It shows in the packet that may wait meanwhile, in the next notification, or, of a one-shot, after the next arming.
 #[for_every_backend]
-fn c3_what_becomes_true_while_a_notification_waits_is_merged_into_it(
-    backend: Backend,
-) -> io::Result<()> {
-    let port = port(backend)?;
-    for trigger in EVERY {
-        let pair = Pair::unix()?;
-        let filter = EventFilter::IN | EventFilter::HANGUP;
-        port.enable(&pair.ours, KEY, filter, trigger)?;
-        pair.send()?;
-        let_it_queue(&port)?;
-        if !end_shows_behind_data() {
-            pair.drain()?;
-        }
-        pair.theirs.shutdown(Shutdown::Write)?;
-        expect_packets(
-            &port,
-            &[notification(KEY, Events::IN | Events::HANGUP), POSTED],
-        );
-        if trigger != LEVEL {
-            expect_nothing(&port);
-        }
-        port.register(Registration::remove(&pair.ours))?;
-        let last = drain_port(&port);
-        assert!(last.len() <= 2, "{last:?}");
-    }
-    Ok(())
-}
-
-/// What is merged into the packet is told by it. If it were left out, the one-shot would be disabled
-/// before it could be told, and at the next ENABLE it would be no edge any more.
-#[for_every_backend]
-fn c3_a_merged_edge_is_not_lost_to_a_one_shot(backend: Backend) -> io::Result<()> {
+fn c3_what_becomes_true_while_a_packet_waits_is_not_lost(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
-        let pair = kind.pair()?;
-        let filter = EventFilter::IN | EventFilter::HANGUP;
-        let enable = || Registration::enable(&pair.ours, KEY, filter, EDGE_ONCE);
-        port.register(enable())?;
-        pair.send()?;
-        let_it_queue(&port)?;
-        if !end_shows_behind_data() {
-            pair.drain()?;
-        }
-        pair.theirs.shutdown(Shutdown::Write)?;
-        wait_readiness(&pair.ours, PollFlags::RDHUP);
-
-        let mut seen = port.dequeue_one(Some(PATIENCE))?.events();
-        expect_packets(&port, &[POSTED]);
-        port.register(enable())?;
-        for (_, events) in drain_port(&port) {
-            seen |= events;
-        }
-        assert!(
-            seen.contains(Events::IN | Events::HANGUP),
-            "{kind}: {seen:?}"
-        );
-        port.register(Registration::remove(&pair.ours))?;
-        expect(&port, &[(KEY, Events::REMOVE)]);
-    }
-    Ok(())
-}
-
-/// The first packets are void since their filters were narrowed. The one behind them is the first to be
-/// dequeued, and brought up to date like any.
-#[cfg(unix)]
-#[for_every_backend]
-fn c3_what_becomes_true_is_merged_behind_a_packet_that_is_void(backend: Backend) -> io::Result<()> {
-    const VOID: usize = KEY + 1;
-    for void_trigger in EVERY {
         for trigger in EVERY {
-            for voids in [1, 3, 20] {
-                let port = port(backend)?;
-                let void = (0..voids)
-                    .map(|_| Pair::unix())
-                    .collect::<io::Result<Vec<_>>>()?;
-                let pair = Pair::unix()?;
-                let enable_void = |filter| {
-                    void.iter().enumerate().try_for_each(|(index, pair)| {
-                        let key = VOID + index;
-                        let enable = Registration::enable(&pair.ours, key, filter, void_trigger);
-                        port.register(enable).map_err(io::Error::from)
-                    })
-                };
-                enable_void(EventFilter::IN)?;
-                let filter = EventFilter::IN | EventFilter::HANGUP;
-                port.enable(&pair.ours, KEY, filter, trigger)?;
-                for pair in void.iter().chain([&pair]) {
-                    pair.send()?;
-                }
-                let_it_queue(&port)?;
-                enable_void(EventFilter::HANGUP)?;
-
-                pair.theirs.shutdown(Shutdown::Write)?;
-                expect_packets(
-                    &port,
-                    &[notification(KEY, Events::IN | Events::HANGUP), POSTED],
-                );
-                if trigger != LEVEL {
-                    expect_nothing(&port);
-                }
+            let pair = kind.pair()?;
+            let filter = EventFilter::IN | EventFilter::HANGUP;
+            let enable = || Registration::enable(&pair.ours, KEY, filter, trigger);
+            port.register(enable())?;
+            pair.send()?;
+            // A port may queue what it knows by now.
+            port.post(POSTED)?;
+            if !end_shows_behind_data() {
+                pair.drain()?;
             }
+            pair.theirs.shutdown(Shutdown::Write)?;
+            wait_readiness(&pair.ours, PollFlags::RDHUP);
+
+            let dequeued = std::iter::from_fn(|| port.dequeue_one(Some(Duration::ZERO)).ok());
+            // A level that holds has no end.
+            let (posted, told): (Vec<_>, Vec<_>) = dequeued.take(8).partition(|it| *it == POSTED);
+            assert_eq!(posted.len(), 1, "{kind}, {trigger:?}: {told:?}");
+            let all = |entries: &[Entry]| {
+                let events = entries.iter().map(Entry::events);
+                events.fold(Events::empty(), |all, events| all | events)
+            };
+            let mut seen = all(&told);
+            if trigger.contains(Trigger::ONESHOT) {
+                assert_eq!(told.len(), 1, "{kind}, {trigger:?}: {told:?}");
+                if !seen.contains(Events::HANGUP) {
+                    port.register(enable())?;
+                    seen |= port.dequeue_one(Some(PATIENCE))?.events();
+                }
+            } else if trigger == EDGE {
+                // One for each condition that began to hold.
+                assert!((1..=2).contains(&told.len()), "{kind}: {told:?}");
+            }
+            assert_eq!(seen, Events::IN | Events::HANGUP, "{kind}, {trigger:?}");
+            port.register(Registration::remove(&pair.ours))?;
+            let last = drain_port(&port);
+            assert!(last.len() <= 2, "{kind}: {last:?}");
         }
     }
     Ok(())
@@ -346,10 +281,10 @@ fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io
     Ok(())
 }
 
+/// E1: none of them is served again and again while another waits.
 #[for_every_backend]
-fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
+fn c4_level_persistent_sockets_are_all_served(backend: Backend) -> io::Result<()> {
     const SOCKETS: usize = 5;
-    const TURNS: usize = 10;
     let port = port(backend)?;
     let pairs = (0..SOCKETS)
         .map(|_| Pair::unix())
@@ -358,17 +293,16 @@ fn c4_level_persistent_sockets_take_turns(backend: Backend) -> io::Result<()> {
         port.enable(&pair.ours, key, EventFilter::IN, LEVEL)?;
         pair.send()?;
     }
-    let mut counts = [0; SOCKETS];
-    for _ in 0..SOCKETS * TURNS {
-        counts[port.dequeue_one(None)?.completion_key] += 1;
+    for round in 0..10 {
+        let mut counts = [0; SOCKETS];
+        for _ in 0..SOCKETS + 7 {
+            counts[port.dequeue_one(None)?.completion_key] += 1;
+        }
+        assert!(
+            counts.iter().all(|&count| count > 0),
+            "round {round}: {counts:?}"
+        );
     }
-    // First in, first out: nobody comes twice before everyone has come once.
-    assert!(
-        counts
-            .iter()
-            .all(|count| (TURNS - 1..=TURNS + 1).contains(count)),
-        "{counts:?}"
-    );
     Ok(())
 }
 
@@ -394,34 +328,136 @@ fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io
     Ok(())
 }
 
-/// Whoever takes the first notification, the next one reaches the thread that waits.
-#[for_every_backend]
-fn c4_level_persistent_is_heard_by_a_thread_that_waits_while_another_has_it(
-    backend: Backend,
-) -> io::Result<()> {
-    for _ in 0..20 {
-        let port = port_with(backend, 2)?;
-        let pair = Pair::unix()?;
-        pair.send()?;
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[]);
-            let other = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
-            wait_for_waiting(&port, 1);
-            let mut batch = [Registration::enable(
-                &pair.ours,
-                KEY,
-                EventFilter::IN,
-                LEVEL,
-            )];
-            let mut entries = [Entry::default(); 1];
-            let found = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
-            assert_eq!(found, [notification(KEY, Events::IN)]);
-            let heard = other.join().expect("no panic")?;
-            assert_eq!(heard, notification(KEY, Events::IN));
-            Ok(())
-        })?;
+/// How the thread that got a level lets others have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LetGo {
+    Dequeue,
+    Release,
+    Blocking,
+    End,
+    /// It says nothing, and sleeps (F4).
+    Sleep,
+}
+
+/// A level is dequeued by one thread, and goes on to hold. When that thread lets go, the level comes again: to another one
+/// that waits, or that comes later, or to the same.
+fn level_comes_again(backend: Backend, places: usize, how: LetGo) -> io::Result<()> {
+    let builder = CompletionPort::builder()
+        .backend(backend)
+        .concurrency(places);
+    let port = builder.detect_blocking(how == LetGo::Sleep).build()?;
+    for others in [0, 1, 3] {
+        for round in 0..10 {
+            let pair = Pair::unix()?;
+            let (tell, told) = channel();
+            let is_heard = AtomicBool::new(false);
+            let hear = |port: &CompletionPort| {
+                let found = port.dequeue_one(Some(PATIENCE));
+                assert_eq!(found, Ok(notification(KEY, Events::IN)), "{how:?}");
+                is_heard.store(true, Ordering::SeqCst);
+            };
+            port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
+            pair.send()?;
+            thread::scope(|scope| {
+                let (port, hear, is_heard, first_tell) = (&port, &hear, &is_heard, tell.clone());
+                let first = scope.spawn(move || {
+                    let found = port.dequeue_one(Some(PATIENCE));
+                    assert_eq!(found, Ok(notification(KEY, Events::IN)));
+                    first_tell.send(()).expect("someone listens");
+                    if others > 0 {
+                        wait_until("others wait, or have it", || {
+                            is_heard.load(Ordering::SeqCst) || port.snapshot().waiting == others
+                        });
+                    }
+                    let wait = || {
+                        wait_until("the level comes again", || is_heard.load(Ordering::SeqCst));
+                    };
+                    match how {
+                        LetGo::Dequeue if others == 0 => hear(port),
+                        // It may get it itself.
+                        LetGo::Dequeue => {
+                            if port.dequeue_one(Some(PATIENCE)) != Err(Error::Closed) {
+                                is_heard.store(true, Ordering::SeqCst);
+                            }
+                        }
+                        LetGo::Release => {
+                            port.release();
+                            wait();
+                        }
+                        LetGo::Blocking => port.blocking(wait),
+                        LetGo::End => {}
+                        LetGo::Sleep => wait(),
+                    }
+                });
+                told.recv().expect("the first thread");
+                let serve = move || {
+                    // The others of them may be told too, or not.
+                    while !is_heard.load(Ordering::SeqCst) {
+                        match port.dequeue_one(Some(PATIENCE)) {
+                            Ok(entry) => {
+                                assert_eq!(entry, notification(KEY, Events::IN));
+                                is_heard.store(true, Ordering::SeqCst);
+                            }
+                            Err(error) => panic!("{how:?}, round {round}: {error}"),
+                        }
+                    }
+                };
+                let late = usize::from(others == 0 && how != LetGo::Dequeue);
+                let threads: Vec<_> = (0..others + late).map(|_| scope.spawn(serve)).collect();
+                wait_until("the level comes again", || is_heard.load(Ordering::SeqCst));
+                first.join().expect("no panic");
+                // Those that still wait are told of it as well: it holds.
+                for thread in threads {
+                    thread.join().expect("no panic");
+                }
+            });
+            port.register(Registration::remove(&pair.ours))?;
+            wait_until("it is removed", || {
+                let found = drain_port(&port);
+                found.iter().any(|it| it.1.contains(Events::REMOVE))
+            });
+        }
     }
     Ok(())
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_dequeues(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Dequeue)?;
+    level_comes_again(backend, 2, LetGo::Dequeue)
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_gives_its_place_back(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Release)?;
+    level_comes_again(backend, 2, LetGo::Release)
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_calls_blocking(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Blocking)?;
+    level_comes_again(backend, 2, LetGo::Blocking)
+}
+
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_ends(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::End)?;
+    level_comes_again(backend, 2, LetGo::End)
+}
+
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_sleeps(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Sleep)
+}
+
+/// The others wait in the system.
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn c4_a_level_comes_again_when_its_thread_sleeps_beside_a_free_place(
+    backend: Backend,
+) -> io::Result<()> {
+    level_comes_again(backend, 2, LetGo::Sleep)
 }
 
 #[for_every_backend]
@@ -446,32 +482,62 @@ fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()>
     pair.make_room(sent)?;
     next(Ok(Events::OUT));
     pair.theirs.shutdown(Shutdown::Write)?;
-    next(Ok(Events::IN | Events::OUT | Events::HANGUP));
+    // Where each condition has an event of its own, that of the end may come after another.
+    let most = if EDGES_COME_ONE_BY_ONE { 3 } else { 2 };
+    let found: Vec<_> = (0..most)
+        .map_while(|_| port.dequeue_one(Some(Duration::ZERO)).ok())
+        .collect();
+    let all = Events::IN | Events::OUT | Events::HANGUP;
+    assert!(
+        found.iter().all(|entry| all.contains(entry.events())),
+        "{found:?}"
+    );
+    let shown = found.iter().skip(1).map(Entry::events).collect::<Events>();
+    assert!(shown.contains(all), "{found:?}");
     Ok(())
 }
 
+/// Dequeues what an ENABLE may give besides true edges: one notification, of conditions that hold.
+#[track_caller]
+fn take_extra(port: &CompletionPort, holds: Events) -> usize {
+    // With room for one at a time, the conditions may come one by one.
+    let mut entries = [Entry::default(); 4];
+    let found = port.dequeue(&mut entries, Some(Duration::ZERO));
+    let found = found.map_or(&[][..], |found| &*found);
+    let mut found: Vec<_> = found
+        .iter()
+        .map(|it| (it.completion_key, it.events()))
+        .collect();
+    found.extend(drain_port(port));
+    let is_allowed = |&(key, events): &(usize, Events)| key == KEY && holds.contains(events);
+    assert!(
+        found.len() <= 1 && found.iter().all(is_allowed),
+        "{found:?}"
+    );
+    found.len()
+}
+
 #[for_every_backend]
-fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<()> {
+fn c5_each_enable_gives_at_most_one_for_what_holds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::all() {
         for trigger in [EDGE, EDGE_ONCE] {
             let pair = kind.pair()?;
+            let enable = |filter| Registration::enable(&pair.ours, KEY, filter, trigger);
             pair.send()?;
-            let enable = || Registration::enable(&pair.ours, KEY, EventFilter::ALL, trigger);
             for _ in 0..5 {
-                port.register(enable())?;
+                port.register(enable(EventFilter::ALL))?;
+                take_extra(&port, Events::IN | Events::OUT);
                 expect_nothing(&port);
             }
-            // Until it has fallen and risen.
+            // Nothing holds now, so nothing comes until something does.
             pair.drain()?;
+            port.register(enable(EventFilter::IN))?;
             expect_nothing(&port);
             pair.send()?;
-            let entry = port.dequeue_one(Some(PATIENCE))?;
-            assert_eq!(entry.completion_key, KEY);
-            assert!(entry.events().contains(Events::IN));
+            expect(&port, &[IN]);
             expect_nothing(&port);
-            port.register(Registration::remove(&pair.ours))?;
-            expect(&port, &[(KEY, Events::REMOVE)]);
+            expect_removed(&port, &pair.ours, KEY)?;
         }
     }
     Ok(())
@@ -479,33 +545,49 @@ fn c5_edge_gives_none_for_what_holds_at_enable(backend: Backend) -> io::Result<(
 
 /// The same, where other threads sit ready to take whatever the system has to say.
 #[for_every_backend]
-fn c5_edge_gives_none_for_what_holds_at_enable_while_threads_wait(
-    backend: Backend,
-) -> io::Result<()> {
+fn c5_each_enable_gives_at_most_one_while_threads_wait(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = rounds(500);
     for trigger in [EDGE, EDGE_ONCE] {
+        // A thread may have taken the event of one condition before the other is watched.
+        let most = if EDGES_COME_ONE_BY_ONE && trigger == EDGE {
+            2
+        } else {
+            1
+        };
         let port = port_with(backend, 4)?;
         let pair = Pair::unix()?;
         pair.send()?;
+        let told = AtomicUsize::new(0);
         thread::scope(|scope| -> io::Result<()> {
             let close = CloseAtEnd(&port, &[]);
-            let port = &port;
-            let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(move || port.dequeue_one(None)))
-                .collect();
-            for _ in 0..ROUNDS {
-                let filter = EventFilter::ALL;
-                port.enable(&pair.ours, KEY, filter, trigger)?;
+            let (port, told) = (&port, &told);
+            let serve = move || {
+                while let Ok(entry) = port.dequeue_one(None) {
+                    assert_eq!(entry.completion_key, KEY);
+                    assert!((Events::IN | Events::OUT).contains(entry.events()));
+                    told.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(serve)).collect();
+            for round in 1..=ROUNDS {
+                port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
+                if round % 2 == 0 {
+                    thread::yield_now();
+                }
                 port.register(Registration::disable(&pair.ours))?;
+                let told = told.load(Ordering::SeqCst);
+                assert!(
+                    told <= round * most,
+                    "{trigger:?}: {told} after {round} times"
+                );
             }
             drop(close);
             for thread in threads {
-                let found = thread.join().expect("no panic");
-                let events = found.map(|entry| entry.events());
-                assert_eq!(found, Err(Error::Closed), "{trigger:?}, {events:?}");
+                thread.join().expect("no panic");
             }
             Ok(())
         })?;
+        assert!(told.into_inner() <= ROUNDS * most);
     }
     Ok(())
 }
@@ -536,7 +618,7 @@ fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
             let enable = || Registration::enable(&pair.ours, KEY, EventFilter::OUT, trigger);
             // Writable when it is enabled, and full when it is.
             port.register(enable())?;
-            expect_nothing(&port);
+            take_extra(&port, Events::OUT);
             for _ in 0..3 {
                 let mut sent = pair.fill()?;
                 // TCP may find room on the way, which is an edge.
@@ -559,40 +641,30 @@ fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-/// With epoll and kqueue more data is an edge, drained or not. With AFD it is one after a receive, whether that has
-/// left something behind or something has come.
+/// More data, or a receive that leaves some, may be an edge or not.
 #[for_every_backend]
-fn c5_edge_of_a_socket_that_is_not_drained(backend: Backend) -> io::Result<()> {
+fn c5_data_in_a_socket_that_is_not_drained_gives_at_most_one(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for kind in Kind::streams() {
         let pair = kind.pair()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
-        pair.send()?;
-        expect(&port, &[IN]);
-        pair.send()?;
-        let is_told = |expected: bool| match expected {
-            true => expect(&port, &[IN]),
-            false => expect_nothing(&port),
-        };
-        let more_data = match backend.name() {
-            "epoll" | "kqueue" => true,
-            "afd" => false,
-            _ => return Ok(()),
-        };
-        is_told(more_data);
-        assert_eq!((&pair.ours).read(&mut [0])?, 1);
-        is_told(!more_data);
-        pair.drain()?;
-        expect_nothing(&port);
-        pair.send()?;
-        expect(&port, &[IN]);
+        for _ in 0..5 {
+            pair.send()?;
+            expect(&port, &[IN]);
+            pair.send()?;
+            let mut extra = take_extra(&port, Events::IN);
+            assert_eq!((&pair.ours).read(&mut [0])?, 1);
+            extra += take_extra(&port, Events::IN);
+            assert!(extra <= 1, "{kind}");
+            pair.drain()?;
+            expect_nothing(&port);
+        }
     }
     Ok(())
 }
 
-/// A report of epoll shows all that holds.
 #[for_every_backend]
-fn c5_edge_of_in_repeats_out_with_epoll_alone(backend: Backend) -> io::Result<()> {
+fn c5_what_still_holds_may_show_with_an_edge(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
     let sent = pair.fill()?;
@@ -602,54 +674,67 @@ fn c5_edge_of_in_repeats_out_with_epoll_alone(backend: Backend) -> io::Result<()
     drain_port(&port);
     pair.send()?;
     let found = port.dequeue_one(Some(PATIENCE))?.events();
-    let repeats = backend.name() == "epoll";
-    assert_eq!(found.contains(Events::OUT), repeats, "{found:?}");
-    assert!(found.contains(Events::IN), "{found:?}");
+    assert!(
+        found == Events::IN || found == Events::IN | Events::OUT,
+        "{found:?}"
+    );
+    expect_nothing(&port);
     Ok(())
 }
 
+/// A one-shot may have told of the other one at ENABLE: then it is disabled.
 #[for_every_backend]
 fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [EDGE, EDGE_ONCE] {
         let pair = Pair::unix()?;
+        let enable = |holds| -> io::Result<bool> {
+            port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
+            let told = take_extra(&port, holds);
+            Ok(trigger == EDGE || told == 0)
+        };
+        let expect_edge = |is_enabled, condition| -> io::Result<()> {
+            if is_enabled {
+                // With room for one, OUT may come by itself, as the system may report it again with an end.
+                let mut entries = [Entry::default(); 4];
+                let found = port.dequeue(&mut entries, Some(PATIENCE))?;
+                assert_eq!(found.len(), 1, "{found:?}");
+                let events = found[0].events();
+                assert!(events.contains(condition), "{events:?}");
+            }
+            expect_nothing(&port);
+            Ok(())
+        };
         // IN holds, OUT does not.
         pair.send()?;
         let sent = pair.fill()?;
-        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
-        expect_nothing(&port);
+        let is_enabled = enable(Events::IN)?;
         pair.make_room(sent)?;
-        let entry = port.dequeue_one(Some(PATIENCE))?;
-        assert!(entry.events().contains(Events::OUT), "{:?}", entry.events());
+        if is_enabled {
+            let events = port.dequeue_one(Some(PATIENCE))?.events();
+            assert!(events.contains(Events::OUT), "{events:?}");
+        }
         drain_port(&port);
 
         // OUT holds, IN does not.
         pair.drain()?;
-        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
-        expect_nothing(&port);
+        let is_enabled = enable(Events::OUT)?;
         pair.send()?;
-        let entry = port.dequeue_one(Some(PATIENCE))?;
-        assert!(entry.events().contains(Events::IN), "{:?}", entry.events());
+        expect_edge(is_enabled, Events::IN)?;
 
         // Both hold, HANGUP does not.
-        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
-        expect_nothing(&port);
+        let is_enabled = enable(Events::IN | Events::OUT)?;
         if !end_shows_behind_data() {
             pair.drain()?;
         }
         pair.theirs.shutdown(Shutdown::Write)?;
-        let entry = port.dequeue_one(Some(PATIENCE))?;
-        assert!(
-            entry.events().contains(Events::HANGUP),
-            "{:?}",
-            entry.events()
-        );
+        expect_edge(is_enabled, Events::HANGUP)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn c5_edge_gives_none_for_what_rose_while_disabled(backend: Backend) -> io::Result<()> {
+fn c5_what_rose_while_disabled_gives_at_most_one(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in [EDGE, EDGE_ONCE] {
         let pair = Pair::unix()?;
@@ -658,15 +743,19 @@ fn c5_edge_gives_none_for_what_rose_while_disabled(backend: Backend) -> io::Resu
         for _ in 0..3 {
             port.register(Registration::disable(&pair.ours))?;
             pair.send()?;
-            port.register(enable())?;
             expect_nothing(&port);
+            port.register(enable())?;
+            take_extra(&port, Events::IN);
             // Fallen and risen, all of it while disabled.
             port.register(Registration::disable(&pair.ours))?;
             pair.drain()?;
             pair.send()?;
+            expect_nothing(&port);
+            port.register(enable())?;
+            take_extra(&port, Events::IN);
+            pair.drain()?;
             port.register(enable())?;
             expect_nothing(&port);
-            pair.drain()?;
             pair.send()?;
             expect(&port, &[IN]);
             pair.drain()?;
@@ -686,11 +775,14 @@ fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
             pair.send()?;
             expect(&port, &[IN]);
             port.register(enable(edge))?;
-            // One may have been queued while it was level-triggered.
-            assert!(drain_port(&port).len() <= usize::from(level == LEVEL));
+            // One for what holds, and one that was queued while it was level-triggered.
+            let found = drain_port(&port);
+            assert!(found.len() <= 1 + usize::from(level == LEVEL && edge == EDGE));
+            port.register(enable(edge))?;
+            take_extra(&port, Events::IN);
+            pair.drain()?;
             port.register(enable(edge))?;
             expect_nothing(&port);
-            pair.drain()?;
             pair.send()?;
             expect(&port, &[IN]);
             expect_nothing(&port);
@@ -710,21 +802,27 @@ fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -
     let port = port(backend)?;
     for kind in Kind::all() {
         for trigger in [EDGE, EDGE_ONCE] {
-            for queue_it in [true, false] {
+            for posts in [true, false] {
                 let pair = kind.pair()?;
                 let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
                 port.register(enable())?;
                 pair.send()?;
-                if queue_it {
-                    let_it_queue(&port)?;
+                if posts {
+                    // A port may queue what it knows by now.
+                    port.post(POSTED)?;
                 }
                 port.register(enable())?;
-                if queue_it {
-                    expect_packets(&port, &[notification(KEY, Events::IN), POSTED]);
-                } else {
-                    expect(&port, &[IN]);
-                }
-                expect_nothing(&port);
+                let mut found = vec![port.dequeue_one(Some(PATIENCE))?];
+                found.extend(std::iter::from_fn(|| {
+                    port.dequeue_one(Some(Duration::ZERO)).ok()
+                }));
+                let (posted, told): (Vec<&Entry>, Vec<&Entry>) =
+                    found.iter().partition(|it| **it == POSTED);
+                assert_eq!(posted.len(), usize::from(posts), "{found:?}");
+                assert!(told.iter().all(|it| **it == notification(KEY, Events::IN)));
+                // The edge, and maybe what held at ENABLE.
+                let most = if trigger == EDGE { 2 } else { 1 };
+                assert!((1..=most).contains(&told.len()), "{kind}: {found:?}");
             }
         }
     }
@@ -1026,6 +1124,8 @@ fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Resul
             if trigger == ONCE {
                 let entry = port.dequeue_one(Some(PATIENCE))?;
                 assert!(entry.events().contains(Events::ERR | Events::HANGUP));
+            } else {
+                take_extra(&port, Events::IN | Events::HANGUP | Events::ERR);
             }
             expect_nothing(&port);
         }
@@ -1033,20 +1133,25 @@ fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Resul
     Ok(())
 }
 
-/// While a notification waits to be dequeued, the registration is enabled still, and ENABLE and
-/// DISABLE find it so.
+/// While a notification waits to be dequeued, the registration is enabled still, and ENABLE finds it so: the one that
+/// is delivered disables, and no other comes.
 #[for_every_backend]
 fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
-    let pair = Pair::unix()?;
-    let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE);
-    port.register(enable())?;
-    pair.send()?;
-    let_it_queue(&port)?;
-    // Enabled while its notification waits: that one is delivered, and disables.
-    port.register(enable())?;
-    expect_packets(&port, &[notification(KEY, Events::IN), POSTED]);
-    expect_nothing(&port);
+    for trigger in [ONCE, EDGE_ONCE] {
+        let pair = Pair::unix()?;
+        let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+        port.register(enable())?;
+        pair.send()?;
+        // A port may queue what it knows by now.
+        port.post(POSTED)?;
+        port.register(enable())?;
+        assert_eq!(
+            collect(&port, 2),
+            [(POSTED.completion_key, POSTED.events()), IN]
+        );
+        expect_nothing(&port);
+    }
     Ok(())
 }
 
@@ -1163,5 +1268,56 @@ fn serve_exclusively(backend: Backend, places: usize, in_one_call: bool) -> io::
             assert_eq!(server.join().expect("no panic"), Err(Error::Closed));
         }
     });
+    Ok(())
+}
+
+/// Several threads dequeue, and drain what they are told of; the filter changes all the time, and the peer goes on when
+/// its byte was read. So a missing edge is the end of it.
+#[for_every_backend]
+fn c5_no_edge_is_lost_among_threads_while_the_filter_changes(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = rounds(4000);
+    for (places, threads) in [(1, 3), (2, 2), (4, 4)] {
+        let port = port_with(backend, places)?;
+        let pair = Pair::unix()?;
+        let received = AtomicUsize::new(0);
+        let is_over = AtomicBool::new(false);
+        port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Ok(entry) = port.dequeue_one(None) {
+                        assert_eq!(entry.completion_key, KEY);
+                        if entry.events().contains(Events::IN) {
+                            let count = pair.drain().expect("the peer is there");
+                            received.fetch_add(count, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            let changes = scope.spawn(|| {
+                let filters = [EventFilter::ALL, EventFilter::IN];
+                for filter in filters.into_iter().cycle() {
+                    if is_over.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    port.enable(&pair.ours, KEY, filter, EDGE)
+                        .expect("it is open");
+                    thread::yield_now();
+                }
+            });
+            let mut rng = fastrand::Rng::with_seed(11);
+            for round in 1..=ROUNDS {
+                assert_eq!((&pair.theirs).write(b"x")?, 1);
+                wait_until("the edge is told", || {
+                    received.load(Ordering::SeqCst) == round
+                });
+                (0..rng.u32(..200)).for_each(|_| std::hint::spin_loop());
+            }
+            is_over.store(true, Ordering::SeqCst);
+            changes.join().expect("no panic");
+            Ok(())
+        })?;
+    }
     Ok(())
 }

@@ -11,7 +11,7 @@ use socknotify::{
     default_concurrency,
 };
 
-use crate::support::trigger::{EDGE, LEVEL, ONCE};
+use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, ThreadId, asleep, counted, port, port_with,
     rounds, this_thread, voluntary_switches, wait_for_waiting, wait_until, waking_port,
@@ -186,154 +186,79 @@ impl<'scope, 'env> Line<'scope, 'env> {
     }
 }
 
-/// Lets threads wait, some with a timeout and some without, and calls for them one by one: as soon as
-/// the one before has ended, or when all the others are asleep again, too.
-fn call_one_by_one(
-    port: &CompletionPort,
+/// Threads are parked while all places are taken. When one place becomes free, each in turn takes a packet, and gives the
+/// place to the next by ending: the one that was parked last comes first.
+fn release_parked(
+    backend: Backend,
+    places: usize,
     threads: usize,
-    settled: bool,
-    mut call: impl FnMut() -> io::Result<()>,
+    quitter: Option<usize>,
+    call: impl FnOnce(&CompletionPort) -> io::Result<()>,
 ) -> io::Result<()> {
+    let port = port_with(backend, places)?;
+    let gate = Gate::new();
     thread::scope(|scope| {
-        let _close = CloseAtEnd(port, &[]);
-        let mut line = Line::new(scope, port);
-        let timeouts = [None, Some(PATIENCE)];
-        let mut waiters: Vec<_> = (0..threads)
-            .map(|number| line.join(timeouts[number % 2], None))
-            .collect();
-        for last in (0..threads).rev() {
-            if settled {
-                line.settle(waiters.iter());
-            }
-            call()?;
-            let places = port.concurrency();
-            assert_eq!(line.next(), last, "of {threads} threads, {places} places");
-            waiters.pop().expect("as many as threads").result()?;
+        let _close = CloseAtEnd(&port, &[&gate]);
+        let mut line = Line::new(scope, &port);
+        for _ in 1..places {
+            let holder = line.join(None, Some(&gate));
+            port.post(PACKET)?;
+            line.next();
+            drop(holder);
         }
+        port.post(PACKET)?;
+        port.dequeue_one(None)?;
+        let first = line.arrivals;
+        let mut waiters = Vec::new();
+        for number in 0..threads {
+            let timeout = match quitter == Some(number) {
+                // Time enough for the others to come.
+                true => Some(GLANCE * 50),
+                false => [None, Some(PATIENCE)][number % 2],
+            };
+            waiters.push(line.join(timeout, None));
+        }
+        if let Some(quitter) = quitter {
+            assert_eq!(waiters.remove(quitter).result(), Err(Error::TimedOut));
+            line.settle(waiters.iter());
+        }
+        call(&port)?;
+        port.release();
+        for number in (0..threads).rev().filter(|&number| quitter != Some(number)) {
+            let next = line.next() - first;
+            assert_eq!(next, number, "of {threads} threads, {places} places");
+        }
+        waiters
+            .into_iter()
+            .try_for_each(|waiter| waiter.result().map(drop))?;
         Ok(())
     })
 }
 
-fn call_by_posts(backend: Backend, settled: bool) -> io::Result<()> {
-    for places in [1, 2, 3, 16] {
+#[for_every_backend(with_places)]
+fn f3_parked_threads_are_released_last_in_first_out(backend: Backend) -> io::Result<()> {
+    for places in [1, 2, 3] {
         for threads in [2, 3, 5, 8] {
-            let port = port_with(backend, places)?;
-            call_one_by_one(&port, threads, settled, || Ok(port.post(PACKET)?))?;
+            release_parked(backend, places, threads, None, |port| {
+                Ok(port.post_all(&vec![PACKET; threads])?)
+            })?;
         }
     }
     Ok(())
 }
 
-fn call_by_sockets(backend: Backend, settled: bool) -> io::Result<()> {
-    for places in [1, 2, 3, 16] {
+#[for_every_backend(with_places)]
+fn f3_parked_threads_are_released_last_in_first_out_by_sockets(backend: Backend) -> io::Result<()> {
+    for places in [1, 2, 3] {
         for threads in [2, 3, 5, 8] {
-            let port = port_with(backend, places)?;
             let pairs = (0..threads)
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
-            for pair in &pairs {
-                port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
-            }
-            let mut next = pairs.iter();
-            let send = || next.next().expect("enough").send();
-            call_one_by_one(&port, threads, settled, send)?;
-        }
-    }
-    Ok(())
-}
-
-#[for_every_backend]
-fn f3_the_thread_that_came_last_is_released_first(backend: Backend) -> io::Result<()> {
-    call_by_posts(backend, true)
-}
-
-#[for_every_backend]
-fn f3_the_thread_that_came_last_is_released_first_without_a_pause(
-    backend: Backend,
-) -> io::Result<()> {
-    call_by_posts(backend, false)
-}
-
-#[for_every_backend]
-fn f3_the_thread_that_came_last_is_released_first_by_sockets_too(
-    backend: Backend,
-) -> io::Result<()> {
-    call_by_sockets(backend, true)
-}
-
-#[for_every_backend]
-fn f3_the_thread_that_came_last_is_released_first_by_sockets_without_a_pause(
-    backend: Backend,
-) -> io::Result<()> {
-    call_by_sockets(backend, false)
-}
-
-/// Few threads stay busy, and the others stay asleep.
-#[for_every_backend]
-fn f3_the_thread_that_came_back_last_is_released_again(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 3, 16] {
-        let port = port_with(backend, places)?;
-        let pair = Pair::unix()?;
-        // Edge-triggered, so that each byte calls for one thread once.
-        port.enable(&pair.ours, 1, EventFilter::IN, EDGE)?;
-        let handled = AtomicUsize::new(0);
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[]);
-            let mut line = Line::new(scope, &port);
-            for _ in 0..4 {
-                line.join(None, None);
-            }
-            let (tell, told) = channel();
-            let (port, pair, handled) = (&port, &pair, &handled);
-            scope.spawn(move || {
-                tell.send(this_thread()).expect("someone listens");
-                while port.dequeue_one(None).is_ok() {
-                    pair.drain().expect("the peer is there");
-                    handled.fetch_add(1, Ordering::SeqCst);
+            release_parked(backend, places, threads, None, |port| {
+                for pair in &pairs {
+                    port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
+                    pair.send()?;
                 }
-            });
-            let hot = told.recv().expect("a thread");
-            for round in 0..30 {
-                wait_until("the last thread waits again", || {
-                    handled.load(Ordering::SeqCst) >= round && port.snapshot().waiting == 5
-                });
-                asleep([hot]);
-                if round % 2 == 0 {
-                    port.post(PACKET)?;
-                } else {
-                    assert_eq!((&pair.theirs).write(b"x")?, 1);
-                }
-                wait_until("the last thread has dequeued", || {
-                    handled.load(Ordering::SeqCst) > round
-                });
-            }
-            assert!(line.told.try_recv().is_err(), "another thread has dequeued");
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
-#[for_every_backend]
-fn f3_many_packets_at_once_go_to_those_who_came_last(backend: Backend) -> io::Result<()> {
-    const THREADS: usize = 8;
-    for places in [1, 2, 3, 5, 16] {
-        for packets in [2, 3, 5] {
-            let port = port_with(backend, places)?;
-            let gate = Gate::new();
-            thread::scope(|scope| -> io::Result<()> {
-                let _close = CloseAtEnd(&port, &[&gate]);
-                let mut line = Line::new(scope, &port);
-                for _ in 0..THREADS {
-                    line.join(None, Some(&gate));
-                }
-                port.post_all(&vec![PACKET; packets])?;
-                // As many as there are places for; the others of the packets wait.
-                let released = packets.min(places);
-                let mut found: Vec<_> = (0..released).map(|_| line.next()).collect();
-                found.sort_unstable();
-                let wanted: Vec<_> = (THREADS - released..THREADS).collect();
-                assert_eq!(found, wanted, "{packets} packets, {places} places");
                 Ok(())
             })?;
         }
@@ -341,100 +266,20 @@ fn f3_many_packets_at_once_go_to_those_who_came_last(backend: Backend) -> io::Re
     Ok(())
 }
 
-#[for_every_backend]
-fn f3_a_thread_that_gives_up_leaves_the_order_of_the_others(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_places)]
+fn f3_a_parked_thread_that_gives_up_leaves_the_order(backend: Backend) -> io::Result<()> {
     thread::scope(|scope| {
         let mut cases = Vec::new();
-        for places in [1, 2, 16] {
+        for places in [1, 2] {
             for quitter in [0, 2, 5] {
-                cases.push(scope.spawn(move || give_up(backend, places, quitter)));
+                let post = |port: &CompletionPort| Ok(port.post_all(&[PACKET; 5])?);
+                let case = move || release_parked(backend, places, 6, Some(quitter), post);
+                cases.push(scope.spawn(case));
             }
         }
         cases
             .into_iter()
             .try_for_each(|case| case.join().expect("no panic"))
-    })
-}
-
-/// Of six threads that wait, one has its timeout before there is any packet.
-fn give_up(backend: Backend, places: usize, quitter: usize) -> io::Result<()> {
-    let port = port_with(backend, places)?;
-    thread::scope(|scope| {
-        let _close = CloseAtEnd(&port, &[]);
-        let mut line = Line::new(scope, &port);
-        let mut waiters: Vec<_> = (0..6)
-            .map(|arrival| {
-                // Time enough for the others to come.
-                let timeout = (arrival == quitter).then_some(GLANCE * 50);
-                (arrival, line.join(timeout, None))
-            })
-            .collect();
-        let (_, waiter) = waiters.remove(quitter);
-        assert_eq!(waiter.result(), Err(Error::TimedOut));
-        while !waiters.is_empty() {
-            line.settle(waiters.iter().map(|(_, waiter)| waiter));
-            port.post(PACKET)?;
-            let (last, waiter) = waiters.pop().expect("someone waits");
-            assert_eq!(line.next(), last, "without {quitter}, {places} places");
-            waiter.result()?;
-        }
-        Ok(())
-    })
-}
-
-/// Threads come, packets and sockets call for them, places are taken for a while and become free
-/// again: always it is the thread that came last who is released.
-#[for_every_backend]
-fn f3_holds_whatever_comes_and_goes(backend: Backend) -> io::Result<()> {
-    for (seed, places) in (0..).zip([1, 2, 3, 4, 16]) {
-        // A thread that watches counts as the last to have come when it begins to poll.
-        come_and_go(&waking_port(backend, places, WakePolicy::Eager)?, seed)?;
-    }
-    Ok(())
-}
-
-fn come_and_go(port: &CompletionPort, seed: u64) -> io::Result<()> {
-    let places = port.concurrency();
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let gate = Gate::new();
-    thread::scope(|scope| -> io::Result<()> {
-        let _close = CloseAtEnd(port, &[&gate]);
-        let mut line = Line::new(scope, port);
-        // Who waits and who runs, newest last.
-        let mut waiting: Vec<(usize, Waiter<'_>)> = Vec::new();
-        let mut running: Vec<Waiter<'_>> = Vec::new();
-        let mut kept = Vec::new();
-        for step in 0..120 {
-            line.settle(waiting.iter().map(|(_, waiter)| waiter));
-            match rng.u32(..4) {
-                0 | 1 if waiting.len() < 7 => {
-                    let arrival = line.arrivals;
-                    waiting.push((arrival, line.join(None, Some(&gate))));
-                }
-                2 if !running.is_empty() => {
-                    gate.open(running.len());
-                    for waiter in running.drain(..) {
-                        waiter.result()?;
-                    }
-                }
-                _ if !waiting.is_empty() && running.len() < places => {
-                    let pair = Pair::unix()?;
-                    if rng.bool() {
-                        port.post(PACKET)?;
-                    } else {
-                        let enable = Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE);
-                        port.register(enable)?;
-                        pair.send()?;
-                        kept.push(pair);
-                    }
-                    let (last, waiter) = waiting.pop().expect("someone waits");
-                    assert_eq!(line.next(), last, "step {step}, {places} places");
-                    running.push(waiter);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     })
 }
 
@@ -836,9 +681,6 @@ fn f5_a_thread_that_cannot_keep_up_gets_help(backend: Backend) -> io::Result<()>
         let _close = CloseAtEnd(&port, &[]);
         let helper = scope.spawn(|| port.dequeue_one(None).map(|entry| entry.completion_key));
         wait_for_waiting(&port, 1);
-        wait_until("it watches, where threads do", || {
-            port.snapshot().is_watched || port.wake_policy() == WakePolicy::Eager
-        });
         for pair in &pairs {
             pair.send()?;
         }

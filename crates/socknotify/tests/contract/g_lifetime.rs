@@ -19,16 +19,16 @@ use std::time::Duration;
 
 use socket2::Socket;
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
-    RegistrationError, Trigger,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
+    Trigger,
 };
 
-use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
+use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
-    counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed, port,
-    port_with, raw, rounds, take_number, this_thread, to_lonely_number, wait_for_waiting,
-    wait_until,
+    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
+    counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed,
+    is_idle, port, port_with, raw, rounds, take_number, this_thread, thread_time, to_lonely_number,
+    wait_for_waiting, wait_until,
 };
 
 const KEY: usize = 61;
@@ -321,15 +321,16 @@ fn g2_a_new_socket_is_not_told_what_was_queued_for_the_old_one(backend: Backend)
                 bring_to(stage, &port, &old, trigger)?;
                 let new = in_place_of(old, Pair::unix()?)?;
                 port.enable(&new.ours, key, EventFilter::ALL, EDGE)?;
-                let found = drain_port(&port);
-                let posted = (0, Events::empty());
-                let wanted =
-                    |found: &(usize, Events)| *found == posted || key == OTHER_KEY && *found == IN;
+                let mut found = drain_port(&port);
+                found.retain(|&found| found != (0, Events::empty()));
+                // C5: the new one may be told that it is writable.
+                let is_new = |&found: &(usize, Events)| found == (key, Events::OUT);
+                let is_old = |&found: &(usize, Events)| key == OTHER_KEY && found == IN;
+                let (told, rest): (Vec<_>, Vec<_>) = found.iter().partition(|it| is_new(it));
                 assert!(
-                    found.iter().all(wanted),
+                    told.len() <= 1 && rest.len() <= 1 && rest.iter().all(|it| is_old(it)),
                     "{trigger:?}, {stage:?}: {found:?}"
                 );
-                assert!(found.len() <= 2, "{found:?}");
             }
         }
     }
@@ -485,39 +486,170 @@ fn duplicated(
     })
 }
 
+/// How many notifications may come of a registration whose number was closed here, while the socket lives on under a
+/// duplicate. A level is armed again by its number, which is not the socket's any more.
+fn most_false(trigger: Trigger) -> usize {
+    match trigger {
+        EDGE => 64,
+        _ => 1,
+    }
+}
+
+/// Dequeues what may come of a duplicate, and returns how many.
+#[track_caller]
+fn take_false(port: &CompletionPort) -> usize {
+    let found = drain_port(port);
+    assert!(found.iter().all(|(key, _)| *key == KEY), "{found:?}");
+    found.len()
+}
+
 #[cfg(unix)]
 #[for_every_backend]
-fn g3_a_duplicate_gives_no_false_notification_and_no_busy_loop(backend: Backend) -> io::Result<()> {
+fn g3_a_closed_duplicate_is_notified_a_bounded_number_of_times(backend: Backend) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in EVERY {
             for filter in [EventFilter::IN, EventFilter::ALL] {
                 let port = port(backend)?;
                 let old = duplicated(&port, kind, trigger, filter)?;
+                let mut count = 0;
                 // Writable all the time, from now on readable, and at last at its end.
-                for _ in 0..20 {
+                for _ in 0..200 {
                     old.theirs.send(b"x")?;
+                    count += take_false(&port);
+                    drain(&old.duplicate);
                 }
                 expect_quiet(&port);
-                for _ in 0..200 {
-                    expect_nothing(&port);
-                }
-                assert_eq!(
-                    counted_without_closed(&port),
-                    0,
-                    "{kind}, {trigger:?}, {filter:?}"
-                );
                 drop(old.theirs);
-                expect_nothing(&port);
+                count += take_false(&port);
                 drop(old.duplicate);
                 expect_nothing(&port);
+                let most = most_false(trigger);
+                assert!(count <= most, "{kind}, {trigger:?}, {filter:?}: {count}");
+                expect_quiet(&port);
             }
         }
     }
     Ok(())
 }
 
-/// What happens to the duplicate is neither told under the old key, nor under that of the socket that
-/// has the number now.
+/// With epoll, which goes on to report it: each report after those is dropped, and counted.
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn g3_dropped_reports_of_a_duplicate_are_counted(backend: Backend) -> io::Result<()> {
+    const EDGES: usize = 500;
+    if backend.name() != "epoll" {
+        return Ok(());
+    }
+    let port = port(backend)?;
+    let old = duplicated(&port, Kind::LOCAL, EDGE, EventFilter::IN)?;
+    assert_eq!(port.snapshot().stale, 0);
+    let mut told = 0;
+    for _ in 0..EDGES {
+        old.theirs.send(b"x")?;
+        told += take_false(&port);
+        drain(&old.duplicate);
+    }
+    assert!(told <= 64, "{told}");
+    let stale = port.snapshot().stale as usize;
+    // The report that ended it may be counted or not.
+    let dropped = EDGES - told;
+    assert!(
+        (dropped - 1..=dropped).contains(&stale),
+        "{stale} of {dropped}"
+    );
+    assert_eq!(counted_without_closed(&port), 0);
+    Ok(())
+}
+
+/// Counted for each registration, and each socket that is registered is served meanwhile.
+#[cfg(unix)]
+#[for_every_backend]
+fn g3_the_bound_is_counted_for_each_registration(backend: Backend) -> io::Result<()> {
+    const SOCKETS: usize = 20;
+    let port = port(backend)?;
+    let good = Pair::unix()?;
+    let mut kept = Vec::new();
+    for key in 0..SOCKETS {
+        let pair = Pair::unix()?;
+        let ours = to_lonely_number(pair.ours)?;
+        port.enable(&ours, key, EventFilter::IN, EDGE)?;
+        kept.push((ours.try_clone()?, pair.theirs));
+    }
+    port.enable(&good.ours, OTHER_KEY, EventFilter::IN, EDGE)?;
+    let mut counts = [0; SOCKETS];
+    for round in 0..200 {
+        for (duplicate, theirs) in &kept {
+            theirs.send(b"x")?;
+            drain(duplicate);
+            theirs.send(b"x")?;
+        }
+        good.send()?;
+        let mut is_served = false;
+        for (key, events) in drain_port(&port) {
+            assert_eq!(events, Events::IN);
+            match counts.get_mut(key) {
+                Some(count) => *count += 1,
+                None => is_served |= key == OTHER_KEY,
+            }
+        }
+        assert!(is_served, "round {round}");
+        good.drain()?;
+        for (duplicate, _) in &kept {
+            drain(duplicate);
+        }
+    }
+    assert!(counts.iter().all(|&count| count <= 64), "{counts:?}");
+    expect_quiet(&port);
+    Ok(())
+}
+
+/// Sockets that are ready all the time, and closed under living duplicates: nobody is busy with them, however many
+/// threads wait.
+#[cfg(unix)]
+#[for_every_backend]
+fn g3_many_duplicates_keep_nobody_busy(backend: Backend) -> io::Result<()> {
+    const SOCKETS: usize = 200;
+    const THREADS: usize = 4;
+    for places in [1, 2, THREADS, 64] {
+        let port = port_with(backend, places)?;
+        let mut kept = Vec::new();
+        for index in 0..SOCKETS {
+            let trigger = EVERY[index % 4];
+            let filter = [EventFilter::IN, EventFilter::ALL, EventFilter::NONE][index % 3];
+            let old = duplicated(&port, Kind::LOCAL, trigger, filter)?;
+            old.theirs.send(b"x")?;
+            if index % 5 == 0 {
+                old.theirs.shutdown(std::net::Shutdown::Both)?;
+            }
+            kept.push(old);
+        }
+        take_false(&port);
+        let mut spent = Duration::MAX;
+        // Interrupts of others are charged to whoever runs; who is busy is so each time.
+        for _ in 0..3 {
+            spent = thread::scope(|scope| {
+                let wait = || {
+                    let before = thread_time();
+                    let found = port.dequeue_one(Some(GLANCE * 3));
+                    let spent = thread_time() - before;
+                    assert_eq!(found, Err(Error::TimedOut));
+                    spent
+                };
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait)).collect();
+                let times = threads.into_iter().map(|it| it.join().expect("no panic"));
+                times.max().expect("some")
+            });
+            if is_idle(spent) {
+                break;
+            }
+        }
+        assert!(is_idle(spent), "{places} places: {spent:?}");
+    }
+    Ok(())
+}
+
+/// Once the number is registered again, nothing of the old registration comes, under whatever key. Before, the old key is
+/// the only one that may.
 #[cfg(unix)]
 #[for_every_backend]
 fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> io::Result<()> {
@@ -527,19 +659,27 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
             let old = Pair::unix()?;
             port.enable(&old.ours, KEY, EventFilter::IN, trigger)?;
             let duplicate = old.ours.try_clone()?;
-            let new = Pair::unix()?;
-            let new = Pair {
-                ours: take_number(old.ours, new.ours)?,
-                theirs: new.theirs,
-            };
+            let new = in_place_of(
+                Pair {
+                    ours: old.ours,
+                    theirs: old.theirs.try_clone()?,
+                },
+                Pair::unix()?,
+            )?;
             if let Some(key) = key {
                 port.enable(&new.ours, key, EventFilter::IN, trigger)?;
             }
-            (&old.theirs).write_all(b"for the duplicate")?;
-            expect_quiet(&port);
+            let mut count = 0;
             for _ in 0..100 {
-                expect_nothing(&port);
+                (&old.theirs).write_all(b"for the duplicate")?;
+                match key {
+                    None => count += take_false(&port),
+                    Some(_) => expect_nothing(&port),
+                }
+                drain(&duplicate);
             }
+            assert!(count <= most_false(trigger), "{trigger:?}: {count}");
+            expect_quiet(&port);
             // The new one is told of what is its own.
             new.send()?;
             if let Some(key) = key {
@@ -560,203 +700,53 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
 fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = 100;
     let port = port(backend)?;
-    let good = Pair::unix()?;
-    port.enable(&good.ours, OTHER_KEY, EventFilter::IN, ONCE)?;
+    let pairs = (0..3)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    let triggers = [ONCE, EDGE, LEVEL];
+    let enable = |index: usize| {
+        let socket = &pairs[index].ours;
+        port.enable(socket, OTHER_KEY + index, EventFilter::IN, triggers[index])
+    };
+    (0..3).try_for_each(enable)?;
     let mut kept = Vec::new();
+    let mut count = 0;
     for round in 0..ROUNDS {
         let old = duplicated(&port, Kind::LOCAL, EVERY[round % 4], EventFilter::ALL)?;
         (&old.theirs).write_all(b"x")?;
         kept.push(old);
-        expect_nothing(&port);
-        good.send()?;
-        expect(&port, &[(OTHER_KEY, Events::IN)]);
-        good.drain()?;
-        let enable = Registration::enable(&good.ours, OTHER_KEY, EventFilter::IN, ONCE);
-        port.register(enable)?;
+        for pair in &pairs {
+            pair.send()?;
+        }
+        let (old, mut good): (Vec<_>, Vec<_>) = drain_some(&port)
+            .into_iter()
+            .partition(|(key, _)| *key == KEY);
+        count += old.len();
+        good.sort_by_key(|it| it.0);
+        good.dedup();
+        let wanted = [0, 1, 2].map(|index| (OTHER_KEY + index, Events::IN));
+        assert_eq!(good, wanted, "round {round}");
+        for pair in &pairs {
+            pair.drain()?;
+        }
+        enable(0)?;
     }
+    assert!(count <= ROUNDS / 4 * (1 + 1 + 1 + 64), "{count}");
+    drain_some(&port);
     expect_quiet(&port);
     Ok(())
 }
 
-/// Has the port find out about a duplicate whose number is closed.
-#[track_caller]
-fn have_it_deal_with_a_duplicate(port: &CompletionPort) -> io::Result<Duplicated> {
-    let old = duplicated(port, Kind::LOCAL, LEVEL, EventFilter::IN)?;
-    (&old.theirs).write_all(b"x")?;
-    Ok(old)
-}
-
-#[cfg(unix)]
-#[for_every_backend]
-fn g3_other_registrations_do_not_notice_that_a_duplicate_was_dealt_with(
-    backend: Backend,
-) -> io::Result<()> {
-    let port = port(backend)?;
-    let pairs = (0..10)
-        .map(|_| Pair::unix())
-        .collect::<io::Result<Vec<_>>>()?;
-    let enable = |key: usize, filter, trigger| port.enable(&pairs[key].ours, key, filter, trigger);
-    let filter = EventFilter::IN | EventFilter::HANGUP;
-    // Armed,
-    enable(0, filter, ONCE)?;
-    enable(1, filter, EDGE)?;
-    enable(2, filter, EDGE_ONCE)?;
-    enable(3, filter, LEVEL)?;
-    // fired, with the condition still there,
-    for (key, trigger) in [(4, ONCE), (5, EDGE), (6, EDGE_ONCE)] {
-        enable(key, filter, trigger)?;
-        pairs[key].send()?;
-        expect(&port, &[(key, Events::IN)]);
-    }
-    // disabled, with a condition that holds,
-    enable(7, filter, LEVEL)?;
-    port.register(Registration::disable(&pairs[7].ours))?;
-    pairs[7].send()?;
-    // with a condition that held at ENABLE and is no edge,
-    pairs[8].send()?;
-    enable(8, EventFilter::ALL, EDGE)?;
-    enable(9, EventFilter::OUT, EDGE_ONCE)?;
-
-    let mut kept = Vec::new();
-    for _ in 0..3 {
-        kept.push(have_it_deal_with_a_duplicate(&port)?);
-        expect_quiet(&port);
-        for _ in 0..50 {
-            expect_nothing(&port);
+/// Dequeues all that is ready now, of what may go on for ever: levels.
+fn drain_some(port: &CompletionPort) -> Vec<(usize, Events)> {
+    let mut entries = [Entry::default(); 64];
+    let mut found = Vec::new();
+    for _ in 0..10 {
+        if let Ok(dequeued) = port.dequeue(&mut entries, Some(Duration::ZERO)) {
+            found.extend(dequeued.iter().map(|it| (it.completion_key, it.events())));
         }
     }
-    // All is as it was: those that are armed are,
-    for (key, pair) in pairs.iter().enumerate().take(4) {
-        pair.send()?;
-        expect(&port, &[(key, Events::IN)]);
-        pair.drain()?;
-        assert!(drain_port(&port).len() <= usize::from(key == 3));
-    }
-    // and those that are not are not, until they are enabled.
-    for key in [4, 6, 7] {
-        pairs[key].send()?;
-        expect_nothing(&port);
-        enable(key, filter, ONCE)?;
-        expect(&port, &[(key, Events::IN)]);
-    }
-    for key in [5, 8] {
-        pairs[key].drain()?;
-        pairs[key].send()?;
-        let entry = port.dequeue_one(Some(PATIENCE))?;
-        assert_eq!(entry.completion_key, key);
-        assert!(entry.events().contains(Events::IN));
-    }
-    for (key, pair) in pairs.iter().enumerate() {
-        expect_removed(&port, &pair.ours, key)?;
-    }
-    Ok(())
-}
-
-/// Armed with another filter and trigger while a notification of what was wanted before waits.
-#[cfg(unix)]
-#[for_every_backend]
-fn g3_a_socket_that_was_armed_while_a_packet_waited_does_not_notice_that_a_duplicate_was_dealt_with(
-    backend: Backend,
-) -> io::Result<()> {
-    for trigger in [ONCE, LEVEL] {
-        let port = port(backend)?;
-        let pair = Pair::unix()?;
-        let enable = |filter, trigger| port.enable(&pair.ours, KEY, filter, trigger);
-        enable(EventFilter::OUT, LEVEL)?;
-        port.post(Entry::default())?;
-        enable(EventFilter::IN, trigger)?;
-        // Posting looks at the sockets, and dequeues nothing.
-        let _kept = have_it_deal_with_a_duplicate(&port)?;
-        for _ in 0..100 {
-            port.post(Entry::default())?;
-        }
-        let found = drain_port(&port);
-        assert_eq!(found, [(0, Events::empty()); 101]);
-        expect_quiet(&port);
-        pair.send()?;
-        expect(&port, &[IN]);
-        pair.drain()?;
-        drain_port(&port);
-        expect_removed(&port, &pair.ours, KEY)?;
-    }
-    Ok(())
-}
-
-/// It has the number of one that was registered, and closed without a word.
-#[cfg(unix)]
-#[for_every_backend]
-fn g3_a_socket_with_an_old_number_does_not_notice_that_a_duplicate_was_dealt_with(
-    backend: Backend,
-) -> io::Result<()> {
-    for trigger in EVERY {
-        let (port, elsewhere) = (port(backend)?, port(backend)?);
-        let old = Pair::unix()?;
-        bring_to(Stage::Armed, &port, &old, trigger)?;
-        let new = in_place_of(old, Pair::unix()?)?;
-        let _kept = have_it_deal_with_a_duplicate(&port)?;
-        expect_quiet(&port);
-        new.send()?;
-        expect_quiet(&port);
-        assert_eq!(counted_without_closed(&port), 0);
-        let enable = Registration::enable(&new.ours, OTHER_KEY, EventFilter::IN, trigger);
-        elsewhere.register(enable)?;
-        new.send()?;
-        expect(&elsewhere, &[(OTHER_KEY, Events::IN)]);
-        expect_nothing(&port);
-    }
-    Ok(())
-}
-
-#[cfg(unix)]
-#[for_every_backend]
-fn g3_waiting_threads_do_not_notice_that_a_duplicate_was_dealt_with(
-    backend: Backend,
-) -> io::Result<()> {
-    const THREADS: usize = 6;
-    for places in [1, 2, 16] {
-        let port = port_with(backend, places)?;
-        let pair = Pair::unix()?;
-        port.enable(&pair.ours, 0, EventFilter::IN, ONCE)?;
-        let handled = AtomicUsize::new(0);
-        thread::scope(|scope| -> io::Result<()> {
-            let close = CloseAtEnd(&port, &[]);
-            let serve = || {
-                loop {
-                    match port.dequeue_one(None) {
-                        Err(error) => return error,
-                        Ok(entry) => {
-                            assert_eq!((entry.completion_key, entry.events()), (0, Events::IN))
-                        }
-                    }
-                    // There must be something to read, once for each notification.
-                    assert_eq!(pair.drain().expect("the peer is there"), 1);
-                    handled.fetch_add(1, Ordering::SeqCst);
-                    let enable = Registration::enable(&pair.ours, 0, EventFilter::IN, ONCE);
-                    match port.register(enable) {
-                        Err(RegisterError::Call(error)) => return error,
-                        result => assert_eq!(result, Ok(())),
-                    }
-                }
-            };
-            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(serve)).collect();
-            let mut kept = Vec::new();
-            for round in 0..30 {
-                wait_for_waiting(&port, THREADS);
-                kept.push(have_it_deal_with_a_duplicate(&port)?);
-                assert_eq!((&pair.theirs).write(b"x")?, 1);
-                wait_until("the socket is served", || {
-                    handled.load(Ordering::SeqCst) == round + 1
-                });
-            }
-            wait_for_waiting(&port, THREADS);
-            drop(close);
-            for thread in threads {
-                assert_eq!(thread.join().expect("no panic"), Error::Closed);
-            }
-            Ok(())
-        })?;
-    }
-    Ok(())
+    found
 }
 
 #[for_every_backend]

@@ -18,6 +18,7 @@ mod b_operations;
 mod c_triggers;
 mod d_conditions;
 mod e_dequeuing;
+mod e_fairness;
 #[cfg(unix)]
 mod e_files;
 mod f_places;

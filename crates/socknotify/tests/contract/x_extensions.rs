@@ -13,7 +13,7 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    PATIENCE, Pair, PortExt, counted, expect, expect_nothing, port, port_with, rounds,
+    PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, port, port_with, rounds,
     wait_for_waiting,
 };
 
@@ -165,7 +165,14 @@ fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     pair.send()?;
     let filter = EventFilter::IN | EventFilter::OUT;
     port.register(enable(&pair, filter, INITIAL))?;
-    expect(&port, &[(KEY, Events::IN | Events::OUT)]);
+    // With room for one, the conditions may come one by one.
+    let mut entries = [Entry::default(); 2];
+    let found = port.dequeue(&mut entries, Some(PATIENCE))?;
+    let found: Vec<_> = found
+        .iter()
+        .map(|it| (it.completion_key, it.events()))
+        .collect();
+    assert_eq!(found, [(KEY, Events::IN | Events::OUT)]);
     expect_nothing(&port);
     Ok(())
 }
@@ -192,10 +199,14 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
         expect(&port, &[(KEY, Events::IN)]);
         expect_nothing(&port);
     }
-    // Without it, what holds is none, as before.
+    // Without it, what holds may give one (C5).
     port.register(Registration::disable(&pair.ours))?;
     port.register(enable(&pair, EventFilter::IN, EDGE))?;
-    expect_nothing(&port);
+    let found = drain_port(&port);
+    assert!(
+        found.is_empty() || found == [(KEY, Events::IN)],
+        "{found:?}"
+    );
     port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     expect(&port, &[(KEY, Events::IN)]);
     Ok(())

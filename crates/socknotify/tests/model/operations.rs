@@ -947,6 +947,8 @@ impl World {
     fn dequeue_by_threads(&mut self, port: usize, threads: usize, room: usize) -> Outcome {
         let barrier = Barrier::new(threads);
         let real = &self.ports[port];
+        // C4: a level that this thread has dequeued comes to others when it lets go.
+        real.release();
         let outcomes: Vec<Result<Vec<Entry>, Error>> = std::thread::scope(|scope| {
             let dequeue = || {
                 let mut entries = vec![Entry::default(); room];

@@ -343,15 +343,40 @@ fn o4_what_the_system_refuses_is_the_result(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
-/// A port whose only helper thread is busy until the gate opens.
+/// A buffer that can be used when its gate is open.
+struct Gated {
+    bytes: [u8; 8],
+    is_entered: Arc<Gate>,
+    gate: Arc<Gate>,
+}
+
+impl AsRef<[u8]> for Gated {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Gated {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.is_entered.open(1);
+        self.gate.pass();
+        &mut self.bytes
+    }
+}
+
+/// A port whose only helper thread for files is busy with a read until the gate opens.
 fn busy(backend: Backend) -> io::Result<(TestPort, Arc<Gate>)> {
     let port = super::threads(builder(backend)).helper_threads(1).build()?;
-    let gate = Arc::new(Gate::new());
-    let theirs = Arc::clone(&gate);
-    port.run(move || {
-        theirs.pass();
-        0
-    })?;
+    let [is_entered, gate] = [(); 2].map(|()| Arc::new(Gate::new()));
+    let gated = Gated {
+        bytes: [0; 8],
+        is_entered: Arc::clone(&is_entered),
+        gate: Arc::clone(&gate),
+    };
+    let file = file_of(&port, b"01234567")?;
+    let buffer = Buffer::from_owner(Box::new(gated));
+    port.begin(FileOperation::read_at(&file, buffer, 0))?;
+    is_entered.pass();
     Ok((port, gate))
 }
 
@@ -372,7 +397,7 @@ fn o5_what_is_cancelled_before_it_begins_is_not_done(backend: Backend) -> io::Re
         assert_eq!((done.id, &*done.buffer), (id, &b"x"[..]));
     }
     gate.open_for_all();
-    assert!(matches!(next(&mut worker), Event::Message(0)));
+    assert_eq!(completed(&mut worker).result?, 8);
     nothing(&mut worker);
     assert_eq!(content(&file)?, b"");
     Ok(())
@@ -393,7 +418,7 @@ fn o5_a_deadline_cancels(backend: Backend) -> io::Result<()> {
         (io::ErrorKind::TimedOut, true)
     );
     gate.open_for_all();
-    assert!(matches!(next(&mut worker), Event::Message(0)));
+    assert_eq!(completed(&mut worker).result?, 8);
     nothing(&mut worker);
     assert_eq!(content(&file)?, b"");
     Ok(())
@@ -483,7 +508,9 @@ fn o5_what_is_done_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
 fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         for other in super::not_files()? {
-            assert!(port.adopt_file(other).is_err());
+            let refused = port.adopt_file(other).expect_err("it is no file");
+            // It is open, and the caller's again.
+            assert!(refused.into_connection().metadata().is_ok());
         }
     }
     Ok(())
@@ -510,6 +537,50 @@ fn o7_closing_waits_for_what_is_under_way(backend: Backend) -> io::Result<()> {
         let content = content(&file)?;
         assert!(content.iter().all(|&byte| byte == b'w' || byte == 0));
         assert_eq!(content.len() % 64, 0);
+    }
+    Ok(())
+}
+
+/// As many as `process` has counted, with their buffers; and nothing else is kept.
+#[for_every_backend]
+fn o7_what_was_dequeued_is_taken_after_closing(backend: Backend) -> io::Result<()> {
+    const COUNT: usize = 8;
+    for port in every_port(backend)? {
+        let alive = Arc::default();
+        let file = file_of(&port, &[b'w'; 64])?;
+        let begin = || port.begin(FileOperation::read_at(&file, buffer(&alive), 0));
+        let mut worker = port.worker(64);
+        for _ in 0..COUNT {
+            begin()?;
+        }
+        let mut count = 0;
+        wait_until("all are dequeued", || {
+            count = worker.process(Some(PATIENCE)).expect("it is open");
+            // What is not taken is dequeued again, with those that came meanwhile.
+            if count < COUNT {
+                worker.release();
+            }
+            count == COUNT
+        });
+        let mut other = port.worker(64);
+        begin()?;
+        assert_eq!(other.process(Some(PATIENCE)), Ok(1));
+        // This one is queued again.
+        other.release();
+        port.close();
+        assert_eq!(port.operations(), COUNT);
+        for left in (0..COUNT).rev() {
+            let Some(Event::Completed(done)) = worker.take() else {
+                panic!("it was dequeued")
+            };
+            assert_eq!(done.result?, 64);
+            assert_eq!(
+                (port.operations(), alive.load(Ordering::SeqCst)),
+                (left, left + 1)
+            );
+        }
+        assert!(worker.take().is_none() && other.take().is_none());
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
     }
     Ok(())
 }
@@ -557,8 +628,9 @@ fn o7_a_closed_port_begins_nothing(backend: Backend) -> io::Result<()> {
         let file = file_of(&port, b"0123456789")?;
         port.close();
         let refused = port.begin(FileOperation::write_at(&file, b"x".to_vec(), 0));
-        let refused = refused.expect_err("it is closed").0;
-        assert_eq!(&*refused.into_buffer(), b"x");
+        let refused = refused.expect_err("it is closed");
+        assert_eq!(refused.reason(), Error::Closed);
+        assert_eq!(&*refused.into_inner().into_buffer(), b"x");
         assert!(worker.begin(FileOperation::sync_all(&file)).is_err());
         assert_eq!(worker.process(None), Err(Error::Closed));
         assert_eq!(content(&file)?, b"0123456789");
@@ -654,5 +726,155 @@ fn o7_a_panic_that_keeps_a_port_from_closing_frees_no_buffer_in_use(
     assert!(catch_unwind(AssertUnwindSafe(|| drop(port))).is_err());
     gate.open(1);
     assert!(!grows.load(Ordering::SeqCst));
+    Ok(())
+}
+
+/// As those that `catch_unwind` gets.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new(()));
+    }
+}
+
+struct Panicking([u8; 8]);
+
+impl AsRef<[u8]> for Panicking {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsMut<[u8]> for Panicking {
+    fn as_mut(&mut self) -> &mut [u8] {
+        std::panic::resume_unwind(Box::new(PanicsWhenDropped))
+    }
+}
+
+#[for_every_backend]
+fn o3_an_operation_whose_buffer_panics_completes(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let buffer = Buffer::from_owner(Box::new(Panicking([0; 8])));
+        let done = perform(&port, &mut worker, FileOperation::read_at(&file, buffer, 0))?;
+        assert!(done.result.is_err() && !done.is_cancelled);
+        assert_eq!((done.buffer.len(), port.operations()), (8, 0));
+    }
+    Ok(())
+}
+
+#[for_every_backend]
+fn o3_work_that_blocks_keeps_no_operation_waiting(backend: Backend) -> io::Result<()> {
+    let port = super::threads(builder(backend)).helper_threads(1).build()?;
+    let mut worker = port.worker(16);
+    let gate = Arc::new(Gate::new());
+    let theirs = Arc::clone(&gate);
+    port.run(move || {
+        theirs.pass();
+        1
+    })?;
+    let file = file_of(&port, b"0123456789")?;
+    let read = FileOperation::read_at(&file, vec![0; 4], 0);
+    assert_eq!(perform(&port, &mut worker, read)?.result?, 4);
+    assert_eq!(port.helper_threads(), 2);
+    gate.open(1);
+    assert!(matches!(next(&mut worker), Event::Message(1)));
+    Ok(())
+}
+
+/// A port has one ring, whichever of its layers began to use it.
+#[cfg(unix)]
+#[for_every_backend]
+fn o3_a_port_made_of_one_that_has_read_uses_the_same_driver(backend: Backend) -> io::Result<()> {
+    use socknotify::{CompletionPort, Overlapped};
+
+    let port = CompletionPort::builder().backend(backend).build()?;
+    let file = tempfile::tempfile()?;
+    std::os::unix::fs::FileExt::write_all_at(&file, b"0123456789", 0)?;
+    let mut memory = [[0; 4]; 2];
+    let mut overlapped = [0, 4].map(Overlapped::new);
+    for (memory, overlapped) in memory.iter_mut().zip(&mut overlapped) {
+        // SAFETY: all of it stays until the port is closed.
+        unsafe { port.read_at(&file, memory, 7, overlapped)? };
+    }
+    // One packet is dropped with the port's own layer.
+    port.dequeue_one(Some(PATIENCE))?;
+    let port = TestPort::from(port);
+    let expected = builder(backend).build()?.file_driver();
+    assert_eq!(port.file_driver(), expected);
+    let mut worker = port.worker(16);
+    let file = port.adopt_file(file)?;
+    for _ in 0..100 {
+        let read = FileOperation::read_at(&file, vec![0; 10], 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert_eq!((done.result?, &*done.buffer), (10, &b"0123456789"[..]));
+    }
+    port.close();
+    assert!(overlapped.iter().all(|it| !it.is_pending()));
+    Ok(())
+}
+
+/// Bytes in this many buffers, of different lengths.
+fn buffers(bytes: &[u8], count: usize) -> Vec<Buffer> {
+    let mut rest = bytes;
+    let mut buffers = Vec::new();
+    for index in 0..count {
+        let length = if index + 1 == count {
+            rest.len()
+        } else {
+            index % 3
+        };
+        let (part, behind) = rest.split_at(length);
+        buffers.push(part.to_vec().into());
+        rest = behind;
+    }
+    buffers
+}
+
+fn joined(buffers: &[Buffer]) -> Vec<u8> {
+    buffers.iter().flat_map(|buffer| buffer.to_vec()).collect()
+}
+
+#[for_every_backend]
+fn o4_several_buffers_are_written_and_read_in_their_order(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        // More than the system takes in one call, too.
+        for count in [0, 1, 2, 7, 1024, 3000] {
+            let bytes: Vec<u8> = (0..count * 3).map(|_| fastrand::u8(..)).collect();
+            let file = empty_file(&port)?;
+            let write = FileOperation::write_vectored_at(&file, buffers(&bytes, count), 5);
+            let done = perform(&port, &mut worker, write)?;
+            assert_eq!(done.result?, bytes.len());
+            assert_eq!(joined(&done.buffers), bytes);
+            let empty = if count == 0 { vec![] } else { vec![0; 5] };
+            assert_eq!(content(&file)?, [empty, bytes.clone()].concat());
+
+            let read = buffers(&vec![b'.'; bytes.len() + 4], count.max(1));
+            let read = FileOperation::read_vectored_at(&file, read, 5);
+            let done = perform(&port, &mut worker, read)?;
+            assert_eq!(done.result?, bytes.len());
+            assert_eq!(joined(&done.buffers), [&bytes[..], b"...."].concat());
+        }
+    }
+    Ok(())
+}
+
+#[for_every_backend]
+fn o4_what_one_of_several_buffers_does_is_the_result(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, b"0123456789")?;
+        let panicking = Buffer::from_owner(Box::new(Panicking([0; 8])));
+        let both = vec![vec![0; 4].into(), panicking];
+        let read = FileOperation::read_vectored_at(&file, both, 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert!(done.result.is_err());
+        assert_eq!(done.buffers.len(), 2);
+        let read = FileOperation::read_vectored_at(&file, vec![vec![0; 4].into()], u64::MAX);
+        assert!(perform(&port, &mut worker, read)?.result.is_err());
+    }
     Ok(())
 }

@@ -7,6 +7,10 @@ extern crate socknotify_test_macros;
 #[macro_use]
 mod support;
 
+mod beside;
+mod drain;
+#[cfg(target_os = "linux")]
+mod endless;
 mod files;
 mod model;
 mod run;
@@ -102,7 +106,7 @@ fn file_of(port: &TestPort, content: &[u8]) -> io::Result<PortFile> {
         let options = options.read(true).write(true);
         options.custom_flags(flags).open(&path)?
     };
-    port.adopt_file(file)
+    Ok(port.adopt_file(file)?)
 }
 
 /// All that is in a file.

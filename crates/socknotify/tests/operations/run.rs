@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpStream;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -72,14 +71,17 @@ fn o1_work_begins_in_the_order_in_which_it_was_given(backend: Backend) -> io::Re
 }
 
 #[for_every_backend]
-fn o1_a_panic_goes_on_where_its_result_is_taken(backend: Backend) -> io::Result<()> {
+fn o1_a_panic_is_an_event(backend: Backend) -> io::Result<()> {
     let port = builder(backend).helper_threads(1).build()?;
     port.run(|| 1)?;
     port.run(|| std::panic::resume_unwind(Box::new("a fault")))?;
     port.run(|| 2)?;
     let mut worker = port.worker(16);
     assert_eq!(message(&mut worker), 1);
-    let panic = catch_unwind(AssertUnwindSafe(|| next(&mut worker))).expect_err("it panics");
+    // No thread that serves ends for it.
+    let Event::Panicked(panic) = next(&mut worker) else {
+        panic!("it panicked")
+    };
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"a fault"));
     assert_eq!(message(&mut worker), 2);
     Ok(())
@@ -93,7 +95,7 @@ fn o1_a_panic_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io:
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
     drop(worker);
     let mut worker = port.worker(16);
-    assert!(catch_unwind(AssertUnwindSafe(|| next(&mut worker))).is_err());
+    assert!(matches!(next(&mut worker), Event::Panicked(_)));
     Ok(())
 }
 
@@ -195,7 +197,8 @@ fn o7_a_closed_port_runs_nothing(backend: Backend) -> io::Result<()> {
     let Err(refused) = port.run(|| 5) else {
         panic!("it is closed");
     };
-    assert_eq!((refused.0)(), 5);
+    assert_eq!(refused.reason(), Error::Closed);
+    assert_eq!(refused.into_inner()(), 5);
     assert_eq!(port.helper_threads(), 0);
     assert_eq!(port.worker(1).process(None), Err(Error::Closed));
     Ok(())

@@ -1,8 +1,9 @@
-//! Many operations, by many threads: none is lost, and none comes twice.
+//! Many operations, by many threads, some cancelled and some with deadlines: none is lost, and none comes twice.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use socknotify::Backend;
 use socknotify::owned::{Event, FileOperation};
@@ -35,7 +36,18 @@ fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -
                         if begun.fetch_add(1, Ordering::SeqCst) < count {
                             let block = fastrand::u64(..BLOCKS);
                             let read = FileOperation::read_at(file, buffer, block * 512);
-                            worker.begin(read).expect("the port is open");
+                            let read = match fastrand::u8(..32) {
+                                0 => read.within(Duration::ZERO),
+                                1 => read.within(Duration::from_micros(300)),
+                                2 => read.within(Duration::from_secs(3600)),
+                                _ => read,
+                            };
+                            let id = worker.begin(read).expect("the port is open");
+                            if fastrand::u8(..16) == 0 {
+                                for _ in 0..=fastrand::u8(..3) {
+                                    port.cancel_operation(id);
+                                }
+                            }
                         }
                     };
                     for _ in 0..UNDER_WAY {
@@ -46,9 +58,14 @@ fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -
                             let Event::Completed(completion) = event else {
                                 panic!("{event:?}");
                             };
-                            assert_eq!(completion.result.expect("a block"), 512);
                             let buffer = completion.buffer.into_vec();
-                            assert!(buffer.iter().all(|&byte| byte == buffer[0]));
+                            match completion.result {
+                                Ok(count) => {
+                                    assert_eq!((count, completion.is_cancelled), (512, false));
+                                    assert!(buffer.iter().all(|&byte| byte == buffer[0]));
+                                }
+                                Err(error) => assert!(completion.is_cancelled, "{error}"),
+                            }
                             begin(&mut worker, buffer);
                             if done.fetch_add(1, Ordering::SeqCst) + 1 == count {
                                 port.close();
@@ -58,7 +75,7 @@ fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -
                 });
             }
         });
-        assert_eq!(done.load(Ordering::SeqCst), count);
+        assert_eq!((done.load(Ordering::SeqCst), port.operations()), (count, 0));
     }
     Ok(())
 }

@@ -2,15 +2,16 @@
 //! is heard whatever has become of the thread that armed it (F5).
 
 use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::owned::{Event, Held, Interest};
+use socknotify::owned::{Event, Held, Interest, Port};
 use socknotify::{Backend, EventFilter, Events};
 
-use crate::support::{PollFlags, drain, fill, is_ready, thread_time, uninterrupted};
+use crate::support::{PollFlags, drain, fill, is_ready, port_with, thread_time, uninterrupted};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 /// The peer has nothing to read but the end.
@@ -90,6 +91,34 @@ fn g1_the_peer_sees_the_end_of_what_was_taken_out(backend: Backend) -> io::Resul
     nothing(&mut worker);
     drop(connection);
     at_end(&peer);
+    Ok(())
+}
+
+/// A message that panics when it is dropped.
+struct Spiteful;
+
+impl Drop for Spiteful {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[for_every_backend]
+fn g4_a_message_that_panics_when_it_is_dropped_keeps_no_connection(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = Port::<TcpStream, Spiteful>::from(port_with(backend, 2)?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let _theirs = TcpStream::connect(listener.local_addr()?)?;
+    port.arm(port.adopt(listener.accept()?.0)?, Interest::IN);
+    for _ in 0..2 {
+        let hour = Duration::from_secs(3600);
+        assert!(port.send_after(hour, Spiteful).is_ok());
+        assert!(port.send(Spiteful).is_ok());
+    }
+    let connections = port.close();
+    assert_eq!(connections.len(), 1);
+    assert_eq!(port.connections(), 0);
     Ok(())
 }
 

@@ -514,3 +514,111 @@ impl Drop for CloseAtEnd<'_> {
         self.0.close();
     }
 }
+
+/// The system reads into the first 1,024 buffers, fills them, and leaves the rest.
+#[for_every_backend]
+fn d2_what_a_read_of_too_many_buffers_has_left_is_notified(backend: Backend) -> io::Result<()> {
+    let (_port, mut worker, connection, mut theirs) = start(backend)?;
+    worker.arm(connection, Interest::IN);
+    theirs.write_all(&[7; 3000])?;
+    let mut connection = next(&mut worker).0;
+    wait_for_bytes(&connection, 3000)?;
+    let mut memory = [0; 2000];
+    let mut buffers: Vec<_> = memory.chunks_mut(1).map(IoSliceMut::new).collect();
+    let length = connection.read_vectored(&mut buffers)?;
+    let _served = expect_more(&mut worker, connection, &vec![7; 3000 - length][..64])?;
+    Ok(())
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::*;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+    type Served = (
+        Port<UnixStream>,
+        Worker<UnixStream>,
+        Held<UnixStream>,
+        UnixStream,
+    );
+
+    /// A connection that was served before, and its peer.
+    fn served(backend: Backend, pair: (UnixStream, UnixStream)) -> io::Result<Served> {
+        let port = Port::<UnixStream>::from(port_with(backend, 1)?);
+        let mut worker = port.worker(4);
+        let (ours, mut theirs) = pair;
+        ours.set_nonblocking(true)?;
+        worker.arm(port.adopt(ours)?, Interest::IN);
+        theirs.write_all(b"x")?;
+        let mut connection = next(&mut worker);
+        assert_eq!(connection.read(&mut [0; 64])?, 1);
+        Ok((port, worker, connection, theirs))
+    }
+
+    #[track_caller]
+    fn next(worker: &mut Worker<UnixStream>) -> Held<UnixStream> {
+        worker.process(Some(PATIENCE)).expect("something comes");
+        match worker.take() {
+            Some(Event::Ready(connection, _)) => connection,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [descriptor];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let bytes = [io::IoSlice::new(bytes)];
+        let sent = net::sendmsg(stream, &bytes, &mut control, SendFlags::empty())?;
+        assert_eq!(sent, bytes[0].len());
+        Ok(())
+    }
+
+    #[for_every_backend]
+    fn d2_what_is_behind_passed_descriptors_is_notified(backend: Backend) -> io::Result<()> {
+        let (_port, mut worker, connection, theirs) = served(backend, UnixStream::pair()?)?;
+        worker.arm(connection, Interest::IN);
+        send_with(&theirs, b"one", theirs.as_fd())?;
+        send_with(&theirs, b"two", theirs.as_fd())?;
+        let mut connection = next(&mut worker);
+        let mut all = Vec::new();
+        while all.len() < 6 {
+            let mut buffer = [0; 64];
+            let length = connection.read(&mut buffer)?;
+            all.extend_from_slice(&buffer[..length]);
+            worker.arm(connection, Interest::IN);
+            if all.len() < 6 {
+                connection = next(&mut worker);
+            } else {
+                break;
+            }
+        }
+        assert_eq!(all, b"onetwo");
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[for_every_backend]
+    fn d2_the_next_packet_of_a_seqpacket_socket_is_notified(backend: Backend) -> io::Result<()> {
+        let kinds = (net::AddressFamily::UNIX, net::SocketType::SEQPACKET);
+        let (one, two): (OwnedFd, OwnedFd) =
+            net::socketpair(kinds.0, kinds.1, net::SocketFlags::empty(), None)?;
+        let (_port, mut worker, connection, mut theirs) =
+            served(backend, (one.into(), two.into()))?;
+        worker.arm(connection, Interest::IN);
+        theirs.write_all(b"one")?;
+        theirs.write_all(b"two")?;
+        let mut connection = next(&mut worker);
+        let mut buffer = [0; 64];
+        assert_eq!(connection.read(&mut buffer)?, 3);
+        worker.arm(connection, Interest::IN);
+        let mut connection = next(&mut worker);
+        assert_eq!(connection.read(&mut buffer)?, 3);
+        assert_eq!(&buffer[..3], b"two");
+        Ok(())
+    }
+}

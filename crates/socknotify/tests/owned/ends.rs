@@ -1,13 +1,16 @@
 //! Cancelling, dropping, closing.
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use socknotify::owned::{Event, Interest};
+use socknotify::owned::{BorrowedSocket, Event, Id, Interest, Port, Source};
 use socknotify::{Backend, Error, EventFilter};
 
-use crate::support::{PATIENCE, counted, uninterrupted, wait_until};
+use crate::support::{PATIENCE, counted, port_with, uninterrupted, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port, ready};
 
 #[for_every_backend]
@@ -277,5 +280,78 @@ fn dropping_the_port_closes_what_is_armed(backend: Backend) -> io::Result<()> {
     drop(port);
     assert_eq!(uninterrupted(|| peer.read(&mut [0]))?, 0);
     drop(worker);
+    Ok(())
+}
+
+/// A connection that is in a table as long as it lives.
+struct Listed {
+    socket: TcpStream,
+    id: Option<Id>,
+    table: Arc<Mutex<HashSet<Id>>>,
+}
+
+impl Source for Listed {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.socket.socket()
+    }
+
+    fn adopted(&mut self, id: Id) {
+        self.id = Some(id);
+        assert!(self.table.lock().expect("no panic").insert(id));
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let id = self.id.expect("it was adopted");
+        assert!(self.table.lock().expect("no panic").remove(&id));
+    }
+}
+
+#[for_every_backend]
+fn a_connection_learns_its_id_and_is_dropped_at_its_end(backend: Backend) -> io::Result<()> {
+    let port = Port::<Listed>::from(port_with(backend, 2)?);
+    let table = Arc::new(Mutex::new(HashSet::new()));
+    let make = {
+        let table = Arc::clone(&table);
+        move |socket| Listed {
+            socket,
+            id: None,
+            table: Arc::clone(&table),
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let adopted = port.adopt(make(TcpStream::connect(address)?))?;
+    assert_eq!(adopted.id, Some(adopted.id()));
+    let ids = |count| {
+        let table = table.lock().expect("no panic");
+        assert_eq!(table.len(), count);
+        table.clone()
+    };
+    assert!(ids(1).contains(&adopted.id()));
+    let connecting = port.connect(address, PATIENCE, &make)?;
+    assert!(ids(2).contains(&connecting));
+    port.listen(listener, Interest::OUT, move |stream, _| make(stream))?;
+    let mut worker = port.worker(8);
+    let mut held = Vec::new();
+    while held.len() < 3 {
+        worker.process(Some(PATIENCE))?;
+        while let Some(event) = worker.take() {
+            match event {
+                Event::Ready(it, _) | Event::Connected(it) => {
+                    assert_eq!(it.id, Some(it.id()));
+                    held.push(it);
+                }
+                _ => panic!("something else"),
+            }
+        }
+    }
+    ids(4);
+    drop(held);
+    assert!(ids(1).contains(&adopted.id()));
+    port.arm(adopted, Interest::IN);
+    drop(port.close());
+    ids(0);
     Ok(())
 }

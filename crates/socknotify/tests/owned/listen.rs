@@ -3,9 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -313,8 +311,7 @@ fn a_panic_in_making_a_connection_leaves_the_listener(backend: Backend) -> io::R
     port.listen(listener, Interest::OUT, make)?;
     let mut theirs = client(address)?;
     let mut worker = port.worker(4);
-    let panicked = catch_unwind(AssertUnwindSafe(|| next(&mut worker)));
-    assert!(panicked.is_err());
+    assert!(matches!(next(&mut worker), Event::Panicked(_)));
     assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0, "it is closed");
     assert_eq!(port.connections(), 0);
     let theirs = client(address)?;
@@ -342,9 +339,10 @@ fn a_panic_at_one_listener_does_not_concern_the_others(backend: Backend) -> io::
     let mut served = 0;
     while panics < 3 || served < 3 {
         let mut worker = port.worker(8);
-        match catch_unwind(AssertUnwindSafe(|| ready(&mut worker))) {
-            Ok(_) => served += 1,
-            Err(_) => panics += 1,
+        match next(&mut worker) {
+            Event::Ready(..) => served += 1,
+            Event::Panicked(_) => panics += 1,
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!((panics, served, port.connections()), (3, 3, 0));
@@ -377,17 +375,16 @@ fn a_panic_in_closing_a_listener_does_not_concern_the_others(backend: Backend) -
     port.cancel(closed);
     // With this the other listener's packet is queued.
     port.send(()).expect("it is open");
-    let process = || worker.process(Some(PATIENCE));
-    assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
-    drop(worker);
-    let mut worker = port.worker(8);
-    let ours = loop {
+    let (mut ours, mut panics) = (None, 0);
+    while ours.is_none() || panics == 0 {
         match next(&mut worker) {
-            Event::Ready(held, _) => break held,
+            Event::Ready(held, _) => ours = Some(held),
+            Event::Panicked(_) => panics += 1,
             Event::Message(()) => {}
             other => panic!("{other:?}"),
         }
-    };
+    }
+    let ours = ours.expect("it was reported");
     assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
     Ok(())
 }
@@ -403,47 +400,9 @@ fn a_panic_in_closing_a_listener_leaves_no_connection_open(backend: Backend) -> 
         let _ = &spiteful;
         stream
     })?;
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(port))).is_err());
+    drop(port);
     assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 0);
     Ok(())
-}
-
-/// The packet that wakes the other worker comes in one call with the listener's: this thread keeps its place, which a
-/// kernel would give to the other one while this one sleeps.
-#[for_every_backend(with_places)]
-fn a_panic_at_a_listener_keeps_no_message_from_another_worker(backend: Backend) -> io::Result<()> {
-    let port = Port::<TcpStream, u64>::from(port_with(backend, 1)?);
-    let mut worker = port.worker(8);
-    port.send(1)?;
-    assert_eq!(worker.process(Some(PATIENCE))?, 1);
-    let mut other = port.worker(8);
-    let name = other.id();
-    thread::scope(|scope| {
-        let (comes, came) = channel();
-        scope.spawn(move || {
-            let _ = other.process(None);
-            comes.send(matches!(other.take(), Some(Event::Message(2))))
-        });
-        wait_until("it waits for the place", || port.snapshot().waiting == 1);
-        let (listener, address) = loopback()?;
-        let make = |_, _| panic!("on purpose");
-        port.listen(listener, Interest::IN, make)?;
-        let _theirs = client(address)?;
-        port.send_to(name, 2)?;
-        drop(worker.take());
-        let process = || worker.process(Some(PATIENCE));
-        assert!(catch_unwind(AssertUnwindSafe(process)).is_err());
-        // This thread has the place, and waits again.
-        let port = &port;
-        let closing = scope.spawn(move || {
-            let came = came.recv_timeout(PATIENCE);
-            port.close();
-            came
-        });
-        assert_eq!(worker.process(None), Err(Error::Closed));
-        assert_eq!(closing.join().expect("no panic"), Ok(true));
-        Ok(())
-    })
 }
 
 #[for_every_backend]

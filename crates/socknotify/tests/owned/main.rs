@@ -13,11 +13,13 @@ mod deadlines;
 mod drain;
 mod drained;
 mod ends;
+mod fair;
+mod flow;
 mod listen;
-mod mail;
 mod model;
 mod moves;
 mod others;
+mod serve;
 mod timers;
 
 use std::io;

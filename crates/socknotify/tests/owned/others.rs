@@ -36,6 +36,13 @@ fn messages_come_in_order(backend: Backend) -> io::Result<()> {
     nothing(&mut worker);
     port.close();
     assert_eq!(port.send(7), Err(SendError(7)));
+    // Whatever it carries can be shown.
+    let refused = port.run(|| 7).expect_err("it is closed");
+    assert!(format!("{refused:?}").contains("Closed"));
+    let refused = port
+        .send_after(Duration::ZERO, 7)
+        .expect_err("it is closed");
+    assert_eq!(format!("{refused:?}"), "SendError { .. }");
     Ok(())
 }
 
@@ -305,6 +312,31 @@ fn a_worker_that_goes_hands_on_events_of_shared_sockets(backend: Backend) -> io:
     drop(worker);
     assert!(matches!(next(&mut port.worker(4)), Event::Returned(_)));
     Ok(())
+}
+
+/// A connection that no two threads may use at once, such as one with a future in it.
+#[allow(dead_code, reason = "it is never made")]
+struct Lonely {
+    socket: UdpSocket,
+    state: std::cell::Cell<u32>,
+}
+
+impl socknotify::owned::Source for Lonely {
+    fn socket(&self) -> socknotify::owned::BorrowedSocket<'_> {
+        self.socket.socket()
+    }
+}
+
+/// This holds when it compiles.
+#[test]
+fn connections_move_between_threads_without_being_sync() {
+    fn moves<T: Send>() {}
+    fn is_used_by_many<T: Sync>() {}
+    moves::<socknotify::owned::Held<Lonely>>();
+    moves::<socknotify::owned::Worker<Lonely>>();
+    moves::<Port<Lonely>>();
+    is_used_by_many::<Port<Lonely>>();
+    is_used_by_many::<socknotify::owned::Held<UdpSocket>>();
 }
 
 /// A message that sends another one when it is dropped.

@@ -28,10 +28,10 @@ pub(crate) use self::expectations::{
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
-    uninterrupted, wait_readiness,
+    uninterrupted, uploading, wait_readiness,
 };
 pub(crate) use self::system::{
-    AsSocket, BorrowedSocket, ERRORS_END, LATENESS, PollFlags, RawSocket, TICK, ThreadId, asleep,
+    AsSocket, BorrowedSocket, EDGES_COME_ONE_BY_ONE, ERRORS_END, LATENESS, PollFlags, RawSocket, TICK, ThreadId, asleep,
     begin_connect, descriptors, end_shows_behind_data, is_ready, no_sockets, raise_limit, raw,
     take_number, this_thread, thread_time, to_lonely_number, voluntary_switches,
 };

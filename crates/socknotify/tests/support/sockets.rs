@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -323,6 +324,32 @@ pub(crate) fn refusing(kind: Kind) -> io::Result<(Pair, SockAddr)> {
 /// Closes a TCP connection at once, which resets it.
 pub(crate) fn reset(socket: Socket) -> io::Result<()> {
     socket.set_linger(Some(Duration::ZERO))
+}
+
+/// Runs something while the peers, which must not block, send as much as there is room for.
+pub(crate) fn uploading<R>(pairs: &[Pair], work: impl FnOnce() -> R) -> R {
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let mut is_full = true;
+                for pair in pairs {
+                    is_full &= (&pair.theirs).write(&[7; 4096]).is_err();
+                }
+                if is_full {
+                    thread::sleep(Duration::from_micros(100));
+                }
+            }
+        });
+        work()
+    })
 }
 
 /// Waits until the kernel says of a socket that all these conditions hold.

@@ -210,6 +210,10 @@ pub(crate) fn end_shows_behind_data() -> bool {
     true
 }
 
+/// Whether the system has an event for each condition of a socket, so that edges of two conditions that hold at ENABLE can
+/// be two notifications.
+pub(crate) const EDGES_COME_ONE_BY_ONE: bool = cfg!(any(kqueue_stand_in, not(target_os = "linux")));
+
 /// Something open that is no socket.
 pub(crate) struct NoSocket(OwnedFd);
 

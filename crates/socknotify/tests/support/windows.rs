@@ -168,6 +168,9 @@ pub(crate) fn thread_time() -> Duration {
 /// Whether reading a socket's error ends it. Here a connection that was reset remains so.
 pub(crate) const ERRORS_END: bool = false;
 
+/// Whether the system has an event for each condition of a socket.
+pub(crate) const EDGES_COME_ONE_BY_ONE: bool = false;
+
 /// Whether the end of a stream shows while there is data to be read before it. Under Wine it does not:
 /// `WSAPoll` keeps silent about it too.
 pub(crate) fn end_shows_behind_data() -> bool {

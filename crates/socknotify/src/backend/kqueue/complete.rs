@@ -1,72 +1,76 @@
 //! Two filters, one notification.
 //!
-//! A socket that is readable and writable has two events, and two threads may have taken one each; or one
-//! filter was not enabled again yet, and the other is still enabled. The contract wants one notification with
-//! all conditions that hold. So if an event shows one of two wanted conditions without the other, `poll` checks for
-//! the other.
+//! A socket that is readable and writable has two events, and one call may have room for the first only. The packet shows
+//! what held when it was taken from the kernel. So if an event shows one of two wanted conditions without the other, one
+//! `poll` for all of them checks for the other. Edges are reported one by one.
 
-use super::identity;
-use super::sys::{self, Filter};
+use super::identity::Kind;
+use super::sys::{Filter, poll_now};
+use super::translate::Knotes;
 use crate::Events;
-use crate::engine::{Mode, Report, Wanted};
+use crate::engine::{Report, Table};
 
-/// Add further conditions that hold to the reports.
-pub(super) fn complete(wanted: &Wanted, polls: &mut Vec<libc::pollfd>, reports: &mut [Report]) {
+/// A report, and the kind of its descriptor.
+pub(super) type Found = (Report, Kind);
+
+/// Add further conditions that hold.
+pub(super) fn complete(table: &Table, polls: &mut Vec<libc::pollfd>, found: &mut [Found]) {
     polls.clear();
-    for (index, report) in reports.iter().enumerate() {
-        // The two events of one socket are next to each other.
-        let is_of_it = |other: Option<&Report>| other.is_some_and(|it| it.socket == report.socket);
-        let is_complete =
-            is_of_it(reports.get(index + 1)) || index > 0 && is_of_it(reports.get(index - 1));
-        let missing = match wanted.get(report.socket) {
-            Some(interest) if interest.mode() != Mode::Edge && !is_complete => {
-                let kind = identity::kind(report.socket);
-                let mut missing =
-                    (interest.filter().wanted() & (Events::IN | Events::OUT)) - report.events;
-                // At the end of a pipe, `poll` may also report the condition of the other end.
-                if !kind.has(Filter::Read) {
-                    missing.remove(Events::IN);
-                }
-                if !kind.has(Filter::Write) {
-                    missing.remove(Events::OUT);
-                }
-                missing
-            }
-            _ => Events::empty(),
-        };
-        // After an error, `poll` reports every condition.
-        if !missing.is_empty() && !report.events.contains(Events::ERR) {
-            polls.push(question(report.socket, missing));
+    for (report, kind) in &*found {
+        let missing = missing(table, report, *kind);
+        if !missing.is_empty() {
+            polls.push(pollfd_for(report, missing));
         }
     }
-    if polls.is_empty() || sys::poll_now(polls).is_err() {
+    if polls.is_empty() || poll_now(polls).is_err() {
         return;
     }
     let mut polls = polls.iter().peekable();
-    for report in reports {
-        if let Some(poll) = polls.next_if(|poll| poll.fd as u32 == report.socket) {
-            report.events |= found(poll.revents);
+    for (report, _) in found {
+        if let Some(poll) = polls.next_if(|poll| poll.fd as u32 == report.fd.0) {
+            report.events |= events_of(poll.revents);
         }
     }
 }
 
-fn question(socket: u32, wanted: Events) -> libc::pollfd {
+/// Which conditions are wanted and may hold besides those that are reported.
+fn missing(table: &Table, report: &Report, kind: Kind) -> Events {
+    // After an error the kernel calls a socket readable and writable.
+    if report.events.contains(Events::ERR) {
+        return Events::empty();
+    }
+    let interest = table.interest(report.fd).filter(|interest| {
+        interest.generation() == report.generation
+            && interest.is_enabled()
+            && Knotes::of(interest) == Knotes::Dispatch
+    });
+    let mut wanted = interest.map_or(Events::empty(), |interest| interest.filter().wanted());
+    // At the end of a pipe, `poll` may also report the condition of the other end.
+    if !kind.has(Filter::Read) {
+        wanted.remove(Events::IN);
+    }
+    if !kind.has(Filter::Write) {
+        wanted.remove(Events::OUT);
+    }
+    (wanted & (Events::IN | Events::OUT)) - report.events
+}
+
+fn pollfd_for(report: &Report, missing: Events) -> libc::pollfd {
     let mut events = 0;
-    if wanted.contains(Events::IN) {
+    if missing.contains(Events::IN) {
         events |= libc::POLLIN;
     }
-    if wanted.contains(Events::OUT) {
+    if missing.contains(Events::OUT) {
         events |= libc::POLLOUT;
     }
     libc::pollfd {
-        fd: socket as i32,
+        fd: report.fd.0 as i32,
         events,
         revents: 0,
     }
 }
 
-/// Which conditions `poll` has found.
-fn found(revents: i16) -> Events {
+fn events_of(revents: i16) -> Events {
     let mut events = Events::empty();
     if revents & (libc::POLLNVAL | libc::POLLERR) == 0 {
         events.set(Events::IN, revents & libc::POLLIN != 0);

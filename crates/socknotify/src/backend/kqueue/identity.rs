@@ -1,18 +1,18 @@
-//! Which socket a number stands for, for the whole process.
+//! Which socket a number refers to, for the whole process.
 //!
 //! `fstat` does not distinguish one TCP socket from the next. A filter does: it belongs to a number and the open file
 //! behind it, and ends when the number is closed or replaced. So every socket that a port watches also has a disabled
-//! filter in a queue in which no thread waits. As long as a change of that filter succeeds, the number stands for the
+//! filter in a queue in which no thread waits. As long as a change of that filter succeeds, the number refers to the
 //! same socket. `ENOENT` means that it is another one.
 
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use super::sys::{self, Access, Errno, Event, Filter, Queue, Token, flags};
+use super::sys::{self, Access, Errno, Event, Filter, Queue, flags};
 use crate::lock::lock;
 use crate::pages::SharedPages;
-use crate::sys::Process;
+use crate::sys::{Fd, Process};
 
 struct Identities {
     process: Process,
@@ -23,7 +23,7 @@ struct Identities {
     latest: Mutex<u64>,
 }
 
-/// What kind of descriptor a number stands for, which decides on its filters.
+/// What kind of descriptor a number refers to, which decides on its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A socket that has no connections, or nothing.
@@ -99,10 +99,10 @@ pub(super) fn prepare() -> Result<(), Errno> {
 
 /// A value that distinguishes the socket with this number from all others that ever had it. `kind`: `None` if it
 /// is no socket.
-pub(super) fn identify(socket: u32, kind: Option<Kind>) -> Result<u64, Errno> {
+pub(super) fn identify(fd: Fd, kind: Option<Kind>) -> Result<u64, Errno> {
     let identities = identities()?;
     let change = |what| {
-        let change = Event::new(socket, Filter::Read, what, Token(0));
+        let change = Event::new(fd.0, Filter::Read, what, 0);
         identities.queue.change(&[change])
     };
     let mut latest = lock(&identities.latest);
@@ -110,22 +110,22 @@ pub(super) fn identify(socket: u32, kind: Option<Kind>) -> Result<u64, Errno> {
     match change(flags::DISABLE) {
         Err(libc::ENOENT) => {
             change(flags::ADD | flags::DISABLE)?;
-            let kind = kind.unwrap_or_else(|| kind_of_descriptor(&identities.queue, socket));
+            let kind = kind.unwrap_or_else(|| kind_of_descriptor(&identities.queue, fd));
             *latest += 1;
             let entry = *latest << Kind::BITS | kind as u64;
-            sockets.entry(socket).store(entry, Ordering::Release);
+            sockets.entry(fd.0).store(entry, Ordering::Release);
             Ok(*latest)
         }
         Err(error) => Err(error),
-        Ok(()) => Ok(sockets.entry(socket).load(Ordering::Acquire) >> Kind::BITS),
+        Ok(()) => Ok(sockets.entry(fd.0).load(Ordering::Acquire) >> Kind::BITS),
     }
 }
 
 /// A kernel may refuse `EVFILT_WRITE`: for a kqueue, or for a pipe that nobody reads any more, whose
 /// `EVFILT_READ` has the end.
-fn kind_of_descriptor(queue: &Queue, number: u32) -> Kind {
-    let change = |what| queue.change(&[Event::new(number, Filter::Write, what, Token(0))]);
-    let access = sys::access(number);
+fn kind_of_descriptor(queue: &Queue, fd: Fd) -> Kind {
+    let change = |what| queue.change(&[Event::new(fd.0, Filter::Write, what, 0)]);
+    let access = sys::access(fd);
     let has_write = access != Access::Read && change(flags::ADD | flags::DISABLE).is_ok();
     if has_write {
         // If it was closed just now, it is gone.
@@ -138,15 +138,25 @@ fn kind_of_descriptor(queue: &Queue, number: u32) -> Kind {
     }
 }
 
-/// Whether the number still stands for the socket that was identified last under it.
-pub(super) fn is_same(socket: u32) -> bool {
-    let change = Event::new(socket, Filter::Read, flags::DISABLE, Token(0));
-    identities().is_ok_and(|it| it.queue.change(&[change]).is_ok())
+/// What was identified last under this number, with its kind.
+fn entry(fd: Fd) -> u64 {
+    let entry = identities().ok().and_then(|it| it.sockets.get(fd.0));
+    entry.map_or(0, |entry| entry.load(Ordering::Acquire))
 }
 
-/// What was identified last under this number.
-pub(super) fn kind(socket: u32) -> Kind {
-    let entry = identities().ok().and_then(|it| it.sockets.get(socket));
-    let entry = entry.map_or(0, |entry| entry.load(Ordering::Acquire));
-    Kind::ALL[(entry & ((1 << Kind::BITS) - 1)) as usize]
+/// The identity of what was identified last under this number, as [`identify`] returned it.
+pub(super) fn latest(fd: Fd) -> u64 {
+    entry(fd) >> Kind::BITS
+}
+
+/// Whether the number refers to what has this identity.
+pub(super) fn is_still(fd: Fd, identity: u64) -> bool {
+    let change = Event::new(fd.0, Filter::Read, flags::DISABLE, 0);
+    identities().is_ok_and(|it| it.queue.change(&[change]).is_ok()) && latest(fd) == identity
+}
+
+/// The kind of what was identified last under this number.
+#[inline]
+pub(super) fn kind(fd: Fd) -> Kind {
+    Kind::ALL[(entry(fd) & ((1 << Kind::BITS) - 1)) as usize]
 }

@@ -3,75 +3,55 @@
 //! Sockets that neither listen nor are connected are checked from time to time. When one listens, its filters are
 //! deleted and added again.
 
-use std::sync::{Mutex, MutexGuard};
-
 use super::identity::{self, Kind};
 use super::sys::{self, Errno};
-use super::{Kqueue, conditions, systems};
-use crate::engine::{ArmError, Interest, Mode, Wanted};
+use super::{Kqueue, systems};
+use crate::engine::Table;
 use crate::lock::lock;
-
-/// Sockets that may begin to listen.
-#[derive(Default)]
-pub(super) struct Unconnected {
-    sockets: Mutex<Vec<u32>>,
-}
-
-impl Unconnected {
-    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
-        lock(&self.sockets)
-    }
-}
+use crate::sys::Fd;
 
 impl Kqueue {
     /// A socket was registered.
-    pub(super) fn note_unconnected(&self, socket: u32) -> Result<(), Errno> {
-        if !systems::LISTEN_SILENCES_FILTERS || !is_unconnected(socket) {
+    pub(super) fn note_unconnected(&self, fd: Fd) -> Result<(), Errno> {
+        if !systems::LISTEN_SILENCES_FILTERS || !is_unconnected(fd) {
             return Ok(());
         }
-        let mut sockets = self.unconnected.lock();
-        if sockets.is_empty() {
+        let mut unconnected = lock(&self.unconnected);
+        if unconnected.is_empty() {
             self.timer.tick(&self.queue)?;
         }
-        if !sockets.contains(&socket) {
-            sockets.push(socket);
+        if !unconnected.contains(&fd) {
+            unconnected.push(fd);
         }
         Ok(())
     }
 
     /// Check these sockets.
-    pub(super) fn check_unconnected(&self, wanted: &Wanted) {
-        let mut sockets = self.unconnected.lock();
-        sockets.retain(|&socket| {
-            if sys::listens(socket) != Ok(true) {
-                return wanted.get(socket).is_some() && is_unconnected(socket);
+    pub(super) fn check_unconnected(&self, table: &Table) {
+        let mut unconnected = lock(&self.unconnected);
+        unconnected.retain(|&fd| {
+            let Some(interest) = table.interest(fd) else {
+                return false;
+            };
+            if sys::listens(fd) != Ok(true) {
+                return is_unconnected(fd);
             }
-            if let Some(interest) = wanted.get(socket) {
-                // If it is closed by now, there is nothing to do.
-                let _ = wanted.follow(&interest, |interest| self.renew(interest));
-            }
+            // If it is closed by now, there is nothing to do.
+            table.arm_latest(&interest, |interest| {
+                let _adding = lock(&self.adding);
+                self.replace(interest)
+            });
             false
         });
-        if sockets.is_empty() {
+        if unconnected.is_empty() {
             self.timer.stop_ticking(&self.queue);
         }
-    }
-
-    /// Delete the filters of a socket, and add them as they are wanted.
-    fn renew(&self, interest: &Interest) -> Result<(), ArmError> {
-        let is_edge = interest.mode() == Mode::Edge;
-        self.change(&conditions::deletions(interest.socket))?;
-        if is_edge {
-            self.change(&conditions::silenced(interest, true))?;
-            return self.edges.renew(interest).map_err(super::arm_error);
-        }
-        self.change(&conditions::changes(interest, true))
     }
 }
 
 /// Whether a stream neither listens nor is connected. False if it is closed.
-fn is_unconnected(socket: u32) -> bool {
-    identity::kind(socket) == Kind::Stream
-        && sys::is_connected(socket) == Ok(false)
-        && sys::listens(socket) == Ok(false)
+fn is_unconnected(fd: Fd) -> bool {
+    identity::kind(fd) == Kind::Stream
+        && sys::is_connected(fd) == Ok(false)
+        && sys::listens(fd) == Ok(false)
 }

@@ -1,11 +1,11 @@
 //! macOS and the BSDs: `kqueue`.
 //!
-//! - Each registered socket has two filters, `EVFILT_READ` and `EVFILT_WRITE`, with `EV_DISPATCH`: after an event a
-//!   filter is silent until it is enabled again. Enabling without `EV_ADD` also proves that the number stands for the
-//!   same socket.
-//! - What a call re-arms goes to the kernel together with its wait: one `kevent`.
-//! - A level-triggered registration is enabled again when its report has been delivered.
-//! - An edge-triggered one has filters in a second queue ([`edges`]).
+//! - Each registered socket has two filters, `EVFILT_READ` and `EVFILT_WRITE`. One-shot and level-triggered registrations
+//!   have them with `EV_DISPATCH`: after an event a filter is silent until it is enabled again. Enabling without `EV_ADD`
+//!   also proves that the number refers to the same file.
+//! - Edge-triggered ones, and those that the engine has made quiet, have them with `EV_CLEAR`. A filter keeps the flags
+//!   that it was added with. So a registration that changes from one kind to the other is deleted and added.
+//! - What a call arms goes to the kernel together with its wait: one `kevent`.
 //! - A wake-up is an `EVFILT_USER`, or a pipe.
 //!
 //! Each event wakes every thread that waits in a kqueue. So only one thread at a time waits there.
@@ -14,11 +14,9 @@
 //! registered socket, and [`identity`] takes a call only for the first registration.
 //! [`systems`] says where the systems differ.
 
-#![allow(unsafe_code, reason = "sockets are known here by number only")]
+#![allow(unsafe_code, reason = "descriptors are known here by number only")]
 
 mod complete;
-mod conditions;
-mod edges;
 mod identity;
 mod listen;
 #[cfg(kqueue_stand_in)]
@@ -28,46 +26,42 @@ mod systems;
 #[cfg(all(test, not(interleavings)))]
 mod tests;
 mod timer;
+mod translate;
 mod waker;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
-use self::edges::Edges;
+use self::complete::Found;
 use self::identity::Kind;
-use self::listen::Unconnected;
-use self::sys::{Errno, Event, Filter, Queue, Token, flags};
+use self::sys::{Errno, Event, Filter, Queue};
 use self::timer::{Time, Timer};
+use self::translate::Knotes;
 use self::waker::Waker;
 use crate::engine::{
-    ArmError, Backend, DESCRIPTOR, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm,
-    Report, Reports, Validity, Wait, Wanted,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Table, Wait, Waited,
 };
 use crate::lock::lock;
+use crate::pages::SharedPages;
+use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
-use crate::{Error, RegistrationError};
+use crate::{Entry, Error, EventFilter, RegistrationError};
 
-/// A kqueue, a second one for edges, and the means to wake the waiting thread.
+/// A kqueue, and the means to wake the waiting thread.
 ///
 /// All descriptors are opened at the beginning, because they are needed when no descriptor is left.
 pub(crate) struct Kqueue {
     queue: Queue,
-    edges: Edges,
     waker: Waker,
     timer: Timer,
-    unconnected: Unconnected,
-    waiting: Mutex<Waiting>,
-}
-
-/// What threads that deliver pass to threads that wait.
-#[derive(Default)]
-struct Waiting {
-    /// Threads that wait. Another loop that watches the queue counts as one.
-    threads: usize,
-    is_exposed: bool,
-    /// Level-triggered sockets that were delivered, and not enabled again yet.
-    due: Vec<u32>,
+    /// By descriptor, the [`Knotes`] that were added last. Written with `adding` held.
+    knotes: SharedPages<AtomicU8>,
+    /// Held while filters are added or deleted.
+    adding: Mutex<()>,
+    /// Streams that neither listen nor are connected.
+    unconnected: Mutex<Vec<Fd>>,
 }
 
 /// Memory of a call.
@@ -75,15 +69,9 @@ struct Waiting {
 pub(crate) struct Memory {
     changes: Vec<Event>,
     events: Vec<Event>,
-    due: Vec<u32>,
+    found: Vec<Found>,
     polls: Vec<libc::pollfd>,
 }
-
-/// How many times in a row one call waits again after reports of no interest.
-const AGAIN: usize = 64;
-
-/// Room for a wake-up, two timers and the second queue.
-const OTHERS: usize = 4;
 
 impl Kqueue {
     pub(crate) fn new() -> Result<Self, Error> {
@@ -93,154 +81,190 @@ impl Kqueue {
     fn open() -> Result<Self, Errno> {
         identity::prepare()?;
         let queue = Queue::new()?;
-        let edges = Edges::new()?;
-        queue.change(&[Event::new(
-            edges.number(),
-            Filter::Read,
-            flags::ADD,
-            Token(0),
-        )])?;
         Ok(Kqueue {
             waker: Waker::new(&queue)?,
             queue,
-            edges,
             timer: Timer::default(),
-            unconnected: Unconnected::default(),
-            waiting: Mutex::default(),
+            knotes: SharedPages::new(),
+            adding: Mutex::default(),
+            unconnected: Mutex::default(),
         })
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        lock(&self.waiting)
     }
 
     fn change(&self, changes: &[Event]) -> Result<(), ArmError> {
         self.queue.change(changes).map_err(arm_error)
     }
 
-    /// Arm a socket whose filters are there, if another thread may have done so in another way.
-    fn arm_late(&self, interest: &Interest) -> Result<(), ArmError> {
-        if interest.mode() == Mode::Edge {
-            return self.change(&conditions::silenced(interest, false));
-        }
-        self.edges.forget_older(interest);
-        self.change(&conditions::changes(interest, false))
+    fn has(&self, fd: Fd) -> Knotes {
+        let knotes = self.knotes.get(fd.0);
+        knotes.map_or(Knotes::Absent, |it| {
+            Knotes::from_bits(it.load(Ordering::Acquire))
+        })
     }
 
-    /// Arm what is wanted, even if another thread has armed it.
-    fn follow(&self, wanted: &Wanted, interest: &Interest) -> Outcome {
-        match wanted.follow(interest, |interest| self.arm_late(interest)) {
-            Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
-            Followed::Done(Err(error)) => Outcome::Failed(error),
-            Followed::Withdrawn => Outcome::Withdrawn,
-        }
+    fn set(&self, fd: Fd, knotes: Knotes) {
+        self.knotes
+            .entry(fd.0)
+            .store(knotes as u8, Ordering::Release);
     }
 
-    /// Arm what was delivered, now.
-    fn arm_due(&self, wanted: &Wanted, due: &mut Vec<u32>) {
-        for socket in due.drain(..) {
-            if let Some(interest) = wanted.get(socket).filter(|it| it.mode() == Mode::Level) {
-                // If it is closed, that is detected when it is registered again.
-                self.follow(wanted, &interest);
-            }
-        }
+    /// Whether the filters are there as they have to be, so that they need only be enabled.
+    fn is_only_enabled(&self, interest: &Interest) -> bool {
+        !systems::changes_need_add()
+            && interest.is_enabled()
+            && self.has(interest.fd) == Knotes::of(interest)
     }
 
-    /// Collect the changes for the next wait. Those that cannot be late are made now.
-    fn gather(&self, wanted: &Wanted, memory: &mut Memory, batch: &mut [Rearm]) {
-        let Memory { changes, due, .. } = memory;
+    /// Add filters that are not there. `adding` is held.
+    fn add(&self, interest: &Interest) -> Result<(), ArmError> {
+        let fd = interest.fd;
+        let added = self.change(&translate::additions(interest));
+        if added.is_err() {
+            // One of the two may be there.
+            let _ = self.delete(fd);
+        } else {
+            self.set(fd, Knotes::of(interest));
+        }
+        added
+    }
+
+    fn delete(&self, fd: Fd) -> Result<(), ArmError> {
+        for &deletion in translate::deletions(fd).iter() {
+            self.change(&[deletion])?;
+        }
+        self.set(fd, Knotes::Absent);
+        Ok(())
+    }
+
+    /// Delete the filters, which proves that they are there, and add them in another way. `adding` is held.
+    fn replace(&self, interest: &Interest) -> Result<(), ArmError> {
+        let fd = interest.fd;
+        let before = identity::latest(fd);
+        self.delete(fd)?;
+        self.add(interest)?;
+        // The number may have been closed and used again in between.
+        if !identity::is_still(fd, before) {
+            let _ = self.delete(fd);
+            return Err(ArmError::Stale);
+        }
+        Ok(())
+    }
+
+    /// Collect the changes that arm a batch. What takes more than to enable filters is armed at once. The first result is
+    /// true if something could not be armed, the second one if the changes may be made late.
+    ///
+    /// A change that comes after another thread has armed the socket in another way must only add to what is reported.
+    /// What that thread wants is still reported, with the generation of the late change, and armed again by the engine.
+    fn collect(&self, table: &Table, changes: &mut Vec<Event>, batch: &mut [Arm]) -> (bool, bool) {
         changes.clear();
-        for socket in due.drain(..) {
-            match wanted.get(socket).filter(|it| it.mode() == Mode::Level) {
-                Some(interest) if conditions::only_adds(&interest) => {
-                    changes.extend_from_slice(&conditions::changes(&interest, false));
-                }
-                Some(interest) => drop(self.follow(wanted, &interest)),
-                None => {}
-            }
-        }
-        for rearm in batch {
-            let interest = &rearm.interest;
-            let is_current = wanted.get(interest.socket).as_ref() == Some(interest);
-            if is_current && conditions::only_adds(interest) {
-                self.edges.forget_older(interest);
-                changes.extend_from_slice(&conditions::changes(interest, false));
+        let mut has_failed = false;
+        let mut may_be_late = true;
+        for arm in batch {
+            let interest = &arm.interest;
+            if self.is_only_enabled(interest) {
+                changes.extend_from_slice(&translate::changes(interest));
+                may_be_late &= translate::only_adds(interest);
             } else {
-                rearm.outcome = self.follow(wanted, interest);
+                arm.outcome = table.arm_latest(interest, |interest| self.arm(interest, false));
+                has_failed |= arm.outcome != Outcome::Armed;
             }
         }
+        (has_failed, may_be_late)
     }
 
-    /// The kernel has refused a change.
-    fn fail(&self, wanted: &Wanted, batch: &mut [Rearm], change: &Event, error: Errno) {
-        let is_of = |rearm: &&mut Rearm| {
-            let Rearm { interest, .. } = &**rearm;
-            interest.socket == change.ident() && Token(interest.generation()) == change.token()
-        };
-        if let Some(rearm) = batch.iter_mut().find(is_of) {
-            rearm.outcome = match wanted.get(rearm.interest.socket) {
-                None => Outcome::Withdrawn,
-                Some(current) if current != rearm.interest => Outcome::Armed,
-                Some(_) => Outcome::Failed(arm_error(error)),
-            };
+    /// The kernel has a batch, except what it refused: arm what another thread wants by now. True if something could not
+    /// be armed.
+    fn follow(&self, table: &Table, batch: &mut [Arm], refused: &Refused<'_>) -> bool {
+        let mut has_failed = false;
+        for arm in batch.iter_mut().filter(|arm| arm.outcome == Outcome::Armed) {
+            let mut is_made = !refused.has(&arm.interest);
+            arm.outcome = table.arm_latest(&arm.interest, |interest| {
+                match std::mem::take(&mut is_made) {
+                    true => Ok(()),
+                    // This finds out why.
+                    false => self.arm(interest, false),
+                }
+            });
+            has_failed |= arm.outcome != Outcome::Armed;
         }
+        has_failed
+    }
+
+    /// Whether two edges of one registration may come in one call, as one notification. Of the two events of another, the
+    /// engine drops the second.
+    fn may_have_two_edges(&self, table: &Table, fd: Fd) -> bool {
+        const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
+        let wants_both = || {
+            table
+                .interest(fd)
+                .is_some_and(|it| it.filter().contains(BOTH))
+        };
+        self.has(fd) == Knotes::Clear && wants_both()
     }
 
     /// Turn what the kernel reported into reports.
-    fn read(&self, wanted: &Wanted, events: &[Event], batch: &mut [Rearm], reports: &mut Reports) {
-        for event in events {
-            if let Some(answer) = event.answer() {
-                if let Err(error) = answer {
-                    self.fail(wanted, batch, event, error);
-                }
-            } else if self.waker.is_woken(event) {
-                reports.woken = true;
+    fn read(&self, table: &Table, memory: &mut Memory, waited: &mut Waited) {
+        let found = &mut memory.found;
+        found.clear();
+        let mut events = memory.events.iter().peekable();
+        while let Some(event) = events.next() {
+            if self.waker.is_woken(event) {
+                waited.woken = true;
             } else if event.filter() == Filter::Timer {
                 match self.timer.read(&self.queue, event) {
-                    Time::Alarm => reports.alarmed = true,
-                    Time::Tick => self.check_unconnected(wanted),
+                    Time::Alarm => waited.alarmed = true,
+                    Time::Tick => self.check_unconnected(table),
                     Time::Early => {}
                 }
-            } else if event.ident() == self.edges.number() {
-                self.edges.take(&mut reports.reports);
-            } else {
-                reports.reports.extend(self.report(wanted, event));
+            } else if event.answer().is_none() {
+                let (fd, generation) = (event.fd(), event.generation());
+                let kind = identity::kind(fd);
+                let mut shown = translate::events(event, kind);
+                // The two events of a socket are next to each other if both conditions held when it was armed.
+                let is_same = |it: &&Event| {
+                    it.is_of_descriptor() && it.fd() == fd && it.generation() == generation
+                };
+                if let Some(other) = events.next_if(is_same) {
+                    shown |= translate::events(other, kind);
+                } else if self.may_have_two_edges(table, fd) {
+                    let is_same = |(it, _): &&mut Found| it.fd == fd && it.generation == generation;
+                    if let Some((earlier, _)) = found.iter_mut().find(is_same) {
+                        earlier.events |= shown;
+                        continue;
+                    }
+                }
+                let report = Report {
+                    fd,
+                    generation,
+                    events: shown,
+                };
+                found.push((report, kind));
             }
         }
+        complete::complete(table, &mut memory.polls, found);
     }
+}
 
-    /// What the kernel reported of a socket, if it is wanted.
-    fn report(&self, wanted: &Wanted, event: &Event) -> Option<Report> {
-        let socket = event.ident();
-        let interest = wanted.get(socket)?;
-        let Token(generation) = event.token();
-        if interest.generation() != generation {
-            // It was enabled again since; or before, and this thread's change came after that.
-            if interest.mode() != Mode::Edge {
-                self.follow(wanted, &interest);
-            }
-            return None;
+/// Changes that the kernel did not make.
+enum Refused<'a> {
+    All,
+    These(&'a [Event]),
+}
+
+impl Refused<'_> {
+    fn has(&self, interest: &Interest) -> bool {
+        let is_of = |event: &Event| {
+            event.fd() == interest.fd && event.generation() == interest.generation()
+        };
+        match self {
+            Refused::All => true,
+            Refused::These(events) => events.iter().any(is_of),
         }
-        let events = conditions::of_event(event);
-        if !events.intersects(interest.filter().wanted()) {
-            self.edges.quiet(&interest);
-            return None;
-        }
-        Some(Report {
-            socket,
-            generation,
-            events,
-            validity: Validity::Valid,
-        })
     }
 }
 
 impl AsFd for Kqueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let mut waiting = self.waiting();
-        if !std::mem::replace(&mut waiting.is_exposed, true) {
-            waiting.threads += 1;
-        }
         self.queue.as_fd()
     }
 }
@@ -248,217 +272,134 @@ impl AsFd for Kqueue {
 impl Backend for Kqueue {
     type Memory = Memory;
 
-    const ARMS_ON_WAIT: bool = true;
-    const KEPT: Kept = Kept::Never;
-    const REPORTS_POLLED: bool = true;
+    const KEEPS: bool = false;
 
     fn waiters(&self) -> usize {
         1
     }
 
-    fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
-        let kind = match sys::is_stream(socket).map_err(refusal)? {
+    fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
+        let kind = match sys::is_stream(fd).map_err(refusal)? {
             true => Kind::Stream,
             false => Kind::Datagram,
         };
-        identity::identify(socket, Some(kind)).map_err(refusal)
+        identity::identify(fd, Some(kind)).map_err(refusal)
     }
 
-    fn identify_any(&self, socket: u32) -> Result<u64, RegistrationError> {
-        match self.identify(socket) {
+    fn identify_any(&self, fd: Fd) -> Result<u64, RegistrationError> {
+        match self.identify(fd) {
             Err(RegistrationError::NotASocket) => {}
             identity => return identity,
         }
         // A filter accepts files, but never reports anything useful for them.
-        if sys::is_file(socket) {
+        if sys::is_file(fd) {
             return Err(RegistrationError::NotWatchable);
         }
-        match identity::identify(socket, None) {
+        match identity::identify(fd, None) {
             Ok(identity) => Ok(DESCRIPTOR | identity),
             Err(libc::EBADF) => Err(RegistrationError::NotOpen),
             Err(_) => Err(RegistrationError::NotWatchable),
         }
     }
 
-    fn is_still_armed(&self, socket: u32) -> bool {
-        identity::is_same(socket)
-    }
-
-    fn arm_initial(&self, interest: &Interest, is_new: bool) -> Result<bool, ArmError> {
-        self.change(&conditions::silenced(interest, is_new))?;
-        // The kernel first reports what holds already.
-        self.edges.renew(interest).map_err(arm_error)?;
-        Ok(true)
-    }
-
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
-        if interest.mode() == Mode::Edge {
-            self.change(&conditions::silenced(interest, is_new))?;
-            self.edges.arm(interest).map_err(arm_error)?;
-            if self.edges.has_found() {
-                self.waker.wake(&self.queue);
+        let fd = interest.fd;
+        if is_new {
+            let adding = lock(&self.adding);
+            if self.has(fd) != Knotes::Absent {
+                // Those of a file that was closed are gone.
+                let _ = self.delete(fd);
             }
-        } else if is_new {
-            self.edges.forget(interest.socket);
-            self.change(&conditions::changes(interest, true))?;
-        } else {
-            self.arm_late(interest)?;
+            self.add(interest)?;
+            drop(adding);
+            return self
+                .note_unconnected(fd)
+                .map_err(|error| ArmError::Refused(refusal(error)));
         }
-        match is_new {
-            true => self
-                .note_unconnected(interest.socket)
-                .map_err(|error| ArmError::Refused(refusal(error))),
-            false => Ok(()),
-        }
-    }
-
-    fn rearm(&self, wanted: &Wanted, memory: &mut Memory, batch: &mut [Rearm]) {
-        self.gather(wanted, memory, batch);
-        let Memory {
-            changes, events, ..
-        } = memory;
-        if changes.is_empty() {
-            return;
-        }
-        let error = self.queue.change_each(changes, events).err();
-        for rearm in batch.iter_mut().filter(|it| it.outcome == Outcome::Armed) {
-            let Interest { socket, .. } = rearm.interest;
-            match wanted.get(socket) {
-                None => rearm.outcome = Outcome::Withdrawn,
-                Some(current) if current != rearm.interest => {
-                    // The other thread may have been first.
-                    self.follow(wanted, &current);
-                }
-                Some(_) => {
-                    if let Some(error) = error {
-                        rearm.outcome = Outcome::Failed(arm_error(error));
-                    }
-                }
+        if !interest.is_enabled() || self.is_only_enabled(interest) {
+            match self.change(&translate::changes(interest)) {
+                // Another thread may be about to replace them.
+                Err(ArmError::Stale) => {}
+                done => return done,
             }
         }
-        for answer in &*events {
-            if let Some(Err(error)) = answer.answer() {
-                self.fail(wanted, batch, answer, error);
-            }
+        let _adding = lock(&self.adding);
+        if !interest.is_enabled() || self.is_only_enabled(interest) {
+            return self.change(&translate::changes(interest));
         }
+        self.replace(interest)
     }
 
-    fn disarm(&self, socket: u32) -> Result<(), ArmError> {
-        self.edges.forget(socket);
-        self.change(&conditions::deletions(socket))
-    }
-
-    /// Enabling a filter makes it report what holds. So this enables, and the next wait returns the result.
-    fn poll_now(
-        &self,
-        memory: &mut Memory,
-        interests: &[Interest],
-        readiness: &mut Vec<Readiness>,
-    ) {
-        let Memory {
-            changes, events, ..
-        } = memory;
-        changes.clear();
-        for interest in interests {
-            changes.extend_from_slice(&conditions::changes(interest, false));
-        }
-        // A closed socket has nothing to report.
-        let _ = self.queue.change_each(changes, events);
-        readiness.clear();
-        readiness.resize(interests.len(), Readiness::Unknown);
+    fn disarm(&self, fd: Fd) -> Result<(), ArmError> {
+        let _adding = lock(&self.adding);
+        self.delete(fd)
     }
 
     fn wait(
         &self,
-        wanted: &Wanted,
+        table: &Table,
         memory: &mut Memory,
-        batch: &mut [Rearm],
-        reports: &mut Reports,
+        batch: &mut [Arm],
         wait: &Wait,
-    ) {
-        reports.clear();
-        let mut left = wait.timeout;
-        let waits = left != Some(Duration::ZERO);
-        // Only a wait with a timeout other than zero needs the time.
-        let end = match left {
-            None | Some(Duration::ZERO) => None,
-            Some(timeout) => Instant::now().checked_add(timeout),
-        };
-        {
-            // From here on a thread that delivers a level enables it at once.
-            let mut waiting = self.waiting();
-            waiting.threads += usize::from(waits);
-            memory.due.append(&mut waiting.due);
-        }
-        self.gather(wanted, memory, batch);
+        _packets: &mut Vec<Entry>,
+        mut report: impl FnMut(Report),
+    ) -> Waited {
+        let mut waited = Waited::default();
         let Memory {
-            changes,
-            events,
-            polls,
-            ..
+            changes, events, ..
         } = memory;
-        let room = wait.room + OTHERS;
-        for again in 0.. {
-            if self.edges.has_found() {
-                self.edges.take(&mut reports.reports);
-            }
-            let has_failed = batch.iter().any(|it| it.outcome != Outcome::Armed);
-            if has_failed || !reports.is_empty() {
-                left = Some(Duration::ZERO);
-            }
-            if let Err(error) = self.queue.wait(changes, events, room, left) {
-                // After a signal, the changes were made.
-                if error != libc::EINTR {
-                    for change in &*changes {
-                        self.fail(wanted, batch, change, error);
-                    }
-                }
-            }
-            let is_full = events.len() >= room;
-            self.read(wanted, events, batch, reports);
-            // If there is no room for both, only the results of changes are returned.
-            let was_answered = events.first().is_some_and(|it| it.answer().is_some());
-            let has_failed = batch.iter().any(|it| it.outcome != Outcome::Armed);
-            if has_failed || !reports.reports.is_empty() || events.is_empty() {
-                break;
-            }
+        let (mut has_failed, may_be_late) = self.collect(table, changes, batch);
+        // If a change fails, there has to be room for that.
+        if !changes.is_empty() && (!may_be_late || changes.len() > wait.room) {
+            let refused = match self.queue.change_each(changes, events) {
+                Ok(()) => Refused::These(events),
+                Err(_) => Refused::All,
+            };
+            has_failed |= self.follow(table, batch, &refused);
             changes.clear();
-            // All reports of sockets were of no interest. There may be more.
-            if left == Some(Duration::ZERO) || !reports.is_empty() {
-                if !(is_full || was_answered) || again >= AGAIN {
-                    break;
-                }
-                left = Some(Duration::ZERO);
-            } else {
-                left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        }
+        if wait.room == 0 {
+            return waited;
+        }
+        let timeout = if has_failed {
+            Some(Duration::ZERO)
+        } else {
+            wait.timeout
+        };
+        let done = self.queue.wait(changes, events, wait.room, timeout);
+        if !changes.is_empty() {
+            let are_answers = events.first().is_some_and(|event| event.answer().is_some());
+            let refused = match done {
+                Ok(()) if are_answers => Refused::These(events),
+                // After a signal, the changes were made.
+                Ok(()) | Err(libc::EINTR) => Refused::These(&[]),
+                Err(_) => Refused::All,
+            };
+            self.follow(table, batch, &refused);
+            if are_answers {
+                // Refused changes are all that is returned.
+                let _ = self
+                    .queue
+                    .wait(&[], events, wait.room, Some(Duration::ZERO));
             }
         }
-        self.waiting().threads -= usize::from(waits);
-        complete::complete(wanted, polls, &mut reports.reports);
+        waited.asked = true;
+        waited.is_full = events.len() >= wait.room;
+        self.read(table, memory, &mut waited);
+        memory.found.iter().for_each(|(found, _)| report(*found));
+        waited
     }
 
-    fn delivered(&self, socket: u32) {
-        self.waiting().due.push(socket);
+    fn wake(&self) {
+        self.waker.wake(&self.queue);
     }
 
-    fn flush(&self, wanted: &Wanted) {
-        let mut waiting = self.waiting();
-        if waiting.threads == 0 || waiting.due.is_empty() {
-            return;
-        }
-        let mut due = std::mem::take(&mut waiting.due);
-        drop(waiting);
-        self.arm_due(wanted, &mut due);
+    fn set_alarm(&self, after: Duration) -> Result<(), Error> {
+        self.timer.set_alarm(&self.queue, after).map_err(call_error)
     }
 
-    fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
-        match after {
-            None => {
-                self.waker.wake(&self.queue);
-                Ok(())
-            }
-            Some(delay) => self.timer.set_alarm(&self.queue, delay).map_err(call_error),
-        }
+    fn close(&self) {
+        self.waker.close(&self.queue);
     }
 }
 

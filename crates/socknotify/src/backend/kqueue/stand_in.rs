@@ -1,6 +1,6 @@
 //! A kqueue for tests on Linux: the backend's own code runs over it, as it runs over the kernel elsewhere.
 //!
-//! It behaves as NetBSD's does, over `epoll`: which event comes when, which comes back after what change,
+//! It behaves as NetBSD's does, or by [`Rules`] as OpenBSD's, over `epoll`: which event comes when, which comes back after what change,
 //! what ends with a number, what a failed change leaves behind. Its tests say so point by point. Names are
 //! those of the `libc` crate.
 //!
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use self::queue::Queue;
@@ -141,7 +141,12 @@ fn fail(error: i32) -> i32 {
 ///
 /// None; the system's has it.
 pub(super) unsafe fn kqueue() -> i32 {
-    match Queue::new() {
+    kqueue_by(rules())
+}
+
+/// Makes a queue that follows these rules.
+fn kqueue_by(rules: Rules) -> i32 {
+    match Queue::new(rules) {
         Ok(queue) => {
             let number = queue.number();
             queues().insert(number, Arc::new(queue));
@@ -167,6 +172,24 @@ pub(super) unsafe fn close(number: i32) -> i32 {
         // SAFETY: the caller's promise.
         None => unsafe { libc::close(number) },
     }
+}
+
+/// Whose rules a queue follows, where they differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// Every change of a filter overwrites what it was added with, and has it looked at again.
+    NetBsd,
+    /// Only a change with `EV_ADD` does.
+    OpenBsd,
+}
+
+/// The rules of this process: OpenBSD's, if it runs with `SOCKNOTIFY_STAND_IN=openbsd`.
+pub(super) fn rules() -> Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    *RULES.get_or_init(|| match std::env::var_os("SOCKNOTIFY_STAND_IN") {
+        Some(name) if name == "openbsd" => Rules::OpenBsd,
+        _ => Rules::NetBsd,
+    })
 }
 
 /// Receives; but what peeks leaves a socket's error as it is, which Linux does not.

@@ -10,9 +10,9 @@ use libc as kernel;
 
 #[cfg(kqueue_stand_in)]
 use super::stand_in as kernel;
-use crate::sys::Process;
 pub(super) use crate::sys::calls::{Errno, poll_now};
 use crate::sys::calls::{errno, option, outcome};
+use crate::sys::{Fd, Process};
 
 /// What a change does. The systems have it in integers of several widths.
 pub(super) mod flags {
@@ -38,10 +38,6 @@ pub(super) enum Filter {
     Timer,
 }
 
-/// The value that an event carries: when its socket was enabled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token(pub(super) u32);
-
 /// A change, or what the kernel reports.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
@@ -51,8 +47,8 @@ pub(super) struct Event(kernel::kevent);
 unsafe impl Send for Event {}
 
 impl Event {
-    /// A change of a filter.
-    pub(super) fn new(ident: u32, filter: Filter, flags: u32, token: Token) -> Self {
+    /// A change of a filter. Its events carry this generation.
+    pub(super) fn new(ident: u32, filter: Filter, flags: u32, generation: u32) -> Self {
         // SAFETY: any bits are a value of the structure, which has more fields on some systems.
         let mut event: kernel::kevent = unsafe { std::mem::zeroed() };
         event.ident = ident as usize;
@@ -63,7 +59,7 @@ impl Event {
             Filter::Timer => kernel::EVFILT_TIMER,
         };
         event.flags = flags as _;
-        event.udata = std::ptr::without_provenance_mut(token.0 as usize);
+        event.udata = std::ptr::without_provenance_mut(generation as usize);
         Event(event)
     }
 
@@ -109,8 +105,17 @@ impl Event {
         }
     }
 
-    pub(super) fn token(&self) -> Token {
-        Token(self.0.udata.addr() as u32)
+    pub(super) fn is_of_descriptor(&self) -> bool {
+        matches!(self.filter(), Filter::Read | Filter::Write)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.0.udata.addr() as u32
+    }
+
+    /// The descriptor, if it is an event of one.
+    pub(super) fn fd(&self) -> Fd {
+        Fd(self.ident())
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -169,11 +174,6 @@ impl Queue {
             outcome(libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC))?;
             Ok(queue)
         }
-    }
-
-    /// The number by which another queue may watch this one.
-    pub(super) fn number(&self) -> u32 {
-        self.fd.as_raw_fd() as u32
     }
 
     /// `kevent` — Make changes, and replace what is in `events` by what is ready, or will be in time.
@@ -237,16 +237,18 @@ impl Queue {
         outcome(done).map(drop)
     }
 
-    /// `kevent` — Make changes, and replace what is in `answers` by the answer to each, in their order.
+    /// `kevent` — Make changes, and replace what is in `refused` by those that failed.
     pub(super) fn change_each(
         &self,
         changes: &mut [Event],
-        answers: &mut Vec<Event>,
+        refused: &mut Vec<Event>,
     ) -> Result<(), Errno> {
         for change in &mut *changes {
             *change = change.with_receipt();
         }
-        self.wait(changes, answers, changes.len(), Some(Duration::ZERO))
+        self.wait(changes, refused, changes.len(), Some(Duration::ZERO))?;
+        refused.retain(|event| matches!(event.answer(), Some(Err(_))));
+        Ok(())
     }
 }
 
@@ -266,8 +268,8 @@ impl Drop for Queue {
 }
 
 /// `SO_TYPE` — Whether a socket has connections. An error if it is no socket.
-pub(super) fn is_stream(socket: u32) -> Result<bool, Errno> {
-    let kind = option::<i32>(socket, libc::SO_TYPE)?;
+pub(super) fn is_stream(fd: Fd) -> Result<bool, Errno> {
+    let kind = option::<i32>(fd, libc::SO_TYPE)?;
     Ok(matches!(kind, libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
 }
 
@@ -280,9 +282,9 @@ pub(super) enum Access {
 }
 
 /// `fcntl` — `F_GETFL`.
-pub(super) fn access(number: u32) -> Access {
+pub(super) fn access(fd: Fd) -> Access {
     // SAFETY: the call takes no memory.
-    match unsafe { libc::fcntl(number as i32, libc::F_GETFL) } & libc::O_ACCMODE {
+    match unsafe { libc::fcntl(fd.0 as i32, libc::F_GETFL) } & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
         libc::O_WRONLY => Access::Write,
         _ => Access::Both,
@@ -290,28 +292,28 @@ pub(super) fn access(number: u32) -> Access {
 }
 
 /// `fstat` — Whether this is a regular file or a directory.
-pub(super) fn is_file(number: u32) -> bool {
+pub(super) fn is_file(fd: Fd) -> bool {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the memory is there for the call, and any bits are a value of the structure.
     let mode = unsafe {
-        libc::fstat(number as i32, stat.as_mut_ptr());
+        libc::fstat(fd.0 as i32, stat.as_mut_ptr());
         stat.assume_init().st_mode
     };
     matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR)
 }
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.
-pub(super) fn listens(socket: u32) -> Result<bool, Errno> {
-    option::<i32>(socket, libc::SO_ACCEPTCONN).map(|value| value != 0)
+pub(super) fn listens(fd: Fd) -> Result<bool, Errno> {
+    option::<i32>(fd, libc::SO_ACCEPTCONN).map(|value| value != 0)
 }
 
 /// `getpeername` — Whether a socket is connected.
-pub(super) fn is_connected(socket: u32) -> Result<bool, Errno> {
+pub(super) fn is_connected(fd: Fd) -> Result<bool, Errno> {
     // SAFETY: any bits are a value of the structure.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut length = size_of_val(&name) as libc::socklen_t;
     // SAFETY: so much memory is there for the call.
-    let done = unsafe { libc::getpeername(socket as i32, (&raw mut name).cast(), &mut length) };
+    let done = unsafe { libc::getpeername(fd.0 as i32, (&raw mut name).cast(), &mut length) };
     match outcome(done) {
         Ok(_) => Ok(true),
         Err(libc::ENOTCONN) => Ok(false),
@@ -320,11 +322,11 @@ pub(super) fn is_connected(socket: u32) -> Result<bool, Errno> {
 }
 
 /// `recv` — Whether a socket has an error, which stays.
-pub(super) fn has_error(socket: u32) -> bool {
+pub(super) fn has_error(fd: Fd) -> bool {
     let mut byte = 0_u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: there is a byte for the call.
-    let done = unsafe { kernel::recv(socket as i32, (&raw mut byte).cast(), 1, flags) };
+    let done = unsafe { kernel::recv(fd.0 as i32, (&raw mut byte).cast(), 1, flags) };
     done == -1 && !matches!(errno(), libc::EAGAIN | libc::EINTR | libc::ENOTCONN)
 }
 

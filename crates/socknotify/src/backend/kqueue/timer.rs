@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::sys::{Errno, Event, Filter, Queue, Token, flags};
+use super::sys::{Errno, Event, Filter, Queue, flags};
 use crate::lock::lock;
 
 const ALARM: u32 = 1;
@@ -71,7 +71,7 @@ impl Timer {
 
 /// Set a timer again, or delete it. Not every system can change the time of an existing one.
 fn set(queue: &Queue, ident: u32, time: Option<Duration>, flag: u32) -> Result<(), Errno> {
-    let change = |flags| Event::new(ident, Filter::Timer, flags, Token(0));
+    let change = |flags| Event::new(ident, Filter::Timer, flags, 0);
     match queue.change(&[change(flags::DELETE)]) {
         Ok(()) | Err(libc::ENOENT) => {}
         Err(error) => return Err(error),

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use super::knote::{self, Knote};
 use super::{
     EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE, EV_ERROR, EV_ONESHOT,
-    EV_RECEIPT, EVFILT_READ, EVFILT_TIMER, EVFILT_USER, EVFILT_WRITE, kevent, note_descriptor,
+    EV_RECEIPT, EVFILT_READ, EVFILT_TIMER, EVFILT_USER, EVFILT_WRITE, Rules, kevent,
+    note_descriptor,
 };
 use crate::lock::lock;
 
@@ -41,6 +42,7 @@ impl Drop for Own {
 }
 
 pub(super) struct Queue {
+    rules: Rules,
     number: i32,
     writes: Own,
     waker: Own,
@@ -143,7 +145,7 @@ fn add(set: i32, number: i32, flags: i32, data: u64) -> Result<(), i32> {
 }
 
 impl Queue {
-    pub(super) fn new() -> Result<Self, i32> {
+    pub(super) fn new(rules: Rules) -> Result<Self, i32> {
         // SAFETY: the calls take no memory.
         let (number, writes, waker, timer) = unsafe {
             let set = || Own::new(libc::epoll_create1(libc::EPOLL_CLOEXEC));
@@ -157,6 +159,7 @@ impl Queue {
             add(number.0, part.0, libc::EPOLLIN, 0)?;
         }
         let queue = Queue {
+            rules,
             number: number.0,
             writes,
             waker,
@@ -371,12 +374,21 @@ impl Queue {
         }
         match state.knotes.get_mut(&key) {
             Some(knote) => {
-                knote.overwrite(change);
+                let is_changed = change.flags & EV_ADD != 0
+                    || change.filter == EVFILT_USER
+                    || self.rules == Rules::NetBsd;
+                if is_changed {
+                    knote.overwrite(change);
+                }
                 if change.flags & EV_ENABLE != 0 {
                     knote.is_disabled = false;
                 } else if change.flags & EV_DISABLE != 0 {
                     knote.is_disabled = true;
                     state.unqueue(key);
+                }
+                if !is_changed {
+                    // Nor is it looked at: what it had was dropped with its event.
+                    return Ok(());
                 }
             }
             None if change.flags & EV_ADD == 0 => return Err(libc::ENOENT),

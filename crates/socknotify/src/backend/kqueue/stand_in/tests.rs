@@ -22,8 +22,7 @@ impl Drop for Kqueue {
 }
 
 fn new() -> Kqueue {
-    // SAFETY: it takes no memory.
-    Kqueue(unsafe { kqueue() })
+    Kqueue(kqueue_by(Rules::NetBsd))
 }
 
 fn change(ident: &impl AsRawFd, filter: i16, flags: u16, udata: usize) -> kevent {
@@ -247,6 +246,25 @@ fn clear_reports_what_holds_when_it_is_added_and_then_what_comes() {
     assert_eq!(ready(&both), [(EVFILT_READ, 1)]);
     theirs.write_all(b"z").expect("written");
     assert_eq!(ready(&both), [(EVFILT_READ, 1)]);
+}
+
+#[test]
+fn openbsd_changes_a_filter_only_if_it_is_added_again() {
+    let queue = Kqueue(kqueue_by(Rules::OpenBsd));
+    let (ours, mut theirs) = readable();
+    let read = |flags, udata| change(&ours, EVFILT_READ, flags, udata);
+    apply(&queue, &[read(EV_ADD | EV_DISPATCH, 1)]).expect("added");
+    assert_eq!(ready(&queue), [(EVFILT_READ, 1)]);
+    // What holds already is not looked at, and what comes is reported as it was added.
+    apply(&queue, &[read(EV_ENABLE, 2)]).expect("enabled");
+    assert_eq!(ready(&queue), []);
+    theirs.write_all(b"x").expect("written");
+    assert_eq!(ready(&queue), [(EVFILT_READ, 1)]);
+    apply(&queue, &[read(EV_ADD | EV_ENABLE, 3)]).expect("added");
+    assert_eq!(ready(&queue), [(EVFILT_READ, 3)]);
+    // Without a filter, it says so all the same.
+    let missing = change(&theirs, EVFILT_READ, EV_ENABLE, 4);
+    assert_eq!(apply(&queue, &[missing]), Err(libc::ENOENT));
 }
 
 #[test]

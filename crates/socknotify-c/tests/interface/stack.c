@@ -1,0 +1,92 @@
+/* How much of a thread's stack the calls need. Prints the bytes for each call. */
+#define _GNU_SOURCE
+#include <socknotify.h>
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define SIZE (256 * 1024)
+#define PAINT 0xa5
+
+static sn_port port;
+static int sockets[2];
+
+static void nothing(void) {
+}
+
+/* The first registration of a port. */
+static void process(void) {
+    sn_registration registration = {
+        .socket = (sn_socket)sockets[0],
+        .eventFilter = SOCK_NOTIFY_REGISTER_EVENT_IN,
+        .operation = SOCK_NOTIFY_OP_ENABLE,
+        .triggerFlags = SOCK_NOTIFY_TRIGGER_LEVEL | SOCK_NOTIFY_TRIGGER_ONESHOT,
+    };
+    sn_entry entry;
+    uint32_t count;
+    CHECK_EQ(sn_process(port, 1, &registration, SN_INFINITE, 1, &entry, &count), SN_SUCCESS);
+    CHECK_EQ(registration.registrationResult, SN_SUCCESS);
+}
+
+static void post(void) {
+    CHECK_EQ(sn_post(port, 1, 2, NULL), SN_SUCCESS);
+}
+
+static void dequeue_one(void) {
+    uint32_t transferred;
+    uintptr_t key;
+    sn_overlapped *overlapped;
+    CHECK_EQ(sn_dequeue_one(port, &transferred, &key, &overlapped, SN_INFINITE), SN_SUCCESS);
+}
+
+static void deregister(void) {
+    CHECK_EQ(sn_deregister(port, (sn_socket)sockets[0]), SN_SUCCESS);
+}
+
+static void *run(void *call) {
+    (*(void (**)(void))call)();
+    return NULL;
+}
+
+/* The bytes of a stack that a thread with this one call has used. */
+static size_t used(void (*call)(void)) {
+    unsigned char *stack = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK_EQ(stack == MAP_FAILED, 0);
+    memset(stack, PAINT, SIZE);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    CHECK_EQ(pthread_attr_init(&attributes), 0);
+    CHECK_EQ(pthread_attr_setstack(&attributes, stack, SIZE), 0);
+    CHECK_EQ(pthread_create(&thread, &attributes, run, &call), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(pthread_attr_destroy(&attributes), 0);
+    size_t untouched = 0;
+    while (untouched < SIZE && stack[untouched] == PAINT) {
+        untouched += 1;
+    }
+    CHECK_EQ(munmap(stack, SIZE), 0);
+    return SIZE - untouched;
+}
+
+static void say(const char *name, void (*call)(void)) {
+    size_t before = used(nothing);
+    size_t with = used(call);
+    printf("%s %zu\n", name, with > before ? with - before : 0);
+}
+
+int main(void) {
+    CHECK_EQ(sn_create_port(2, &port), SN_SUCCESS);
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    CHECK_EQ(write(sockets[1], "x", 1), 1);
+    say("sn_process", process);
+    say("sn_post", post);
+    say("sn_dequeue_one", dequeue_one);
+    say("sn_deregister", deregister);
+    CHECK_EQ(sn_close_port(port), SN_SUCCESS);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,219 @@
+//! The contract's conditions, and the kernel's filters.
+//!
+//! | | `EVFILT_READ` | `EVFILT_WRITE` |
+//! |---|---|---|
+//! | IN | data, a connection, an end | |
+//! | OUT | | room, or the end of one's own sending |
+//! | HANGUP | the end, on a stream | an end with an error |
+//! | ERR | an end with an error; or else a `recv` that peeks says so | an end with an error |
+//!
+//! An end of writing alone may be one's own `shutdown`. A datagram socket with an error is readable, and
+//! the event does not say why.
+
+use std::ops::Deref;
+
+use super::identity::{self, Kind};
+use super::sys::{self, Access, Event, Filter, flags};
+use crate::engine::{Interest, Mode};
+use crate::sys::Fd;
+use crate::{EventFilter, Events};
+
+/// How the filters of a descriptor were added, which they keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Knotes {
+    Absent,
+    /// `EV_DISPATCH`: disabled with each event.
+    Dispatch,
+    /// `EV_CLEAR`: an event for each change.
+    Clear,
+}
+
+impl Knotes {
+    #[inline]
+    pub(super) fn of(interest: &Interest) -> Self {
+        match interest.mode() {
+            _ if interest.is_quiet() => Knotes::Clear,
+            Mode::Edge => Knotes::Clear,
+            Mode::Once | Mode::Level | Mode::Kept => Knotes::Dispatch,
+        }
+    }
+
+    #[inline]
+    pub(super) fn from_bits(bits: u8) -> Self {
+        match bits {
+            0 => Knotes::Absent,
+            1 => Knotes::Dispatch,
+            _ => Knotes::Clear,
+        }
+    }
+}
+
+/// What a filter is to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    Nothing,
+    /// Ends and errors.
+    Ends,
+    /// Data or room, too.
+    All,
+}
+
+/// What one filter has to report, so that together they report all that is wanted, and errors in any case.
+#[inline]
+fn watch(interest: &Interest, kind: Kind, filter: Filter) -> Watch {
+    let wanted = interest.filter();
+    let condition = match filter {
+        Filter::Read => EventFilter::IN,
+        _ => EventFilter::OUT,
+    };
+    let shows_ends = match (kind, filter) {
+        // Both filters show errors, and the one for data shows the peer's end.
+        (Kind::Stream, Filter::Read) => wanted.contains(EventFilter::HANGUP),
+        (Kind::Stream, _) => wanted.is_empty(),
+        (Kind::Writer, _) => true,
+        (_, filter) => filter == Filter::Read,
+    };
+    match interest.is_enabled() {
+        false => Watch::Nothing,
+        _ if wanted.contains(condition) => Watch::All,
+        _ if shows_ends => Watch::Ends,
+        _ => Watch::Nothing,
+    }
+}
+
+/// The change of one filter.
+#[inline]
+fn change(interest: &Interest, filter: Filter, watch: Watch, add: u32) -> Event {
+    let enable = match watch {
+        Watch::Nothing => flags::DISABLE,
+        Watch::Ends | Watch::All => flags::ENABLE,
+    };
+    let change = Event::new(interest.fd.0, filter, add | enable, interest.generation());
+    match watch {
+        Watch::Ends => change.ends_only(),
+        Watch::Nothing | Watch::All => change,
+    }
+}
+
+/// The changes to watch a descriptor for an interest, if its filters are there as they have to be.
+///
+/// Without `EV_CLEAR`, a filter of which nothing is wanted is left unchanged: it reports at most once, which is recognised
+/// as stale.
+#[inline]
+pub(super) fn changes(interest: &Interest) -> Changes {
+    let kind = identity::kind(interest.fd);
+    let may_leave = interest.is_enabled() && Knotes::of(interest) == Knotes::Dispatch;
+    Changes::new(kind, |filter| {
+        let watch = watch(interest, kind, filter);
+        let is_left = may_leave && watch == Watch::Nothing;
+        (!is_left).then(|| change(interest, filter, watch, 0))
+    })
+}
+
+/// The changes to add all filters. Those of which nothing is wanted are disabled.
+pub(super) fn additions(interest: &Interest) -> Changes {
+    let kind = identity::kind(interest.fd);
+    let add = match Knotes::of(interest) {
+        Knotes::Clear => flags::ADD | flags::CLEAR,
+        Knotes::Dispatch | Knotes::Absent => flags::ADD | flags::DISPATCH,
+    };
+    Changes::new(kind, |filter| {
+        Some(change(interest, filter, watch(interest, kind, filter), add))
+    })
+}
+
+/// The changes to delete all filters.
+pub(super) fn deletions(fd: Fd) -> Changes {
+    Changes::new(identity::kind(fd), |filter| {
+        Some(Event::new(fd.0, filter, flags::DELETE, 0))
+    })
+}
+
+/// Whether [`changes`] only add to what is reported: they disable no filter, and hide no data behind a low-water mark.
+#[inline]
+pub(super) fn only_adds(interest: &Interest) -> bool {
+    let kind = identity::kind(interest.fd);
+    let is_complete = |filter| watch(interest, kind, filter) != Watch::Ends;
+    Knotes::of(interest) == Knotes::Dispatch
+        && is_complete(Filter::Read)
+        && is_complete(Filter::Write)
+}
+
+/// At most one for each filter.
+#[derive(Clone, Copy)]
+pub(super) struct Changes {
+    events: [Event; 2],
+    count: usize,
+}
+
+impl Changes {
+    #[inline]
+    fn new(kind: Kind, change: impl Fn(Filter) -> Option<Event>) -> Self {
+        let none = Event::new(0, Filter::Read, 0, 0);
+        let mut changes = Changes {
+            events: [none; 2],
+            count: 0,
+        };
+        let filters = [Filter::Read, Filter::Write]
+            .into_iter()
+            .filter(|&it| kind.has(it));
+        for event in filters.filter_map(change) {
+            changes.events[changes.count] = event;
+            changes.count += 1;
+        }
+        changes
+    }
+}
+
+impl Deref for Changes {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.events[..self.count]
+    }
+}
+
+/// Which conditions hold by an event.
+pub(super) fn events(event: &Event, kind: Kind) -> Events {
+    let fd = event.fd();
+    let is_error = event.is_error();
+    let mut events = Events::empty();
+    match event.filter() {
+        // The reader of a pipe was closed.
+        _ if event.is_end() && !kind.is_socket() && is_of_writing(event) => events = Events::ERR,
+        _ if event.is_failed_connect() => events = Events::ERR,
+        Filter::Write if is_error => events = Events::ERR | hangup(kind),
+        Filter::Write => events = Events::OUT,
+        Filter::Read if event.is_end() => {
+            events = Events::IN | hangup(kind);
+            events.set(Events::ERR, is_error);
+        }
+        Filter::Read => {
+            // Together with data, only datagram sockets can have an error to check for.
+            let may_have_error = match kind {
+                Kind::Datagram => true,
+                Kind::Stream => event.amount() <= 0,
+                Kind::Reader | Kind::Writer | Kind::Other => false,
+            };
+            let has_error = may_have_error && sys::has_error(fd);
+            events.set(Events::ERR, has_error);
+            // An error alone is nothing to receive.
+            events.set(Events::IN, event.amount() > 0 || !has_error);
+        }
+        Filter::User | Filter::Timer => {}
+    }
+    events
+}
+
+/// Whether an end is one of writing. If a kernel has refused `EVFILT_WRITE`, it shows in `EVFILT_READ`.
+fn is_of_writing(event: &Event) -> bool {
+    event.filter() == Filter::Write || sys::access(event.fd()) == Access::Write
+}
+
+/// The events of an end: a datagram socket has no connection that could be hung up.
+fn hangup(kind: Kind) -> Events {
+    match kind {
+        Kind::Datagram => Events::empty(),
+        _ => Events::HANGUP,
+    }
+}

@@ -1,0 +1,289 @@
+//! [`Input`] and [`Output`]: buffers of a connection in non-blocking mode.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+
+use super::Interest;
+
+/// How much is received at once.
+const RECEIVED: usize = 4096;
+
+/// Bytes that were received, to be taken line by line.
+///
+/// Keep it in `T`, beside the stream. It uses no memory beyond the longest line and 4 KiB, however much the peer sends,
+/// since it receives only when it is asked to.
+///
+/// # Examples
+///
+/// ```
+/// use socknotify::owned::Input;
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut input = Input::new(100);
+/// let mut stream = &b"one\r\ntwo\nthr"[..]; // for example a `TcpStream`
+/// assert!(input.receive(&mut stream)?);
+/// assert_eq!(input.line(), Some(&b"one"[..]));
+/// assert_eq!(input.line(), Some(&b"two"[..]));
+/// assert_eq!(input.line(), None);
+/// assert!(!input.receive(&mut stream)?, "the stream has ended");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Input {
+    bytes: Vec<u8>,
+    /// What is before this was taken.
+    taken: usize,
+    /// Up to here there is no end of a line.
+    searched: usize,
+    longest: usize,
+}
+
+impl Input {
+    /// For lines of this many bytes. A longer one is an error, unless it is complete: so a line may be longer by 4 KiB.
+    pub const fn new(longest: usize) -> Self {
+        Input {
+            bytes: Vec::new(),
+            taken: 0,
+            searched: 0,
+            longest,
+        }
+    }
+
+    /// Receives once, at most 4 KiB. Returns false at the end of the stream. If nothing is there, that is no error.
+    ///
+    /// Take all lines before the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidData`] if a line is too long; otherwise the stream's.
+    pub fn receive(&mut self, mut stream: impl Read) -> io::Result<bool> {
+        self.bytes.drain(..self.taken);
+        self.searched -= std::mem::take(&mut self.taken);
+        if self.bytes.len() > self.longest && self.searched == self.bytes.len() {
+            return Err(io::Error::new(ErrorKind::InvalidData, "a line is too long"));
+        }
+        let before = self.bytes.len();
+        self.bytes.resize(before + RECEIVED, 0);
+        let received = stream.read(&mut self.bytes[before..]);
+        self.bytes
+            .truncate(before + received.as_ref().map_or(0, |&length| length));
+        match received {
+            Ok(length) => Ok(length > 0),
+            Err(error) if is_temporary(&error) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next complete line, without its end, `\n` or `\r\n`.
+    pub fn line(&mut self) -> Option<&[u8]> {
+        let end = self.bytes[self.searched..]
+            .iter()
+            .position(|&byte| byte == b'\n');
+        let Some(end) = end.map(|end| self.searched + end) else {
+            self.searched = self.bytes.len();
+            return None;
+        };
+        let line = &self.bytes[self.taken..end];
+        self.taken = end + 1;
+        self.searched = self.taken;
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    }
+
+    /// What was received and not taken: a part of a line, once all lines were taken.
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+}
+
+/// Bytes to send. Write to it, and then [send](Self::send).
+///
+/// Keep it in `T`, beside the stream. While it is not empty, receive nothing: so a peer that does not read cannot make it
+/// grow.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::Write;
+/// use socknotify::owned::{Interest, Output};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut output = Output::new();
+/// write!(output, "hello")?;
+/// let mut stream = Vec::new(); // for example a `TcpStream`
+/// assert_eq!(output.send(&mut stream)?, Interest::IN);
+/// assert!(output.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    /// What is before this was sent.
+    sent: usize,
+}
+
+impl Output {
+    /// With nothing in it.
+    pub const fn new() -> Self {
+        Output {
+            bytes: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// Whether all was sent.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of bytes to send.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Sends as much as the stream takes. Returns what to wait for next: [`Interest::OUT`] if something is left, otherwise
+    /// [`Interest::IN`].
+    ///
+    /// # Errors
+    ///
+    /// The stream's; [`ErrorKind::WriteZero`] if it takes nothing any more.
+    pub fn send(&mut self, mut stream: impl Write) -> io::Result<Interest> {
+        while !self.is_empty() {
+            match stream.write(&self.bytes[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(length) => self.sent += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_temporary(&error) => return Ok(Interest::OUT),
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Ok(Interest::IN)
+    }
+}
+
+/// Adds bytes to send. It never fails, and sends nothing.
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input")
+            .field("rest", &self.rest().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    /// Gives this many bytes at a time, and then nothing.
+    struct Trickle<'a>(&'a [u8], usize);
+
+    impl Read for Trickle<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let length = self.1.min(self.0.len()).min(buffer.len());
+            if length == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let (now, later) = self.0.split_at(length);
+            buffer[..length].copy_from_slice(now);
+            self.0 = later;
+            Ok(length)
+        }
+    }
+
+    #[test]
+    fn lines_come_whole_however_they_arrive() {
+        let text = b"one\n\r\ntwo and more\r\n\nthree\nrest";
+        for step in 1..text.len() {
+            let (mut stream, mut input) = (Trickle(text, step), Input::new(64));
+            let mut lines = Vec::new();
+            for _ in 0..=text.len() / step + 1 {
+                assert!(input.receive(&mut stream).expect("no error"));
+                while let Some(line) = input.line() {
+                    lines.push(line.to_vec());
+                }
+            }
+            assert_eq!(lines, [&b"one"[..], b"", b"two and more", b"", b"three"]);
+            assert_eq!(input.rest(), b"rest");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_an_error_and_others_are_taken_before() {
+        let mut text = b"short\n".to_vec();
+        text.extend([b'x'; 100_000]);
+        let (mut stream, mut input) = (Trickle(&text, usize::MAX), Input::new(1000));
+        let mut lines = 0;
+        let error = loop {
+            match input.receive(&mut stream) {
+                Ok(is_open) => assert!(is_open),
+                Err(error) => break error,
+            }
+            while input.line().is_some() {
+                lines += 1;
+            }
+        };
+        assert_eq!((lines, error.kind()), (1, ErrorKind::InvalidData));
+        assert!(input.rest().len() <= 1000 + RECEIVED);
+    }
+
+    /// Takes this many bytes, in steps.
+    struct Narrow(Vec<u8>, usize);
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let length = bytes.len().min(7).min(self.1);
+            if length == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            self.1 -= length;
+            self.0.extend_from_slice(&bytes[..length]);
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn output_is_sent_as_the_stream_takes_it() -> io::Result<()> {
+        let (mut stream, mut output) = (Narrow(Vec::new(), 0), Output::new());
+        assert_eq!(output.send(&mut stream)?, Interest::IN, "it is empty");
+        for round in 0..20 {
+            writeln!(output, "answer {round}")?;
+            stream.1 = 5;
+            assert_eq!(output.send(&mut stream)?, Interest::OUT);
+        }
+        stream.1 = 1000;
+        assert_eq!(output.send(&mut stream)?, Interest::IN);
+        assert!(output.is_empty());
+        let expected: String = (0..20).map(|round| format!("answer {round}\n")).collect();
+        assert_eq!(stream.0, expected.as_bytes());
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! What operations on files do to a port's sockets. These tests print figures, which depend on the machine:
+//! `cargo test --release -p socknotify --test operations beside -- --ignored --nocapture --test-threads=1`.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify::Backend;
+use socknotify::owned::{Event, FileOperation, Interest};
+
+use super::{TestPort, every_port, file_of};
+
+/// Durations of one kind.
+struct Times(&'static str, Vec<Duration>);
+
+impl Times {
+    fn print(mut self) {
+        self.1.sort_unstable();
+        let at = |part: f64| self.1[((self.1.len() - 1) as f64 * part) as usize];
+        let Times(name, all) = &self;
+        let (half, most, max) = (at(0.5), at(0.99), at(1.0));
+        println!(
+            "  {name}: {} times, p50 {half:?}, p99 {most:?}, max {max:?}",
+            all.len()
+        );
+    }
+}
+
+fn time<R>(work: impl FnOnce() -> R) -> Duration {
+    let begin = Instant::now();
+    work();
+    begin.elapsed()
+}
+
+/// Pings a connection of the port, posts and begins, for this long.
+fn measure(port: &TestPort, client: &mut TcpStream, duration: Duration) -> io::Result<()> {
+    let small = file_of(port, b"0123456789")?;
+    let mut pings = Times("ping", Vec::new());
+    let mut begins = Times("begin of 10 bytes", Vec::new());
+    let mut sends = Times("send", Vec::new());
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        let mut byte = [0];
+        pings.1.push(time(|| {
+            client.write_all(b"x").expect("it is open");
+            client.read_exact(&mut byte).expect("it is open");
+        }));
+        begins.1.push(time(|| {
+            port.begin(FileOperation::read_at(&small, vec![0; 10], 0))
+                .expect("it is open")
+        }));
+        sends.1.push(time(|| port.send(1).expect("it is open")));
+        thread::sleep(Duration::from_millis(1));
+    }
+    [pings, begins, sends].into_iter().for_each(Times::print);
+    Ok(())
+}
+
+fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
+    const DURATION: Duration = Duration::from_secs(3);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
+    let (ours, _) = listener.accept()?;
+    client.set_nodelay(true)?;
+    ours.set_nodelay(true)?;
+    ours.set_nonblocking(true)?;
+    port.arm(port.adopt(ours)?, Interest::IN);
+    let file = file_of(port, &vec![7; length])?;
+    let is_loaded = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut worker = port.worker(64);
+            let (file, is_loaded) = (&file, &is_loaded);
+            scope.spawn(move || {
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        match event {
+                            Event::Ready(mut held, _) => {
+                                let mut byte = [0];
+                                if matches!(held.read(&mut byte), Ok(1)) {
+                                    held.write_all(&byte).expect("there is room");
+                                    worker.arm(held, Interest::IN);
+                                }
+                            }
+                            Event::Completed(done)
+                                if done.buffer.len() == length
+                                    && is_loaded.load(Ordering::SeqCst) =>
+                            {
+                                let read = FileOperation::read_at(file, done.buffer, 0);
+                                let _ = worker.begin(read);
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            });
+        }
+        println!(" idle");
+        measure(port, &mut client, DURATION)?;
+        println!(" beside {count} cached reads of {length} bytes at any time");
+        is_loaded.store(true, Ordering::SeqCst);
+        for _ in 0..count {
+            port.begin(FileOperation::read_at(&file, vec![0; length], 0))?;
+        }
+        measure(port, &mut client, DURATION)?;
+        is_loaded.store(false, Ordering::SeqCst);
+        port.close();
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "it prints figures"]
+fn beside_many_cached_reads() -> io::Result<()> {
+    let backend = Backend::ALL[0];
+    for (length, count) in [
+        (4096, 12_000),
+        (64 << 10, 2000),
+        (256 << 10, 2000),
+        (256 << 20, 2),
+    ] {
+        for port in every_port(backend)? {
+            println!("{}", port.file_driver());
+            beside(&port, length, count)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! What a worker has not taken flows on when its thread blocks.
+
+use std::io::{self, Read, Write};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use socknotify::Backend;
+use socknotify::owned::{Event, Interest, Port};
+
+use crate::support::{PATIENCE, SHORT, port_with, rounds, wait_until};
+use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
+
+/// How a thread says that it blocks.
+#[derive(Clone, Copy)]
+enum Way {
+    OfPort,
+    OfWorker,
+}
+
+impl Way {
+    const BOTH: [Way; 2] = [Way::OfPort, Way::OfWorker];
+
+    fn block<R>(self, port: &TestPort, worker: &mut TestWorker, work: impl FnOnce() -> R) -> R {
+        match self {
+            Way::OfPort => port.blocking(work),
+            Way::OfWorker => worker.blocking(work),
+        }
+    }
+}
+
+fn message(event: Event<Connection, u64>) -> u64 {
+    match event {
+        Event::Message(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Connections that are armed and ready, and their peers.
+fn ready_connections(port: &TestPort, count: usize) -> io::Result<Vec<Socket>> {
+    let peers = (0..count).map(|_| {
+        let (connection, mut peer) = connect(port)?;
+        peer.write_all(b"x")?;
+        port.arm(connection, Interest::IN);
+        Ok(peer)
+    });
+    peers.collect()
+}
+
+/// One handler blocks until all others have run.
+#[for_every_backend]
+fn f4_events_that_were_not_taken_flow_on_to_other_threads(backend: Backend) -> io::Result<()> {
+    for way in Way::BOTH {
+        let port = owning_port(backend, 1)?;
+        let peers = ready_connections(&port, 10)?;
+        let mut worker = port.worker(64);
+        worker.process(Some(PATIENCE))?;
+        let held = ready(worker.take().expect("an event"));
+        thread::scope(|scope| {
+            let (serve, served) = channel();
+            let port = &port;
+            scope.spawn(move || {
+                let mut worker = port.worker(64);
+                for _ in 1..10 {
+                    let connection = ready(next(&mut worker));
+                    serve.send(connection.id()).expect("someone waits");
+                }
+            });
+            way.block(port, &mut worker, || {
+                let ids: Vec<_> = (1..10)
+                    .map(|_| {
+                        served
+                            .recv_timeout(PATIENCE)
+                            .expect("it is served meanwhile")
+                    })
+                    .collect();
+                assert!(!ids.contains(&held.id()));
+            });
+        });
+        assert!(worker.take().is_none(), "others have taken the rest");
+        drop((held, peers));
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_events_flow_on_in_order_and_before_later_ones(backend: Backend) -> io::Result<()> {
+    for way in Way::BOTH {
+        let port = owning_port(backend, 1)?;
+        let mut worker = port.worker(8);
+        (0..8).try_for_each(|number| port.send(number))?;
+        assert_eq!(worker.process(Some(PATIENCE)), Ok(8));
+        assert_eq!(message(worker.take().expect("an event")), 0);
+        (8..12).try_for_each(|number| port.send(number))?;
+        let taken = way.block(&port, &mut worker, || {
+            let mut other = port.worker(3);
+            (1..12)
+                .map(|_| message(next(&mut other)))
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(taken, (1..12).collect::<Vec<_>>());
+        nothing(&mut worker);
+    }
+    Ok(())
+}
+
+/// They are armed, with their deadlines, though their worker does not call again.
+#[for_every_backend]
+fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Result<()> {
+    for way in Way::BOTH {
+        let port = owning_port(backend, 1)?;
+        let mut worker = port.worker(2);
+        nothing(&mut worker);
+        let mut peers = Vec::new();
+        for number in 0..100 {
+            let (connection, peer) = connect(&port)?;
+            let interest = if number == 50 {
+                Interest::IN.within(SHORT)
+            } else {
+                Interest::IN
+            };
+            worker.arm(connection, interest);
+            peers.push(peer);
+        }
+        thread::scope(|scope| {
+            let port = &port;
+            let (tell, told) = channel();
+            scope.spawn(move || {
+                let mut worker = port.worker(8);
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        if tell.send(matches!(event, Event::TimedOut(_))).is_err() {
+                            return;
+                        }
+                    }
+                }
+            });
+            way.block(port, &mut worker, || -> io::Result<()> {
+                assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "its time is over");
+                for (number, mut peer) in peers.iter().enumerate() {
+                    if number != 50 {
+                        peer.write_all(b"x")?;
+                        assert_eq!(told.recv_timeout(PATIENCE), Ok(false));
+                    }
+                }
+                drop(told);
+                port.send(0)?;
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
+}
+
+#[for_every_backend]
+fn a_worker_that_gives_its_place_back_leaves_its_events_to_others(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(8);
+    (0..3).try_for_each(|number| port.send(number))?;
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(3));
+    worker.release();
+    assert!(worker.take().is_none());
+    let mut other = port.worker(8);
+    assert_eq!(other.process(Some(PATIENCE)), Ok(3));
+    Ok(())
+}
+
+/// The connections that a worker has dequeued and not taken, and those that it has handed back, come back from closing.
+#[for_every_backend]
+fn g4_closing_returns_what_a_worker_has_not_taken(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let peers = ready_connections(&port, 8)?;
+    let mut worker = port.worker(64);
+    let mut count = 0;
+    wait_until("all are dequeued", || {
+        count = worker.process(Some(PATIENCE)).expect("it is open");
+        count == 8 || {
+            worker.blocking(|| ());
+            false
+        }
+    });
+    let held = ready(worker.take().expect("an event"));
+    let armed = ready(worker.take().expect("an event"));
+    worker.arm(armed, Interest::IN);
+    assert_eq!(port.connections(), 8);
+    assert_eq!(port.close().len(), 7);
+    assert!(worker.take().is_none());
+    assert_eq!(port.connections(), 1);
+    drop((held, peers));
+    assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+#[for_every_backend]
+fn draining_waits_for_what_a_worker_has_not_taken(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let _peers = ready_connections(&port, 1)?;
+    let mut worker = port.worker(64);
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    port.drain(PATIENCE);
+    assert_eq!(port.connections(), 1);
+    worker.release();
+    let connection = ready(next(&mut worker));
+    worker.arm(connection, Interest::IN);
+    let Event::Draining(connection) = next(&mut worker) else {
+        panic!("it drains")
+    };
+    drop(connection);
+    assert!(worker.process(Some(PATIENCE)).is_err());
+    Ok(())
+}
+
+/// A mark in each connection says that a thread has it.
+#[for_every_backend]
+fn c8_nothing_is_lost_or_served_by_two_while_handlers_block(backend: Backend) -> io::Result<()> {
+    const CONNECTIONS: usize = 16;
+    for (places, room) in [(1, 64), (2, 8), (2, 1)] {
+        let port = Port::<Connection, u64>::from(port_with(backend, places)?);
+        let mut peers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let (connection, peer) = connect(&port)?;
+            port.arm(connection, Interest::IN);
+            peers.push(peer);
+        }
+        thread::scope(|scope| -> io::Result<()> {
+            for _ in 0..5 {
+                scope.spawn(|| {
+                    let mut worker = port.worker(room);
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            let Event::Ready(mut connection, _) = event else {
+                                continue;
+                            };
+                            let mut byte = [0];
+                            connection.socket.read_exact(&mut byte).expect("data");
+                            connection.served += 1;
+                            let number = connection.served;
+                            match byte[0] % 4 {
+                                0 => port.blocking(|| thread::sleep(Duration::from_micros(100))),
+                                1 => worker.blocking(thread::yield_now),
+                                _ => {}
+                            }
+                            assert_eq!(connection.served, number);
+                            connection.socket.write_all(&byte).expect("room");
+                            worker.arm(connection, Interest::IN);
+                        }
+                    }
+                });
+            }
+            let outcome = (0..rounds(300)).try_for_each(|_| {
+                for peer in &mut peers {
+                    peer.write_all(&[fastrand::u8(..)])?;
+                }
+                peers
+                    .iter_mut()
+                    .try_for_each(|peer| peer.read_exact(&mut [0]))
+            });
+            assert_eq!(port.connections(), CONNECTIONS);
+            port.close();
+            outcome
+        })?;
+    }
+    Ok(())
+}

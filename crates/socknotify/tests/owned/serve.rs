@@ -1,0 +1,323 @@
+//! [`Port::serve`]: threads as they are needed, handlers that block, and panics that end nothing.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+use std::{collections::HashSet, sync::Mutex};
+
+use socknotify::owned::{Event, Interest, Listening, Port, Serving, Worker};
+use socknotify::{Backend, Error};
+
+use crate::support::{Gate, PATIENCE, SHORT, port_with, uninterrupted, wait_until};
+
+type StreamPort = Port<TcpStream, u32>;
+type Handled<'a> = (&'a mut Worker<TcpStream, u32>, Event<TcpStream, u32>);
+
+/// A port that listens, with connections in blocking mode.
+fn listening(backend: Backend, places: usize) -> io::Result<(StreamPort, SocketAddr)> {
+    let port = Port::from(port_with(backend, places)?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let listening = Listening::arming(Interest::IN).blocking(PATIENCE);
+    port.listen(listener, listening, |client, _| client)?;
+    Ok((port, address))
+}
+
+/// Serve while the test runs, and close the port at its end.
+fn while_serving(
+    port: &StreamPort,
+    serving: Serving,
+    handler: impl Fn(Handled<'_>) + Sync,
+    test: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    thread::scope(|scope| {
+        let handler = &handler;
+        let serving =
+            scope.spawn(move || port.serve(serving, |worker, event| handler((worker, event))));
+        let outcome = {
+            let _close = Closing(port);
+            test()
+        };
+        assert_eq!(serving.join().expect("no panic"), Ok(()));
+        outcome
+    })
+}
+
+/// Opens a gate, also when a test fails.
+struct Opening<'a>(&'a Gate);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.open_for_all();
+    }
+}
+
+/// Closes the port, also when a test fails.
+struct Closing<'a>(&'a StreamPort);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn client(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Send a byte, and expect it back.
+fn exchange(mut stream: &TcpStream, byte: u8) -> io::Result<()> {
+    stream.write_all(&[byte])?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    assert_eq!(answer, [byte]);
+    Ok(())
+}
+
+/// Echo a byte; before that, do something about it.
+fn echo((worker, event): Handled<'_>, work: impl FnOnce(&mut Worker<TcpStream, u32>, u8)) {
+    if let Event::Ready(mut client, _) = event {
+        let mut byte = [0];
+        if let Ok(1) = client.read(&mut byte) {
+            work(worker, byte[0]);
+            if client.write_all(&byte).is_ok() {
+                worker.arm(client, Interest::IN);
+            }
+        }
+    }
+}
+
+#[for_every_backend]
+fn serving_answers_many_clients_and_ends_when_the_port_is_closed(
+    backend: Backend,
+) -> io::Result<()> {
+    let (port, address) = listening(backend, 2)?;
+    let handler = |handled: Handled<'_>| echo(handled, |_, _| ());
+    while_serving(&port, Serving::default(), handler, || {
+        let clients = (0..50).map(|_| client(address));
+        let clients = clients.collect::<io::Result<Vec<_>>>()?;
+        (0..10).try_for_each(|round| clients.iter().try_for_each(|it| exchange(it, round)))
+    })?;
+    assert_eq!(port.connections(), 0);
+    assert_eq!(
+        port.serve(Serving::default(), |_, _| ()),
+        Ok(()),
+        "it is closed"
+    );
+    Ok(())
+}
+
+/// A slow database: every handler waits until all of them do, with one place.
+#[for_every_backend]
+fn a_thread_is_started_for_each_handler_that_blocks(backend: Backend) -> io::Result<()> {
+    const REQUESTS: usize = 20;
+    let (port, address) = listening(backend, 1)?;
+    let (waiting, gate) = (AtomicUsize::new(0), Gate::new());
+    let handler = |handled: Handled<'_>| {
+        echo(handled, |worker, byte| {
+            if byte == b'w' {
+                worker.blocking(|| {
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    gate.pass();
+                });
+            }
+        });
+    };
+    while_serving(&port, Serving::default(), handler, || {
+        let clients = (0..REQUESTS).map(|_| client(address));
+        let clients = clients.collect::<io::Result<Vec<_>>>()?;
+        let quick = client(address)?;
+        let _open = Opening(&gate);
+        for mut client in &clients {
+            client.write_all(b"w")?;
+        }
+        wait_until("all handlers block", || {
+            waiting.load(Ordering::SeqCst) == REQUESTS
+        });
+        // And another client is answered.
+        exchange(&quick, 1)?;
+        gate.open_for_all();
+        for mut client in &clients {
+            client.read_exact(&mut [0])?;
+        }
+        Ok(())
+    })
+}
+
+#[for_every_backend]
+fn no_more_threads_serve_than_the_limit(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 8)?;
+    let (waiting, gate) = (AtomicUsize::new(0), Gate::new());
+    let threads = Mutex::new(HashSet::<ThreadId>::new());
+    let handler = |handled: Handled<'_>| {
+        threads
+            .lock()
+            .expect("no panic")
+            .insert(thread::current().id());
+        echo(handled, |worker, _| {
+            worker.blocking(|| {
+                waiting.fetch_add(1, Ordering::SeqCst);
+                gate.pass();
+            });
+        });
+    };
+    while_serving(&port, Serving::default().threads(3), handler, || {
+        let clients = (0..6).map(|_| client(address));
+        let clients = clients.collect::<io::Result<Vec<_>>>()?;
+        let _open = Opening(&gate);
+        for mut client in &clients {
+            client.write_all(b"w")?;
+        }
+        wait_until("three block", || waiting.load(Ordering::SeqCst) == 3);
+        gate.open_for_all();
+        clients
+            .iter()
+            .try_for_each(|mut client| client.read_exact(&mut [0]))
+    })?;
+    assert_eq!(threads.lock().expect("no panic").len(), 3);
+    Ok(())
+}
+
+#[for_every_backend]
+fn threads_that_have_nothing_to_do_end_but_for_one(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 2)?;
+    let (waiting, gate) = (AtomicUsize::new(0), Gate::new());
+    let handler = |handled: Handled<'_>| {
+        echo(handled, |worker, byte| {
+            if byte == b'w' {
+                worker.blocking(|| {
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    gate.pass();
+                });
+            }
+        });
+    };
+    let serving = Serving::default().idle(SHORT);
+    while_serving(&port, serving, handler, || {
+        let clients = (0..8).map(|_| client(address));
+        let clients = clients.collect::<io::Result<Vec<_>>>()?;
+        let _open = Opening(&gate);
+        for mut client in &clients {
+            client.write_all(b"w")?;
+        }
+        wait_until("all block", || waiting.load(Ordering::SeqCst) == 8);
+        gate.open_for_all();
+        for mut client in &clients {
+            client.read_exact(&mut [0])?;
+        }
+        wait_until("one waits", || port.snapshot().waiting == 1);
+        // And others start when they are needed.
+        (0..100).try_for_each(|round| exchange(&clients[round % 8], round as u8))
+    })
+}
+
+#[for_every_backend]
+fn a_panic_closes_its_connection_and_ends_no_thread(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 1)?;
+    let panics = Mutex::new(Vec::new());
+    let handler = |(worker, event): Handled<'_>| match event {
+        Event::Panicked(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            panics.lock().expect("no panic").push(text.expect("a text"));
+            // This one is not reported again.
+            panic!("on purpose");
+        }
+        event => echo((worker, event), |_, byte| {
+            assert!(byte != 13, "on purpose: {byte}")
+        }),
+    };
+    while_serving(&port, Serving::default().threads(1), handler, || {
+        let other = client(address)?;
+        exchange(&other, 1)?;
+        for _ in 0..3 {
+            let mut client = client(address)?;
+            exchange(&client, 1)?;
+            client.write_all(&[13])?;
+            assert_eq!(uninterrupted(|| client.read(&mut [0]))?, 0, "it is closed");
+            exchange(&other, 2)?;
+        }
+        assert_eq!(port.connections(), 1);
+        Ok(())
+    })?;
+    assert_eq!(
+        panics.into_inner().expect("no panic"),
+        ["on purpose: 13"; 3]
+    );
+    Ok(())
+}
+
+/// A client that reads late gets all of a long answer, which `write_all` waits for; others are answered meanwhile.
+#[for_every_backend]
+fn a_client_that_reads_late_gets_the_whole_answer(backend: Backend) -> io::Result<()> {
+    const LENGTH: usize = 20_000_000;
+    let (port, address) = listening(backend, 2)?;
+    let handler = |(worker, event): Handled<'_>| {
+        if let Event::Ready(mut client, _) = event {
+            let mut byte = [0];
+            let _ = client.read(&mut byte);
+            let answer = if byte == *b"l" { LENGTH } else { 1 };
+            let written = worker.blocking(|| client.write_all(&vec![byte[0]; answer]));
+            if written.is_ok() {
+                worker.arm(client, Interest::IN);
+            }
+        }
+    };
+    while_serving(&port, Serving::default(), handler, || {
+        let (mut late, other) = (client(address)?, client(address)?);
+        late.write_all(b"l")?;
+        // Its handler is in the middle of the answer.
+        late.peek(&mut [0])?;
+        (0..100).try_for_each(|_| exchange(&other, b'x'))?;
+        let mut answer = vec![0; LENGTH];
+        late.read_exact(&mut answer)?;
+        assert!(answer.iter().all(|&byte| byte == b'l'));
+        exchange(&late, b'x')
+    })
+}
+
+/// A blocking read or write ends in time.
+#[for_every_backend]
+fn a_peer_that_does_nothing_holds_a_thread_for_the_timeout(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpStream, u32>::from(port_with(backend, 1)?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let listening = Listening::arming(Interest::OUT).blocking(SHORT);
+    port.listen(listener, listening, |client, _| client)?;
+    let _theirs = client(address)?;
+    let mut worker = port.worker(4);
+    worker.process(Some(PATIENCE))?;
+    let Some(Event::Ready(mut ours, _)) = worker.take() else {
+        panic!("it is ready")
+    };
+    let is_timeout = |error: io::Error| {
+        [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind())
+    };
+    let begin = Instant::now();
+    assert!(ours.read(&mut [0]).is_err_and(is_timeout));
+    assert!(begin.elapsed() > SHORT / 2);
+    let written = (0..10_000).try_for_each(|_| ours.write_all(&[0; 100_000]));
+    assert!(written.is_err_and(is_timeout));
+    assert!(begin.elapsed() < PATIENCE);
+    Ok(())
+}
+
+#[for_every_backend]
+fn serving_ends_when_the_port_has_drained(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 2)?;
+    let handler = |handled: Handled<'_>| echo(handled, |_, _| ());
+    thread::scope(|scope| {
+        let serving = scope
+            .spawn(|| port.serve(Serving::default(), |worker, event| handler((worker, event))));
+        let mut client = client(address)?;
+        exchange(&client, 1)?;
+        port.drain(Duration::from_secs(3600));
+        // What drains is dropped by the handler.
+        assert_eq!(uninterrupted(|| client.read(&mut [0]))?, 0);
+        assert_eq!(serving.join().expect("no panic"), Ok::<_, Error>(()));
+        Ok(())
+    })
+}
