@@ -517,6 +517,9 @@ impl Native {
             running: None,
             waiting: self.waiting.load(Ordering::Relaxed),
             is_watched: false,
+            left: None,
+            detected_after: None,
+            stale: 0,
         }
     }
 }

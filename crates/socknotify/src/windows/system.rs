@@ -7,6 +7,7 @@ use windows_sys::Win32::Foundation::HANDLE;
 
 use crate::backend::Afd;
 use crate::engine::Engine;
+use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
 use crate::{Entry, Error, Registration, RegistrationError, Snapshot, WakePolicy};
@@ -60,8 +61,13 @@ impl SystemPort {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
+        handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
-        either!(self, port => port.process(registrations, entries, timeout))
+        match self {
+            SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, handover),
+            // The kernel has the places, and no thread takes what another has dequeued.
+            SystemPort::Native(port) => port.process(registrations, entries, timeout),
+        }
     }
 
     pub(crate) fn post(

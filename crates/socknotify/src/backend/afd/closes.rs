@@ -1,4 +1,4 @@
-//! Which socket a handle stands for, for the whole process.
+//! Which socket a handle refers to, for the whole process.
 //!
 //! A handle's value can be reused as soon as it is closed, and the system has nothing that distinguishes a
 //! socket from the next one. So each socket that a port watches has a poll that waits only for its closing,
@@ -13,8 +13,8 @@ use std::time::Duration;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::device::{Devices, LOCAL_CLOSE, Outcome, Poll};
-use crate::sys;
-use crate::windows::port::KernelPort;
+use crate::sys::Fd;
+use crate::windows::port::{self, KernelPort};
 
 /// The key of all packets.
 const KEY: usize = 0;
@@ -27,7 +27,7 @@ static CLOSES: Mutex<Option<Closes>> = Mutex::new(None);
 struct Closes {
     port: KernelPort,
     devices: Devices,
-    sockets: HashMap<u32, Socket>,
+    sockets: HashMap<Fd, Socket>,
     latest: u64,
     packets: Vec<OVERLAPPED_ENTRY>,
 }
@@ -53,6 +53,18 @@ impl Closes {
         })
     }
 
+    /// Which socket has this number. It has to be caught up.
+    fn identify(&mut self, fd: Fd) -> io::Result<u64> {
+        let known = self.sockets.remove(&fd);
+        // SAFETY: as long as it is in the table, its packet was not dequeued.
+        let known = known.filter(|socket| unsafe { self.devices.cancel(socket.poll) });
+        let poll = begin(&mut self.devices, &self.port, fd)?;
+        let id = known.map_or(self.latest + 1, |socket| socket.id);
+        self.latest = self.latest.max(id);
+        self.sockets.insert(fd, Socket { id, poll });
+        Ok(id)
+    }
+
     /// Forget the sockets that were closed.
     fn catch_up(&mut self) {
         loop {
@@ -61,18 +73,18 @@ impl Closes {
             for packet in &self.packets {
                 let poll = packet.lpOverlapped.cast::<Poll>();
                 // SAFETY: nothing but polls is on this port, and each packet is taken once.
-                let Outcome { number, found } = unsafe { self.devices.end(poll) };
-                let current = self.sockets.get_mut(&number);
+                let Outcome { fd, found } = unsafe { self.devices.end(poll) };
+                let current = self.sockets.get_mut(&fd);
                 let Some(socket) = current.filter(|socket| socket.poll == poll) else {
                     continue;
                 };
                 let again = match found & LOCAL_CLOSE {
-                    0 => begin(&mut self.devices, &self.port, number).ok(),
+                    0 => begin(&mut self.devices, &self.port, fd).ok(),
                     _ => None,
                 };
                 match again {
                     Some(poll) => socket.poll = poll,
-                    None => drop(self.sockets.remove(&number)),
+                    None => drop(self.sockets.remove(&fd)),
                 }
             }
             if self.packets.len() < BATCH {
@@ -83,8 +95,8 @@ impl Closes {
 }
 
 /// Start the poll for the closing of a socket.
-fn begin(devices: &mut Devices, port: &KernelPort, number: u32) -> io::Result<*mut Poll> {
-    let begun = devices.begin(port, number, sys::handle(number), LOCAL_CLOSE)?;
+fn begin(devices: &mut Devices, port: &KernelPort, fd: Fd) -> io::Result<*mut Poll> {
+    let begun = devices.begin(port, fd, LOCAL_CLOSE)?;
     if begun.is_over {
         port.post(0, KEY, begun.poll.expose_provenance())?;
     }
@@ -96,21 +108,14 @@ fn lock() -> MutexGuard<'static, Option<Closes>> {
 }
 
 /// A value that distinguishes the socket with this number from all others that ever had it.
-pub(super) fn identify(number: u32) -> io::Result<u64> {
+pub(super) fn identify(fd: Fd) -> io::Result<u64> {
     let mut closes = lock();
     let closes = match &mut *closes {
         Some(closes) => closes,
         none => none.insert(Closes::new()?),
     };
     closes.catch_up();
-    let known = closes.sockets.remove(&number);
-    // SAFETY: as long as it is in the table, its packet was not dequeued.
-    let known = known.filter(|socket| unsafe { closes.devices.cancel(socket.poll) });
-    let poll = begin(&mut closes.devices, &closes.port, number)?;
-    let id = known.map_or(closes.latest + 1, |socket| socket.id);
-    closes.latest = closes.latest.max(id);
-    closes.sockets.insert(number, Socket { id, poll });
-    Ok(id)
+    closes.identify(fd)
 }
 
 /// Process the reports of closed sockets.
@@ -121,7 +126,21 @@ pub(super) fn catch_up() {
 }
 
 /// The socket that had this number at the last [`catch_up`].
-pub(super) fn known(number: u32) -> Option<u64> {
+pub(super) fn known(fd: Fd) -> Option<u64> {
     let closes = lock();
-    Some(closes.as_ref()?.sockets.get(&number)?.id)
+    Some(closes.as_ref()?.sockets.get(&fd)?.id)
+}
+
+/// Whether this number still refers to this socket, as of the last [`catch_up`].
+pub(super) fn is_still(fd: Fd, id: u64) -> bool {
+    // Under Wine a close completes the poll at once, but its packet can come later.
+    match port::is_wine() {
+        true => {
+            let closes = &mut *lock();
+            closes
+                .as_mut()
+                .is_some_and(|closes| closes.identify(fd).is_ok_and(|current| current == id))
+        }
+        false => known(fd) == Some(id),
+    }
 }

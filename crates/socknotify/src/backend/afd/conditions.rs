@@ -19,8 +19,12 @@ pub(super) const LASTING: u32 = device::DISCONNECT | device::ABORT | device::CON
 /// Of these, those after which nothing can be sent.
 pub(super) const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 
-/// What a poll is for.
-pub(super) fn polled(interest: &Interest) -> u32 {
+/// Conditions of the driver that rise and fall.
+pub(super) const FIRST: u32 =
+    device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | device::ACCEPT;
+
+/// What a poll is for. It finds nothing that is not wanted.
+pub(super) fn polled(interest: &Interest, kind: Kind) -> u32 {
     let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
     let wanted = interest.filter().wanted();
     if wanted.contains(Events::IN) {
@@ -32,7 +36,7 @@ pub(super) fn polled(interest: &Interest) -> u32 {
     if wanted.contains(Events::PRIORITY) {
         events |= device::RECEIVE_EXPEDITED;
     }
-    if wanted.contains(Events::HANGUP) {
+    if wanted.contains(Events::HANGUP) && kind == Kind::Stream {
         events |= device::DISCONNECT;
     }
     events
@@ -57,7 +61,7 @@ pub(super) fn conditions(found: u32, kind: Kind) -> Events {
     events.set(Events::ERR, reset);
     events.set(
         Events::HANGUP,
-        kind != Kind::Datagram && is(device::DISCONNECT | device::ABORT),
+        kind == Kind::Stream && is(device::DISCONNECT | device::ABORT),
     );
     events
 }

@@ -15,7 +15,7 @@ use windows_sys::Wdk::Storage::FileSystem::{
 use windows_sys::Wdk::System::IO::NtDeviceIoControlFile;
 use windows_sys::Win32::Foundation::{
     HANDLE, NTSTATUS, RtlNtStatusToDosError, STATUS_INVALID_HANDLE, STATUS_PENDING, STATUS_SUCCESS,
-    STATUS_TIMEOUT, UNICODE_STRING,
+    UNICODE_STRING,
 };
 use windows_sys::Win32::Networking::WinSock::{
     SO_TYPE, SOL_SOCKET, WSAENOTSOCK, WSAGetLastError, getsockopt,
@@ -28,6 +28,7 @@ use windows_sys::Win32::System::WindowsProgramming::{
     FILE_SKIP_COMPLETION_PORT_ON_SUCCESS, FILE_SKIP_SET_EVENT_ON_HANDLE,
 };
 
+use crate::sys::{self, Fd};
 use crate::windows::calls;
 use crate::windows::port::{self, KernelPort};
 
@@ -43,9 +44,6 @@ pub(super) const CONNECT_FAIL: u32 = 0x0100;
 
 const IOCTL_AFD_POLL: u32 = 0x0001_2024;
 const IOCTL_AFD_EVENT_SELECT: u32 = 0x0001_2087;
-
-/// How many sockets are [polled at once](Device::poll_now) at most.
-pub(super) const BATCH: usize = 256;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -66,11 +64,11 @@ impl PolledSocket {
 }
 
 #[repr(C)]
-struct PollInfo<const COUNT: usize> {
+struct PollInfo {
     timeout: i64,
     count: u32,
     exclusive: u32,
-    sockets: [PolledSocket; COUNT],
+    socket: PolledSocket,
 }
 
 /// Memory for one poll of one socket, and its place in a device. It must stay where it is until the poll
@@ -78,9 +76,8 @@ struct PollInfo<const COUNT: usize> {
 #[repr(C)]
 pub(super) struct Poll {
     outcome: IO_STATUS_BLOCK,
-    info: PollInfo<1>,
-    /// The number of the socket.
-    number: u32,
+    info: PollInfo,
+    fd: Fd,
     /// Which device it is for.
     device: usize,
 }
@@ -93,9 +90,9 @@ impl Poll {
                 timeout: i64::MAX,
                 count: 0,
                 exclusive: 0,
-                sockets: [PolledSocket::new(null_mut(), 0)],
+                socket: PolledSocket::new(null_mut(), 0),
             },
-            number: 0,
+            fd: Fd(0),
             device,
         }
     }
@@ -105,7 +102,7 @@ impl Poll {
         // SAFETY: every bit pattern is a status.
         let status = unsafe { self.outcome.Anonymous.Status };
         if status == STATUS_SUCCESS && self.info.count > 0 {
-            self.info.sockets[0].events
+            self.info.socket.events
         } else {
             0
         }
@@ -179,7 +176,7 @@ impl Device {
         }
     }
 
-    /// For polls that [end at once](Self::poll_now).
+    /// For polls that [do not wait](Self::poll_one).
     pub(super) fn synchronous() -> io::Result<Self> {
         Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
     }
@@ -194,7 +191,7 @@ impl Device {
         // SAFETY: the caller's promise; the kernel writes into what was made for that.
         let status = unsafe {
             let info = (&raw mut (*poll).info).cast();
-            let length = size_of::<PollInfo<1>>() as u32;
+            let length = size_of::<PollInfo>() as u32;
             NtDeviceIoControlFile(
                 self.0.as_raw_handle(),
                 null_mut(),
@@ -215,23 +212,21 @@ impl Device {
         }
     }
 
-    /// Poll sockets without waiting. Keeps those that are ready, with their conditions, in their order; returns how
-    /// many these are.
-    pub(super) fn poll_now(&self, sockets: &mut [PolledSocket]) -> Result<usize, NTSTATUS> {
+    /// Poll a socket without waiting. Returns which of these conditions hold.
+    pub(super) fn poll_one(&self, fd: Fd, events: u32) -> u32 {
         calls::note();
-        if sockets.iter().any(|socket| is_unfinished(socket.handle)) {
-            return Err(STATUS_INVALID_HANDLE);
+        let handle = sys::handle(fd);
+        if is_unfinished(handle) {
+            return 0;
         }
-        let none = PolledSocket::new(null_mut(), 0);
         let mut info = PollInfo {
             timeout: 0,
-            count: sockets.len() as u32,
+            count: 1,
             exclusive: 0,
-            sockets: [none; BATCH],
+            socket: PolledSocket::new(handle, events),
         };
-        info.sockets[..sockets.len()].copy_from_slice(sockets);
         let mut outcome = nothing();
-        let length = size_of::<PollInfo<0>>() + size_of_val(sockets);
+        let length = size_of::<PollInfo>() as u32;
         // SAFETY: the call is over when it returns, and what is pointed to outlives it.
         let status = unsafe {
             let memory = (&raw mut info).cast();
@@ -243,19 +238,14 @@ impl Device {
                 &mut outcome,
                 IOCTL_AFD_POLL,
                 memory,
-                length as u32,
+                length,
                 memory,
-                length as u32,
+                length,
             )
         };
         match status {
-            STATUS_SUCCESS => {
-                let count = sockets.len().min(info.count as usize);
-                sockets[..count].copy_from_slice(&info.sockets[..count]);
-                Ok(count)
-            }
-            STATUS_TIMEOUT => Ok(0),
-            status => Err(status),
+            STATUS_SUCCESS if info.count > 0 => info.socket.events,
+            _ => 0,
         }
     }
 }
@@ -317,8 +307,7 @@ pub(super) struct Begun {
 /// The result of a poll.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome {
-    /// The number of the socket.
-    pub(super) number: u32,
+    pub(super) fd: Fd,
     /// The conditions that hold. None if it was cancelled.
     pub(super) found: u32,
 }
@@ -343,13 +332,8 @@ impl Devices {
     }
 
     /// Begin to poll a socket for these conditions.
-    pub(super) fn begin(
-        &mut self,
-        port: &KernelPort,
-        number: u32,
-        handle: HANDLE,
-        events: u32,
-    ) -> io::Result<Begun> {
+    pub(super) fn begin(&mut self, port: &KernelPort, fd: Fd, events: u32) -> io::Result<Begun> {
+        let handle = sys::handle(fd);
         if is_unfinished(handle) {
             return Err(error(STATUS_INVALID_HANDLE));
         }
@@ -360,10 +344,10 @@ impl Devices {
             self.spare.extend(polls);
         }
         let mut poll = self.spare.pop().ok_or(io::ErrorKind::OutOfMemory)?;
-        poll.number = number;
+        poll.fd = fd;
         poll.outcome = nothing();
         poll.info.count = 1;
-        poll.info.sockets = [PolledSocket::new(handle, events)];
+        poll.info.socket = PolledSocket::new(handle, events);
         let device = &self.devices[poll.device];
         let poll = Box::into_raw(poll);
         // SAFETY: until it has ended nothing else refers to it.
@@ -410,7 +394,7 @@ impl Devices {
         // SAFETY: the kernel does not use it any more.
         let poll = unsafe { Box::from_raw(poll) };
         let outcome = Outcome {
-            number: poll.number,
+            fd: poll.fd,
             found: poll.found(),
         };
         self.pending -= 1;

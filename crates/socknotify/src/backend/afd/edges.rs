@@ -17,31 +17,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Networking::WinSock::{
-    FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, SOCKET, WSAEnumNetworkEvents,
+    FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, WSAEnumNetworkEvents,
     WSANETWORKEVENTS,
 };
 use windows_sys::Win32::System::IO::PostQueuedCompletionStatus;
 use windows_sys::Win32::System::Threading::{
     CreateEventW, INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD,
-    WT_EXECUTEONLYONCE,
 };
 
 use super::device::{self, select_events};
+use crate::Events;
+use crate::sys::{self, Fd};
 use crate::windows::port::KernelPort;
-use crate::{Events, sys};
 
 /// Where the packet of an edge goes.
 struct Destination {
     port: HANDLE,
     key: usize,
-    number: u32,
-    /// The wait has ended, and has to be started again.
-    passed_on: AtomicBool,
+    fd: Fd,
+    /// A packet is on its way.
+    posted: AtomicBool,
 }
 
-/// A socket whose edges are recorded, until this is dropped. The number must still stand for the same socket then.
+/// A socket whose edges are recorded, until this is dropped. The number must still refer to the same socket then.
 pub(super) struct Edges {
-    number: u32,
+    fd: Fd,
     event: OwnedHandle,
     wait: HANDLE,
     destination: *mut Destination,
@@ -53,11 +53,11 @@ unsafe impl Send for Edges {}
 impl Edges {
     /// Begin to record the edges of a socket. If there may be one, a packet is queued on the port, with this key, and
     /// the socket's number in place of a pointer.
-    pub(super) fn new(port: &KernelPort, key: usize, number: u32) -> io::Result<Self> {
-        // It stays signalled until the edges are taken.
+    pub(super) fn new(port: &KernelPort, key: usize, fd: Fd) -> io::Result<Self> {
+        // The wait resets it.
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
         let event = unsafe {
-            let event = CreateEventW(null(), 1, 0, null());
+            let event = CreateEventW(null(), 0, 0, null());
             if event.is_null() {
                 return Err(io::Error::last_os_error());
             }
@@ -66,70 +66,43 @@ impl Edges {
         let destination = Box::into_raw(Box::new(Destination {
             port: port.handle(),
             key,
-            number,
-            passed_on: AtomicBool::new(false),
+            fd,
+            posted: AtomicBool::new(false),
         }));
         let mut edges = Edges {
-            number,
+            fd,
             event,
             wait: null_mut(),
             destination,
         };
-        select_events(sys::handle(number), edges.signal(), WANTED)?;
-        edges.wait()?;
-        Ok(edges)
-    }
-
-    /// Start the wait for the event.
-    fn wait(&mut self) -> io::Result<()> {
         // SAFETY: the destination and the event live until the wait has ended.
         let waits = unsafe {
             RegisterWaitForSingleObject(
-                &mut self.wait,
-                self.event.as_raw_handle(),
+                &mut edges.wait,
+                edges.event.as_raw_handle(),
                 Some(pass_on),
-                self.destination.cast(),
+                destination.cast(),
                 INFINITE,
-                WT_EXECUTEINWAITTHREAD | WT_EXECUTEONLYONCE,
+                WT_EXECUTEINWAITTHREAD,
             )
         };
         if waits == 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(())
-    }
-
-    /// The event, which is signalled as long as there are edges to take.
-    pub(super) fn signal(&self) -> HANDLE {
-        self.event.as_raw_handle()
-    }
-
-    fn socket(&self) -> SOCKET {
-        sys::handle(self.number).addr()
-    }
-
-    /// The event, in Winsock's form.
-    fn event(&self) -> isize {
-        self.event.as_raw_handle().addr() as isize
+        select_events(sys::handle(fd), edges.event.as_raw_handle(), WANTED)?;
+        Ok(edges)
     }
 
     /// `WSAEnumNetworkEvents` — The conditions that have begun to hold since the last call; in the first call, those
     /// that held at the beginning.
-    pub(super) fn take(&mut self) -> Events {
-        let mut found = WSANETWORKEVENTS::default();
-        // SAFETY: the structure is there for the call; the event is this socket's.
-        if unsafe { WSAEnumNetworkEvents(self.socket(), self.event(), &mut found) } != 0 {
-            return Events::empty();
-        }
+    pub(super) fn take(&self) -> Events {
+        // What is recorded from here on has a packet of its own.
         // SAFETY: the destination lives as long as this.
-        let passed_on = unsafe { &(*self.destination).passed_on };
-        if passed_on.swap(false, Ordering::AcqRel) {
-            // The callback may still be using the destination and the port.
-            // SAFETY: this has made the wait. The callback does not wait for this thread.
-            unsafe { UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE) };
-            self.wait = null_mut();
-            // If that fails, the next thread that polls finds the edges.
-            let _ = self.wait();
+        unsafe { (*self.destination).posted.store(false, Ordering::SeqCst) };
+        let mut found = WSANETWORKEVENTS::default();
+        // SAFETY: the structure is there for the call.
+        if unsafe { WSAEnumNetworkEvents(sys::handle(self.fd).addr(), 0, &mut found) } != 0 {
+            return Events::empty();
         }
         let seen = found.lNetworkEvents as u32;
         let connected = seen & FD_CONNECT != 0 && found.iErrorCode[FD_CONNECT_BIT as usize] == 0;
@@ -142,7 +115,7 @@ impl Edges {
 
     /// End it for a socket that was closed, and whose number may be another's.
     pub(super) fn end_of_closed(mut self) {
-        self.number = u32::MAX / 4;
+        self.fd = Fd(u32::MAX / 4);
     }
 }
 
@@ -156,7 +129,7 @@ const WANTED: u32 = device::RECEIVE
 impl Drop for Edges {
     fn drop(&mut self) {
         // This fails if the handle is no socket.
-        let _ = select_events(sys::handle(self.number), null_mut(), 0);
+        let _ = select_events(sys::handle(self.fd), null_mut(), 0);
         // SAFETY: when the call returns, the wait has ended, and nobody reads the destination any more.
         unsafe {
             if !self.wait.is_null() {
@@ -171,11 +144,18 @@ impl Drop for Edges {
 unsafe extern "system" fn pass_on(destination: *mut core::ffi::c_void, _timed_out: bool) {
     // SAFETY: it lives until the wait has ended, and ending the wait waits for this callback.
     let destination = unsafe { &*destination.cast::<Destination>() };
-    destination.passed_on.store(true, Ordering::Release);
-    let number = std::ptr::without_provenance(destination.number as usize);
+    if destination.posted.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let number = std::ptr::without_provenance(destination.fd.0 as usize);
     // SAFETY: the port lives as long as anything that is registered with it. The number is never used as a
     // pointer.
-    unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
+    let posted =
+        unsafe { PostQueuedCompletionStatus(destination.port, 0, destination.key, number) };
+    if posted == 0 {
+        // There is no memory. The next edge tries again.
+        destination.posted.store(false, Ordering::SeqCst);
+    }
 }
 
 #[cfg(test)]
@@ -194,12 +174,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let _peer = TcpStream::connect(listener.local_addr()?)?;
         let (socket, _) = listener.accept()?;
-        let number = sys::number(socket.as_raw_socket()).expect("it is a socket");
+        let fd = sys::fd(socket.as_raw_socket()).expect("it is a socket");
         let port = KernelPort::new()?;
         let (mut packets, mut posted) = (Vec::new(), 0);
         for round in 0..300 {
             // It has room to send: the event is signalled at once.
-            let edges = Edges::new(&port, KEY, number)?;
+            let edges = Edges::new(&port, KEY, fd)?;
             // Before the call, in it, and at its end.
             while round % 2 == 0 && port.depth() == 0 {
                 thread::yield_now();
@@ -211,7 +191,7 @@ mod tests {
             port.take(&mut packets, depth.max(1), Some(std::time::Duration::ZERO));
             for packet in &packets {
                 let number_said = packet.lpOverlapped.addr() as u32;
-                assert_eq!((packet.lpCompletionKey, number_said), (KEY, number));
+                assert_eq!((packet.lpCompletionKey, number_said), (KEY, fd.0));
             }
             posted += packets.len();
         }

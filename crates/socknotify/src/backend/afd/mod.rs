@@ -1,15 +1,14 @@
 //! Windows before build 20348, and Wine: polls of the socket driver.
 //!
 //! - A one-shot registration is one poll each time that it is armed, and nothing in between. So is a
-//!   connection that the port owns.
-//! - A level-triggered one is polled again when its report has been delivered.
+//!   level-triggered one, and a connection that the port owns.
 //! - An edge-triggered one has its [`Edges`](edges::Edges), and a poll for conditions that never fall.
 //! - A wake-up is a packet, and so is whatever else completes on the port.
 //!
-//! A poll of a ready socket completes immediately, without a packet. The thread that began it takes the result
-//! when it waits. If it does not wait, it [posts](Backend::flush) the packet itself.
+//! A poll of a ready socket completes immediately, without a packet. The thread that began it takes the result if it
+//! waits next, and has room for it. If not, it posts the packet itself.
 //!
-//! Polls refer to sockets, not to handles. [`closes`] knows which socket a handle's value stands for.
+//! Polls refer to sockets, not to handles. [`closes`] knows which socket a handle's value refers to.
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
@@ -17,38 +16,34 @@ mod closes;
 mod conditions;
 mod device;
 mod edges;
-mod poll_now;
 mod state;
 mod winsock;
 
 use std::io;
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
 use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::conditions::{conditions, polled};
-use self::device::{Poll, PolledSocket};
-use self::poll_now::PollNow;
-use self::state::{ALARM, POLL, Record, State, WAKE};
-use crate::engine::{
-    ArmError, Backend, Followed, Interest, Kept, Mode, Outcome, Readiness, Rearm, Report, Reports,
-    Validity, Wait, Wanted,
-};
+use self::device::{Device, Poll};
+use self::state::{ALARM, CLOSED, POLL, Ready, State, WAKE, is_checked};
+use crate::engine::{Arm, ArmError, Backend, Interest, Outcome, Report, Table, Wait, Waited};
 use crate::lock::lock;
+use crate::sys::Fd;
 use crate::windows::alarm::Alarm;
 use crate::windows::codes;
-use crate::windows::port::{self, KernelPort};
-use crate::{Error, EventFilter, Events, RegistrationError, sys};
+use crate::windows::port::KernelPort;
+use crate::{Entry, Error, EventFilter, RegistrationError, sys};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
     // They are dropped in this order: the timer posts to the port.
     alarm: Alarm,
     state: Mutex<State>,
-    poll_now: PollNow,
+    /// For polls that do not wait.
+    device: Device,
     port: KernelPort,
 }
 
@@ -56,15 +51,11 @@ pub(crate) struct Afd {
 #[derive(Default)]
 pub(crate) struct Memory {
     packets: Vec<OVERLAPPED_ENTRY>,
-    /// Polls that have completed immediately.
-    over: Vec<*mut Poll>,
-    interests: Vec<Interest>,
-    sockets: Vec<PolledSocket>,
-    /// The conditions of each socket, if the driver reports them.
-    found: Vec<Option<u32>>,
+    ready: Vec<Ready>,
+    reports: Vec<Report>,
 }
 
-// SAFETY: packets, polls and sockets are pointers and handles, which belong to the process.
+// SAFETY: packets and polls are pointers, which belong to the process.
 unsafe impl Send for Memory {}
 
 impl Afd {
@@ -77,7 +68,7 @@ impl Afd {
         Ok(Afd {
             alarm: Alarm::new(&port, ALARM)?,
             state: Mutex::new(State::new()),
-            poll_now: PollNow::new()?,
+            device: Device::synchronous()?,
             port,
         })
     }
@@ -104,297 +95,159 @@ impl Afd {
         Ok(())
     }
 
-    /// Arm again, unless another thread has changed the interest: that must not be undone, because edges that start
-    /// again are lost.
-    fn arm_current(&self, wanted: &Wanted, interest: &Interest) -> Result<(), ArmError> {
-        let id = closes::known(interest.socket).ok_or(ArmError::Stale)?;
-        // The interest was changed before that thread takes this lock to arm it.
-        let mut state = self.state();
-        match wanted.get(interest.socket) {
-            Some(current) if current == *interest => state.arm(self, interest, id, false),
-            _ => Ok(()),
+    /// Arm a batch. True if something could not be armed.
+    fn arm_batch(&self, state: &mut State, table: &Table, batch: &mut [Arm]) -> bool {
+        for arm in &mut *batch {
+            arm.outcome =
+                table.arm_latest(&arm.interest, |interest| state.arm(self, interest, false));
         }
-    }
-
-    /// A poll reports what held when it completed. Its packet may have waited since then, and a one-shot registration
-    /// would get no other report. So poll again for the rest.
-    fn complete(&self, state: &State, memory: &mut Memory, reports: &mut [Report]) {
-        let Memory {
-            interests, sockets, ..
-        } = memory;
-        interests.clear();
-        for report in &*reports {
-            let record = state.records.get(&report.socket);
-            let interest = record.map(|record| record.interest);
-            interests.extend(interest.filter(|interest| {
-                let missing = interest.filter().wanted() - Events::ERR - report.events;
-                matches!(interest.mode(), Mode::Once | Mode::Kept)
-                    && interest.generation() == report.generation
-                    && !missing.is_empty()
-            }));
+        // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
+        // was polled.
+        let is_unchecked = |arm: &Arm| arm.outcome == Outcome::Armed && !is_checked(&arm.interest);
+        if batch.iter().any(is_unchecked) {
+            closes::catch_up();
         }
-        let mut reports = reports.iter_mut();
-        self.poll_now.all(sockets, interests, |interest, found| {
-            let report = reports.find(|report| {
-                (report.socket, report.generation) == (interest.socket, interest.generation())
-            });
-            let record = state.records.get(&interest.socket);
-            if let (Some(report), Some(record), Some(found)) = (report, record, found) {
-                report.events |= conditions(found, record.kind);
+        let mut has_failed = false;
+        for arm in batch {
+            if is_unchecked(arm) {
+                if let Err(error) = state.check(arm.interest.fd) {
+                    arm.outcome = Outcome::Failed(error);
+                }
             }
-        });
-    }
-
-    /// Find out the validity of reports.
-    fn check(&self, state: &mut State, wait: &Wait, reports: &mut [Report]) {
-        let mut has_caught_up = false;
-        for report in reports {
-            // If there is none, it was disarmed, and no one wants this report.
-            let Some(record) = state.records.get_mut(&report.socket) else {
-                continue;
-            };
-            // Nobody closes a socket that the port owns, or that this call has borrowed.
-            if record.interest.mode() == Mode::Kept || wait.borrows(report.generation) {
-                continue;
-            }
-            if !std::mem::replace(&mut has_caught_up, true) {
-                closes::catch_up();
-            }
-            match closes::known(report.socket) {
-                Some(id) if id == record.id => {}
-                None if port::is_wine() && self.is_successor(record, report) => {}
-                _ => report.validity = Validity::Closed,
-            }
+            has_failed |= arm.outcome != Outcome::Armed;
         }
-    }
-
-    /// Whether to take the socket that now has the number of a closed one for the one that was armed.
-    ///
-    /// Under Wine, a close can become known a moment after another socket was armed in its place: then this
-    /// may be a report of that one.
-    fn is_successor(&self, record: &mut Record, report: &Report) -> bool {
-        let found = self.poll_now.one(report.socket, polled(&record.interest));
-        if !conditions(found, record.kind).intersects(report.events) {
-            return false;
-        }
-        let id = closes::identify(report.socket);
-        id.is_ok_and(|id| {
-            record.id = id;
-            true
-        })
+        has_failed
     }
 }
 
 impl Backend for Afd {
     type Memory = Memory;
 
-    const KEPT: Kept = Kept::UntilReported;
+    const KEEPS: bool = false;
     const CONDITIONS: EventFilter = EventFilter::ALL.union(EventFilter::PRIORITY);
 
-    fn identify(&self, socket: u32) -> Result<u64, RegistrationError> {
+    fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
         // A handle that is no socket has no kind.
-        winsock::kind(socket).map_err(|error| refusal(&error))?;
-        if winsock::base(socket).map_err(|error| refusal(&error))? != sys::handle(socket).addr() {
+        winsock::kind(fd).map_err(|error| refusal(&error))?;
+        if winsock::base(fd).map_err(|error| refusal(&error))? != sys::handle(fd).addr() {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
         }
-        closes::identify(socket).map_err(|error| refusal(&error))
-    }
-
-    fn has_packets(&self) -> bool {
-        !self.state().foreign.is_empty()
+        closes::identify(fd).map_err(|error| refusal(&error))
     }
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
-        if !is_new {
+        let mut state = self.state();
+        let mut armed = state.arm(self, interest, is_new);
+        if armed.is_ok() && !is_new && !is_checked(interest) {
             closes::catch_up();
+            armed = state.check(interest.fd);
         }
-        let id = closes::known(interest.socket).ok_or(ArmError::Stale)?;
-        self.state().arm(self, interest, id, is_new)
+        state.post_ready(&self.port);
+        armed
     }
 
-    fn rearm(&self, wanted: &Wanted, _memory: &mut Memory, batch: &mut [Rearm]) {
-        // From here on these sockets are borrowed.
-        closes::catch_up();
-        for rearm in batch {
-            let arm = |interest: &Interest| self.arm_current(wanted, interest);
-            rearm.outcome = match wanted.follow(&rearm.interest, arm) {
-                Followed::Done(Ok(())) | Followed::Changed => Outcome::Armed,
-                Followed::Done(Err(error)) => Outcome::Failed(error),
-                Followed::Withdrawn => Outcome::Withdrawn,
-            };
-        }
-    }
-
-    fn disarm(&self, socket: u32) -> Result<(), ArmError> {
+    fn disarm(&self, fd: Fd) -> Result<(), ArmError> {
         closes::catch_up();
         let mut state = self.state();
-        let id = state.records.get(&socket).map(|record| record.id);
-        let known = closes::known(socket);
-        let was_polled = state.drop_record(socket);
-        // Under Wine, a close can become known a moment after another socket was armed in its place.
-        let is_successor = known.is_none() && was_polled && port::is_wine();
-        match id.is_some() && id == known || is_successor {
-            true => Ok(()),
-            false => Err(ArmError::Stale),
-        }
-    }
-
-    fn poll_now(
-        &self,
-        memory: &mut Memory,
-        interests: &[Interest],
-        readiness: &mut Vec<Readiness>,
-    ) {
-        let Memory { sockets, found, .. } = memory;
-        found.clear();
-        self.poll_now
-            .all(sockets, interests, |_, events| found.push(events));
-        // A poll only knows the number. Nobody closes a socket that the port owns.
-        let is_doubted = |(interest, found): (&Interest, &Option<u32>)| {
-            interest.mode() != Mode::Kept && found.is_some_and(|found| found != 0)
-        };
-        if interests.iter().zip(&*found).any(is_doubted) {
-            closes::catch_up();
-        }
-        let mut state = self.state();
-        readiness.clear();
-        for (interest, &found) in interests.iter().zip(&*found) {
-            let record = state.records.get(&interest.socket);
-            let record = record.filter(|it| closes::known(interest.socket) == Some(it.id));
-            let found = record.zip(found);
-            let found = found.map(|(record, found)| conditions(found, record.kind));
-            let answer = match found {
-                None => Readiness::Unknown,
-                Some(events) if events.intersects(interest.filter().wanted()) => {
-                    Readiness::Ready(events)
-                }
-                Some(_) => Readiness::NotReady,
-            };
-            if interest.mode() == Mode::Kept && !matches!(answer, Readiness::Ready(_)) {
-                state.keep_armed(&self.port, interest);
-            }
-            readiness.push(answer);
-        }
+        let checked = state.check(fd);
+        state.drop_record(fd);
+        checked
     }
 
     fn wait(
         &self,
-        _wanted: &Wanted,
+        table: &Table,
         memory: &mut Memory,
-        _batch: &mut [Rearm],
-        reports: &mut Reports,
+        batch: &mut [Arm],
         wait: &Wait,
-    ) {
-        reports.clear();
-        let mut timeout = wait.timeout;
-        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        others: &mut Vec<Entry>,
+        report: impl FnMut(Report),
+    ) -> Waited {
+        let Memory {
+            packets,
+            ready,
+            reports,
+        } = memory;
+        let mut waited = Waited::default();
         let mut state = self.state();
-        loop {
-            state.poll_due(&self.port, wait.room);
-            if timeout == Some(Duration::ZERO) {
-                state.find_edges();
+        let has_failed = !batch.is_empty() && self.arm_batch(&mut state, table, batch);
+        if wait.room == 0 {
+            state.post_ready(&self.port);
+            return waited;
+        }
+        ready.append(&mut state.ready);
+        if ready.is_empty() || !wait.may_skip {
+            let mut timeout = wait.timeout;
+            if has_failed || !ready.is_empty() {
+                timeout = Some(Duration::ZERO);
             }
-            let waits =
-                timeout != Some(Duration::ZERO) && state.over.is_empty() && state.found.is_empty();
-            let asks = waits || state.may_have_packets();
-            let Memory { packets, over, .. } = memory;
-            over.append(&mut state.over);
-            packets.clear();
-            if asks {
-                state.waiting += usize::from(waits);
+            loop {
                 drop(state);
-                let timeout = if waits { timeout } else { Some(Duration::ZERO) };
-                // Room for a wake-up too.
-                self.port.take(packets, wait.room + 1, timeout);
+                self.port.take(packets, wait.room, timeout);
                 state = self.state();
-                state.waiting -= usize::from(waits);
+                waited.asked = true;
+                waited.is_full = packets.len() >= wait.room;
+                for packet in &*packets {
+                    state.sort(self, table, packet, reports, others, &mut waited);
+                }
+                ready.append(&mut state.ready);
+                let is_nothing = reports.is_empty()
+                    && ready.is_empty()
+                    && others.is_empty()
+                    && !waited.woken
+                    && !waited.alarmed;
+                if !(is_nothing && waited.is_full) {
+                    break;
+                }
+                // All were polls that do not count any more. There may be more packets behind them.
+                timeout = Some(Duration::ZERO);
             }
-            for packet in &*packets {
-                state.sort(self, packet, reports);
-            }
-            for poll in over.drain(..) {
-                // SAFETY: these have no packets, and nobody else has taken them.
-                let report = unsafe { state.end_poll(self, poll) };
-                reports.reports.extend(report);
-            }
-            reports.reports.append(&mut state.found);
-            if !reports.is_empty() {
-                self.complete(&state, memory, &mut reports.reports);
-                return self.check(&mut state, wait, &mut reports.reports);
-            }
-            // All packets were out of date. There may be more.
-            let is_more = memory.packets.len() > wait.room;
-            if timeout == Some(Duration::ZERO) && !is_more {
-                return;
-            }
-            timeout = match timeout {
-                Some(Duration::ZERO) => timeout,
-                _ => end.map(|end| end.saturating_duration_since(Instant::now())),
-            };
         }
+        for ready in ready.drain(..) {
+            match reports.len() < wait.room {
+                true => reports.extend(state.end(self, table, ready)),
+                false => state.ready.push(ready),
+            }
+        }
+        state.post_ready(&self.port);
+        drop(state);
+        reports.drain(..).for_each(report);
+        waited
     }
 
-    fn delivered(&self, socket: u32) {
-        let mut state = self.state();
-        let State { records, due, .. } = &mut *state;
-        let record = records.get_mut(&socket);
-        let record = record.filter(|record| record.armed && record.interest.mode() == Mode::Level);
-        if let Some(record) = record.filter(|record| !record.is_due) {
-            record.is_due = true;
-            due.push_back(socket);
-        }
+    fn wake(&self) {
+        // If there is no memory for a packet, other packets wake threads.
+        let _ = self.port.post(0, WAKE, 0);
     }
 
-    fn flush(&self, _wanted: &Wanted) {
-        let mut state = self.state();
-        if state.waiting > 0 {
-            state.poll_due(&self.port, usize::MAX);
-        }
-        // If it cannot be posted, the next waiting thread takes it.
-        state.over.retain(|poll| {
-            let posted = self.port.post(0, POLL, poll.expose_provenance());
-            posted.is_err()
-        });
-    }
-
-    fn wake(&self, after: Option<Duration>) -> Result<(), Error> {
-        match after {
-            None => {
-                self.state().wakes += 1;
-                let posted = self.port.post(0, WAKE, 0);
-                posted.map_err(|error| codes::error(&error))
-            }
-            Some(delay) => {
-                self.state().has_alarm = true;
-                self.alarm.set(delay);
-                Ok(())
-            }
-        }
+    fn set_alarm(&self, after: Duration) -> Result<(), Error> {
+        self.alarm.set(after);
+        Ok(())
     }
 
     fn close(&self) {
         // Only one port at a time can record the edges of a socket.
-        self.state().drop_all();
-    }
-
-    fn wakes_newest(&self) -> bool {
-        !port::is_wine()
+        self.state().close();
+        // Whoever dequeues it posts it again.
+        let _ = self.port.post(0, CLOSED, 0);
     }
 }
 
 impl Drop for Afd {
     fn drop(&mut self) {
         let mut state = self.state();
-        state.drop_all();
-        for poll in std::mem::take(&mut state.over) {
-            // SAFETY: these have no packets.
-            unsafe { state.devices.end(poll) };
+        state.close();
+        for ready in std::mem::take(&mut state.ready) {
+            if let Ready::Poll(poll) = ready {
+                // SAFETY: these have no packets.
+                unsafe { state.devices.end(poll) };
+            }
         }
         // The kernel uses the memory of the others until their packets were dequeued.
         let mut packets = Vec::new();
         let patience = Duration::from_secs(1);
         while state.devices.pending() > 0 {
-            self.port.take(&mut packets, device::BATCH, Some(patience));
+            self.port.take(&mut packets, 256, Some(patience));
             if packets.is_empty() {
                 break;
             }

@@ -1,87 +1,87 @@
 //! The sockets that are watched, and their polls.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 
-use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::SO_ACCEPTCONN;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
-use windows_sys::Win32::System::SystemServices::MAXIMUM_WAIT_OBJECTS;
-use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
-use super::conditions::{FAILED, Kind, LASTING, conditions, polled};
+use super::conditions::{FAILED, FIRST, Kind, LASTING, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
 use super::edges::Edges;
 use super::{Afd, closes, refusal, winsock};
-use crate::engine::{ArmError, Interest, Mode, Report, Reports, Validity};
+use crate::engine::{ArmError, Interest, Mode, Report, Table, Waited};
+use crate::sys::Fd;
 use crate::windows::port::KernelPort;
-use crate::{Entry, Events, RegistrationError, sys};
+use crate::{Entry, Events, RegistrationError};
 
 /// The keys of this backend's own packets. Those of others are addresses, and no address is as low.
 pub(super) const POLL: usize = 1;
-pub(super) const EDGE: usize = 2;
+/// A socket may have edges.
+pub(super) const EDGES: usize = 2;
 pub(super) const WAKE: usize = 3;
 pub(super) const ALARM: usize = 4;
+/// The port is closed.
+pub(super) const CLOSED: usize = 5;
+
+/// Something to report that has no packet yet.
+#[derive(Clone, Copy)]
+pub(super) enum Ready {
+    /// A poll that has completed immediately.
+    Poll(*mut Poll),
+    /// A socket with edges.
+    Edges(Fd),
+}
 
 /// The state of a port on the driver, under its lock.
 pub(super) struct State {
     pub(super) devices: Devices,
-    pub(super) records: HashMap<u32, Record>,
-    /// Reports that need no packet.
-    pub(super) found: Vec<Report>,
-    /// Polls that have completed immediately.
-    pub(super) over: Vec<*mut Poll>,
-    /// Level-triggered sockets whose notification was delivered, to poll again when a thread waits. What an earlier
-    /// poll finds may not hold any more when it is dequeued.
-    pub(super) due: VecDeque<u32>,
-    /// The sockets whose edges are recorded, and the events that are signalled if there are some.
-    pub(super) edges: Vec<u32>,
-    pub(super) signals: Vec<HANDLE>,
-    /// Threads that wait for packets, rather than only polling.
-    pub(super) waiting: usize,
-    /// Wake-ups that no thread has taken.
-    pub(super) wakes: usize,
-    /// Whether there ever was an alarm.
-    pub(super) has_alarm: bool,
+    records: HashMap<Fd, Record>,
+    /// Who holds the lock reports it, or [posts](Self::post_ready) its packet.
+    pub(super) ready: Vec<Ready>,
     /// The callers' keys for what else completes on the port. They stay where they are.
     #[allow(clippy::vec_box, reason = "packets carry their addresses")]
     pub(super) foreign: Vec<Box<usize>>,
+    closed: bool,
 }
 
 /// The record of a watched socket.
-pub(super) struct Record {
+struct Record {
     /// Which socket it is.
-    pub(super) id: u64,
-    pub(super) kind: Kind,
+    id: u64,
+    kind: Kind,
     /// As it was armed last.
-    pub(super) interest: Interest,
-    /// The next result is to be reported.
-    pub(super) armed: bool,
+    interest: Interest,
     /// The poll that counts.
-    pub(super) poll: Option<Current>,
-    /// Among those that are due.
-    pub(super) is_due: bool,
-    pub(super) edge: Option<Edge>,
+    poll: Option<Current>,
+    edge: Option<Edge>,
 }
 
 /// A poll in progress.
 #[derive(Clone, Copy)]
-pub(super) struct Current {
+struct Current {
     poll: *mut Poll,
     /// What it is for.
     events: u32,
-    /// The socket was armed again since. The result may have been handled before that.
-    is_older: bool,
+    /// Of the interest for which it was begun. If the socket was armed again since, the result may be older than that.
+    generation: u32,
 }
 
 /// The record of a socket whose edges are recorded.
-pub(super) struct Edge {
+struct Edge {
     /// For a stream, only from its first condition on. Before that a poll is enough, and the selection would make the
     /// socket non-blocking under Wine, also for `connect`.
     edges: Option<Edges>,
     /// The poll for conditions that never fall and were not seen yet; or for the first condition to hold.
-    lasting: Option<*mut Poll>,
+    poll: Option<*mut Poll>,
+    /// The conditions that never fall, if the socket can have them.
+    lasting: u32,
+    /// Of these, those that were seen.
     seen: u32,
+    /// What is to be reported.
+    found: Events,
+    /// It is among what is ready, or has a packet.
+    is_ready: bool,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -93,211 +93,213 @@ impl State {
         State {
             devices: Devices::new(POLL),
             records: HashMap::new(),
-            found: Vec::new(),
-            over: Vec::new(),
-            due: VecDeque::new(),
-            edges: Vec::new(),
-            signals: Vec::new(),
-            waiting: 0,
-            wakes: 0,
-            has_alarm: false,
+            ready: Vec::new(),
             foreign: Vec::new(),
+            closed: false,
         }
     }
 
-    /// Arm a socket: the one that has this number now.
+    /// Arm a socket. If this does not [check](is_checked) whether it still is the one that was registered under this
+    /// number, that is to be [checked](Self::check) afterwards.
     pub(super) fn arm(
         &mut self,
         afd: &Afd,
         interest: &Interest,
-        id: u64,
         is_new: bool,
     ) -> Result<(), ArmError> {
-        let number = interest.socket;
+        let fd = interest.fd;
+        if self.closed {
+            return Err(ArmError::Stale);
+        }
         if is_new {
             // Polls that were begun before are of no use.
-            self.drop_record(number);
+            self.drop_record(fd);
             let record = Record {
-                id,
-                kind: winsock::kind(number).map_err(|error| arm_error(&error))?,
+                id: closes::known(fd).ok_or(ArmError::Stale)?,
+                kind: winsock::kind(fd).map_err(|error| arm_error(&error))?,
                 interest: *interest,
-                armed: false,
                 poll: None,
-                is_due: false,
                 edge: None,
             };
-            self.records.insert(number, record);
+            self.records.insert(fd, record);
         }
-        let Some(record) = self.records.get_mut(&number) else {
-            return Err(ArmError::Stale);
-        };
-        if record.id != id {
-            return Err(ArmError::Stale);
-        }
-        let before = record.armed.then_some(record.interest);
-        record.interest = *interest;
-        record.armed = true;
-        if let Some(current) = &mut record.poll {
-            current.is_older = true;
-        }
-        let begun = match interest.mode() {
-            Mode::Edge => self.begin_edges(afd, number, before),
-            _ => {
-                if let Some(edge) = record.edge.take() {
-                    self.drop_edge(number, id, edge);
-                }
-                Ok(())
+        let record = self.records.get_mut(&fd).ok_or(ArmError::Stale)?;
+        let before = std::mem::replace(&mut record.interest, *interest);
+        let is_edge = interest.mode() == Mode::Edge;
+        if !is_edge {
+            if let Some(edge) = record.edge.take() {
+                let id = record.id;
+                self.drop_edge(fd, id, edge);
             }
+        }
+        let armed = match is_checked(interest) {
+            true => self.arm_edges(afd, fd, &before),
+            false => self.poll(&afd.port, fd).map_err(|error| arm_error(&error)),
         };
-        let armed = begun.and_then(|()| self.poll(&afd.port, number));
-        armed.map_err(|error| {
-            if is_new {
-                self.drop_record(number);
-            } else if let Some(record) = self.records.get_mut(&number) {
-                record.armed = false;
-            }
-            arm_error(&error)
-        })
+        if armed.is_err() && is_new {
+            self.drop_record(fd);
+        }
+        armed
     }
 
-    /// Let the edges of a socket begin now, or carry them from `before` if they were armed already.
-    ///
-    /// When the selection begins, the driver records what holds already as if it had just begun to hold. This is
-    /// dropped here, except for conditions that were wanted before: these have begun to hold since.
-    fn begin_edges(&mut self, afd: &Afd, number: u32, before: Option<Interest>) -> io::Result<()> {
-        let Some(record) = self.records.get_mut(&number) else {
+    /// Whether a number still refers to the socket that is watched under it, as of the last [`closes::catch_up`]. If
+    /// not, it is not watched any more.
+    pub(super) fn check(&mut self, fd: Fd) -> Result<(), ArmError> {
+        let record = self.records.get(&fd).ok_or(ArmError::Stale)?;
+        if closes::is_still(fd, record.id) {
+            return Ok(());
+        }
+        self.drop_record(fd);
+        Err(ArmError::Stale)
+    }
+
+    /// Record the edges of a socket from here on, and report what holds.
+    fn arm_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> Result<(), ArmError> {
+        // The events of another socket must not be taken.
+        closes::catch_up();
+        self.check(fd)?;
+        match self.records.get(&fd) {
+            Some(record)
+                if record.edge.is_none() || before.generation() != record.interest.generation() =>
+            {
+                let begun = self.begin_edges(afd, fd, before);
+                begun.map_err(|error| arm_error(&error))
+            }
+            // What is to be reported is on its way.
+            _ => Ok(()),
+        }
+    }
+
+    fn begin_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> io::Result<()> {
+        let Some(record) = self.records.get_mut(&fd) else {
             return Ok(());
         };
         let edge = record
             .edge
-            .get_or_insert_with(|| Edge::new(record.kind, number));
-        let sees =
-            || record.kind == Kind::Datagram || afd.poll_now.one(number, FIRST | LASTING) != 0;
-        if edge.edges.is_none() && sees() {
-            if let Some(poll) = edge.lasting.take() {
+            .get_or_insert_with(|| Edge::new(record.kind, fd));
+        let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
+        if edge.edges.is_none() && (record.kind == Kind::Datagram || holds != 0) {
+            if let Some(poll) = edge.poll.take() {
                 // SAFETY: as long as it was noted here, it has not ended.
                 unsafe { self.devices.cancel(poll) };
             }
-            let signal = edge.see(&afd.port, number)?;
-            self.edges.push(number);
-            self.signals.push(signal);
+            edge.edges = Some(Edges::new(&afd.port, EDGES, fd)?);
         }
-        let mut risen = edge.take();
-        let unseen = LASTING & !edge.seen;
-        if unseen != 0 {
-            let found = afd.poll_now.one(number, unseen) & unseen;
-            edge.seen |= found;
-            risen |= conditions(found, record.kind);
+        edge.seen |= holds & LASTING;
+        if !before.is_enabled() {
+            edge.found = Events::empty();
         }
-        let before = before.filter(|before| {
-            before.mode() == Mode::Edge && before.generation() == record.interest.generation()
-        });
-        let carried = before.map_or(Events::empty(), |before| {
-            risen & before.filter().wanted() & record.interest.filter().wanted()
-        });
-        if !carried.is_empty() {
-            self.found.push(report(&record.interest, carried));
+        let taken = edge.take();
+        edge.found |=
+            taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
+        let is_wanted = edge.found.intersects(record.interest.filter().wanted());
+        if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
+            self.ready.push(Ready::Edges(fd));
         }
-        Ok(())
+        self.poll(&afd.port, fd)
     }
 
-    /// Poll a socket that the port owns again, if it was reported and the report was dropped.
-    pub(super) fn keep_armed(&mut self, port: &KernelPort, interest: &Interest) {
-        let record = self.records.get_mut(&interest.socket);
-        if let Some(record) = record.filter(|record| record.interest == *interest && !record.armed)
-        {
-            record.armed = true;
-            // If it cannot be polled again, it is closed.
-            let _ = self.poll(port, interest.socket);
-        }
-    }
-
-    /// Make sure that a socket is polled for what is wanted.
-    fn poll(&mut self, port: &KernelPort, number: u32) -> io::Result<()> {
+    /// Poll a socket for what is wanted, and for nothing else.
+    fn poll(&mut self, port: &KernelPort, fd: Fd) -> io::Result<()> {
         let State {
             devices,
             records,
-            over,
+            ready,
             ..
         } = self;
-        let mut begin = |events| {
-            let begun = devices.begin(port, number, sys::handle(number), events);
-            begun.map(|Begun { poll, is_over }| {
-                over.extend(is_over.then_some(poll));
-                poll
-            })
+        let mut begin = |devices: &mut Devices, events| {
+            let Begun { poll, is_over } = devices.begin(port, fd, events)?;
+            ready.extend(is_over.then_some(Ready::Poll(poll)));
+            Ok::<_, io::Error>(poll)
         };
-        let Some(record) = records.get_mut(&number) else {
+        let Some(record) = records.get_mut(&fd) else {
             return Ok(());
         };
         let wanted = match &mut record.edge {
-            None => polled(&record.interest),
+            None if record.interest.is_enabled() => polled(&record.interest, record.kind),
+            None => 0,
             Some(edge) => {
-                if edge.lasting.is_none() {
+                if edge.poll.is_none() {
                     let first = if edge.edges.is_none() { FIRST } else { 0 };
-                    let events = first | LASTING & !edge.seen | device::LOCAL_CLOSE;
-                    edge.lasting = Some(begin(events)?);
+                    let events = first | edge.lasting & !edge.seen | device::LOCAL_CLOSE;
+                    edge.poll = Some(begin(devices, events)?);
                 }
                 0
             }
         };
-        let current = record.poll;
-        if current.is_some_and(|current| wanted & !current.events == 0) {
-            return Ok(());
-        }
-        record.poll = match wanted {
-            0 => None,
-            events => Some(Current {
-                poll: begin(events)?,
-                events,
-                is_older: false,
-            }),
-        };
-        if let Some(Current { poll, .. }) = current {
+        if let Some(current) = record.poll {
+            // If it has completed, the socket is polled again when its packet is dequeued.
             // SAFETY: as long as it was noted here, it has not ended.
-            unsafe { devices.cancel(poll) };
+            if wanted == current.events || unsafe { !devices.cancel(current.poll) } {
+                return Ok(());
+            }
+        }
+        record.poll = None;
+        if wanted != 0 {
+            record.poll = Some(Current {
+                poll: begin(devices, wanted)?,
+                events: wanted,
+                generation: record.interest.generation(),
+            });
         }
         Ok(())
     }
 
-    /// Forget a socket. True if it had a poll in progress.
-    pub(super) fn drop_record(&mut self, number: u32) -> bool {
-        let Some(record) = self.records.remove(&number) else {
-            return false;
+    /// Stop watching a socket.
+    pub(super) fn drop_record(&mut self, fd: Fd) {
+        let Some(record) = self.records.remove(&fd) else {
+            return;
         };
-        let poll = record.poll.map(|current| current.poll);
-        // SAFETY: as above.
-        let was_polled = poll.is_some_and(|poll| unsafe { self.devices.cancel(poll) });
-        if let Some(edge) = record.edge {
-            self.drop_edge(number, record.id, edge);
+        if let Some(Current { poll, .. }) = record.poll {
+            // SAFETY: as above.
+            unsafe { self.devices.cancel(poll) };
         }
-        was_polled
+        if let Some(edge) = record.edge {
+            self.drop_edge(fd, record.id, edge);
+        }
     }
 
-    /// Forget all sockets.
-    pub(super) fn drop_all(&mut self) {
-        let numbers: Vec<u32> = self.records.keys().copied().collect();
-        closes::catch_up();
-        for number in numbers {
-            self.drop_record(number);
+    /// Stop watching all sockets, for good.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        let fds: Vec<Fd> = self.records.keys().copied().collect();
+        for fd in fds {
+            self.drop_record(fd);
         }
     }
 
     /// Stop recording the edges of a socket.
-    fn drop_edge(&mut self, number: u32, id: u64, edge: Edge) {
-        if let Some(poll) = edge.lasting {
+    fn drop_edge(&mut self, fd: Fd, id: u64, edge: Edge) {
+        if let Some(poll) = edge.poll {
             // SAFETY: as above.
             unsafe { self.devices.cancel(poll) };
         }
-        if let Some(index) = self.edges.iter().position(|&other| other == number) {
-            self.edges.swap_remove(index);
-            self.signals.swap_remove(index);
-        }
-        closes::catch_up();
         if let Some(edges) = edge.edges {
-            if closes::known(number) != Some(id) {
+            closes::catch_up();
+            if closes::known(fd) != Some(id) {
                 edges.end_of_closed();
             }
+        }
+    }
+
+    /// Post the packets of what was not reported.
+    pub(super) fn post_ready(&mut self, port: &KernelPort) {
+        // If one cannot be posted, the next thread that waits takes it.
+        self.ready.retain(|ready| {
+            let posted = match *ready {
+                Ready::Poll(poll) => port.post(0, POLL, poll.expose_provenance()),
+                Ready::Edges(fd) => port.post(0, EDGES, fd.0 as usize),
+            };
+            posted.is_err()
+        });
+    }
+
+    /// The report of what has no packet.
+    pub(super) fn end(&mut self, afd: &Afd, table: &Table, ready: Ready) -> Option<Report> {
+        match ready {
+            // SAFETY: it has no packet, and nobody else has taken it.
+            Ready::Poll(poll) => unsafe { self.end_poll(afd, table, poll) },
+            Ready::Edges(fd) => self.end_edges(table, fd),
         }
     }
 
@@ -306,214 +308,186 @@ impl State {
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    pub(super) unsafe fn end_poll(&mut self, afd: &Afd, poll: *mut Poll) -> Option<Report> {
+    unsafe fn end_poll(&mut self, afd: &Afd, table: &Table, poll: *mut Poll) -> Option<Report> {
         // SAFETY: the caller's promise.
-        let Outcome { number, mut found } = unsafe { self.devices.end(poll) };
-        let record = self.records.get_mut(&number)?;
+        let Outcome { fd, found } = unsafe { self.devices.end(poll) };
+        let record = self.records.get_mut(&fd)?;
         let current = record.poll.take_if(|current| current.poll == poll);
         if current.is_none() {
             let edge = record.edge.as_mut()?;
-            edge.lasting.take_if(|lasting| *lasting == poll)?;
+            edge.poll.take_if(|current| *current == poll)?;
         }
         if found & device::LOCAL_CLOSE != 0 {
-            record.armed = false;
-            if let Some(edge) = record.edge.take() {
-                let id = record.id;
-                self.drop_edge(number, id, edge);
-            }
+            self.drop_record(fd);
             return None;
         }
-        if record.edge.is_some() {
-            return self.end_edge_poll(&afd.port, number, found);
-        }
-        if !record.armed {
-            return None;
-        }
-        if current.is_some_and(|current| current.is_older) {
-            found = afd.poll_now.one(number, polled(&record.interest));
-        }
+        let Some(Current { generation, .. }) = current else {
+            return self.end_edge_poll(afd, table, fd, found);
+        };
         let events = conditions(found, record.kind);
-        if events.intersects(record.interest.filter().wanted()) {
-            record.armed = record.interest.mode() == Mode::Level;
-            return Some(report(&record.interest, events));
+        let latest = table.interest(fd);
+        let is_latest = latest.is_some_and(|latest| latest.generation() == generation);
+        if is_latest && !events.is_empty() {
+            return Some(Report {
+                fd,
+                generation,
+                events,
+            });
         }
-        // If it cannot be polled again, it is closed, which will be detected.
-        let _ = self.poll(&afd.port, number);
-        None
-    }
-
-    /// Poll the sockets that are due, unless they were closed and their numbers may be others'. Stop when this many are
-    /// ready.
-    pub(super) fn poll_due(&mut self, port: &KernelPort, enough: usize) {
-        if self.due.is_empty() {
-            return;
+        // It is older than what is wanted now. A thread that is about to arm that may be late each time.
+        let report = latest.and_then(|latest| record.report_latest(afd, &latest));
+        if report.is_none() {
+            // If it cannot be polled again, it is closed, which will be detected.
+            let _ = self.poll(&afd.port, fd);
         }
-        closes::catch_up();
-        while self.over.len() < enough {
-            let Some(number) = self.due.pop_front() else {
-                return;
-            };
-            let Some(record) = self.records.get_mut(&number) else {
-                continue;
-            };
-            record.is_due = false;
-            if record.armed && closes::known(number) == Some(record.id) {
-                // As above.
-                let _ = self.poll(port, number);
-            }
-        }
-    }
-
-    /// Whether there may be a packet in the port.
-    pub(super) fn may_have_packets(&self) -> bool {
-        self.devices.pending() > self.over.len()
-            || self.wakes > 0
-            || self.has_alarm
-            || !self.edges.is_empty()
-            || !self.foreign.is_empty()
-    }
-
-    /// A poll has found a condition that never falls, or the first condition to hold.
-    fn end_edge_poll(&mut self, port: &KernelPort, number: u32, found: u32) -> Option<Report> {
-        closes::catch_up();
-        let record = self.records.get_mut(&number)?;
-        let edge = record.edge.as_mut()?;
-        let mut unseen = found & LASTING & !edge.seen;
-        edge.seen |= unseen;
-        let mut taken = Events::empty();
-        if edge.edges.is_none() && found & FIRST != 0 && closes::known(number) == Some(record.id) {
-            unseen |= found & FIRST;
-            // If that fails, it is polled again, and may succeed the next time.
-            if let Ok(signal) = edge.see(port, number) {
-                taken = edge.take();
-                self.edges.push(number);
-                self.signals.push(signal);
-            }
-        }
-        let events = conditions(unseen, record.kind) | taken;
-        let report = self.edge(number, events);
-        // As above.
-        let _ = self.poll(port, number);
         report
     }
 
-    /// There may be an edge.
-    fn end_edge(&mut self, number: u32) -> Option<Report> {
-        // The events of another socket must not be taken.
-        closes::catch_up();
-        let record = self.records.get_mut(&number)?;
-        if closes::known(number) != Some(record.id) {
-            return None;
-        }
-        let events = record.edge.as_mut()?.take();
-        self.edge(number, events)
-    }
-
-    /// Report the edges that are wanted.
-    fn edge(&mut self, number: u32, events: Events) -> Option<Report> {
-        let record = self.records.get_mut(&number)?;
-        let events = events & record.interest.filter().wanted();
-        (record.armed && !events.is_empty()).then(|| report(&record.interest, events))
-    }
-
-    /// Take the edges whose packet was not queued yet.
-    pub(super) fn find_edges(&mut self) {
-        let mut first = 0;
-        while first < self.signals.len() {
-            let end = self
-                .signals
-                .len()
-                .min(first + MAXIMUM_WAIT_OBJECTS as usize);
-            let signals = &self.signals[first..end];
-            // SAFETY: there are this many handles, and their owners live.
-            let index =
-                unsafe { WaitForMultipleObjects(signals.len() as u32, signals.as_ptr(), 0, 0) };
-            if (index as usize) < signals.len() {
-                first += index as usize;
-                let report = self.end_edge(self.edges[first]);
-                self.found.extend(report);
-                first += 1;
-            } else {
-                first = end;
+    /// A poll has found a condition that never falls, or the first condition to hold.
+    fn end_edge_poll(&mut self, afd: &Afd, table: &Table, fd: Fd, found: u32) -> Option<Report> {
+        let record = self.records.get_mut(&fd)?;
+        let edge = record.edge.as_mut()?;
+        let mut events = found & edge.lasting & !edge.seen;
+        edge.seen |= events;
+        if edge.edges.is_none() && found & FIRST != 0 {
+            closes::catch_up();
+            if closes::known(fd) != Some(record.id) {
+                return None;
             }
+            events |= found & FIRST;
+            // If that fails, it is polled again, and may succeed the next time.
+            edge.edges = Edges::new(&afd.port, EDGES, fd).ok();
         }
+        edge.found |= conditions(events, record.kind);
+        let report = record.take_edges(table);
+        // As above.
+        let _ = self.poll(&afd.port, fd);
+        report
+    }
+
+    /// There may be edges.
+    fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
+        let record = self.records.get_mut(&fd)?;
+        let edge = record.edge.as_mut()?;
+        edge.is_ready = false;
+        record.take_edges(table)
     }
 
     /// A packet was dequeued.
-    pub(super) fn sort(&mut self, afd: &Afd, packet: &OVERLAPPED_ENTRY, reports: &mut Reports) {
-        let report = match packet.lpCompletionKey {
+    pub(super) fn sort(
+        &mut self,
+        afd: &Afd,
+        table: &Table,
+        packet: &OVERLAPPED_ENTRY,
+        reports: &mut Vec<Report>,
+        others: &mut Vec<Entry>,
+        waited: &mut Waited,
+    ) {
+        match packet.lpCompletionKey {
             // SAFETY: under this key there are polls, and each packet is taken once.
-            POLL => unsafe { self.end_poll(afd, packet.lpOverlapped.cast::<Poll>()) },
-            EDGE => self.end_edge(packet.lpOverlapped.addr() as u32),
-            WAKE => {
-                self.wakes -= 1;
-                reports.woken = true;
-                None
-            }
-            ALARM => {
-                reports.alarmed = true;
-                None
+            POLL => reports
+                .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
+            EDGES => reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32))),
+            WAKE => waited.woken = true,
+            ALARM => waited.alarmed = true,
+            CLOSED => {
+                waited.woken = true;
+                // For the next thread. If there is no memory for a packet, other packets wake it.
+                let _ = afd.port.post(0, CLOSED, 0);
             }
             key => {
                 let key = std::ptr::with_exposed_provenance::<usize>(key);
                 // SAFETY: keys of others are addresses in `foreign`.
                 let key = unsafe { key.read() };
-                let transferred = packet.dwNumberOfBytesTransferred;
                 let overlapped = packet.lpOverlapped.expose_provenance();
-                let entry = Entry::new(key, transferred, overlapped);
-                reports.packets.push(entry);
-                None
+                others.push(Entry::new(
+                    key,
+                    packet.dwNumberOfBytesTransferred,
+                    overlapped,
+                ));
             }
-        };
-        reports.reports.extend(report);
+        }
     }
 }
 
-/// The conditions of the driver that rise and fall.
-const FIRST: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | device::ACCEPT;
-
-impl Edge {
-    fn new(kind: Kind, number: u32) -> Self {
-        // A listener, and a socket without connections, has no end.
-        let is_endless = kind == Kind::Datagram
-            || winsock::option(number, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
-        Edge {
-            edges: None,
-            lasting: None,
-            seen: if is_endless { LASTING } else { 0 },
-        }
+impl Record {
+    /// Whether the number still refers to this socket.
+    fn is_open(&self) -> bool {
+        closes::catch_up();
+        closes::known(self.interest.fd) == Some(self.id)
     }
 
-    /// Begin to record edges. Returns the event that is signalled if there are some.
-    fn see(&mut self, port: &KernelPort, number: u32) -> io::Result<HANDLE> {
-        let edges = Edges::new(port, EDGE, number)?;
-        let signal = edges.signal();
-        self.edges = Some(edges);
-        Ok(signal)
+    /// Report what holds now, for what is wanted now.
+    fn report_latest(&self, afd: &Afd, latest: &Interest) -> Option<Report> {
+        let fd = self.interest.fd;
+        let is_polled = latest.is_enabled() && latest.mode() != Mode::Edge;
+        let found = match is_polled {
+            true => afd.device.poll_one(fd, polled(latest, self.kind)),
+            false => 0,
+        };
+        let events = conditions(found, self.kind);
+        // What is wanted by now is wanted of this socket, if it is open even later.
+        (!events.is_empty() && self.is_open()).then(|| Report {
+            fd,
+            generation: latest.generation(),
+            events,
+        })
+    }
+
+    /// Report the edges that are wanted now, and forget the others.
+    fn take_edges(&mut self, table: &Table) -> Option<Report> {
+        let fd = self.interest.fd;
+        let latest = table.interest(fd)?;
+        // The events of another socket must not be taken; and what is wanted by now is wanted of this socket, if it is
+        // open even later.
+        if !self.is_open() {
+            return None;
+        }
+        let edge = self.edge.as_mut()?;
+        let events = edge.take() | std::mem::take(&mut edge.found);
+        let events = events & latest.filter().wanted();
+        let is_wanted = latest.is_enabled() && latest.mode() == Mode::Edge && !events.is_empty();
+        is_wanted.then(|| Report {
+            fd,
+            generation: latest.generation(),
+            events,
+        })
+    }
+}
+
+impl Edge {
+    fn new(kind: Kind, fd: Fd) -> Self {
+        // A listener, and a socket without connections, has no end.
+        let is_endless = kind == Kind::Datagram
+            || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        Edge {
+            edges: None,
+            poll: None,
+            lasting: if is_endless { 0 } else { LASTING },
+            seen: 0,
+            found: Events::empty(),
+            is_ready: false,
+        }
     }
 
     /// The conditions that have begun to hold since the last call.
     fn take(&mut self) -> Events {
-        let mut events = self.edges.as_mut().map_or(Events::empty(), Edges::take);
-        if self.seen & LASTING != LASTING && self.seen & FAILED != 0 {
+        let mut events = self.edges.as_ref().map_or(Events::empty(), Edges::take);
+        if self.seen & FAILED != 0 {
             events.remove(Events::OUT);
         }
         events
     }
 }
 
-fn report(interest: &Interest, events: Events) -> Report {
-    Report {
-        socket: interest.socket,
-        generation: interest.generation(),
-        events,
-        validity: Validity::Valid,
-    }
+/// Whether [`State::arm`] checks which socket it is.
+pub(super) fn is_checked(interest: &Interest) -> bool {
+    interest.mode() == Mode::Edge && interest.is_enabled()
 }
 
 fn arm_error(error: &io::Error) -> ArmError {
     match refusal(error) {
-        // It was closed, and its number stands for something else.
+        // It was closed, and its number refers to something else.
         RegistrationError::NotASocket => ArmError::Stale,
         other => ArmError::Refused(other),
     }

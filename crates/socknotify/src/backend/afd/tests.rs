@@ -31,6 +31,12 @@ fn send(peer: &mut TcpStream, socket: &TcpStream) -> io::Result<()> {
     socket.peek(&mut [0]).map(drop)
 }
 
+/// What it takes to find out that a number still refers to the same socket, once the closes are known. Wine tells of
+/// them late, and has to be asked.
+fn check() -> usize {
+    if is_wine() { 2 } else { 0 }
+}
+
 /// How many calls of the kernel this takes.
 fn count(action: impl FnOnce()) -> usize {
     let before = calls::made();
@@ -61,7 +67,7 @@ fn a_packet_takes_as_many_calls_however_many_sockets_are_ready() -> io::Result<(
         (post, remove)
     });
     assert_eq!(counts[0], counts[1]);
-    assert!(counts[0].0 <= 1 && counts[0].1 <= 3, "{counts:?}");
+    assert!(counts[0].0 <= 1 && counts[0].1 <= 3 + check(), "{counts:?}");
     Ok(())
 }
 
@@ -78,8 +84,8 @@ fn what_is_ready_when_it_is_armed_takes_two_calls() -> io::Result<()> {
                 let found = port.process(&mut batch, &mut entries, None);
                 assert_eq!(found.map(|found| found.len()), Ok(1));
             });
-            // To learn of closed sockets, and to poll. The first time, the socket has to be identified.
-            assert!(calls == 2 || round == 0, "{calls}");
+            // To poll, and to learn of closed sockets. The first time, the socket has to be identified.
+            assert!(calls == 2 + check() || round == 0, "{calls}");
             socket.read_exact(&mut [0])?;
             send(&mut peer, &socket)?;
         }

@@ -8,24 +8,24 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::conditions::Kind;
-use crate::sys;
+use crate::sys::{self, Fd};
 
 /// `getsockopt(SO_TYPE)` — What kind of socket it is.
-pub(super) fn kind(socket: u32) -> io::Result<Kind> {
-    Ok(match option(socket, SO_TYPE)? {
+pub(super) fn kind(fd: Fd) -> io::Result<Kind> {
+    Ok(match option(fd, SO_TYPE)? {
         SOCK_STREAM => Kind::Stream,
         _ => Kind::Datagram,
     })
 }
 
 /// `getsockopt` for a number.
-pub(super) fn option(socket: u32, name: i32) -> io::Result<i32> {
+pub(super) fn option(fd: Fd, name: i32) -> io::Result<i32> {
     let mut value = 0_i32;
     let mut length = size_of::<i32>() as i32;
     // SAFETY: the value is there for the call, and as long as it says.
     let status = unsafe {
         let value = (&raw mut value).cast();
-        let socket = sys::handle(socket).addr();
+        let socket = sys::handle(fd).addr();
         getsockopt(socket, SOL_SOCKET, name, value, &mut length)
     };
     if status == 0 {
@@ -36,13 +36,13 @@ pub(super) fn option(socket: u32, name: i32) -> io::Result<i32> {
 }
 
 /// The socket beneath all layers of other providers.
-pub(super) fn base(socket: u32) -> io::Result<SOCKET> {
+pub(super) fn base(fd: Fd) -> io::Result<SOCKET> {
     let mut base: SOCKET = 0;
     let mut length = 0;
     // SAFETY: the result is there for the call, and as long as it says.
     let status = unsafe {
         WSAIoctl(
-            sys::handle(socket).addr(),
+            sys::handle(fd).addr(),
             SIO_BASE_HANDLE,
             std::ptr::null(),
             0,
