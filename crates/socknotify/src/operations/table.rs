@@ -211,14 +211,7 @@ impl<D: Send + 'static> Operations<D> {
         self.count.fetch_sub(1, Ordering::Relaxed);
         let (result, is_cancelled) = flight.stage.into_result()?;
         let operation = flight.operation?;
-        let completion = FileCompletion {
-            id: OperationId(token),
-            file: operation.file,
-            buffer: operation.buffer,
-            buffers: operation.buffers,
-            result,
-            is_cancelled,
-        };
+        let completion = operation.completed(OperationId(token), result, is_cancelled);
         Some((completion, flight.note))
     }
 
