@@ -71,15 +71,21 @@ impl fmt::Display for OperationId {
 /// An operation on a file, for [`Port::begin`](crate::owned::Port::begin).
 #[must_use = "it does nothing until it is begun"]
 pub struct FileOperation {
-    pub(super) file: PortFile,
+    file: PortFile,
     kind: Kind,
-    pub(super) buffer: Buffer,
-    pub(super) buffers: Vec<Buffer>,
-    /// The memory of the buffers, while it is in progress.
-    parts: Vec<Part>,
+    buffer: Buffer,
+    /// Not if there is one buffer.
+    several: Option<Box<Several>>,
     range: Range<usize>,
     offset: u64,
     within: Option<Duration>,
+}
+
+/// The buffers of a vectored operation.
+struct Several {
+    buffers: Vec<Buffer>,
+    /// Their memory, while it is in progress.
+    parts: Vec<Part>,
 }
 
 impl FileOperation {
@@ -89,8 +95,7 @@ impl FileOperation {
             kind,
             range: 0..buffer.len(),
             buffer,
-            buffers: Vec::new(),
-            parts: Vec::new(),
+            several: None,
             offset,
             within: None,
         }
@@ -161,8 +166,9 @@ impl FileOperation {
     }
 
     fn of_parts(file: &PortFile, kind: Kind, buffers: Vec<Buffer>, offset: u64) -> Self {
+        let parts = Vec::with_capacity(buffers.len());
         FileOperation {
-            buffers,
+            several: Some(Box::new(Several { buffers, parts })),
             ..Self::new(file, kind, Buffer::default(), offset)
         }
     }
@@ -203,7 +209,24 @@ impl FileOperation {
 
     /// Returns the buffers of a vectored operation that was not begun.
     pub fn into_buffers(self) -> Vec<Buffer> {
-        self.buffers
+        self.several.map_or(Vec::new(), |several| several.buffers)
+    }
+
+    /// What it is when it has completed.
+    pub(super) fn completed(
+        self,
+        id: OperationId,
+        result: io::Result<usize>,
+        is_cancelled: bool,
+    ) -> FileCompletion {
+        FileCompletion {
+            id,
+            file: self.file,
+            buffer: self.buffer,
+            buffers: self.several.map_or(Vec::new(), |it| it.buffers),
+            result,
+            is_cancelled,
+        }
     }
 
     /// The deadline, if it is begun now.
@@ -218,8 +241,7 @@ impl Work for FileOperation {
             file,
             kind,
             buffer,
-            buffers,
-            parts,
+            several,
             range,
             offset,
             ..
@@ -238,6 +260,7 @@ impl Work for FileOperation {
                 Some((bytes.as_ptr().cast_mut(), bytes.len()))
             })?,
             Kind::ReadParts | Kind::WriteParts => unless_panics(|| {
+                let Several { buffers, parts } = &mut **several.as_mut()?;
                 parts.clear();
                 parts.extend(buffers.iter_mut().map(|buffer| match kind {
                     Kind::ReadParts => Part::new(buffer.as_mut_ptr(), buffer.len()),
@@ -254,7 +277,7 @@ impl Work for FileOperation {
             kind: *kind,
             memory,
             length: length.min(MOST as usize) as u32,
-            parts: parts.len().try_into().unwrap_or(u32::MAX),
+            parts: several.as_ref().map_or(0, |it| it.parts.len() as u32),
             offset: *offset,
         })
     }

@@ -205,9 +205,9 @@ impl<O: Work, N: Default> Flights<O, N> {
         };
         flight.stage = match (settled, cancelled) {
             (Settled::Done(result), _) => Stage::Done(result),
-            (Settled::Cancelled, Some(reason)) => Stage::Cancelled(reason),
+            (Settled::Cancelled | Settled::Faulted, Some(reason)) => Stage::Cancelled(reason),
             // From here on it can be cancelled as one that was never begun.
-            (Settled::Cancelled, None) => Stage::Queued,
+            (Settled::Cancelled | Settled::Faulted, None) => Stage::Queued,
         };
         Some(flight.stage.is_over())
     }

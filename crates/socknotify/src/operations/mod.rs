@@ -83,6 +83,10 @@ enum Settled {
     Done(io::Result<usize>),
     /// It was cancelled or interrupted, for whatever reason.
     Cancelled,
+    /// It could not reach the memory. That may be because the thread that has submitted it has ended: another one finds
+    /// out.
+    #[cfg_attr(windows, allow(dead_code, reason = "there no thread's end matters"))]
+    Faulted,
 }
 
 /// What the system asks the layer that an operation is of.

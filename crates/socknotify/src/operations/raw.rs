@@ -173,7 +173,7 @@ impl Raw {
         let status = unsafe { &*overlapped };
         let before = status.internal.swap(PENDING, Ordering::Relaxed);
         let key = slots.key(token);
-        let is_over = self.start(token).inspect_err(|_| {
+        let is_over = self.start(token, self.direct()).inspect_err(|_| {
             slots.remove(token);
             status.internal.store(before, Ordering::Relaxed);
         })?;
@@ -185,9 +185,9 @@ impl Raw {
         Ok(())
     }
 
-    fn start(&self, token: Token) -> Result<bool, Error> {
+    fn start(&self, token: Token, direct: Option<&Direct>) -> Result<bool, Error> {
         let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
-        self.flights.start(token, self.direct(), perform)
+        self.flights.start(token, direct, perform)
     }
 
     /// The system, if it performs operations itself.
@@ -281,9 +281,14 @@ impl Owner for Raw {
     fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
         // If it is closed, the closing thread handles the rest.
         let _entered = self.flights.gate.enter()?;
+        let direct = match settled {
+            Settled::Faulted => None,
+            _ => self.direct(),
+        };
         let is_over = self.flights.settle(key, settled)?;
         // The kernel cancels the operations of a thread that ends, and may interrupt others.
-        let is_over = is_over || self.flights.restart(key, |token| self.start(token));
+        let start = |token| self.start(token, direct);
+        let is_over = is_over || self.flights.restart(key, start);
         is_over.then(|| self.finish(key))?
     }
 }

@@ -109,6 +109,7 @@ impl Request {
     }
 
     /// Whether it is a read that keeps the kernel copying for long.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "for rings"))]
     pub(super) fn is_long(&self) -> bool {
         matches!(self.kind, Kind::Read | Kind::ReadParts) && self.length as usize > PIECE
     }

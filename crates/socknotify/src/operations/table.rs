@@ -103,7 +103,7 @@ impl<D: Send + 'static> Operations<D> {
             flight.operation = Some(operation);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        let error = match self.start(token) {
+        let error = match self.start(token, self.direct()) {
             Ok(_) => return Ok(OperationId(token)),
             Err(error) => error,
         };
@@ -113,9 +113,9 @@ impl<D: Send + 'static> Operations<D> {
     }
 
     /// Returns false: if it is over, there is a packet.
-    fn start(&self, token: Token) -> Result<bool, Error> {
+    fn start(&self, token: Token, direct: Option<&Direct>) -> Result<bool, Error> {
         let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
-        if self.flights.start(token, self.direct(), perform)? {
+        if self.flights.start(token, direct, perform)? {
             self.post(self.flights.slots.key(token));
         }
         Ok(false)
@@ -181,8 +181,13 @@ impl<D: Send + 'static> Operations<D> {
     /// The system has ended an operation. Returns its key, unless it was begun again: the kernel cancels the operations
     /// of a thread that ends, and may interrupt others.
     fn end(&self, key: usize, settled: Settled) -> Option<usize> {
+        let direct = match settled {
+            Settled::Faulted => None,
+            _ => self.direct(),
+        };
         let is_over = self.flights.settle(key, settled)?;
-        let is_over = is_over || self.flights.restart(key, |token| self.start(token));
+        let start = |token| self.start(token, direct);
+        let is_over = is_over || self.flights.restart(key, start);
         is_over.then_some(key)
     }
 
@@ -232,14 +237,7 @@ impl<D: Send + 'static> Operations<D> {
         self.count.fetch_sub(1, Ordering::Relaxed);
         let (result, is_cancelled) = flight.stage.into_result()?;
         let operation = flight.operation?;
-        let completion = FileCompletion {
-            id: OperationId(token),
-            file: operation.file,
-            buffer: operation.buffer,
-            buffers: operation.buffers,
-            result,
-            is_cancelled,
-        };
+        let completion = operation.completed(OperationId(token), result, is_cancelled);
         Some((completion, flight.note))
     }
 

@@ -7,7 +7,8 @@
 //! reads it in pieces.
 //!
 //! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations
-//! are submitted again.
+//! are submitted again. One that has just got its data when the thread ends fails with `EFAULT`: a helper thread performs
+//! it.
 
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 
@@ -548,6 +549,7 @@ fn settled(result: i32) -> Settled {
         count @ 0.. => Settled::Done(Ok(count as usize)),
         error => match -error {
             libc::ECANCELED | libc::EINTR => Settled::Cancelled,
+            libc::EFAULT => Settled::Faulted,
             error => Settled::Done(Err(io::Error::from_raw_os_error(error))),
         },
     }

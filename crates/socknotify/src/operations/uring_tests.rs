@@ -260,3 +260,19 @@ fn closing_submits_nothing_that_was_queued() {
     std::os::unix::fs::FileExt::read_at(&*fixture.file, &mut first, 0).expect("it is open");
     assert_eq!(&first, b"0");
 }
+
+/// As when the thread that has submitted it ends at the wrong moment.
+#[test]
+fn an_operation_that_could_not_reach_its_memory_is_performed_by_a_thread() {
+    let Some(fixture) = &Fixture::new() else {
+        return;
+    };
+    fixture.begin();
+    let queued = lock(&fixture.direct.queue).operations.pop_front();
+    let (name, _) = queued.expect("it is queued");
+    let key = (name & !OF_CONNECTIONS) as usize;
+    let owner: &dyn Owner = &*fixture.operations;
+    assert!(owner.submits(key));
+    assert_eq!(owner.settle(key, Settled::Faulted), None);
+    assert_eq!(fixture.next(), Some(10));
+}

@@ -311,3 +311,27 @@ fn e7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()>
     }
     Ok(())
 }
+
+/// The kernel does the same to operations of a thread that ends.
+#[for_every_backend]
+fn e7_memory_that_cannot_be_reached_is_the_operations_result(backend: Backend) -> io::Result<()> {
+    const LENGTH: usize = 4096;
+    let (port, file) = port_and_file(backend, &[7; LENGTH])?;
+    let access = libc::PROT_NONE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+    // SAFETY: it replaces nothing.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, access, flags, -1, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    let memory = std::ptr::slice_from_raw_parts_mut(memory.cast(), LENGTH);
+    let mut overlapped = Overlapped::new(0);
+    // SAFETY: it stays until the packet has come. Nobody uses the memory, and the kernel cannot.
+    unsafe { port.read_at(&file, memory, KEY, &raw mut overlapped)? };
+    let entry = port.dequeue_one(Some(PATIENCE))?;
+    assert_eq!((entry.completion_key, entry.transferred), (KEY, 0));
+    let error = overlapped.result().expect_err("it was not read");
+    assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    expect_nothing(&port);
+    // SAFETY: it was mapped above.
+    unsafe { libc::munmap(memory.cast(), LENGTH) };
+    Ok(())
+}

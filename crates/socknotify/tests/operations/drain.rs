@@ -30,7 +30,7 @@ fn results(worker: &mut TestWorker) -> (usize, Vec<u64>) {
 }
 
 #[for_every_backend]
-fn draining_waits_for_operations_and_reports_them(backend: Backend) -> io::Result<()> {
+fn o9_draining_waits_for_operations_and_reports_them(backend: Backend) -> io::Result<()> {
     const COUNT: usize = 1000;
     const LENGTH: usize = 512;
     for port in every_port(backend)? {
@@ -53,7 +53,7 @@ fn draining_waits_for_operations_and_reports_them(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend]
-fn draining_waits_for_work_and_reports_its_results(backend: Backend) -> io::Result<()> {
+fn o9_draining_waits_for_work_and_reports_its_results(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let mut worker = port.worker(16);
     let gate = Arc::new(Gate::new());
@@ -74,7 +74,7 @@ fn draining_waits_for_work_and_reports_its_results(backend: Backend) -> io::Resu
 }
 
 #[for_every_backend]
-fn draining_waits_for_a_panic_to_be_taken(backend: Backend) -> io::Result<()> {
+fn o9_draining_waits_for_a_panic_to_be_taken(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let mut worker = port.worker(16);
     port.run(|| std::panic::resume_unwind(Box::new("a fault")))?;
@@ -87,7 +87,7 @@ fn draining_waits_for_a_panic_to_be_taken(backend: Backend) -> io::Result<()> {
 
 /// Such as to write, and then to sync.
 #[for_every_backend]
-fn what_begins_while_a_result_is_handled_is_waited_for(backend: Backend) -> io::Result<()> {
+fn o9_what_begins_while_a_result_is_handled_is_waited_for(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let (mut worker, mut other) = (port.worker(16), port.worker(16));
         port.run(|| 1)?;
@@ -104,7 +104,7 @@ fn what_begins_while_a_result_is_handled_is_waited_for(backend: Backend) -> io::
 }
 
 #[for_every_backend]
-fn a_worker_that_is_dropped_has_handled_its_results(backend: Backend) -> io::Result<()> {
+fn o9_a_worker_that_is_dropped_has_handled_its_results(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let (mut worker, mut other) = (port.worker(16), port.worker(16));
     port.run(|| 1)?;
@@ -116,7 +116,7 @@ fn a_worker_that_is_dropped_has_handled_its_results(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn draining_waits_up_to_its_time(backend: Backend) -> io::Result<()> {
+fn o9_draining_waits_up_to_its_time(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let mut worker = port.worker(16);
     let gate = Arc::new(Gate::new());
