@@ -111,7 +111,9 @@ fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Resul
     for way in Way::BOTH {
         let port = owning_port(backend, 1)?;
         let mut worker = port.worker(2);
-        nothing(&mut worker);
+        // It has a place.
+        port.send(0)?;
+        assert_eq!(message(next(&mut worker)), 0);
         let mut peers = Vec::new();
         for number in 0..100 {
             let (connection, peer) = connect(&port)?;
@@ -147,7 +149,9 @@ fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Resul
                 drop(told);
                 port.send(0)?;
                 Ok(())
-            })
+            })?;
+            worker.release();
+            Ok::<_, io::Error>(())
         })?;
     }
     Ok(())
