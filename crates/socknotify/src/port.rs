@@ -457,7 +457,9 @@ impl Builder {
         };
         let system = {
             let detects_blocking = !self.ignores_blocking;
-            choice.backend.open(concurrency, self.wake_policy, detects_blocking)?
+            choice
+                .backend
+                .open(concurrency, self.wake_policy, detects_blocking)?
         };
         Ok(CompletionPort::assemble(choice, system))
     }

@@ -494,7 +494,11 @@ mod tests {
             for filter in [0, 1, 7, 8, 0x4000, 0xFFFF] {
                 entry.event_filter = EventFilter::from_bits_retain(filter);
                 let is_valid = entry.check(EventFilter::ALL).is_ok() && trigger < 16;
-                assert_eq!(entry.is_usual_enable(), is_valid, "{trigger:#x} {filter:#x}");
+                assert_eq!(
+                    entry.is_usual_enable(),
+                    is_valid,
+                    "{trigger:#x} {filter:#x}"
+                );
             }
         }
     }

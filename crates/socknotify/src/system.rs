@@ -105,15 +105,28 @@ impl Backend {
     ) -> Result<SystemPort, Error> {
         Ok(match self {
             #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy, detects_blocking)),
+            Backend::Epoll => Arc::new(Engine::new(
+                Epoll::new()?,
+                concurrency,
+                policy,
+                detects_blocking,
+            )),
             #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-            Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy, detects_blocking)),
+            Backend::Kqueue => Arc::new(Engine::new(
+                Kqueue::new()?,
+                concurrency,
+                policy,
+                detects_blocking,
+            )),
             #[cfg(windows)]
             Backend::Native => SystemPort::Native(Arc::new(Native::new(concurrency)?)),
             #[cfg(windows)]
-            Backend::Afd => {
-                SystemPort::Engine(Arc::new(Engine::new(Afd::new()?, concurrency, policy, detects_blocking)))
-            }
+            Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(
+                Afd::new()?,
+                concurrency,
+                policy,
+                detects_blocking,
+            ))),
         })
     }
 }

@@ -72,7 +72,15 @@ impl<B: Backend> Engine<B> {
         first: usize,
     ) -> Option<usize> {
         for (index, entry) in entries.iter_mut().enumerate().skip(first) {
-            let Some((fd, Enabled { word, is_armed, is_certain })) = self.enable_one_again(entry) else {
+            let Some((
+                fd,
+                Enabled {
+                    word,
+                    is_armed,
+                    is_certain,
+                },
+            )) = self.enable_one_again(entry)
+            else {
                 return Some(index);
             };
             entry.result = Ok(());
@@ -104,15 +112,28 @@ impl<B: Backend> Engine<B> {
         if scratch.batch.is_empty() {
             return false;
         }
-        let Scratch { memory, batch, packets, .. } = scratch;
-        self.backend.wait(&self.table, memory, batch, &Wait::ARM, packets, |_| {});
+        let Scratch {
+            memory,
+            batch,
+            packets,
+            ..
+        } = scratch;
+        self.backend
+            .wait(&self.table, memory, batch, &Wait::ARM, packets, |_| {});
         self.finish_batch(scratch, entries)
     }
 
     /// Handle what the backend could not arm. True if a connection is among that.
     #[inline]
-    pub(super) fn finish_batch(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
-        scratch.has_armed_late = scratch.batch.iter().any(|arm| arm.outcome != Outcome::Armed);
+    pub(super) fn finish_batch(
+        &self,
+        scratch: &mut Scratch<B>,
+        entries: &mut [Registration<'_>],
+    ) -> bool {
+        scratch.has_armed_late = scratch
+            .batch
+            .iter()
+            .any(|arm| arm.outcome != Outcome::Armed);
         let has_failed = scratch.has_armed_late && self.handle_failed(scratch, entries);
         scratch.batch.clear();
         has_failed
@@ -129,7 +150,9 @@ impl<B: Backend> Engine<B> {
             let fd = arm.interest.fd;
             let Some(entry) = entries.get_mut(arm.entry as usize) else {
                 // A level that was armed again. If the number refers to another file, its registration has ended.
-                if arm.outcome == Outcome::Failed(ArmError::Stale) && self.has_ended(fd, arm.interest.word) {
+                if arm.outcome == Outcome::Failed(ArmError::Stale)
+                    && self.has_ended(fd, arm.interest.word)
+                {
                     self.forget(&mut core, fd);
                 }
                 continue;
@@ -137,10 +160,14 @@ impl<B: Backend> Engine<B> {
             let word = self.table.word(fd);
             if word.generation() == arm.interest.generation() {
                 // Another thread may have been about to add it: that has ended now.
-                entry.result = self.arm_now(&mut core, fd, word, false).or_else(|error| match error {
-                    ArmError::Stale if !entry.is_owned() => self.enable_new(&mut core, fd, entry),
-                    error => Err(error.into()),
-                });
+                entry.result =
+                    self.arm_now(&mut core, fd, word, false)
+                        .or_else(|error| match error {
+                            ArmError::Stale if !entry.is_owned() => {
+                                self.enable_new(&mut core, fd, entry)
+                            }
+                            error => Err(error.into()),
+                        });
             } else if !entry.is_owned() && (word.is_live() || word.state() == State::Vacant) {
                 // An earlier entry, or another thread, has found out that what was registered is closed. So this is
                 // something else.
@@ -194,17 +221,26 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn enable(&self, core: &mut Core, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
+    fn enable(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        entry: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
         let Some(slot) = self.table.slot(fd) else {
             return self.enable_new(core, fd, entry);
         };
         let word = slot.word();
         match word.state() {
             State::Vacant | State::Removed => self.enable_new(core, fd, entry),
-            State::Enabled | State::Disabled if slot.key() == entry.completion_key && word.has(Flag::KNOWN) => {
+            State::Enabled | State::Disabled
+                if slot.key() == entry.completion_key && word.has(Flag::KNOWN) =>
+            {
                 let to = enable_of::<B>(entry);
                 let enabled = slot.change(|word| word.is_live().then(|| to.apply(word)));
-                let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| self.arm_now(core, fd, word, false));
+                let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
+                    self.arm_now(core, fd, word, false)
+                });
                 match armed {
                     // It was closed, and this is something else.
                     Err(ArmError::Stale) => self.enable_new(core, fd, entry),
@@ -224,7 +260,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Register what this port does not have. If its number has a registration even so, that one's file was closed.
-    fn enable_new(&self, core: &mut Core, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
+    fn enable_new(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        entry: &Registration<'_>,
+    ) -> Result<(), RegistrationError> {
         self.forget(core, fd);
         if entry.extra == Extra::Known {
             return Err(RegistrationError::NotFound);
@@ -268,7 +309,13 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Arm a registration, with the lock held. If that fails, it is disabled.
-    pub(super) fn arm_now(&self, _: &mut Core, fd: Fd, word: Word, is_new: bool) -> Result<(), ArmError> {
+    pub(super) fn arm_now(
+        &self,
+        _: &mut Core,
+        fd: Fd,
+        word: Word,
+        is_new: bool,
+    ) -> Result<(), ArmError> {
         let mut is_new = is_new;
         let outcome = self.table.arm_latest(&Interest { fd, word }, |interest| {
             self.backend.arm(interest, std::mem::take(&mut is_new))
@@ -308,7 +355,10 @@ impl<B: Backend> Engine<B> {
 
     fn remove(&self, core: &mut Core, fd: Fd, is_silent: bool) -> Result<(), RegistrationError> {
         let slot = self.table.slot(fd);
-        let removing = |word: Word| word.is_live().then(|| word.advanced().with_state(State::Removing));
+        let removing = |word: Word| {
+            word.is_live()
+                .then(|| word.advanced().with_state(State::Removing))
+        };
         let removed = slot.and_then(|slot| Some((slot, slot.change(removing).ok()?)));
         let Some((slot, (before, word))) = removed else {
             self.backend.identify(fd)?;
@@ -360,7 +410,8 @@ impl<B: Backend> Engine<B> {
         match self.backend.identify(fd) {
             Err(RegistrationError::NotASocket) if self.owner.owns_descriptor(fd) => {
                 let is_armed = word.is_live() && word.has(Flag::KNOWN);
-                Ok(!is_armed || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale))
+                Ok(!is_armed
+                    || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale))
             }
             identity => Ok(self.owner.owns(fd, identity?)),
         }
@@ -373,7 +424,10 @@ impl<B: Backend> Engine<B> {
             return;
         };
         let is_registered = |word: Word| !matches!(word.state(), State::Vacant | State::Removed);
-        if slot.change(|word| is_registered(word).then(|| word.cleared())).is_ok() {
+        if slot
+            .change(|word| is_registered(word).then(|| word.cleared()))
+            .is_ok()
+        {
             core.registered -= 1;
             self.owner.release(fd);
         }
@@ -383,7 +437,9 @@ impl<B: Backend> Engine<B> {
     /// number still refers to the same file, which may live on under a duplicate. If not, its registration ends.
     pub(super) fn is_still_registered(&self, fd: Fd, generation: u32, slot: &Slot) -> bool {
         let word = slot.word();
-        if word.generation() != generation || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale) {
+        if word.generation() != generation
+            || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale)
+        {
             return true;
         }
         let mut core = lock(&self.core);
@@ -400,7 +456,9 @@ impl<B: Backend> Engine<B> {
                 continue;
             };
             let armed = slot.change(|word| {
-                let is_due = word.generation() == generation && word.is_enabled() && word.has(Flag::DELIVERED);
+                let is_due = word.generation() == generation
+                    && word.is_enabled()
+                    && word.has(Flag::DELIVERED);
                 is_due.then(|| word.without(Flag::DELIVERED).without(Flag::QUIET))
             });
             if let Ok((_, word)) = armed {

@@ -37,7 +37,9 @@ impl<B: Backend> Engine<B> {
     pub(super) fn on_skipped(&self) {
         let _ = self
             .skips
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
     }
 
     /// Count a call that did. If it came back with as many reports as it had room for, the next one has to ask too.
@@ -53,7 +55,10 @@ impl<B: Backend> Engine<B> {
     /// second turn.
     pub(super) fn share(&self, room: usize, queued: usize) -> Share {
         if self.may_skip() {
-            return Share { reports: 0, asks: false };
+            return Share {
+                reports: 0,
+                asks: false,
+            };
         }
         if room == 1 {
             let is_reports_turn = self.turn.fetch_xor(true, Ordering::Relaxed);
@@ -71,21 +76,34 @@ impl<B: Backend> Engine<B> {
     /// Arm the batch of the call, wait in the backend, and deliver what it reports. Returns how many entries were
     /// filled.
     #[inline]
-    pub(super) fn ask(&self, scratch: &mut Scratch<B>, levels: &mut Vec<(Fd, u32)>, entries: &mut [Entry], timeout: Option<Duration>) -> (usize, Waited) {
+    pub(super) fn ask(
+        &self,
+        scratch: &mut Scratch<B>,
+        levels: &mut Vec<(Fd, u32)>,
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> (usize, Waited) {
         let wait = Wait {
             room: entries.len(),
             timeout,
             may_skip: self.may_skip(),
         };
-        let Scratch { memory, batch, packets, .. } = scratch;
+        let Scratch {
+            memory,
+            batch,
+            packets,
+            ..
+        } = scratch;
         let mut count = 0;
-        let waited = self.backend.wait(&self.table, memory, batch, &wait, packets, |report| {
-            let entry = self.deliver(&report, levels);
-            if let (Some(entry), Some(free)) = (entry, entries.get_mut(count)) {
-                *free = entry;
-                count += 1;
-            }
-        });
+        let waited = self
+            .backend
+            .wait(&self.table, memory, batch, &wait, packets, |report| {
+                let entry = self.deliver(&report, levels);
+                if let (Some(entry), Some(free)) = (entry, entries.get_mut(count)) {
+                    *free = entry;
+                    count += 1;
+                }
+            });
         match waited.asked {
             true => self.on_asked(&waited),
             false if wait.room > 0 && count > 0 => self.on_skipped(),
@@ -106,7 +124,8 @@ impl<B: Backend> Engine<B> {
                 core.queue.push_back(alarm);
             }
             let packets = scratch.packets.iter();
-            core.queue.extend(packets.map(|entry| Packet::Entry(entry.completion())));
+            core.queue
+                .extend(packets.map(|entry| Packet::Entry(entry.completion())));
             self.publish_queued(&core);
         }
         scratch.packets.clear();
@@ -156,7 +175,8 @@ impl<B: Backend> Engine<B> {
         if let Ok((_, word)) = quieted {
             // If it is closed, that is found out when the number is registered again.
             let interest = Interest { fd, word };
-            self.table.arm_latest(&interest, |interest| self.backend.arm(interest, false));
+            self.table
+                .arm_latest(&interest, |interest| self.backend.arm(interest, false));
         }
     }
 
@@ -189,7 +209,8 @@ impl<B: Backend> Engine<B> {
             Packet::Entry(_) => {}
             Packet::Removed { fd, generation, .. } => {
                 let removed = self.table.entry(fd).change(|word| {
-                    let is_this = word.state() == State::Removing && word.generation() == generation;
+                    let is_this =
+                        word.state() == State::Removing && word.generation() == generation;
                     is_this.then(|| word.with_state(State::Removed))
                 });
                 if removed.is_ok() {

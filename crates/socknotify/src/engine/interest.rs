@@ -277,16 +277,33 @@ mod tests {
         let mut word = Word::from_bits(0);
         for filter in filters {
             for mode in MODES {
-                for state in [State::Vacant, State::Removed, State::Disabled, State::Enabled, State::Removing] {
+                for state in [
+                    State::Vacant,
+                    State::Removed,
+                    State::Disabled,
+                    State::Enabled,
+                    State::Removing,
+                ] {
                     let before = word.generation();
-                    word = word.with_state(state).with_filter(filter).with_mode(mode).with(Flag::RISEN).advanced();
-                    assert_eq!((word.state(), word.filter(), word.mode()), (state, filter, mode));
+                    word = word
+                        .with_state(state)
+                        .with_filter(filter)
+                        .with_mode(mode)
+                        .with(Flag::RISEN)
+                        .advanced();
+                    assert_eq!(
+                        (word.state(), word.filter(), word.mode()),
+                        (state, filter, mode)
+                    );
                     assert!(word.has(Flag::RISEN) && !word.has(Flag::QUIET));
                     assert_eq!(word.generation(), before + 1);
                     word = word.without(Flag::RISEN);
                 }
             }
         }
-        assert_eq!(word.cleared().bits(), u64::from(word.generation() + 1) << GENERATION);
+        assert_eq!(
+            word.cleared().bits(),
+            u64::from(word.generation() + 1) << GENERATION
+        );
     }
 }

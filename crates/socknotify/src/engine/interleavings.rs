@@ -15,7 +15,9 @@ use loom::thread;
 
 use super::interest::Flag;
 use super::sync::model::set_blocked;
-use super::{Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Table, Wait, Waited};
+use super::{
+    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Table, Wait, Waited,
+};
 use crate::registration::Extra;
 use crate::sys::Fd;
 use crate::{
@@ -159,9 +161,8 @@ impl Backend for Model {
         }
         socket.interest = Some(*interest);
         socket.is_silent = !interest.is_enabled();
-        socket.is_due = socket.readable
-            && interest.is_enabled()
-            && interest.filter().contains(EventFilter::IN);
+        socket.is_due =
+            socket.readable && interest.is_enabled() && interest.filter().contains(EventFilter::IN);
         kernel.call();
         Ok(())
     }
@@ -278,14 +279,24 @@ fn port(places: usize) -> Port {
 }
 
 fn port_with(places: usize, policy: WakePolicy) -> Port {
-    Arc::new(Engine::new(Model::new(Kind::Sockets), places, policy, false))
+    Arc::new(Engine::new(
+        Model::new(Kind::Sockets),
+        places,
+        policy,
+        false,
+    ))
 }
 
 /// Explore with sockets and with other descriptors.
 fn explore_kinds(preemptions: usize, run: impl Fn(Port) + Copy + Sync + Send + 'static) {
     for kind in KINDS {
         explore(preemptions, move || {
-            run(Arc::new(Engine::new(Model::new(kind), 2, WakePolicy::Eager, false)));
+            run(Arc::new(Engine::new(
+                Model::new(kind),
+                2,
+                WakePolicy::Eager,
+                false,
+            )));
         });
     }
 }
@@ -685,10 +696,7 @@ fn b4_the_removal_is_the_last_notification() {
         port.backend.become_readable(0);
         assert_eq!(apply(&port, remove(0)), Ok(()));
         let masks = consumer.join().unwrap();
-        let may_be = [
-            vec![Events::IN, Events::REMOVE],
-            vec![Events::REMOVE],
-        ];
+        let may_be = [vec![Events::IN, Events::REMOVE], vec![Events::REMOVE]];
         assert!(may_be.contains(&masks), "{masks:?}");
         assert_eq!(port.snapshot().registrations, Some(0));
     });
@@ -1038,7 +1046,12 @@ fn f4_a_thread_that_waits_for_the_next_packet_leaves_its_place() {
 #[test]
 fn f4_places_are_counted_right_however_they_are_left() {
     explore(2, || {
-        let port = Arc::new(Engine::new(Model::new(Kind::Sockets), 2, WakePolicy::Eager, true));
+        let port = Arc::new(Engine::new(
+            Model::new(Kind::Sockets),
+            2,
+            WakePolicy::Eager,
+            true,
+        ));
         assert!(port.post(&[Entry::default(); 3], || {}).is_ok());
         let other = {
             let port = Arc::clone(&port);

@@ -210,7 +210,9 @@ impl<B: Backend> Engine<B> {
     fn is_eager(&self) -> bool {
         match self.wake_policy {
             WakePolicy::Eager => true,
-            WakePolicy::Bounded(_) => u128::from(self.handling.load(Ordering::Relaxed)) > QUICK.as_nanos(),
+            WakePolicy::Bounded(_) => {
+                u128::from(self.handling.load(Ordering::Relaxed)) > QUICK.as_nanos()
+            }
         }
     }
 
@@ -260,7 +262,11 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Queue packets, and do something more before the thread that dequeues them wakes.
-    pub(crate) fn post(&self, entries: &[Entry], before_waking: impl FnOnce()) -> Result<(), Error> {
+    pub(crate) fn post(
+        &self,
+        entries: &[Entry],
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
         self.queue(entries.iter().copied().map(Entry::posted), before_waking)
     }
 
@@ -270,7 +276,11 @@ impl<B: Backend> Engine<B> {
         let _ = self.queue(entries.iter().copied().map(Entry::completion), || {});
     }
 
-    fn queue(&self, entries: impl Iterator<Item = Entry>, before_waking: impl FnOnce()) -> Result<(), Error> {
+    fn queue(
+        &self,
+        entries: impl Iterator<Item = Entry>,
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
         let mut core = self.enter()?;
         core.queue.extend(entries.map(Packet::Entry));
         self.publish_queued(&core);
@@ -399,7 +409,10 @@ impl<B: Backend> Engine<B> {
     /// A thread that dequeues looks at others, if somebody waits for a place and it is time.
     #[inline]
     fn look_at_peers(&self, load: Load) {
-        if self.detects && load.holders() > 1 && (load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed)) {
+        if self.detects
+            && load.holders() > 1
+            && (load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed))
+        {
             self.look_if_due();
         }
     }
@@ -408,9 +421,13 @@ impl<B: Backend> Engine<B> {
         let now = self.made.elapsed().as_micros() as u64;
         let last = self.looked.load(Ordering::Relaxed);
         // The model checker knows no time.
-        let is_due = cfg!(interleavings) || now.saturating_sub(last) >= place::PEERS_LOOK.as_micros() as u64;
+        let is_due =
+            cfg!(interleavings) || now.saturating_sub(last) >= place::PEERS_LOOK.as_micros() as u64;
         let order = Ordering::Relaxed;
-        let is_first = self.looked.compare_exchange(last, now, order, order).is_ok();
+        let is_first = self
+            .looked
+            .compare_exchange(last, now, order, order)
+            .is_ok();
         if is_due && (is_first || cfg!(interleavings)) && !self.look().left.is_empty() {
             self.release_one();
         }

@@ -107,18 +107,22 @@ impl Holder {
     #[inline]
     pub(super) fn end_call(&self) {
         let word = Word(self.word.load(Ordering::Relaxed));
-        self.word.store(word.counted().with(Doing::Packets).0, Ordering::Release);
+        self.word
+            .store(word.counted().with(Doing::Packets).0, Ordering::Release);
     }
 
     /// It returns with nothing, and holds no place.
     pub(super) fn end_empty_call(&self) {
         let word = Word(self.word.load(Ordering::Relaxed));
-        self.word.store(word.with(Doing::Nothing).0, Ordering::Release);
+        self.word
+            .store(word.with(Doing::Nothing).0, Ordering::Release);
     }
 
     fn change(&self, from: Word, to: Doing) -> bool {
         let to = from.with(to).0;
-        self.word.compare_exchange(from.0, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.word
+            .compare_exchange(from.0, to, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
     }
 
     /// It says itself that it leaves its place. False if it holds none.
@@ -244,7 +248,10 @@ thread_local! {
 /// The thread's record of this port, made by `new` if there is none. A place in another port is left. `None` while the
 /// thread ends, or within another call of its own.
 #[inline]
-pub(super) fn take(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Box<Record>> {
+pub(super) fn take(
+    port: u32,
+    new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>),
+) -> Option<Box<Record>> {
     let taken = THREAD.try_with(|thread| {
         let current = &mut thread.try_borrow_mut().ok()?.current;
         current.take_if(|current| current.port == port)
@@ -262,7 +269,9 @@ fn change(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> O
         .try_with(|thread| {
             let mut thread = thread.try_borrow_mut().ok()?;
             let before = thread.current.take();
-            let left = before.as_ref().map(|it| (it.places.clone(), Arc::clone(&it.holder)));
+            let left = before
+                .as_ref()
+                .map(|it| (it.places.clone(), Arc::clone(&it.holder)));
             thread.others.extend(before);
             thread.others.retain(|it| it.places.strong_count() > 0);
             let index = thread.others.iter().position(|it| it.port == port);
@@ -322,7 +331,10 @@ pub(super) fn give_back(port: u32) -> Option<Arc<Holder>> {
     let given = THREAD.try_with(|thread| {
         let thread = thread.try_borrow().ok()?;
         let current = thread.current.as_ref().filter(|it| it.port == port)?;
-        current.holder.give_back().then(|| Arc::clone(&current.holder))
+        current
+            .holder
+            .give_back()
+            .then(|| Arc::clone(&current.holder))
     });
     given.ok().flatten()
 }
@@ -335,7 +347,9 @@ pub(super) fn restore(port: u32, holder: &Holder) -> bool {
         thread.is_some_and(|it| it.current.as_ref().is_some_and(|it| it.port == port))
     });
     let word = holder.word();
-    is_current.unwrap_or(false) && word.doing() == Doing::Nothing && holder.change(word, Doing::Packets)
+    is_current.unwrap_or(false)
+        && word.doing() == Doing::Nothing
+        && holder.change(word, Doing::Packets)
 }
 
 /// A thread that was looked at.
@@ -427,13 +441,16 @@ impl Roster {
     }
 
     pub(super) fn remove(&mut self, holder: &Arc<Holder>) {
-        self.threads.retain(|seen| !Arc::ptr_eq(&seen.holder, holder));
+        self.threads
+            .retain(|seen| !Arc::ptr_eq(&seen.holder, holder));
     }
 
     /// How many threads have left their places and did not come back.
     pub(super) fn left(&self) -> usize {
         let threads = self.threads.iter();
-        threads.filter(|seen| seen.holder.word().doing() == Doing::Left).count()
+        threads
+            .filter(|seen| seen.holder.word().doing() == Doing::Left)
+            .count()
     }
 
     /// Only find out whether a thread has dequeued since the last look, or is in a call.
@@ -481,7 +498,11 @@ impl Roster {
                     match seen.is_blocked(now) {
                         Some(false) => {
                             found.asleep |= seen.asleep.is_some();
-                            if is_idle && !cfg!(interleavings) && stays >= FLOWS_ON && !std::mem::replace(&mut seen.has_flowed_on, true) {
+                            if is_idle
+                                && !cfg!(interleavings)
+                                && stays >= FLOWS_ON
+                                && !std::mem::replace(&mut seen.has_flowed_on, true)
+                            {
                                 found.slow.push(Arc::clone(&seen.holder));
                             }
                         }
@@ -524,4 +545,3 @@ impl Roster {
         found
     }
 }
-

@@ -13,7 +13,12 @@ pub(super) enum Packet {
     /// The last notification of a registration, of this generation and with this key.
     Removed { fd: Fd, generation: u32, key: usize },
     /// A packet in place of a notification, for this reason, of an owned socket.
-    Interrupted { fd: Fd, generation: u32, key: usize, reason: u32 },
+    Interrupted {
+        fd: Fd,
+        generation: u32,
+        key: usize,
+        reason: u32,
+    },
 }
 
 impl Packet {

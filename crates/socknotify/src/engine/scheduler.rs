@@ -100,7 +100,10 @@ impl Gate {
         let mut load = self.load();
         while may(load) {
             let next = load.0.wrapping_add(by);
-            match self.0.compare_exchange(load.0, next, Ordering::SeqCst, Ordering::SeqCst) {
+            match self
+                .0
+                .compare_exchange(load.0, next, Ordering::SeqCst, Ordering::SeqCst)
+            {
                 Ok(_) => return true,
                 Err(other) => load = Load(other),
             }
@@ -208,7 +211,10 @@ impl Scheduler {
     pub(super) fn park(&mut self, gate: &Gate) -> (Arrival, Arc<Condvar>) {
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let parker = self.idle_parkers.pop().unwrap_or_else(|| Arc::new(Condvar::new()));
+        let parker = self
+            .idle_parkers
+            .pop()
+            .unwrap_or_else(|| Arc::new(Condvar::new()));
         self.parked.push(Parked {
             arrival,
             parker: Arc::clone(&parker),
@@ -311,7 +317,12 @@ impl Scheduler {
 
     /// Whether [`settle`](Self::settle) may have something to do, as far as can be told without the lock.
     #[inline]
-    pub(super) fn may_have_to_settle(load: Load, places: usize, queued: usize, policy: Policy) -> bool {
+    pub(super) fn may_have_to_settle(
+        load: Load,
+        places: usize,
+        queued: usize,
+        policy: Policy,
+    ) -> bool {
         if queued > 0 && (load.pollers() > 0 || load.has(Flag::PARKED) || load.has(Flag::EXPOSED)) {
             return true;
         }
@@ -324,7 +335,10 @@ impl Scheduler {
 
     /// All parked threads, to wake because the port is closed.
     pub(super) fn parkers(&self) -> Vec<Arc<Condvar>> {
-        self.parked.iter().map(|parked| Arc::clone(&parked.parker)).collect()
+        self.parked
+            .iter()
+            .map(|parked| Arc::clone(&parked.parker))
+            .collect()
     }
 }
 

@@ -67,7 +67,10 @@ impl Slot {
     /// Change the word, as long as `change` has a new one for the current one. Returns both words, or the current one
     /// where there is none.
     #[inline]
-    pub(super) fn change(&self, mut change: impl FnMut(Word) -> Option<Word>) -> Result<(Word, Word), Word> {
+    pub(super) fn change(
+        &self,
+        mut change: impl FnMut(Word) -> Option<Word>,
+    ) -> Result<(Word, Word), Word> {
         let mut word = self.word();
         loop {
             let Some(by) = change(word) else {
@@ -82,7 +85,10 @@ impl Slot {
 
     /// Begin a registration, in a slot whose previous one has ended. The engine's lock is held.
     pub(super) fn begin(&self, key: usize, word: impl Fn(Word) -> Word) -> Word {
-        debug_assert!(matches!(self.word().state(), State::Vacant | State::Removed));
+        debug_assert!(matches!(
+            self.word().state(),
+            State::Vacant | State::Removed
+        ));
         // A reader that sees the new key sees at least the word by which the previous registration ended.
         fence(Ordering::Release);
         self.key.store(key, Ordering::Relaxed);
@@ -99,7 +105,9 @@ impl Slot {
     /// Count a notification. Returns how many there were.
     #[inline]
     pub(super) fn count_delivery(&self) -> u32 {
-        self.deliveries.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        self.deliveries
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1)
     }
 
     /// Deliver a report, or find out why not.
@@ -153,7 +161,12 @@ impl Slot {
     /// one, or has another key.
     #[inline]
     pub(super) fn enable(&self, key: usize, to: &Enable) -> Option<Enabled> {
-        let Enable { filter, mode, is_owned, is_drained } = *to;
+        let Enable {
+            filter,
+            mode,
+            is_owned,
+            is_drained,
+        } = *to;
         loop {
             let word = self.word();
             if !word.is_live()
@@ -167,14 +180,23 @@ impl Slot {
             if mode == Mode::Kept && word.mode() == Mode::Kept && word.filter() == filter {
                 let by = word.with_state(State::Enabled).without(Flag::RISEN);
                 if self.replace(word, by) {
-                    let is_certain = is_drained && !word.has(Flag::RISEN) && !word.has(Flag::EXCEPTIONAL);
-                    return Some(Enabled { word: by, is_armed: true, is_certain });
+                    let is_certain =
+                        is_drained && !word.has(Flag::RISEN) && !word.has(Flag::EXCEPTIONAL);
+                    return Some(Enabled {
+                        word: by,
+                        is_armed: true,
+                        is_certain,
+                    });
                 }
                 continue;
             }
             let by = to.apply(word);
             if self.replace(word, by) {
-                return Some(Enabled { word: by, is_armed: false, is_certain: false });
+                return Some(Enabled {
+                    word: by,
+                    is_armed: false,
+                    is_certain: false,
+                });
             }
         }
     }
@@ -316,7 +338,9 @@ impl Table {
     /// The numbers of all registrations, with their words.
     pub(super) fn registered(&self) -> impl Iterator<Item = (Fd, &Slot)> {
         let first = self.first.iter().enumerate();
-        let blocks = first.map(|(block, slots)| (block as u32, slots)).chain(self.others.iter());
+        let blocks = first
+            .map(|(block, slots)| (block as u32, slots))
+            .chain(self.others.iter());
         let blocks = blocks.filter_map(|(block, slots)| Some((block, slots.get()?)));
         let slots = blocks.flat_map(|(block, slots)| {
             let slots = slots.iter().enumerate();

@@ -18,13 +18,21 @@ use crate::{Entry, Error, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
     /// Register a socket under this key, disabled.
-    pub(crate) fn adopt(&self, socket: RawSocket, key: usize) -> Result<Result<(), RegistrationError>, Error> {
+    pub(crate) fn adopt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
         self.adopt_descriptor(socket, key, false)
     }
 
     /// The same for any descriptor that can be watched.
     #[cfg_attr(windows, allow(dead_code, reason = "there, only sockets can"))]
-    pub(crate) fn adopt_any(&self, socket: RawSocket, key: usize) -> Result<Result<(), RegistrationError>, Error> {
+    pub(crate) fn adopt_any(
+        &self,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
         self.adopt_descriptor(socket, key, true)
     }
 
@@ -65,7 +73,9 @@ impl<B: Backend> Engine<B> {
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        let slot = self.owned(fd, entry.completion_key).ok_or(RegistrationError::NotASocket)?;
+        let slot = self
+            .owned(fd, entry.completion_key)
+            .ok_or(RegistrationError::NotASocket)?;
         let word = slot.word();
         if word.has(Flag::INTERRUPTED) {
             let mut reasons = slot.reasons.load(Ordering::Relaxed);
@@ -121,7 +131,13 @@ impl<B: Backend> Engine<B> {
     /// done.
     ///
     /// `insist`: if the registration is not enabled, the packet comes when it is armed next.
-    pub(crate) fn interrupt(&self, socket: RawSocket, key: usize, reason: u32, insist: bool) -> bool {
+    pub(crate) fn interrupt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        reason: u32,
+        insist: bool,
+    ) -> bool {
         let (Some(fd), Ok(mut core)) = (sys::fd(socket), self.enter()) else {
             return false;
         };
@@ -138,7 +154,8 @@ impl<B: Backend> Engine<B> {
             if !insist || slot.queued_reason.load(Ordering::Relaxed) == reason {
                 return false;
             }
-            let marked = slot.change(|word| (!word.is_enabled()).then(|| word.with(Flag::INTERRUPTED)));
+            let marked =
+                slot.change(|word| (!word.is_enabled()).then(|| word.with(Flag::INTERRUPTED)));
             if marked.is_ok() {
                 slot.reasons.fetch_or(reason, Ordering::Relaxed);
                 return false;

@@ -162,7 +162,8 @@ impl<B: Backend> Engine<B> {
         // A very long time counts no more than a long one.
         let time = time.min(QUICK * 8).as_nanos() as u32;
         let before = self.handling.load(Ordering::Relaxed);
-        self.handling.store((before * 7 + time) / 8, Ordering::Relaxed);
+        self.handling
+            .store((before * 7 + time) / 8, Ordering::Relaxed);
     }
 
     fn run(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Result<usize, Error> {
@@ -180,7 +181,10 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::Closed);
             }
             // A thread that has come back from blocking took a place too many.
-            if call.has_place && load.holders() > self.limit() && self.gate.leave_excess(self.limit()) {
+            if call.has_place
+                && load.holders() > self.limit()
+                && self.gate.leave_excess(self.limit())
+            {
                 call.has_place = false;
             }
             if !call.has_place && !self.gate.take_place(self.limit()) {
@@ -200,7 +204,11 @@ impl<B: Backend> Engine<B> {
 
     /// Take what there is, or wait for it in the backend. `None`: there may be something now.
     #[inline]
-    fn collect(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Option<Result<usize, Error>> {
+    fn collect(
+        &self,
+        call: &mut Call<'_, '_, B>,
+        entries: &mut [Entry],
+    ) -> Option<Result<usize, Error>> {
         let room = entries.len();
         let queued = self.queued.load(Ordering::SeqCst);
         let count = if queued > 0 {
@@ -232,7 +240,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Packets are queued. Take them, and reports too.
-    fn collect_both(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry], queued: usize) -> usize {
+    fn collect_both(
+        &self,
+        call: &mut Call<'_, '_, B>,
+        entries: &mut [Entry],
+        queued: usize,
+    ) -> usize {
         let share = self.share(entries.len(), queued);
         let mut count = 0;
         if share.asks {
@@ -246,17 +259,30 @@ impl<B: Backend> Engine<B> {
 
     /// Ask the backend without waiting. Also returns whether there may be more.
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(&mut call.scratch, call.levels, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(
+            &mut call.scratch,
+            call.levels,
+            entries,
+            Some(Duration::ZERO),
+        );
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
         }
         call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
-        (count, waited.is_full || waited.woken || call.scratch.has_armed_late)
+        (
+            count,
+            waited.is_full || waited.woken || call.scratch.has_armed_late,
+        )
     }
 
     /// Wait in the backend, if no other thread does so in place of this one. `None`: there may be something now.
-    fn poll(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry], timeout: Option<Duration>) -> Option<usize> {
+    fn poll(
+        &self,
+        call: &mut Call<'_, '_, B>,
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Option<usize> {
         let before = self.gate.begin_polling();
         let does_anyone_run = before.holders() > before.pollers() + 1;
         // A thread that runs and is quick comes back sooner than this one would wake.
@@ -279,7 +305,8 @@ impl<B: Backend> Engine<B> {
         }
         call.has_checked = false;
         // Others may need what a running thread keeps.
-        let keeps = self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
+        let keeps =
+            self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
         let watches = self.detects && keeps && does_anyone_run;
         let until = match (timeout, watches) {
             (timeout, false) => timeout,
@@ -345,8 +372,14 @@ impl<B: Backend> Engine<B> {
             WakePolicy::Bounded(time) if is_free(self.gate.load()) => time,
             _ => call.tick,
         };
-        core = sync::wait(parker, core, &self.core, Some(left.map_or(nap, |left| left.min(nap))));
-        if core.closed || core.scheduler.is_released(arrival) || !core.scheduler.is_watcher(arrival) {
+        core = sync::wait(
+            parker,
+            core,
+            &self.core,
+            Some(left.map_or(nap, |left| left.min(nap))),
+        );
+        if core.closed || core.scheduler.is_released(arrival) || !core.scheduler.is_watcher(arrival)
+        {
             return core;
         }
         drop(core);
@@ -381,4 +414,3 @@ impl<B: Backend> Engine<B> {
         }
     }
 }
-

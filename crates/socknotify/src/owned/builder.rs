@@ -49,6 +49,12 @@ impl<T, M> Builder<T, M> {
         self
     }
 
+    /// Whether a thread that blocks leaves its place by itself, as in [`crate::Builder::detect_blocking`].
+    pub fn detect_blocking(mut self, detects: bool) -> Self {
+        self.options = self.options.detect_blocking(detects);
+        self
+    }
+
     /// A place for every thread, as in [`crate::Builder::unlimited`].
     pub fn unlimited(mut self) -> Self {
         self.options = self.options.unlimited();

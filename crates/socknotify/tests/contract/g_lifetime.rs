@@ -454,7 +454,10 @@ fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) 
         // What is left comes out under its own key, or not at all; and not if its number is registered again.
         if rng.u32(..4) == 0 {
             for (found, events) in drain_port(&port) {
-                assert!(with(found) > 0 && events == Events::IN, "round {round}: {found} {events:?}");
+                assert!(
+                    with(found) > 0 && events == Events::IN,
+                    "round {round}: {found} {events:?}"
+                );
             }
         }
     }

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::Backend;
 use socknotify::owned::{Event, Interest, Port};
+use socknotify::{Backend, CompletionPort};
 
 use crate::support::{PATIENCE, SHORT, port_with, rounds, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
@@ -17,15 +17,18 @@ use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_por
 enum Way {
     OfPort,
     OfWorker,
+    /// Not at all: the port sees it.
+    Silently,
 }
 
 impl Way {
-    const BOTH: [Way; 2] = [Way::OfPort, Way::OfWorker];
+    const BOTH: [Way; 3] = [Way::OfPort, Way::OfWorker, Way::Silently];
 
     fn block<R>(self, port: &TestPort, worker: &mut TestWorker, work: impl FnOnce() -> R) -> R {
         match self {
             Way::OfPort => port.blocking(work),
             Way::OfWorker => worker.blocking(work),
+            Way::Silently => work(),
         }
     }
 }
@@ -35,6 +38,12 @@ fn message(event: Event<Connection, u64>) -> u64 {
         Event::Message(message) => message,
         other => panic!("{other:?}"),
     }
+}
+
+/// A port with one place, which a thread leaves when it blocks.
+fn detecting_port(backend: Backend) -> io::Result<TestPort> {
+    let builder = CompletionPort::builder().backend(backend);
+    Ok(Port::from(builder.concurrency(1).build()?))
 }
 
 /// Connections that are armed and ready, and their peers.
@@ -52,7 +61,7 @@ fn ready_connections(port: &TestPort, count: usize) -> io::Result<Vec<Socket>> {
 #[for_every_backend]
 fn f4_events_that_were_not_taken_flow_on_to_other_threads(backend: Backend) -> io::Result<()> {
     for way in Way::BOTH {
-        let port = owning_port(backend, 1)?;
+        let port = detecting_port(backend)?;
         let peers = ready_connections(&port, 10)?;
         let mut worker = port.worker(64);
         worker.process(Some(PATIENCE))?;
@@ -86,7 +95,7 @@ fn f4_events_that_were_not_taken_flow_on_to_other_threads(backend: Backend) -> i
 
 #[for_every_backend(with_places)]
 fn f4_events_flow_on_in_order_and_before_later_ones(backend: Backend) -> io::Result<()> {
-    for way in Way::BOTH {
+    for way in [Way::OfPort, Way::OfWorker] {
         let port = owning_port(backend, 1)?;
         let mut worker = port.worker(8);
         (0..8).try_for_each(|number| port.send(number))?;
@@ -109,7 +118,7 @@ fn f4_events_flow_on_in_order_and_before_later_ones(backend: Backend) -> io::Res
 #[for_every_backend]
 fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Result<()> {
     for way in Way::BOTH {
-        let port = owning_port(backend, 1)?;
+        let port = detecting_port(backend)?;
         let mut worker = port.worker(2);
         // It has a place.
         port.send(0)?;

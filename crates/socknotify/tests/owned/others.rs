@@ -1,7 +1,5 @@
 //! Messages, shared sockets, a port that is watched by another loop, and what other threads notice.
 
-#[cfg(unix)]
-use std::io::Read;
 use std::io::{self, Write};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,9 +13,7 @@ use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Entry, EventFilter, Events, Trigger};
 
 #[cfg(unix)]
-use crate::support::{
-    AsSocket, PollFlags, is_ready,
-};
+use crate::support::{AsSocket, PollFlags, is_ready};
 use crate::support::{PATIENCE, Pair, PortExt, counted, port, uninterrupted, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 

@@ -31,9 +31,10 @@ pub(crate) use self::sockets::{
     uninterrupted, uploading, wait_readiness,
 };
 pub(crate) use self::system::{
-    AsSocket, BorrowedSocket, EDGES_COME_ONE_BY_ONE, ERRORS_END, LATENESS, PollFlags, RawSocket, TICK, ThreadId, asleep,
-    begin_connect, descriptors, end_shows_behind_data, is_ready, no_sockets, raise_limit, raw,
-    take_number, this_thread, thread_time, to_lonely_number, voluntary_switches,
+    AsSocket, BorrowedSocket, EDGES_COME_ONE_BY_ONE, ERRORS_END, LATENESS, PollFlags, RawSocket,
+    TICK, ThreadId, asleep, begin_connect, descriptors, end_shows_behind_data, is_ready,
+    no_sockets, raise_limit, raw, take_number, this_thread, thread_time, to_lonely_number,
+    voluntary_switches,
 };
 pub(crate) use self::threads::{CloseAtEnd, Gate, wait_for_waiting, wait_until};
 

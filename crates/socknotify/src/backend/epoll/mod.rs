@@ -27,9 +27,7 @@ use std::time::Duration;
 
 use self::sys::{Data, Errno, Event};
 use self::timer::Timer;
-use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Table, Wait, Waited,
-};
+use crate::engine::{Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Table, Wait, Waited};
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
 use crate::{Entry, Error, EventFilter, RegistrationError};
@@ -127,7 +125,14 @@ impl Epoll {
             let events = translate::events(translate::poll_events(poll), fd);
             if !events.is_empty() {
                 let generation = arm.interest.generation();
-                ready.push((arm.interest, Report { fd, generation, events }));
+                ready.push((
+                    arm.interest,
+                    Report {
+                        fd,
+                        generation,
+                        events,
+                    },
+                ));
             }
         }
         has_failed
@@ -215,7 +220,9 @@ impl Backend for Epoll {
             if wait.room == 0 || wait.may_skip {
                 // The kernel had fewer reports than the last call asked for.
                 let taken = memory.ready.len().min(wait.room);
-                memory.ready[..taken].iter().for_each(|(_, ready)| report(*ready));
+                memory.ready[..taken]
+                    .iter()
+                    .for_each(|(_, ready)| report(*ready));
                 self.give_back(table, &memory.ready[taken..]);
                 return waited;
             }
@@ -244,15 +251,23 @@ impl Backend for Epoll {
                     let events = translate::events(event.flags(), fd);
                     let generation = data.generation();
                     count += 1;
-                    report(Report { fd, generation, events });
+                    report(Report {
+                        fd,
+                        generation,
+                        events,
+                    });
                 }
             }
         }
         if !memory.ready.is_empty() {
             // The kernel may have reported the same.
-            memory.ready.retain(|(interest, _)| table.is_waiting(interest));
+            memory
+                .ready
+                .retain(|(interest, _)| table.is_waiting(interest));
             let taken = memory.ready.len().min(wait.room - count);
-            memory.ready[..taken].iter().for_each(|(_, ready)| report(*ready));
+            memory.ready[..taken]
+                .iter()
+                .for_each(|(_, ready)| report(*ready));
             self.give_back(table, &memory.ready[taken..]);
         }
         waited
@@ -268,7 +283,13 @@ impl Backend for Epoll {
 
     fn close(&self) {
         // From here on every wait ends at once.
-        let _ = sys::control_own(&self.set, libc::EPOLL_CTL_MOD, &self.waker, libc::EPOLLIN as u32, Data::WAKER);
+        let _ = sys::control_own(
+            &self.set,
+            libc::EPOLL_CTL_MOD,
+            &self.waker,
+            libc::EPOLLIN as u32,
+            Data::WAKER,
+        );
         sys::signal(&self.waker);
     }
 }
@@ -280,4 +301,3 @@ fn arm_error(error: Errno) -> ArmError {
         other => ArmError::Refused(refusal(other)),
     }
 }
-

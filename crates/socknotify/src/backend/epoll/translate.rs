@@ -119,7 +119,11 @@ mod tests {
             (libc::POLLERR, libc::EPOLLERR),
             (libc::POLLPRI, libc::EPOLLPRI),
         ] {
-            let poll = libc::pollfd { fd: 0, events: 0, revents: poll };
+            let poll = libc::pollfd {
+                fd: 0,
+                events: 0,
+                revents: poll,
+            };
             assert_eq!(poll_events(&poll), epoll as u32);
         }
     }
