@@ -1060,3 +1060,170 @@ fn f2_a_thread_that_has_ended_holds_no_place(backend: Backend) -> io::Result<()>
     }
     Ok(())
 }
+
+/// A thread that is woken for the packet may be on its way with a socket's notification, and no room for more.
+#[for_every_backend(with_places)]
+fn f5_a_packet_does_not_wait_for_the_thread_that_a_socket_has_woken(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = waking_port(backend, 2, WakePolicy::Bounded(PATIENCE))?;
+    let pair = Pair::unix()?;
+    let gate = Gate::new();
+    let packets = AtomicUsize::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[&gate]);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Ok(entry) = port.dequeue_one(None) {
+                    if entry == PACKET {
+                        packets.fetch_add(1, Ordering::SeqCst);
+                    } else {
+                        // As long as the packet waits.
+                        gate.pass();
+                    }
+                }
+            });
+        }
+        for round in 1..=rounds(500) {
+            wait_for_waiting(&port, 2);
+            port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
+            assert_eq!(pair.theirs.send(b"x")?, 1);
+            port.post(PACKET)?;
+            wait_until("the packet is dequeued", || {
+                packets.load(Ordering::SeqCst) == round
+            });
+            gate.open(1);
+            pair.drain()?;
+        }
+        Ok(())
+    })
+}
+
+/// The last word of a thread that blocks in the scope is not needed.
+#[for_every_backend(with_places)]
+fn f4_who_dequeued_in_the_scope_keeps_no_other_from_a_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 2)?;
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        scope.spawn(|| {
+            while let Ok(entry) = port.dequeue_one(None) {
+                assert_eq!(entry, PACKET);
+                served.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut posted = 0;
+        for _ in 0..rounds(20_000) {
+            port.post(PACKET)?;
+            posted += 1;
+            let mut own = 0;
+            port.blocking(|| {
+                own += usize::from(port.dequeue_one(Some(Duration::ZERO)).is_ok());
+                port.post(PACKET)
+            })?;
+            posted += 1 - own;
+            // This thread has a place at the most; the other one gets what is left.
+            wait_until("the other thread has the rest", || {
+                served.load(Ordering::SeqCst) == posted
+            });
+        }
+        Ok(())
+    })
+}
+
+fn with_many_threads(policy: WakePolicy, backend: Backend, seed: u64) -> io::Result<()> {
+    let port = detecting_port(backend, 3, policy)?;
+    let other = detecting_port(backend, 1, policy)?;
+    let pairs = [Pair::unix()?, Pair::unix()?, Pair::unix()?];
+    for (key, pair) in pairs.iter().enumerate() {
+        port.enable(&pair.ours, 100 + key, EventFilter::IN, LEVEL)?;
+    }
+    let [posted, dequeued, notified] = [const { AtomicUsize::new(0) }; 3];
+    let work = |seed: u64| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut entries = [Entry::default(); 4];
+        loop {
+            let room = rng.usize(1..=4);
+            let timeout = match rng.u32(..4) {
+                0 => Some(Duration::ZERO),
+                1 => Some(Duration::from_micros(rng.u64(..300))),
+                2 => Some(Duration::from_millis(1)),
+                _ => None,
+            };
+            let found = match port.dequeue(&mut entries[..room], timeout) {
+                Ok(found) => found,
+                Err(Error::TimedOut) => continue,
+                Err(error) => return assert_eq!(error, Error::Closed),
+            };
+            for entry in found {
+                if entry.completion_key >= 100 {
+                    let pair = &pairs[entry.completion_key - 100];
+                    let read = pair.drain().expect("the peer is there");
+                    notified.fetch_add(read, Ordering::SeqCst);
+                } else {
+                    dequeued.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            match rng.u32(..12) {
+                0 => thread::sleep(Duration::from_micros(rng.u64(..1500))),
+                1 => port.blocking(|| thread::sleep(Duration::from_micros(100))),
+                2 => port.blocking(|| drop(port.dequeue(&mut entries[..0], None))),
+                3 => drop(other.dequeue_one(Some(Duration::ZERO))),
+                4 => port.release(),
+                5 => return,
+                _ => compute_for(Duration::from_micros(rng.u64(..50))),
+            }
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut sent = 0;
+        let mut threads = Vec::new();
+        for step in 0..rounds(2000) {
+            threads.retain(|it: &thread::ScopedJoinHandle<'_, ()>| !it.is_finished());
+            while threads.len() < 8 {
+                let (work, seed) = (&work, rng.u64(..));
+                threads.push(scope.spawn(move || work(seed)));
+            }
+            let pair = &pairs[step % 3];
+            if rng.bool() && pair.theirs.send(b"x").is_ok() {
+                sent += 1;
+            }
+            let count = rng.usize(..4);
+            port.post_all(&[PACKET; 4][..count])?;
+            posted.fetch_add(count, Ordering::SeqCst);
+            if rng.u32(..8) == 0 {
+                wait_until("everything is dequeued", || {
+                    threads.retain(|it| !it.is_finished());
+                    while threads.len() < 8 {
+                        let (work, seed) = (&work, rng.u64(..));
+                        threads.push(scope.spawn(move || work(seed)));
+                    }
+                    dequeued.load(Ordering::SeqCst) == posted.load(Ordering::SeqCst)
+                        && notified.load(Ordering::SeqCst) == sent
+                });
+            }
+        }
+        Ok(())
+    })?;
+    // What was in hand when the port was closed is in nobody's hand now.
+    assert_all_places_free(&port);
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_no_place_and_no_packet_is_lost_whatever_threads_do(backend: Backend) -> io::Result<()> {
+    let seed = std::env::var("SOCKNOTIFY_PLACES_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let policies = [
+        WakePolicy::Eager,
+        WakePolicy::BOUNDED,
+        // Long enough to be seen, should anything wait for it.
+        WakePolicy::Bounded(Duration::from_secs(60)),
+    ];
+    for policy in policies {
+        with_many_threads(policy, backend, seed)?;
+    }
+    Ok(())
+}
