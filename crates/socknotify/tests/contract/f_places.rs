@@ -1066,37 +1066,37 @@ fn f2_a_thread_that_has_ended_holds_no_place(backend: Backend) -> io::Result<()>
 fn f5_a_packet_does_not_wait_for_the_thread_that_a_socket_has_woken(
     backend: Backend,
 ) -> io::Result<()> {
-    let port = waking_port(backend, 2, WakePolicy::Bounded(PATIENCE))?;
     let pair = Pair::unix()?;
-    let gate = Gate::new();
-    let packets = AtomicUsize::new(0);
-    thread::scope(|scope| -> io::Result<()> {
-        let _close = CloseAtEnd(&port, &[&gate]);
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Ok(entry) = port.dequeue_one(None) {
-                    if entry == PACKET {
-                        packets.fetch_add(1, Ordering::SeqCst);
-                    } else {
-                        // As long as the packet waits.
-                        gate.pass();
-                    }
-                }
-            });
-        }
-        for round in 1..=rounds(500) {
+    for _ in 0..rounds(500) {
+        let port = waking_port(backend, 3, WakePolicy::Bounded(PATIENCE))?;
+        let gate = Gate::new();
+        let packets = AtomicUsize::new(0);
+        let work = || {
+            let packet = port.dequeue_one(None) == Ok(PACKET);
+            packets.fetch_add(usize::from(packet), Ordering::SeqCst);
+            gate.pass();
+        };
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[&gate]);
+            scope.spawn(work);
+            scope.spawn(work);
+            wait_for_waiting(&port, 2);
+            port.post(PACKET)?;
+            wait_until("one runs", || packets.load(Ordering::SeqCst) == 1);
+            // This one would leave what becomes ready to the one that runs.
+            scope.spawn(work);
             wait_for_waiting(&port, 2);
             port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
             assert_eq!(pair.theirs.send(b"x")?, 1);
             port.post(PACKET)?;
             wait_until("the packet is dequeued", || {
-                packets.load(Ordering::SeqCst) == round
+                packets.load(Ordering::SeqCst) == 2
             });
-            gate.open(1);
             pair.drain()?;
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// The last word of a thread that blocks in the scope is not needed.
