@@ -374,10 +374,11 @@ impl<B: Backend> Engine<B> {
 
     /// Lend this thread's place, if it holds one, until the returned value is dropped.
     pub(crate) fn lend_place(&self) -> LentPlace<'_, B> {
-        let lent = place::give_back(self.id);
-        if let Some(holder) = &lent {
+        let lent = place::lend(self.id);
+        if let Some((holder, true)) = &lent {
             self.on_left(holder);
         }
+        let lent = lent.map(|(holder, _)| holder);
         LentPlace { engine: self, lent }
     }
 
@@ -406,29 +407,31 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// A thread that dequeues looks at others, if somebody waits for a place and it is time.
+    /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
     #[inline]
     fn look_at_peers(&self, load: Load) {
-        if self.detects
-            && load.holders() > 1
-            && (load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed))
-        {
-            self.look_if_due();
+        if !self.detects {
+            return;
+        }
+        let is_waited_for = || load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed);
+        if load.holders() > 1 && is_waited_for() {
+            self.look_if_due(place::PEERS_LOOK);
+        } else if load.has(Flag::LEFT) {
+            self.look_if_due(place::FIRST_TICK);
         }
     }
 
-    fn look_if_due(&self) {
+    fn look_if_due(&self, time: Duration) {
         let now = self.made.elapsed().as_micros() as u64;
         let last = self.looked.load(Ordering::Relaxed);
-        // The model checker knows no time.
-        let is_due =
-            cfg!(interleavings) || now.saturating_sub(last) >= place::PEERS_LOOK.as_micros() as u64;
+        let is_due = || now.saturating_sub(last) >= time.as_micros() as u64;
         let order = Ordering::Relaxed;
-        let is_first = self
-            .looked
-            .compare_exchange(last, now, order, order)
-            .is_ok();
-        if is_due && (is_first || cfg!(interleavings)) && !self.look().left.is_empty() {
+        let is_first = || {
+            let looked = self.looked.compare_exchange(last, now, order, order);
+            looked.is_ok()
+        };
+        // The model checker knows no time.
+        if (cfg!(interleavings) || is_due() && is_first()) && self.look().has_freed {
             self.release_one();
         }
     }
@@ -486,7 +489,8 @@ impl<B: Backend> Drop for LentPlace<'_, B> {
             // First the place, which may be found to be left as soon as the thread has it.
             engine.gate.return_place();
             if !place::restore(engine.id, &holder) {
-                engine.gate.leave_place();
+                // Meanwhile it may have looked taken to others.
+                engine.settle_if_due(engine.gate.leave_place());
             }
         }
     }

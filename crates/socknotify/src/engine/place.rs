@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::handover::Handover;
 use crate::sys::Fd;
 
-use super::scheduler::Gate;
+use super::scheduler::{Flag, Gate};
 use super::sync::{AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
 
 /// How often threads that dequeue look at others.
@@ -126,16 +126,22 @@ impl Holder {
     }
 
     /// It says itself that it leaves its place. False if it holds none.
-    fn give_back(&self) -> bool {
+    pub(super) fn give_back(&self) -> bool {
+        self.lend() == Some(true)
+    }
+
+    /// The same, to come back. `None` if it has no packets in hand, and false if its place was found to be left.
+    fn lend(&self) -> Option<bool> {
         loop {
             let word = self.word();
-            match word.doing() {
-                Doing::Packets if self.change(word, Doing::Nothing) => return true,
-                // Another thread may look at it.
-                Doing::Packets => {}
-                Doing::Left if self.change(word, Doing::Nothing) => return false,
-                Doing::Left => {}
-                Doing::Nothing | Doing::Call => return false,
+            let has_place = match word.doing() {
+                Doing::Packets => true,
+                Doing::Left => false,
+                Doing::Nothing | Doing::Call => return None,
+            };
+            // Another thread may look at it.
+            if self.change(word, Doing::Nothing) {
+                return Some(has_place);
             }
         }
     }
@@ -339,6 +345,17 @@ pub(super) fn give_back(port: u32) -> Option<Arc<Holder>> {
     given.ok().flatten()
 }
 
+/// The same, to [`restore`] it later. Also returns whether the thread has held it until now.
+pub(super) fn lend(port: u32) -> Option<(Arc<Holder>, bool)> {
+    let lent = THREAD.try_with(|thread| {
+        let thread = thread.try_borrow().ok()?;
+        let current = thread.current.as_ref().filter(|it| it.port == port)?;
+        let has_place = current.holder.lend()?;
+        Some((Arc::clone(&current.holder), has_place))
+    });
+    lent.ok().flatten()
+}
+
 /// Give this thread the place back that it lent. False if it has dequeued meanwhile, and so has a place already, here
 /// or in another port.
 pub(super) fn restore(port: u32, holder: &Holder) -> bool {
@@ -411,6 +428,8 @@ pub(super) struct Found {
     pub(super) moved: bool,
     /// A thread was seen to sleep, and has to be looked at again soon.
     pub(super) asleep: bool,
+    /// A place may have become free.
+    pub(super) has_freed: bool,
     /// Threads whose places were found to be left.
     pub(super) left: Vec<Arc<Holder>>,
     /// Threads that run for long with what others could take.
@@ -509,6 +528,7 @@ impl Roster {
                         blocked => {
                             if seen.holder.change(word, Doing::Left) {
                                 gate.leave_place();
+                                found.has_freed = true;
                                 found.left.push(Arc::clone(&seen.holder));
                                 found.after = Some(stays);
                                 seen.word = word.with(Doing::Left);
@@ -529,6 +549,8 @@ impl Roster {
                     gate.return_place();
                     if !seen.holder.change(word, Doing::Packets) {
                         gate.leave_place();
+                        // Meanwhile it may have looked taken to others.
+                        found.has_freed = true;
                     } else {
                         seen.word = word.with(Doing::Packets);
                         seen.since = now;
@@ -541,6 +563,10 @@ impl Roster {
         self.next = self.next.wrapping_add(MOST_LEFT);
         for holder in ended {
             self.remove(&holder);
+        }
+        let is_any_left = self.left() > 0;
+        if is_any_left != gate.load().has(Flag::LEFT) {
+            gate.set(Flag::LEFT, is_any_left);
         }
         found
     }

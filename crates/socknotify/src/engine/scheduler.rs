@@ -49,6 +49,8 @@ impl Flag {
     /// Another loop watches the port itself.
     pub(super) const EXPOSED: Flag = Flag(1 << 52);
     pub(super) const CLOSED: Flag = Flag(1 << 53);
+    /// Threads were found to have left their places, and may go on.
+    pub(super) const LEFT: Flag = Flag(1 << 54);
 }
 
 /// The [`Gate`] at one moment.
@@ -288,7 +290,9 @@ impl Scheduler {
     /// Whom to wake, if one of the two rules requires it.
     pub(super) fn settle(&mut self, gate: &Gate, queued: usize, policy: Policy) -> Wake {
         let load = gate.latest();
-        let wakes = self.released.len() + usize::from(load.has(Flag::WAKE_DUE));
+        // Without one that polls, the wake-up is for whoever polls next.
+        let is_woken = load.has(Flag::WAKE_DUE) && load.pollers() > 0;
+        let wakes = self.released.len() + usize::from(is_woken);
         let is_free = self.is_place_free(load);
         if queued > wakes {
             if load.pollers() > 0 {

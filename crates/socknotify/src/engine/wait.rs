@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Record, Stay};
+use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Places, Record, Stay};
 use super::scheduler::{Arrival, Flag, Load, QUICK};
 use super::sync::{self, Condvar, lock};
 use super::{Engine, Guard, Scratch, weak};
@@ -150,7 +150,11 @@ impl<B: Backend> Engine<B> {
             }
         }
         if is_ending {
-            // Nothing says when it has ended. It is found out if it blocks, or has ended.
+            // Nothing would say when it has ended.
+            if holder.give_back() {
+                self.on_left(holder);
+            }
+            self.on_ended(holder);
             return result;
         }
         place::put(record);
@@ -393,7 +397,7 @@ impl<B: Backend> Engine<B> {
         if load.pollers() > 0 && !found.moved && !(is_idle && is_free(load)) {
             // Who polls also wakes who watches, when it comes back.
             core.scheduler.end_watch(&self.gate);
-        } else if is_free(load) && (!found.left.is_empty() || !found.moved || self.is_eager()) {
+        } else if is_free(load) && (found.has_freed || !found.moved || self.is_eager()) {
             let wake = core.scheduler.release_for_place(&self.gate);
             self.wake(wake);
         } else {

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -700,4 +701,529 @@ fn f5_a_socket_comes_to_a_thread_that_runs_or_one_that_waits(backend: Backend) -
         told.recv_timeout(PATIENCE).expect("it does not wait");
         Ok(())
     })
+}
+
+/// A port with this many places, which threads that block leave by themselves.
+fn detecting_port(
+    backend: Backend,
+    places: usize,
+    policy: WakePolicy,
+) -> io::Result<CompletionPort> {
+    let builder = CompletionPort::builder().backend(backend);
+    Ok(builder.concurrency(places).wake_policy(policy).build()?)
+}
+
+const POLICIES: [WakePolicy; 2] = [WakePolicy::Eager, WakePolicy::BOUNDED];
+
+/// Computes until this holds, and longer than any wait of the port's own.
+#[track_caller]
+fn compute_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "this does not come about: {what}");
+        std::hint::spin_loop();
+    }
+}
+
+fn compute_for(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// All places are free, and no thread is forgotten.
+#[track_caller]
+fn assert_all_places_free(port: &CompletionPort) {
+    let snapshot = port.snapshot();
+    assert_eq!(counted(snapshot.running), 0, "{snapshot:?}");
+    assert_eq!(counted(snapshot.left), 0, "{snapshot:?}");
+}
+
+#[for_every_backend(with_places)]
+fn f4_a_handler_can_wait_for_what_the_next_handler_does(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 1, policy)?;
+        let (tell, told) = channel();
+        let told = Mutex::new(told);
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            let handle = || {
+                let entry = port.dequeue_one(Some(PATIENCE)).expect("a packet");
+                match entry.completion_key {
+                    1 => told.lock().expect("no panic").recv_timeout(PATIENCE),
+                    _ => tell
+                        .send(Instant::now())
+                        .map(|()| Instant::now())
+                        .map_err(|_| std::sync::mpsc::RecvTimeoutError::Disconnected),
+                }
+            };
+            let threads = [(); 2].map(|()| scope.spawn(handle));
+            wait_for_waiting(&port, 2);
+            let begin = Instant::now();
+            port.post_all(&[Entry::new(1, 0, 0), Entry::new(2, 0, 0)])?;
+            for thread in threads {
+                let at = thread.join().expect("no panic").expect("a word");
+                assert!(at - begin < Duration::from_secs(2), "{:?}", at - begin);
+                println!("{policy}: after {:?}", at - begin);
+            }
+            Ok(())
+        })?;
+        assert_all_places_free(&port);
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_handlers_that_sleep_run_beside_each_other(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 2, policy)?;
+        let [asleep, most, done] = [const { AtomicUsize::new(0) }; 3];
+        let begin = Instant::now();
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    while port.dequeue_one(None).is_ok() {
+                        let now = asleep.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        thread::sleep(5 * SHORT);
+                        asleep.fetch_sub(1, Ordering::SeqCst);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            port.post_all(&[PACKET; 16])?;
+            wait_until("all are done", || done.load(Ordering::SeqCst) == 16);
+            println!("{policy}: {most:?} at once, after {:?}", begin.elapsed());
+            assert!(most.load(Ordering::SeqCst) > 2);
+            let detected_after = port.snapshot().detected_after;
+            assert!(detected_after.is_some_and(|after| after < PATIENCE));
+            wait_for_waiting(&port, 16);
+            assert_all_places_free(&port);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_a_thread_that_computes_keeps_its_place(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 1, policy)?;
+        let [computing, most, done] = [const { AtomicUsize::new(0) }; 3];
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while port.dequeue_one(None).is_ok() {
+                        let now = computing.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        compute_for(5 * SHORT);
+                        computing.fetch_sub(1, Ordering::SeqCst);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            wait_for_waiting(&port, 3);
+            port.post_all(&[PACKET; 3])?;
+            wait_until("all are done", || done.load(Ordering::SeqCst) == 3);
+            Ok(())
+        })?;
+        assert_eq!(most.load(Ordering::SeqCst), 1, "{policy}");
+        assert_eq!(port.snapshot().detected_after, None, "{policy}");
+    }
+    Ok(())
+}
+
+/// Without a detour, as many threads would compute at once as there are.
+#[for_every_backend(with_places)]
+fn f4_threads_that_go_on_count_again(backend: Backend) -> io::Result<()> {
+    const PACKETS: usize = 100;
+    for policy in POLICIES {
+        let port = detecting_port(backend, 2, policy)?;
+        let [computing, done] = [const { AtomicUsize::new(0) }; 2];
+        let (mut sum, mut samples) = (0, 0);
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    while port.dequeue_one(None).is_ok() {
+                        thread::sleep(Duration::from_micros(300));
+                        computing.fetch_add(1, Ordering::SeqCst);
+                        compute_for(SHORT / 2);
+                        computing.fetch_sub(1, Ordering::SeqCst);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            wait_for_waiting(&port, 16);
+            port.post_all(&[PACKET; PACKETS])?;
+            wait_until("all are done", || {
+                sum += computing.load(Ordering::SeqCst);
+                samples += 1;
+                done.load(Ordering::SeqCst) == PACKETS
+            });
+            Ok(())
+        })?;
+        let average = sum as f64 / f64::from(samples);
+        println!("{policy}: {average:.2} compute at once");
+        assert!(average < 3.0, "{policy}: {average:.2} compute at once");
+    }
+    Ok(())
+}
+
+/// Nobody is parked who would look.
+#[for_every_backend(with_places)]
+fn f4_a_thread_that_goes_on_counts_again_beside_the_only_other(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 1, policy)?;
+        let goes_on = Gate::new();
+        let [computes, ends] = [const { AtomicUsize::new(0) }; 2];
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[&goes_on]);
+            let first = scope.spawn(|| {
+                port.dequeue_one(None).expect("a packet");
+                goes_on.pass();
+                computes.store(1, Ordering::SeqCst);
+                compute_until("it ends", || ends.load(Ordering::SeqCst) == 1);
+            });
+            port.post(PACKET)?;
+            wait_until("it has a place", || counted(port.snapshot().running) == 1);
+            let second = scope.spawn(|| {
+                let mut count = 0;
+                // It keeps its place, and dequeues all the time.
+                let begin = Instant::now();
+                while let Ok(entry) = port.dequeue_one(Some(10 * SHORT)) {
+                    assert!(begin.elapsed() < 5 * SHORT, "two compute on one place");
+                    if entry.completion_key == 2 {
+                        goes_on.open(1);
+                        wait_until("the other computes", || {
+                            computes.load(Ordering::SeqCst) == 1
+                        });
+                    }
+                    count += 1;
+                    port.post(PACKET).expect("an open port");
+                    compute_for(Duration::from_micros(100));
+                }
+                count
+            });
+            port.post(Entry::new(2, 0, 0))?;
+            // While the first computes, it is the one that has the place.
+            let count = second.join();
+            ends.store(1, Ordering::SeqCst);
+            let count = count.expect("no panic");
+            first.join().expect("no panic");
+            println!("{policy}: {count} packets beside the one that computes");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_who_dequeues_all_the_time_finds_who_blocks(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 2, policy)?;
+        let mut soonest = PATIENCE;
+        for _ in 0..20 {
+            let gate = Gate::new();
+            let [blocks, ends] = [const { AtomicUsize::new(0) }; 2];
+            thread::scope(|scope| -> io::Result<()> {
+                let _gates = CloseGates(&[&gate]);
+                // It blocks in its handler.
+                scope.spawn(|| {
+                    port.dequeue_one(None).expect("a packet");
+                    blocks.store(1, Ordering::SeqCst);
+                    gate.pass();
+                });
+                port.post(PACKET)?;
+                wait_until("it blocks", || blocks.load(Ordering::SeqCst) == 1);
+                // One more waits for a place.
+                let busy = scope.spawn(|| {
+                    port.post(PACKET).expect("an open port");
+                    while ends.load(Ordering::SeqCst) == 0 {
+                        let _ = port.dequeue_one(Some(Duration::ZERO));
+                        port.post(PACKET).expect("an open port");
+                    }
+                });
+                wait_until("it dequeues", || counted(port.snapshot().running) == 2);
+                let waiting = scope.spawn(|| {
+                    let found = port.dequeue_one(Some(PATIENCE));
+                    ends.store(1, Ordering::SeqCst);
+                    found
+                });
+                let found = waiting.join().expect("no panic");
+                assert_eq!(found, Ok(PACKET));
+                let after = port.snapshot().detected_after.expect("it was found");
+                soonest = soonest.min(after);
+                busy.join().expect("no panic");
+                Ok(())
+            })?;
+            drain_port_of_packets(&port);
+        }
+        println!("{policy}: {soonest:?}");
+        assert!(soonest < Duration::from_millis(1), "{policy}: {soonest:?}");
+    }
+    Ok(())
+}
+
+/// Opens gates when a test's scope ends, however it ends.
+struct CloseGates<'a>(&'a [&'a Gate]);
+
+impl Drop for CloseGates<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|gate| gate.open_for_all());
+    }
+}
+
+fn drain_port_of_packets(port: &CompletionPort) {
+    while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+}
+
+/// Blocks with a packet in hand until the port has seen it, which takes another thread that waits.
+fn lose_place(port: &CompletionPort) {
+    thread::scope(|scope| {
+        port.post(PACKET).expect("an open port");
+        let other = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
+        assert_eq!(other.join().expect("no panic"), Ok(PACKET));
+    });
+}
+
+#[for_every_backend(with_places)]
+fn f4_a_scope_after_the_place_was_left_ends_with_a_place(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend, 1, WakePolicy::Eager)?;
+    for _ in 0..20 {
+        port.post(PACKET)?;
+        port.dequeue_one(None)?;
+        lose_place(&port);
+        port.blocking(|| ());
+        // This thread computes, and with a packet in hand.
+        assert_eq!(counted(port.snapshot().running), 1);
+        port.dequeue_one(Some(Duration::ZERO))
+            .expect_err("no packet");
+        assert_all_places_free(&port);
+    }
+    Ok(())
+}
+
+/// What a thread dequeues while it ends, in the destructor of something of its own.
+#[for_every_backend(with_places)]
+fn f2_a_thread_that_has_ended_holds_no_place(backend: Backend) -> io::Result<()> {
+    struct Last(std::sync::Arc<CompletionPort>, Pair, Sender<bool>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let Last(port, pair, told) = self;
+            let packet = port.dequeue_one(Some(Duration::ZERO)) == Ok(PACKET);
+            let _ = port.dequeue_one(Some(Duration::ZERO));
+            pair.send().expect("the peer is there");
+            let ready = port.dequeue_one(Some(PATIENCE)).map(|it| it.events());
+            let _ = told.send(packet && ready == Ok(Events::IN));
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    for detects in [true, false] {
+        let builder = CompletionPort::builder().backend(backend).concurrency(1);
+        let port = std::sync::Arc::new(builder.detect_blocking(detects).build()?);
+        let (tell, told) = channel();
+        port.post(PACKET)?;
+        let pair = Pair::unix()?;
+        port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
+        let other = Pair {
+            ours: pair.ours.try_clone()?,
+            theirs: pair.theirs.try_clone()?,
+        };
+        let last = Last(port.clone(), other, tell);
+        thread::spawn(move || {
+            // What is made first is dropped last.
+            LAST.set(Some(last));
+            LAST.with_borrow(|last| {
+                let port = &last.as_ref().expect("it is there").0;
+                port.dequeue_one(Some(Duration::ZERO)).map(drop)
+            })
+            .expect("a packet");
+            LAST.with_borrow(|last| last.as_ref().expect("it is there").0.post(PACKET))
+        })
+        .join()
+        .expect("no panic")?;
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+        // The socket is still ready.
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert_eq!(
+            (entry.completion_key, entry.events()),
+            (1, Events::IN),
+            "{detects}"
+        );
+        assert_eq!(counted(port.snapshot().running), 1);
+    }
+    Ok(())
+}
+
+/// A thread that is woken for the packet may be on its way with a socket's notification, and no room for more.
+#[for_every_backend(with_places)]
+fn f5_a_packet_does_not_wait_for_the_thread_that_a_socket_has_woken(
+    backend: Backend,
+) -> io::Result<()> {
+    let pair = Pair::unix()?;
+    for _ in 0..rounds(500) {
+        let port = waking_port(backend, 3, WakePolicy::Bounded(PATIENCE))?;
+        let gate = Gate::new();
+        let packets = AtomicUsize::new(0);
+        let work = || {
+            let packet = port.dequeue_one(None) == Ok(PACKET);
+            packets.fetch_add(usize::from(packet), Ordering::SeqCst);
+            gate.pass();
+        };
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[&gate]);
+            scope.spawn(work);
+            scope.spawn(work);
+            wait_for_waiting(&port, 2);
+            port.post(PACKET)?;
+            wait_until("one runs", || packets.load(Ordering::SeqCst) == 1);
+            // This one would leave what becomes ready to the one that runs.
+            scope.spawn(work);
+            wait_for_waiting(&port, 2);
+            port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
+            assert_eq!(pair.theirs.send(b"x")?, 1);
+            port.post(PACKET)?;
+            wait_until("the packet is dequeued", || {
+                packets.load(Ordering::SeqCst) == 2
+            });
+            pair.drain()?;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The last word of a thread that blocks in the scope is not needed.
+#[for_every_backend(with_places)]
+fn f4_who_dequeued_in_the_scope_keeps_no_other_from_a_place(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 2)?;
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        scope.spawn(|| {
+            while let Ok(entry) = port.dequeue_one(None) {
+                assert_eq!(entry, PACKET);
+                served.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut posted = 0;
+        for _ in 0..rounds(20_000) {
+            port.post(PACKET)?;
+            posted += 1;
+            let mut own = 0;
+            port.blocking(|| {
+                own += usize::from(port.dequeue_one(Some(Duration::ZERO)).is_ok());
+                port.post(PACKET)
+            })?;
+            posted += 1 - own;
+            // This thread has a place at the most; the other one gets what is left.
+            wait_until("the other thread has the rest", || {
+                served.load(Ordering::SeqCst) == posted
+            });
+        }
+        Ok(())
+    })
+}
+
+fn with_many_threads(policy: WakePolicy, backend: Backend, seed: u64) -> io::Result<()> {
+    let port = detecting_port(backend, 3, policy)?;
+    let other = detecting_port(backend, 1, policy)?;
+    let pairs = [Pair::unix()?, Pair::unix()?, Pair::unix()?];
+    for (key, pair) in pairs.iter().enumerate() {
+        port.enable(&pair.ours, 100 + key, EventFilter::IN, LEVEL)?;
+    }
+    let [posted, dequeued, notified] = [const { AtomicUsize::new(0) }; 3];
+    let work = |seed: u64| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut entries = [Entry::default(); 4];
+        loop {
+            let room = rng.usize(1..=4);
+            let timeout = match rng.u32(..4) {
+                0 => Some(Duration::ZERO),
+                1 => Some(Duration::from_micros(rng.u64(..300))),
+                2 => Some(Duration::from_millis(1)),
+                _ => None,
+            };
+            let found = match port.dequeue(&mut entries[..room], timeout) {
+                Ok(found) => found,
+                Err(Error::TimedOut) => continue,
+                Err(error) => return assert_eq!(error, Error::Closed),
+            };
+            for entry in found {
+                if entry.completion_key >= 100 {
+                    let pair = &pairs[entry.completion_key - 100];
+                    let read = pair.drain().expect("the peer is there");
+                    notified.fetch_add(read, Ordering::SeqCst);
+                } else {
+                    dequeued.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            match rng.u32(..12) {
+                0 => thread::sleep(Duration::from_micros(rng.u64(..1500))),
+                1 => port.blocking(|| thread::sleep(Duration::from_micros(100))),
+                2 => port.blocking(|| drop(port.dequeue(&mut entries[..0], None))),
+                3 => drop(other.dequeue_one(Some(Duration::ZERO))),
+                4 => port.release(),
+                5 => return,
+                _ => compute_for(Duration::from_micros(rng.u64(..50))),
+            }
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut sent = 0;
+        let mut threads = Vec::new();
+        for step in 0..rounds(2000) {
+            threads.retain(|it: &thread::ScopedJoinHandle<'_, ()>| !it.is_finished());
+            while threads.len() < 8 {
+                let (work, seed) = (&work, rng.u64(..));
+                threads.push(scope.spawn(move || work(seed)));
+            }
+            let pair = &pairs[step % 3];
+            if rng.bool() && pair.theirs.send(b"x").is_ok() {
+                sent += 1;
+            }
+            let count = rng.usize(..4);
+            port.post_all(&[PACKET; 4][..count])?;
+            posted.fetch_add(count, Ordering::SeqCst);
+            if rng.u32(..8) == 0 {
+                wait_until("everything is dequeued", || {
+                    threads.retain(|it| !it.is_finished());
+                    while threads.len() < 8 {
+                        let (work, seed) = (&work, rng.u64(..));
+                        threads.push(scope.spawn(move || work(seed)));
+                    }
+                    dequeued.load(Ordering::SeqCst) == posted.load(Ordering::SeqCst)
+                        && notified.load(Ordering::SeqCst) == sent
+                });
+            }
+        }
+        Ok(())
+    })?;
+    // What was in hand when the port was closed is in nobody's hand now.
+    assert_all_places_free(&port);
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_no_place_and_no_packet_is_lost_whatever_threads_do(backend: Backend) -> io::Result<()> {
+    let seed = std::env::var("SOCKNOTIFY_PLACES_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let policies = [
+        WakePolicy::Eager,
+        WakePolicy::BOUNDED,
+        // Long enough to be seen, should anything wait for it.
+        WakePolicy::Bounded(Duration::from_secs(60)),
+    ];
+    for policy in policies {
+        with_many_threads(policy, backend, seed)?;
+    }
+    Ok(())
 }
