@@ -13,13 +13,13 @@ pub enum WakePolicy {
     ///
     /// Best if answering a request takes much longer than waking a thread.
     Eager,
-    /// When the running threads do not dequeue within this time, or do not keep up.
+    /// When the running threads do not dequeue within this time, or need long for each packet.
     ///
     /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do
-    /// so. A thread that dequeues and has no room for all packets wakes another at once. One waiting thread watches the
-    /// running ones: it wakes after each such time, and takes what is ready if no thread has dequeued meanwhile. So a
-    /// socket waits up to twice this time, plus the timer's delay (on Linux 50 µs, unless the thread has another timer
-    /// slack). While nothing is ready and no thread dequeues, the port behaves as with [`Eager`](Self::Eager).
+    /// so. One waiting thread watches the running ones: it wakes after each such time, and takes what is ready if no
+    /// thread has dequeued meanwhile. So a socket waits up to twice this time, plus the timer's delay (on Linux 50 µs,
+    /// unless the thread has another timer slack). While packets take 15 µs and more to handle, the port behaves as with
+    /// [`Eager`](Self::Eager).
     ///
     /// This avoids waking a thread for one or two requests. If a request takes a few microseconds, such as an HTTP
     /// server's cached answer, to wake a thread costs more than the request.
