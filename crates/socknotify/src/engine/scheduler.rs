@@ -66,7 +66,7 @@ impl Load {
     /// Threads that wait in the backend.
     #[inline]
     pub(super) fn pollers(self) -> usize {
-        (self.0 / POLLER & COUNT) as usize
+        ((self.0 / POLLER) & COUNT) as usize
     }
 
     #[inline]
@@ -83,6 +83,11 @@ impl Gate {
     #[inline]
     pub(super) fn load(&self) -> Load {
         Load(self.0.load(Ordering::SeqCst))
+    }
+
+    /// The same, in the order in which it was changed: a thread that polls after this sees what this thread did before.
+    fn latest(&self) -> Load {
+        Load(self.0.fetch_or(0, Ordering::SeqCst))
     }
 
     /// Take a place, if one is free.
@@ -282,7 +287,7 @@ impl Scheduler {
 
     /// Whom to wake, if one of the two rules requires it.
     pub(super) fn settle(&mut self, gate: &Gate, queued: usize, policy: Policy) -> Wake {
-        let load = gate.load();
+        let load = gate.latest();
         let wakes = self.released.len() + usize::from(load.has(Flag::WAKE_DUE));
         let is_free = self.is_place_free(load);
         if queued > wakes {
