@@ -572,14 +572,16 @@ uint32_t sn_write_associated(int file, const void *memory, uint32_t length, sn_o
 /*
  * Run work(context), and meanwhile let another thread run in place of this one.
  *
- * Use it for work that blocks while the thread has packets in hand. On Windows the kernel sees a thread
- * block; this library cannot. `work` must return: no longjmp, no exception, no pthread_exit.
+ * For work that blocks while the thread has packets in hand. Another thread takes its place then in any case, but only
+ * after up to 10 ms (20 ms on Linux without /proc), when the block was seen; this leaves the place at once. On OpenBSD
+ * and DragonFly nothing can be seen, and only this call leaves it. `work` must return: no longjmp, no exception, no
+ * pthread_exit.
  */
 uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
 
 /*
  * Give back the place of this thread, if it has one. Call it if the thread is done with its packets and
- * does not dequeue again soon. Otherwise it keeps the place until it dequeues or ends.
+ * does not dequeue again soon. Otherwise it keeps the place until it dequeues, ends, or is seen to block.
  */
 uint32_t sn_release(sn_port port);
 

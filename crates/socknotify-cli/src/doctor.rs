@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::net::TcpStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 use socknotify::owned::Port;
-use socknotify::{Backend, CompletionPort};
+use socknotify::{Backend, CompletionPort, Entry, Snapshot};
 
 use crate::descriptors::Limit;
 use crate::options::OutputOptions;
@@ -40,6 +43,7 @@ struct Diagnosis {
     processors: Option<usize>,
     default_concurrency: usize,
     wake_policy: Option<String>,
+    blocking: Blocking,
     /// What does operations on files.
     file_driver: Option<&'static str>,
     descriptors: Limits,
@@ -59,6 +63,17 @@ struct Candidate {
 struct Chosen {
     backend: Option<&'static str>,
     reason: String,
+}
+
+/// What a port does when a thread with packets in hand blocks.
+#[derive(Default, Serialize)]
+struct Blocking {
+    /// How it finds out.
+    method: Option<&'static str>,
+    /// How many places were left, of one thread that blocked.
+    left: Option<usize>,
+    /// How long it took to find that out.
+    detected_after_microseconds: Option<u64>,
 }
 
 impl Diagnosis {
@@ -83,11 +98,58 @@ impl Diagnosis {
             wake_policy: CompletionPort::new()
                 .ok()
                 .map(|port| port.wake_policy().to_string()),
+            blocking: Blocking::try_out(),
             file_driver: Port::<TcpStream>::new()
                 .ok()
                 .map(|port| port.file_driver().name()),
             descriptors: system::limits(),
         }
+    }
+}
+
+impl Blocking {
+    fn try_out() -> Self {
+        let Ok(port) = CompletionPort::with_concurrency(1) else {
+            return Self::default();
+        };
+        let method = port.blocking_detection();
+        match method.and_then(|_| Self::block(&port)) {
+            None => Blocking {
+                method,
+                ..Self::default()
+            },
+            Some(state) => Blocking {
+                method,
+                left: state.left,
+                detected_after_microseconds: state
+                    .detected_after
+                    .map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+            },
+        }
+    }
+
+    /// One thread has the only place, and blocks; another one waits for a packet. The port's state when it has got it.
+    fn block(port: &CompletionPort) -> Option<Snapshot> {
+        const LONG: Duration = Duration::from_secs(2);
+        let (taken, has_taken) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        port.post(Entry::new(1, 0, 0)).ok()?;
+        thread::scope(|scope| {
+            // If this returns early, the sender is dropped, which ends the thread.
+            let end = end;
+            let blocks = move || {
+                if port.dequeue_one(Some(LONG)).is_ok() && taken.send(()).is_ok() {
+                    let _ = ends.recv();
+                }
+            };
+            thread::Builder::new().spawn_scoped(scope, blocks).ok()?;
+            has_taken.recv().ok()?;
+            port.post(Entry::new(2, 0, 0)).ok()?;
+            port.dequeue_one(Some(LONG)).ok()?;
+            let state = port.snapshot();
+            drop(end);
+            Some(state)
+        })
     }
 }
 
@@ -132,6 +194,7 @@ impl fmt::Display for Diagnosis {
         writeln!(f, "default concurrency  {}", self.default_concurrency)?;
         let policy = self.wake_policy.as_deref().unwrap_or("none");
         writeln!(f, "wake policy          {policy}")?;
+        writeln!(f, "a thread blocks      {}", self.blocking)?;
         let driver = self.file_driver.unwrap_or("none");
         writeln!(f, "operations on files  {driver}")?;
         let Limits { soft, hard } = self.descriptors;
@@ -141,6 +204,20 @@ impl fmt::Display for Diagnosis {
             Limit(soft),
             Limit(hard)
         )
+    }
+}
+
+impl fmt::Display for Blocking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(method) = self.method else {
+            return f.write_str("not seen: it has to say so");
+        };
+        write!(f, "seen by {method}")?;
+        if let (Some(left), Some(micros)) = (self.left, self.detected_after_microseconds) {
+            let after = Duration::from_micros(micros);
+            write!(f, " ({left} of 1 place left, after {after:?})")?;
+        }
+        Ok(())
     }
 }
 

@@ -350,6 +350,17 @@ fn the_doctor_describes_the_system() -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_doctor_sees_a_thread_block() -> io::Result<()> {
+    let blocking = &diagnosis()?["blocking"];
+    assert!(blocking["method"].is_string(), "{blocking}");
+    assert_eq!(blocking["left"], 1, "{blocking}");
+    let after = blocking["detected_after_microseconds"].as_u64();
+    assert!(after >= Some(1), "{blocking}");
+    Ok(())
+}
+
 #[cfg(unix)]
 #[test]
 fn the_doctor_tells_the_descriptor_limits() -> io::Result<()> {

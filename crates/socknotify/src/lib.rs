@@ -1,11 +1,11 @@
 //! A completion port for sockets: many threads share one queue, and each ready connection goes to exactly one of
-//! them.
+//! them. It says which sockets are ready; you read and write yourself.
 //!
 //! # Start here: a port that owns its connections
 //!
 //! [`owned::Port`] owns the connections. Arming a connection moves it into the port. An event moves it out, to exactly
 //! one thread, which then has it alone, without a lock, and closes it by dropping it. No more threads run than there
-//! are processors.
+//! are processors; if one blocks, another runs in its place.
 //!
 //! ```
 //! use std::io::{Read, Write};

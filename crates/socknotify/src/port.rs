@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::operations::Opening;
 #[cfg(unix)]
 use crate::operations::Raw;
-use crate::sys::AsSocket;
+use crate::sys::{AsSocket, thread_state};
 use crate::system::{Choice, SystemPort};
 use crate::{Backend, Entry, Error, RegisterError, Registration, Snapshot, WakePolicy};
 
@@ -22,9 +22,10 @@ use crate::{Backend, Entry, Error, RegisterError, Registration, Snapshot, WakePo
 ///
 /// The port has a number of places, its [concurrency value](Builder::concurrency): that many threads
 /// at most run with packets in hand. A thread takes a place when it dequeues packets, and keeps it until it
-/// dequeues again (from this port or another), ends, calls [`release`](Self::release), or is inside
-/// [`blocking`](Self::blocking). While all places are taken, packets and further threads wait. Waiting threads are
-/// woken last in, first out: few threads stay busy, and the others sleep.
+/// dequeues again (from this port or another), ends, calls [`release`](Self::release), is inside
+/// [`blocking`](Self::blocking), or blocks and the port [finds out](Self::blocking_detection). While all places are
+/// taken, packets and further threads wait. Waiting threads are woken last in, first out: few threads stay busy, and the
+/// others sleep.
 ///
 /// # Closing
 ///
@@ -61,6 +62,7 @@ use crate::{Backend, Entry, Error, RegisterError, Registration, Snapshot, WakePo
 pub struct CompletionPort {
     system: SystemPort,
     choice: Choice,
+    blocking_detection: Option<&'static str>,
     /// Operations on files in the caller's hands.
     #[cfg(unix)]
     raw: Arc<Raw>,
@@ -85,15 +87,6 @@ impl CompletionPort {
     /// As [`new`](Self::new).
     pub fn with_concurrency(concurrency: usize) -> Result<Self, Error> {
         Self::builder().concurrency(concurrency).build()
-    }
-
-    pub(crate) fn assemble(choice: Choice, system: SystemPort) -> Self {
-        CompletionPort {
-            #[cfg(unix)]
-            raw: Raw::new(system.clone()),
-            system,
-            choice,
-        }
     }
 
     /// Options for a new port.
@@ -273,9 +266,11 @@ impl CompletionPort {
 
     /// Lends this thread's place to another thread while `work` runs.
     ///
-    /// For work that blocks: the Windows kernel sees a thread block, a library cannot. When `work` returns or panics,
-    /// the thread has a place again at once. So one thread more than the concurrency value may run for a short time, as
-    /// on Windows. On a thread without a place of this port, and inside another such scope, this only runs `work`.
+    /// For work that blocks. A thread that blocks leaves its place by itself, where that can be
+    /// [seen](Self::blocking_detection), but only after some milliseconds; this leaves it at once. When `work` returns
+    /// or panics, the thread has a place again at once. So one thread more than the concurrency value may run for a
+    /// short time, as on Windows. On a thread without a place of this port, and inside another such scope, this only runs
+    /// `work`.
     ///
     /// # Examples
     ///
@@ -297,8 +292,8 @@ impl CompletionPort {
     /// Extension: gives this thread's place back, if it holds one here.
     ///
     /// For a thread that is done with its packets and does not dequeue again soon. Without this call it keeps its place
-    /// until it dequeues from any port, or ends; with one place, no other thread gets packets meanwhile. On Windows'
-    /// own port this does nothing, because the kernel sees when a thread blocks.
+    /// until it dequeues from any port, ends, or is seen to block; with one place, no other thread gets packets while it
+    /// computes. On Windows' own port this does nothing, because the kernel sees when a thread blocks.
     pub fn release(&self) {
         self.system.give_place_back();
     }
@@ -355,6 +350,25 @@ impl CompletionPort {
     /// When the port wakes a further thread.
     pub fn wake_policy(&self) -> WakePolicy {
         self.system.wake_policy()
+    }
+
+    /// How the port finds out that a thread with packets in hand blocks, as a short phrase for people.
+    ///
+    /// `None` if it does not: the system shows nothing of threads, [`Builder::detect_blocking`] forbids it, or no thread
+    /// waits for a place ([`Builder::unlimited`]). Then a thread that is about to block has to say so, with
+    /// [`blocking`](Self::blocking).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = socknotify::CompletionPort::new()?;
+    /// println!("{}", port.blocking_detection().unwrap_or("threads have to say that they block"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn blocking_detection(&self) -> Option<&'static str> {
+        self.blocking_detection
     }
 
     /// What the port looks like at this moment, for diagnosis and for tests.
@@ -455,13 +469,23 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        let system = {
-            let detects_blocking = !self.ignores_blocking;
-            choice
-                .backend
-                .open(concurrency, self.wake_policy, detects_blocking)?
+        let detects_blocking = !self.ignores_blocking && concurrency < usize::MAX;
+        let system = choice
+            .backend
+            .open(concurrency, self.wake_policy, detects_blocking)?;
+        let blocking_detection = match choice.backend {
+            #[cfg(windows)]
+            Backend::Native => Some("the kernel's own completion port"),
+            _ if detects_blocking => thread_state::METHOD,
+            _ => None,
         };
-        Ok(CompletionPort::assemble(choice, system))
+        Ok(CompletionPort {
+            #[cfg(unix)]
+            raw: Raw::new(system.clone()),
+            system,
+            choice,
+            blocking_detection,
+        })
     }
 }
 

@@ -11,15 +11,15 @@ use std::time::Duration;
 pub enum WakePolicy {
     /// At once, as Windows does: a ready socket never waits while a place is free and a thread waits.
     ///
-    /// Best if answering a request takes much longer than waking a thread.
+    /// For servers that take much longer to answer a request than to wake a thread.
     Eager,
-    /// When the running threads do not dequeue within this time, or do not keep up.
+    /// When the running threads do not dequeue within this time, or need long for each packet.
     ///
     /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do
-    /// so. A thread that dequeues and has no room for all packets wakes another at once. One waiting thread watches the
-    /// running ones: it wakes after each such time, and takes what is ready if no thread has dequeued meanwhile. So a
-    /// socket waits up to twice this time, plus the timer's delay (on Linux 50 µs, unless the thread has another timer
-    /// slack). While nothing is ready and no thread dequeues, the port behaves as with [`Eager`](Self::Eager).
+    /// so. One waiting thread watches the running ones: it wakes after each such time, and takes what is ready if no
+    /// thread has dequeued meanwhile. So a socket waits up to twice this time, plus the timer's delay (on Linux 50 µs,
+    /// unless the thread has another timer slack). While packets take 15 µs and more to handle, the port behaves as with
+    /// [`Eager`](Self::Eager).
     ///
     /// This avoids waking a thread for one or two requests. If a request takes a few microseconds, such as an HTTP
     /// server's cached answer, to wake a thread costs more than the request.
@@ -30,7 +30,7 @@ pub enum WakePolicy {
 }
 
 impl WakePolicy {
-    /// [`Bounded`](Self::Bounded) by 200 µs: measured as best for servers that answer in some microseconds.
+    /// [`Bounded`](Self::Bounded) by 200 µs, for servers that answer in some microseconds.
     pub const BOUNDED: Self = WakePolicy::Bounded(Duration::from_micros(200));
 }
 
@@ -50,11 +50,11 @@ impl fmt::Display for WakePolicy {
 #[non_exhaustive]
 pub struct Snapshot {
     /// The number of registrations. One whose socket was closed without REMOVE counts until the port notices, when the
-    /// number is registered again or reported. `None` on Windows' own port, which does not say.
+    /// number is armed or registered again. `None` on Windows' own port, which does not say.
     pub registrations: Option<usize>,
     /// Packets in the queue. Ready sockets that the kernel has not reported yet are not counted.
     pub queued: usize,
-    /// Threads that have a place. `None` on Windows' own port, which does not say.
+    /// Threads that have packets in hand, and a place. `None` on Windows' own port, which does not say.
     pub running: Option<usize>,
     /// Threads that wait for a packet.
     pub waiting: usize,

@@ -60,6 +60,8 @@ struct LiveLine {
     samples: usize,
     /// One watched them, by the wake policy.
     is_watched: bool,
+    /// How many had left their places, at most.
+    left: usize,
 }
 
 impl LiveLine {
@@ -80,6 +82,7 @@ impl LiveLine {
             running: 0,
             samples: 0,
             is_watched: false,
+            left: 0,
         }
     }
 
@@ -99,6 +102,7 @@ impl LiveLine {
         self.running += state.running.unwrap_or(0);
         self.samples += 1;
         self.is_watched |= state.is_watched;
+        self.left = self.left.max(state.left.unwrap_or(0));
         let time = self.since.elapsed();
         if time < LINE {
             return;
@@ -113,8 +117,9 @@ impl LiveLine {
             false => String::new(),
         };
         let watches = if self.is_watched { ", 1 watches" } else { "" };
+        let left = left(self.left, state.detected_after);
         self.bar.set_message(format!(
-            "{open}{:.0} requests/s, {:.1} of {} threads run{watches}, {:.1} notifications per dequeue",
+            "{open}{:.0} requests/s, {:.1} of {} threads run{watches}{left}, {:.1} notifications per dequeue",
             requests as f64 / time.as_secs_f64(),
             self.running as f64 / self.samples as f64,
             self.threads,
@@ -122,7 +127,17 @@ impl LiveLine {
         ));
         self.since = Instant::now();
         self.before = now;
-        (self.running, self.samples, self.is_watched) = (0, 0, false);
+        (self.running, self.samples) = (0, 0);
+        (self.is_watched, self.left) = (false, 0);
+    }
+}
+
+/// Threads that block, and so have left their places to others, with how long it took to find out the last time.
+fn left(count: usize, detected_after: Option<Duration>) -> String {
+    match (count, detected_after) {
+        (0, _) => String::new(),
+        (count, None) => format!(", {count} blocked"),
+        (count, Some(after)) => format!(", {count} blocked (seen after {after:.1?})"),
     }
 }
 
@@ -133,4 +148,17 @@ fn draining(open: usize, left: Duration) -> String {
         count(open, "connection"),
         left.as_secs_f64().ceil(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_were_left_are_shown() {
+        let after = Some(Duration::from_micros(1260));
+        assert_eq!(left(0, after), "");
+        assert_eq!(left(2, None), ", 2 blocked");
+        assert_eq!(left(2, after), ", 2 blocked (seen after 1.3ms)");
+    }
 }

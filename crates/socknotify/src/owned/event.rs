@@ -14,7 +14,8 @@ use crate::{Events, RegistrationError};
 #[must_use = "a connection that is not armed again is closed"]
 #[non_exhaustive]
 pub enum Event<T, M = ()> {
-    /// The connection is ready: what it waited for holds.
+    /// The connection is ready: what it waited for holds. Rarely, a receive finds nothing even so: the report was
+    /// taken from the system before another thread handled the connection.
     Ready(Held<T>, Events),
     /// The connection's deadline has passed.
     TimedOut(Held<T>),

@@ -104,9 +104,9 @@ impl<T: Source, M> Port<T, M> {
     /// almost every program.
     ///
     /// Room is a maximum. A larger one saves system calls while many connections are ready: with 64, a call costs each
-    /// event little. It keeps no event waiting for long: while the thread is in [`blocking`](Self::blocking), other
-    /// threads get the events that it has dequeued and not taken; and if its events take long to handle, it leaves
-    /// other threads that have nothing to do their share.
+    /// event little. It keeps no event waiting for long: if the thread blocks, other threads get the events that it has
+    /// dequeued and not taken; and if its events take long to handle, it leaves other threads that have nothing to do
+    /// their share.
     pub fn worker(&self, room: usize) -> Worker<T, M> {
         Worker::new(Arc::clone(&self.shared), room.clamp(1, MOST))
     }
@@ -485,7 +485,8 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Runs work that may block, and lends this thread's place to another thread meanwhile.
+    /// Runs work that may block, and lends this thread's place to another thread meanwhile, at once: see
+    /// [`CompletionPort::blocking`](crate::CompletionPort::blocking).
     ///
     /// Events that were dequeued and not [taken](Self::take) go to other threads, and connections passed to
     /// [`arm`](Self::arm) are armed.

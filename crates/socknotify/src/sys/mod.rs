@@ -4,7 +4,10 @@
 //! backends use small dense *numbers*, and this module converts between them.
 
 mod owners;
-#[allow(dead_code, reason = "the engine does not look at threads yet")]
+#[cfg_attr(
+    interleavings,
+    allow(dead_code, reason = "the model checker has threads of its own")
+)]
 pub(crate) mod thread_state;
 #[cfg(unix)]
 mod unix;

@@ -16,6 +16,10 @@ pub(crate) const METHOD: Option<&str> = Thread::METHOD;
 
 /// What a thread does, as far as the system shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "no other system shows all of this")
+)]
 pub(crate) enum Look {
     /// It runs, waits for a processor, or is stopped, for instance by a debugger.
     Running,
