@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::value_parser;
-use socknotify::{Backend, CompletionPort};
+use socknotify::{Backend, Builder, CompletionPort};
 
 /// The shortest and the longest time, in seconds.
 const SECONDS: RangeInclusive<f64> = 0.001..=1_000_000.0;
@@ -32,11 +32,15 @@ impl PortOptions {
     }
 
     pub(crate) fn build(&self) -> Result<CompletionPort, socknotify::Error> {
+        self.builder().build()
+    }
+
+    pub(crate) fn builder(&self) -> Builder {
         let places = self.concurrency.map_or(0, |places| places as usize);
         let builder = CompletionPort::builder().concurrency(places);
         match self.backend {
-            Some(backend) => builder.backend(backend).build(),
-            None => builder.build(),
+            Some(backend) => builder.backend(backend),
+            None => builder,
         }
     }
 }

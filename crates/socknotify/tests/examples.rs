@@ -3,6 +3,7 @@
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
+#[cfg(unix)]
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,9 @@ use socket2::{Domain, Socket, Type};
 #[path = "support/example.rs"]
 mod example;
 
-use example::{Example, PATIENCE, be_patient, binary, expect, expect_end, much, read_line};
+#[cfg(unix)]
+use example::binary;
+use example::{Example, PATIENCE, be_patient, expect, expect_end, much, read_line};
 
 /// A listener of the test's own, and its address as an argument.
 fn listen() -> io::Result<(TcpListener, String)> {

@@ -21,9 +21,11 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn prepare(plan: Plan) -> Result<Self, Problem> {
+        // The threads are counted, and more run than there are places when one goes on that had left its place.
+        let port = plan.port.builder().detect_blocking(false).build();
         Ok(Run {
             plan,
-            port: plan.port.build().context("cannot make a completion port")?,
+            port: port.context("cannot make a completion port")?,
             tally: Tally::default(),
             problems: Mutex::default(),
             given_up: AtomicBool::new(false),

@@ -727,7 +727,8 @@ mod tests {
     #[test]
     fn f4_nothing_is_lost_or_served_twice_when_others_take_at_any_moment() -> std::io::Result<()> {
         const CONNECTIONS: usize = 24;
-        const ROUNDS: usize = 400;
+        // Under Wine each call is a message to another process.
+        const ROUNDS: usize = if cfg!(windows) { 40 } else { 400 };
         let port = Port::<TcpStream, u32>::builder().concurrency(3).build()?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;

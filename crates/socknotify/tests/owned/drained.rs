@@ -523,7 +523,8 @@ fn d2_what_a_read_of_too_many_buffers_has_left_is_notified(backend: Backend) -> 
     theirs.write_all(&[7; 3000])?;
     let mut connection = next(&mut worker).0;
     wait_for_bytes(&connection, 3000)?;
-    let mut memory = [0; 2000];
+    // Wine's read of more than these fails.
+    let mut memory = [0; if cfg!(windows) { 1024 } else { 2000 }];
     let mut buffers: Vec<_> = memory.chunks_mut(1).map(IoSliceMut::new).collect();
     let length = connection.read_vectored(&mut buffers)?;
     let _served = expect_more(&mut worker, connection, &vec![7; 3000 - length][..64])?;
