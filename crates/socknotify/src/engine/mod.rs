@@ -162,7 +162,7 @@ impl<B: Backend> Engine<B> {
             detected_after: AtomicU64::new(0),
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
-                queue: Queue::default(),
+                queue: Queue::with_capacity(32),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 alarm: Entry::default(),

@@ -664,7 +664,9 @@ mod tests {
 
     #[test]
     fn a_slow_worker_leaves_others_their_share() -> std::io::Result<()> {
-        let port = Port::<TcpStream, u32>::builder().concurrency(4).build()?;
+        let port = Port::<TcpStream, u32>::builder().concurrency(4);
+        // This thread sleeps while it waits for the others.
+        let port = port.detect_blocking(false).build()?;
         let mut worker = port.worker(64);
         for number in 0..9 {
             port.send(number)?;
