@@ -1350,3 +1350,36 @@ fn f4_a_thread_that_has_left_is_counted_and_can_end(backend: Backend) -> io::Res
     }
     Ok(())
 }
+
+/// The others wait in the system, which has nothing to report until the socket is armed again.
+#[for_every_backend(with_places)]
+fn c4_a_level_is_notified_again_when_its_thread_blocks(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 4, policy)?;
+        let pair = Pair::unix()?;
+        port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
+        let gate = Gate::new();
+        let (tell, told) = channel();
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[&gate]);
+            let (port, gate) = (&port, &gate);
+            for _ in 0..4 {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    if port.dequeue_one(None).is_ok() {
+                        let _ = tell.send(Instant::now());
+                        gate.pass();
+                    }
+                });
+            }
+            wait_for_waiting(port, 4);
+            pair.send()?;
+            let first = told.recv_timeout(PATIENCE).expect("a notification");
+            let second = told.recv_timeout(Duration::from_secs(2));
+            let second = second.expect("one more, since the socket is still ready");
+            println!("{policy}: after {:?}", second - first);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
