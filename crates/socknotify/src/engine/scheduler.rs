@@ -49,6 +49,8 @@ impl Flag {
     /// Another loop watches the port itself.
     pub(super) const EXPOSED: Flag = Flag(1 << 52);
     pub(super) const CLOSED: Flag = Flag(1 << 53);
+    /// A thread that polls also looks at those that run, from time to time.
+    pub(super) const LOOKED_AT: Flag = Flag(1 << 55);
     /// Threads were found to have left their places, and may go on.
     pub(super) const LEFT: Flag = Flag(1 << 54);
 }

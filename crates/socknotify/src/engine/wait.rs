@@ -124,7 +124,8 @@ impl<B: Backend> Engine<B> {
             ..
         } = call;
         *scratch = Some(memory);
-        if !levels.is_empty() {
+        let has_levels = !levels.is_empty();
+        if has_levels {
             self.has_levels.store(true, Ordering::Relaxed);
             holder.levels().append(levels);
             if self.gate.load().has(Flag::EXPOSED) {
@@ -140,7 +141,15 @@ impl<B: Backend> Engine<B> {
                 // The model checker knows no time.
                 *stay = (is_timed && !cfg!(interleavings)).then(|| Stay::new(count));
                 holder.end_call();
-                self.settle_if_due(self.gate.load());
+                let load = self.gate.load();
+                if self.detects
+                    && (has_levels || handover.is_some() && count > 1)
+                    && load.pollers() > 0
+                    && !load.has(Flag::LOOKED_AT)
+                {
+                    self.look_after();
+                }
+                self.settle_if_due(load);
             }
             Err(_) => {
                 holder.end_empty_call();
@@ -159,6 +168,14 @@ impl<B: Backend> Engine<B> {
         }
         place::put(record);
         result
+    }
+
+    /// This thread keeps something that others may need, should it block, and those who poll have begun to when nobody
+    /// did: have one of them look at it.
+    #[cold]
+    fn look_after(&self) {
+        let wake = lock(&self.core).scheduler.wake_polling(&self.gate);
+        self.wake(wake);
     }
 
     /// A packet took this long to handle.
@@ -290,7 +307,10 @@ impl<B: Backend> Engine<B> {
         let before = self.gate.begin_polling();
         let does_anyone_run = before.holders() > before.pollers() + 1;
         // A thread that runs and is quick comes back sooner than this one would wake.
-        let is_left_to_others = does_anyone_run && !call.is_released && !self.is_eager();
+        // But others may poll already, and not look at it.
+        let is_looked_at = before.pollers() == 0 || before.has(Flag::LOOKED_AT);
+        let is_left_to_others =
+            does_anyone_run && is_looked_at && !call.is_released && !self.is_eager();
         if is_left_to_others || before.pollers() >= self.backend.waiters() {
             self.gate.end_polling();
             if !std::mem::replace(&mut call.has_checked, true) {
@@ -312,6 +332,9 @@ impl<B: Backend> Engine<B> {
         let keeps =
             self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
         let watches = self.detects && keeps && does_anyone_run;
+        if watches {
+            self.gate.set(Flag::LOOKED_AT, true);
+        }
         let until = match (timeout, watches) {
             (timeout, false) => timeout,
             (None, true) => Some(call.tick),
@@ -319,6 +342,10 @@ impl<B: Backend> Engine<B> {
         };
         let (count, waited) = self.ask(&mut call.scratch, call.levels, entries, until);
         self.gate.end_polling();
+        if watches {
+            // Another one that does sets it again, or there is one wake-up too many.
+            self.gate.set(Flag::LOOKED_AT, false);
+        }
         if waited.woken {
             self.gate.set(Flag::WAKE_DUE, false);
         }

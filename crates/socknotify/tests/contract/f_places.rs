@@ -1227,3 +1227,159 @@ fn f4_no_place_and_no_packet_is_lost_whatever_threads_do(backend: Backend) -> io
     }
     Ok(())
 }
+
+/// Threads that wait do nothing while nothing comes.
+#[cfg(target_os = "linux")]
+#[for_every_backend(with_places)]
+fn f4_nobody_looks_at_threads_while_the_port_is_idle(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 2, policy)?;
+        let (tell, told) = channel();
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            let port = &port;
+            for _ in 0..6 {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    tell.send(this_thread()).expect("someone listens");
+                    while port.dequeue_one(None).is_ok() {
+                        // Some blocks, and is looked at.
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                });
+            }
+            let threads: Vec<ThreadId> = told.iter().take(6).collect();
+            wait_for_waiting(port, 6);
+            port.post_all(&[PACKET; 20])?;
+            wait_until("all is handled, and nobody watches", || {
+                let snapshot = port.snapshot();
+                snapshot.queued == 0 && snapshot.waiting == 6 && !snapshot.is_watched
+            });
+            asleep(threads.iter().copied());
+            // Who polls with a timer does so once more.
+            thread::sleep(SHORT);
+            let switches = || {
+                let count = |&thread| crate::support::voluntary_switches(thread).expect("it lives");
+                threads.iter().map(count).sum::<u64>()
+            };
+            let before = switches();
+            thread::sleep(15 * SHORT);
+            assert_eq!(switches() - before, 0, "{policy}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_to_watch_threads_that_compute_costs_little(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 2, policy)?;
+        let time = 15 * SHORT;
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            let computing = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    port.dequeue_one(None).expect("a packet");
+                    compute_for(2 * time);
+                })
+            });
+            wait_for_waiting(&port, 2);
+            port.post_all(&[PACKET; 2])?;
+            wait_until("both compute", || counted(port.snapshot().running) == 2);
+            let waiting = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    let before = thread_time();
+                    wait_in_vain(&port, time);
+                    thread_time() - before
+                })
+            });
+            let spent = waiting.map(|thread| thread.join().expect("no panic"));
+            let spent: Duration = spent.into_iter().sum();
+            println!("{policy}: {spent:?} of {time:?}");
+            assert!(spent < time / 50, "{policy}: {spent:?}");
+            for thread in computing {
+                thread.join().expect("no panic");
+            }
+            Ok(())
+        })?;
+        assert_all_places_free(&port);
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_where_nothing_is_detected_a_thread_that_sleeps_keeps_its_place(
+    backend: Backend,
+) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = waking_port(backend, 1, policy)?;
+        with_a_place(&port, || {
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| wait_in_vain(&port, 3 * SHORT));
+                waiting.join().expect("no panic");
+            });
+            let snapshot = port.snapshot();
+            assert_eq!(counted(snapshot.running), 1);
+            assert_eq!(counted(snapshot.left), 0);
+            assert_eq!(snapshot.detected_after, None);
+        })?;
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_a_thread_that_has_left_is_counted_and_can_end(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 1, policy)?;
+        for _ in 0..10 {
+            thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    port.post(PACKET).expect("an open port");
+                    port.dequeue_one(None).expect("a packet");
+                    lose_place(&port);
+                });
+                thread.join().expect("no panic");
+            });
+            assert!(port.snapshot().detected_after.is_some());
+            assert_all_places_free(&port);
+            // One place, as before.
+            with_a_place(&port, || assert_eq!(counted(port.snapshot().running), 1))?;
+            drain_port_of_packets(&port);
+        }
+    }
+    Ok(())
+}
+
+/// The others wait in the system, which has nothing to report until the socket is armed again.
+#[for_every_backend(with_places)]
+fn c4_a_level_is_notified_again_when_its_thread_blocks(backend: Backend) -> io::Result<()> {
+    for policy in POLICIES {
+        let port = detecting_port(backend, 4, policy)?;
+        let pair = Pair::unix()?;
+        port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
+        let gate = Gate::new();
+        let (tell, told) = channel();
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[&gate]);
+            let (port, gate) = (&port, &gate);
+            for _ in 0..4 {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    if port.dequeue_one(None).is_ok() {
+                        let _ = tell.send(Instant::now());
+                        gate.pass();
+                    }
+                });
+            }
+            wait_for_waiting(port, 4);
+            pair.send()?;
+            let first = told.recv_timeout(PATIENCE).expect("a notification");
+            let second = told.recv_timeout(Duration::from_secs(2));
+            let second = second.expect("one more, since the socket is still ready");
+            println!("{policy}: after {:?}", second - first);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

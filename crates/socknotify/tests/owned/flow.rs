@@ -1,6 +1,7 @@
 //! What a worker has not taken flows on when its thread blocks.
 
 use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -277,4 +278,76 @@ fn c8_nothing_is_lost_or_served_by_two_while_handlers_block(backend: Backend) ->
         })?;
     }
     Ok(())
+}
+
+/// Nine of ten are answered while the handler of the first sleeps.
+#[for_every_backend(with_places)]
+fn f4_one_handler_that_sleeps_keeps_no_other_event_waiting(backend: Backend) -> io::Result<()> {
+    for says_so in [true, false] {
+        let builder = CompletionPort::builder().backend(backend);
+        let port: TestPort = Port::from(builder.concurrency(4).build()?);
+        let peers = ready_connections(&port, 10)?;
+        let answered = std::sync::atomic::AtomicUsize::new(0);
+        let sleep = AtomicBool::new(true);
+        let begin = std::time::Instant::now();
+        let took = thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut worker = port.worker(64);
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            drop(ready(event));
+                            let nap = || thread::sleep(Duration::from_secs(1));
+                            if sleep.swap(false, Ordering::SeqCst) {
+                                match says_so {
+                                    true => worker.blocking(nap),
+                                    false => nap(),
+                                }
+                            }
+                            answered.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            wait_until("nine are answered", || answered.load(Ordering::SeqCst) >= 9);
+            let took = begin.elapsed();
+            port.close();
+            took
+        });
+        println!("{says_so}: {took:?}");
+        assert!(took < Duration::from_millis(500), "{says_so}: {took:?}");
+        drop(peers);
+    }
+    Ok(())
+}
+
+/// The same while the others wait already, in the system.
+#[for_every_backend(with_places)]
+fn f4_events_flow_on_to_threads_that_wait_already(backend: Backend) -> io::Result<()> {
+    let builder = CompletionPort::builder().backend(backend);
+    let port: TestPort = Port::from(builder.concurrency(4).build()?);
+    let [answered, sleeps] = [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut worker = port.worker(64);
+                while worker.process(None).is_ok() {
+                    while worker.take().is_some() {
+                        if sleeps.fetch_add(1, Ordering::SeqCst) == 0 {
+                            thread::sleep(Duration::from_secs(1));
+                        }
+                        answered.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        wait_until("all wait", || port.snapshot().waiting == 4);
+        let begin = std::time::Instant::now();
+        (0..10).try_for_each(|number| port.send(number))?;
+        wait_until("nine are answered", || answered.load(Ordering::SeqCst) >= 9);
+        let took = begin.elapsed();
+        port.close();
+        assert!(took < Duration::from_millis(500), "{took:?}");
+        Ok(())
+    })
 }
