@@ -28,7 +28,7 @@ const SECOND_LOOK: Duration = Duration::from_micros(50);
 /// The first time after which a thread that waits looks at those that run.
 pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
 /// And the last, while nothing changes.
-pub(super) const LAST_TICK: Duration = Duration::from_millis(8);
+pub(super) const LAST_TICK: Duration = Duration::from_millis(4);
 /// Where only a thread's processor time can be seen: without progress for this long it has left.
 const NO_PROGRESS: Duration = Duration::from_millis(20);
 /// What a running thread has not taken goes on to others after this time, if a place is idle.
