@@ -393,7 +393,12 @@ impl<B: Backend> Engine<B> {
         if load.pollers() > 0 && !found.moved && !(is_idle && is_free(load)) {
             // Who polls also wakes who watches, when it comes back.
             core.scheduler.end_watch(&self.gate);
-        } else if is_free(load) && (!found.left.is_empty() || !found.moved || self.is_eager()) {
+        } else if is_free(load)
+            && (!found.left.is_empty()
+                || !found.moved
+                || self.is_eager()
+                || load.pollers() == 0 && self.has_more())
+        {
             let wake = core.scheduler.release_for_place(&self.gate);
             self.wake(wake);
         } else {
