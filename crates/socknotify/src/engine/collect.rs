@@ -16,6 +16,9 @@ use crate::sys::Fd;
 /// for.
 const SKIPS: u32 = 7;
 
+/// In place of their number: the last call that asked had no room for all that is ready, but for more than one.
+const FULL: u32 = u32::MAX;
+
 /// After this many notifications of an edge-triggered registration, its number is checked to refer to the same file.
 /// The contract allows 64 false ones.
 const CHECKED: u32 = 60;
@@ -30,7 +33,12 @@ impl<B: Backend> Engine<B> {
     /// Whether what is known to be ready may be delivered without asking the backend for more.
     #[inline]
     pub(super) fn may_skip(&self) -> bool {
-        self.skips.load(Ordering::Relaxed) > 0
+        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed))
+    }
+
+    /// Whether the last call that asked had no room for all that is ready, as far as is known.
+    pub(super) fn has_more(&self) -> bool {
+        self.skips.load(Ordering::Relaxed) == FULL
     }
 
     /// Count a call that did not ask the backend.
@@ -38,14 +46,18 @@ impl<B: Backend> Engine<B> {
         let _ = self
             .skips
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(1)
+                left.checked_sub(1).filter(|&left| left < SKIPS)
             });
     }
 
     /// Count a call that did. If it came back with as many reports as it had room for, the next one has to ask too.
     #[inline]
-    fn on_asked(&self, waited: &Waited) {
-        let left = if waited.is_full { 0 } else { SKIPS };
+    fn on_asked(&self, waited: &Waited, room: usize) {
+        let left = match waited.is_full {
+            true if room > 1 => FULL,
+            true => 0,
+            false => SKIPS,
+        };
         if self.skips.load(Ordering::Relaxed) != left {
             self.skips.store(left, Ordering::Relaxed);
         }
@@ -105,7 +117,7 @@ impl<B: Backend> Engine<B> {
                 }
             });
         match waited.asked {
-            true => self.on_asked(&waited),
+            true => self.on_asked(&waited, wait.room),
             false if wait.room > 0 && count > 0 => self.on_skipped(),
             false => {}
         }

@@ -73,6 +73,11 @@ impl Load {
         ((self.0 / POLLER) & COUNT) as usize
     }
 
+    /// The same without one of those who poll.
+    pub(super) fn without_poller(self) -> Self {
+        Load(self.0 - POLLER)
+    }
+
     #[inline]
     pub(super) fn has(self, flag: Flag) -> bool {
         self.0 & flag.0 != 0

@@ -67,6 +67,8 @@ struct Call<'call, 'socket, B: Backend> {
     has_place: bool,
     /// It was parked, and released to poll or to take packets.
     is_released: bool,
+    /// It counts as polling since then.
+    counts_as_polling: bool,
     /// It has asked the backend without waiting, and found nothing.
     has_checked: bool,
     /// A connection could not be armed.
@@ -111,12 +113,14 @@ impl<B: Backend> Engine<B> {
             deadline: Deadline::after(timeout),
             has_place,
             is_released: false,
+            counts_as_polling: false,
             has_checked: false,
             has_failed: false,
             again: 0,
             tick: FIRST_TICK,
         };
         let result = self.run(&mut call, entries);
+        self.stop_counting(&mut call);
         let Call {
             scratch: memory,
             has_place,
@@ -206,6 +210,7 @@ impl<B: Backend> Engine<B> {
                 && load.holders() > self.limit()
                 && self.gate.leave_excess(self.limit())
             {
+                self.stop_counting(call);
                 call.has_place = false;
             }
             if !call.has_place && !self.gate.take_place(self.limit()) {
@@ -233,6 +238,7 @@ impl<B: Backend> Engine<B> {
         let room = entries.len();
         let queued = self.queued.load(Ordering::SeqCst);
         let count = if queued > 0 {
+            self.stop_counting(call);
             self.collect_both(call, entries, queued)
         } else {
             let timeout = match call.has_failed {
@@ -241,6 +247,7 @@ impl<B: Backend> Engine<B> {
             };
             match timeout {
                 Some(Duration::ZERO) => {
+                    self.stop_counting(call);
                     let (count, is_full) = self.ask_now(call, entries);
                     let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
                     if is_over && (!is_full || call.again >= AGAIN) {
@@ -304,7 +311,10 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> Option<usize> {
-        let before = self.gate.begin_polling();
+        let before = match std::mem::take(&mut call.counts_as_polling) {
+            true => self.gate.load().without_poller(),
+            false => self.gate.begin_polling(),
+        };
         let does_anyone_run = before.holders() > before.pollers() + 1;
         // A thread that runs and is quick comes back sooner than this one would wake.
         // But others may poll already, and not look at it.
@@ -360,6 +370,14 @@ impl<B: Backend> Engine<B> {
         Some(count)
     }
 
+    /// It does not poll, though it was released for that.
+    #[inline]
+    fn stop_counting(&self, call: &mut Call<'_, '_, B>) {
+        if std::mem::take(&mut call.counts_as_polling) {
+            self.gate.end_polling();
+        }
+    }
+
     /// Wait until released, or until the time is over.
     fn park(&self, call: &mut Call<'_, '_, B>) {
         let mut core = lock(&self.core);
@@ -384,6 +402,11 @@ impl<B: Backend> Engine<B> {
         // Take the place before another thread is released for it.
         call.is_released = core.scheduler.is_released(arrival);
         call.has_place = call.is_released && self.gate.take_place(self.limit());
+        if call.has_place {
+            // Or another one is released to poll.
+            self.gate.begin_polling();
+            call.counts_as_polling = true;
+        }
         core.scheduler.unpark(&self.gate, arrival, parker);
         // It may have watched.
         self.leave(core);
@@ -424,7 +447,12 @@ impl<B: Backend> Engine<B> {
         if load.pollers() > 0 && !found.moved && !(is_idle && is_free(load)) {
             // Who polls also wakes who watches, when it comes back.
             core.scheduler.end_watch(&self.gate);
-        } else if is_free(load) && (found.has_freed || !found.moved || self.is_eager()) {
+        } else if is_free(load)
+            && (found.has_freed
+                || !found.moved
+                || self.is_eager()
+                || load.pollers() == 0 && self.has_more())
+        {
             let wake = core.scheduler.release_for_place(&self.gate);
             self.wake(wake);
         } else {
