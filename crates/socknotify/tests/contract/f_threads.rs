@@ -332,19 +332,11 @@ fn count_woken(
     })
 }
 
-/// A port without a thread that wakes only to look whether others are slow: on a busy machine, each look would count.
-fn port_that_counts(backend: Backend, places: usize) -> io::Result<CompletionPort> {
-    match backend.name() {
-        "kqueue" => waking_port(backend, places, WakePolicy::Eager),
-        _ => port_with(backend, places),
-    }
-}
-
 #[for_every_backend]
 fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 16] {
         for threads in [2, 6] {
-            let port = port_that_counts(backend, places)?;
+            let port = port_with(backend, places)?;
             count_woken(&port, threads, |_| Ok(port.post(PACKET)?))?;
         }
     }
@@ -355,7 +347,7 @@ fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
 fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
     for places in [1, 2, 16] {
         for threads in [2, 6] {
-            let port = port_that_counts(backend, places)?;
+            let port = port_with(backend, places)?;
             let pairs = (0..20)
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;

@@ -27,10 +27,10 @@ pub(crate) fn counted_without_closed(port: &CompletionPort) -> Counted {
 }
 
 /// How many threads of those that wait one packet wakes: with kqueue, beside the one that gets it, the one that
-/// goes to wait in the backend, and one more if that one is late.
+/// waited in the backend, or goes to wait there.
 pub(crate) fn woken_by_one_packet(port: &CompletionPort) -> usize {
     match port.backend().name() {
-        "kqueue" => 3,
+        "kqueue" => 2,
         _ => 1,
     }
 }
