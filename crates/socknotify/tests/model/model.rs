@@ -95,8 +95,10 @@ struct Registration {
     /// The conditions that held at the last update, for edges.
     held: Events,
     /// What held at ENABLE, of which an edge-triggered registration may give one notification besides (C5), or where
-    /// edges come one by one, one for each condition.
+    /// edges come one by one, two. There, one for an edge may also come as two.
     extra: Events,
+    /// One of these two has come.
+    is_half: bool,
     /// Edges that the notification of a one-shot did not show: they come with the next arming (C3).
     carried: Events,
     /// How many notifications may still come of it, though its number is closed (G3).
@@ -122,6 +124,7 @@ impl Registration {
             shown: Events::empty(),
             held: Events::empty(),
             extra: Events::empty(),
+            is_half: false,
             carried: Events::empty(),
             false_left: 0,
             overtaken_by: Vec::new(),
@@ -225,6 +228,7 @@ impl Registration {
             false => holds - carried,
         };
         self.update(socket, Events::empty(), now);
+        self.is_half = false;
         self.extra = match self.is_edge_triggered() {
             true => holds,
             false => Events::empty(),
@@ -290,8 +294,16 @@ impl Registration {
             _ => Events::empty(),
         };
         let extra = match self.possible.intersects(mask) {
+            true if EDGES_COME_ONE_BY_ONE => {
+                self.is_half = false;
+                self.extra | self.possible
+            }
             true => self.extra,
-            false if EDGES_COME_ONE_BY_ONE => self.extra - mask,
+            // An event may show what the other reports, too.
+            false if EDGES_COME_ONE_BY_ONE && !self.is_half => {
+                self.is_half = true;
+                self.extra
+            }
             false => Events::empty(),
         };
         let shown = self.shown;

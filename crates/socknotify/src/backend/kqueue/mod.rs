@@ -177,7 +177,8 @@ impl Kqueue {
         let mut may_be_late = true;
         for arm in batch {
             let interest = &arm.interest;
-            if self.is_only_enabled(interest) {
+            // Filters of a later entry for the same socket must not get this one's generation.
+            if table.is_waiting(interest) && self.is_only_enabled(interest) {
                 changes.extend_from_slice(&translate::changes(interest));
                 may_be_late &= translate::only_adds(interest);
             } else {

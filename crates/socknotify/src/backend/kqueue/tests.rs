@@ -53,6 +53,24 @@ fn process(
     (found, calls)
 }
 
+/// What an earlier entry of a batch asked for is not armed behind a later one's.
+#[test]
+fn the_last_of_two_entries_for_one_socket_is_what_is_reported() {
+    let engine = engine();
+    let pairs = pairs(1);
+    let (ours, theirs) = &pairs[0];
+    let mut first = [Registration::enable(ours, 0, EventFilter::NONE, ONCE)];
+    let registered = engine.process(&mut first, &mut [], Some(Duration::ZERO), None);
+    assert_eq!(registered, Ok(0));
+    (&mut &*theirs).write_all(b"x").expect("written");
+    let edge = Trigger::EDGE | Trigger::INITIAL;
+    let mut batch = [ONCE, edge].map(|it| Registration::enable(ours, 0, EventFilter::IN, it));
+    let mut entries = [Entry::default(); 2];
+    let found = engine.process(&mut batch, &mut entries, Some(Duration::ZERO), None);
+    assert_eq!(found, Ok(1));
+    assert_eq!(entries[0].events(), Events::IN);
+}
+
 #[test]
 fn to_arm_a_batch_and_take_what_is_ready_is_one_system_call() {
     const SOCKETS: usize = 64;
