@@ -468,7 +468,10 @@ fn options_of_another_mode_are_usage_errors() -> io::Result<()> {
         let output = socknotify(&[&["serve"], arguments].concat())?;
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let said = stderr(&output);
-        assert!(said.contains("Usage: ") && said.contains(" serve "), "{said}");
+        assert!(
+            said.contains("Usage: ") && said.contains(" serve "),
+            "{said}"
+        );
     }
     Ok(())
 }
