@@ -443,7 +443,8 @@ impl<B: Backend> Engine<B> {
         if core.closed || !core.scheduler.is_watcher(arrival) {
             return core;
         }
-        let is_idle = load.pollers() > 0 && load.holders() == load.pollers();
+        // One more thread may poll beside those who do, while nobody runs.
+        let is_idle = load.holders() == load.pollers() && load.pollers() < self.backend.waiters();
         if load.pollers() > 0 && !found.moved && !(is_idle && is_free(load)) {
             // Who polls also wakes who watches, when it comes back.
             core.scheduler.end_watch(&self.gate);
