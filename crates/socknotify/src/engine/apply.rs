@@ -168,7 +168,10 @@ impl<B: Backend> Engine<B> {
                             }
                             error => Err(error.into()),
                         });
-            } else if !entry.is_owned() && (word.is_live() || word.state() == State::Vacant) {
+            } else if !entry.is_owned()
+                && (word.state() == State::Vacant
+                    || word.is_live() && self.has_key(fd, entry.completion_key))
+            {
                 // An earlier entry, or another thread, has found out that what was registered is closed. So this is
                 // something else.
                 entry.result = self.enable(&mut core, fd, entry);
@@ -177,6 +180,10 @@ impl<B: Backend> Engine<B> {
         }
         self.leave(core);
         has_failed
+    }
+
+    fn has_key(&self, fd: Fd, key: usize) -> bool {
+        self.table.slot(fd).is_some_and(|slot| slot.key() == key)
     }
 
     /// Whether what was registered with this word is closed. The lock is held.

@@ -27,10 +27,10 @@ pub(crate) fn counted_without_closed(port: &CompletionPort) -> Counted {
 }
 
 /// How many threads of those that wait one packet wakes: with kqueue, beside the one that gets it, the one that
-/// waited in the backend, or goes to wait there.
+/// waited in the backend, or goes to wait there; and, if the one that runs takes long, one that goes there in its place.
 pub(crate) fn woken_by_one_packet(port: &CompletionPort) -> usize {
     match port.backend().name() {
-        "kqueue" => 2,
+        "kqueue" => 3,
         _ => 1,
     }
 }
