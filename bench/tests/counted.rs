@@ -61,7 +61,7 @@ const BOUNDS: [Bounds; 3] = [
         armed_written: Costs {
             system_calls_of_64: limit(3.1),
             instructions_of_64: bound(950.0, 400.0),
-            instructions_of_1: limit(3030.0),
+            instructions_of_1: limit(3200.0),
         },
     },
     Bounds {
@@ -76,7 +76,7 @@ const BOUNDS: [Bounds; 3] = [
             // The call that arms ends in an `epoll_wait`, too.
             system_calls_of_64: bound(3.1, 2.0),
             instructions_of_64: bound(950.0, 400.0),
-            instructions_of_1: limit(2860.0),
+            instructions_of_1: limit(3200.0),
         },
     },
 ];
@@ -139,7 +139,7 @@ fn nothing_is_allocated_on_the_way() {
 /// is interrupted while it holds the lock. What turns cost by themselves shows in every run.
 #[test]
 #[ignore = "for a machine with nothing else to do: .ci/timed"]
-fn many_threads_at_full_load_wake_nobody_and_allocate_nothing() {
+fn many_threads_at_full_load_wake_few_and_allocate_nothing() {
     if !can_count() {
         return;
     }
@@ -150,8 +150,9 @@ fn many_threads_at_full_load_wake_nobody_and_allocate_nothing() {
         costs.clear();
         for row in run(&program, &arguments) {
             assert_eq!(row["threads"], 16);
-            for name in ["futex_calls_per_turn", "allocations_per_turn"] {
-                if figure(&row, name).abs() >= 0.1 {
+            // The thread that watches sleeps for a short time again and again, and looks at the others.
+            for (name, most) in [("futex_calls_per_turn", 1.0), ("allocations_per_turn", 0.1)] {
+                if figure(&row, name).abs() >= most {
                     costs.push(format!("{name}: {row}"));
                 }
             }
