@@ -955,7 +955,9 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
             thread::spawn(move || {
                 let mut batch = [enable(0, ONESHOT), enable(0, ONESHOT)];
                 assert_eq!(port.process(&mut batch, &mut [], None, None), Ok(0));
-                assert!(batch.iter().all(|entry| entry.result() == Ok(())));
+                // The second one may come between the removal and its notification.
+                let may_be = [Ok(()), Err(RegistrationError::RemovePending)];
+                assert!(batch.iter().all(|entry| may_be.contains(&entry.result())));
             })
         };
         port.backend.become_readable(0);
