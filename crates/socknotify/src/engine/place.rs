@@ -334,15 +334,8 @@ pub(super) fn put_scratch(port: u32, scratch: Box<dyn Any>) {
 
 /// Take the place in this port away from this thread, if it holds one.
 pub(super) fn give_back(port: u32) -> Option<Arc<Holder>> {
-    let given = THREAD.try_with(|thread| {
-        let thread = thread.try_borrow().ok()?;
-        let current = thread.current.as_ref().filter(|it| it.port == port)?;
-        current
-            .holder
-            .give_back()
-            .then(|| Arc::clone(&current.holder))
-    });
-    given.ok().flatten()
+    let (holder, had_place) = lend(port)?;
+    had_place.then_some(holder)
 }
 
 /// The same, to [`restore`] it later. Also returns whether the thread has held it until now.
