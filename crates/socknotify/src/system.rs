@@ -39,11 +39,10 @@ impl WeakPort {
         WeakPort(Arc::downgrade(port))
     }
 
-    /// Put packets that were dequeued before ahead of what is queued. If the port is closed, nobody dequeues them.
-    pub(crate) fn requeue(&self, entries: &[Entry]) {
-        if let Some(port) = self.0.upgrade() {
-            let _ = port.requeue(entries);
-        }
+    /// Put packets that were dequeued before ahead of what is queued.
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
+        let port = self.0.upgrade().ok_or(Error::Closed)?;
+        port.requeue(entries)
     }
 }
 

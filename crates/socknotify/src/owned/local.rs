@@ -21,7 +21,7 @@ pub(super) struct Local {
     process: Process,
     port: WeakPort,
     files: Weak<Operations<TimerId>>,
-    /// Locked for some nanoseconds, with no other lock taken meanwhile.
+    /// The locks of the operations and of the engine are taken after this one, never before it.
     pending: Mutex<Pending>,
 }
 
@@ -113,16 +113,22 @@ impl Local {
         let mut pending = lock(&self.pending);
         let count = count.min(pending.events.len());
         let others: Vec<_> = pending.events.drain(count..).collect();
-        drop(pending);
-        self.requeue(&others);
+        self.requeue(&mut pending, &[], &others);
     }
 
-    /// Give packets back to the port.
-    fn requeue(&self, packets: &[Entry]) {
-        if let Some(files) = self.files.upgrade() {
-            packets.iter().for_each(|packet| files.on_requeued(packet));
+    /// Give packets back to the port, or keep the events if it is closed: what was dequeued can be taken.
+    ///
+    /// It is locked, so that a worker that ends meanwhile finds the events either here or nowhere.
+    fn requeue(&self, pending: &mut Pending, armed: &[Entry], events: &[Entry]) {
+        if armed.is_empty() && events.is_empty() {
+            return;
         }
-        self.port.requeue(packets);
+        if let Some(files) = self.files.upgrade() {
+            events.iter().for_each(|packet| files.on_requeued(packet));
+        }
+        if self.port.requeue(&[armed, events].concat()).is_err() {
+            pending.events.extend(events);
+        }
     }
 }
 
@@ -133,13 +139,9 @@ impl Handover for Local {
             return;
         }
         let mut pending = lock(&self.pending);
-        let Pending { events, armed } = &mut *pending;
-        let armed = armed.drain(..).map(|arm| arm.packet());
-        let packets: Vec<_> = armed.chain(events.drain(..)).collect();
-        drop(pending);
-        if !packets.is_empty() {
-            self.requeue(&packets);
-        }
+        let armed: Vec<_> = pending.armed.drain(..).map(|arm| arm.packet()).collect();
+        let events: Vec<_> = pending.events.drain(..).collect();
+        self.requeue(&mut pending, &armed, &events);
     }
 }
 

@@ -731,6 +731,37 @@ mod tests {
         Ok(())
     }
 
+    /// The engine may find this thread blocked at that moment.
+    #[test]
+    fn o7_what_was_dequeued_is_taken_though_it_would_flow_on_after_closing() -> std::io::Result<()>
+    {
+        let path = std::env::temp_dir().join(format!("socknotify-flow-on-{}", std::process::id()));
+        std::fs::write(&path, [7; 8])?;
+        for is_taken in [true, false] {
+            let builder = Port::<TcpStream, u32>::builder().detect_blocking(false);
+            let port = builder.build()?;
+            let file = port.adopt_file(std::fs::File::open(&path)?)?;
+            let mut worker = port.worker(16);
+            for _ in 0..3 {
+                port.begin(FileOperation::read_at(&file, vec![0; 8], 0))?;
+            }
+            // A call that finds events to take dequeues nothing.
+            while worker.process(PATIENCE)? < 3 {
+                worker.release();
+            }
+            port.close();
+            worker.local.flow_on();
+            let taken = match is_taken {
+                true => std::iter::from_fn(|| worker.take()).count(),
+                false => 0,
+            };
+            assert_eq!(taken, if is_taken { 3 } else { 0 });
+            drop(worker);
+            assert_eq!(port.operations(), 0);
+        }
+        std::fs::remove_file(&path)
+    }
+
     /// Other threads take what workers have at any moment, as an engine does that sees a thread blocked.
     #[test]
     fn f4_nothing_is_lost_or_served_twice_when_others_take_at_any_moment() -> std::io::Result<()> {

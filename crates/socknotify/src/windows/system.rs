@@ -33,15 +33,13 @@ impl WeakPort {
         }
     }
 
-    /// Put packets that were dequeued before ahead of what is queued. If the port is closed, nobody dequeues them.
-    pub(crate) fn requeue(&self, entries: &[Entry]) {
+    /// Put packets that were dequeued before ahead of what is queued.
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
         let port = match self {
             WeakPort::Engine(engine) => engine.upgrade().map(SystemPort::Engine),
             WeakPort::Native(port) => port.upgrade().map(SystemPort::Native),
         };
-        if let Some(port) = port {
-            let _ = port.requeue(entries);
-        }
+        port.ok_or(Error::Closed)?.requeue(entries)
     }
 }
 
