@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod context;
+#[cfg(feature = "hyper")]
+pub mod hyper;
+mod io;
+mod net;
 mod queue;
 mod runtime;
 mod shared;
@@ -9,8 +13,14 @@ mod source;
 mod sync;
 mod task;
 mod timers;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 pub use context::Entered;
+pub use io::Async;
+pub use net::{ReadHalf, TcpListener, TcpStream, UdpSocket, WriteHalf};
+#[cfg(unix)]
+pub use net::{UnixDatagram, UnixListener, UnixStream};
 pub use runtime::{Builder, Handle, Runtime, spawn, unblock};
 pub use task::{JoinError, JoinHandle};
 pub use timers::{Elapsed, Interval, Sleep, Timeout, interval, sleep, sleep_until, timeout};

@@ -178,13 +178,13 @@ impl Source {
             true => READY | OVER,
             false => 0,
         };
-        let read = u32::from(events.contains(Events::IN)) * READY | over;
-        let write = u32::from(events.contains(Events::OUT)) * READY | over;
-        if read != 0 {
-            self.state(Direction::Read).report(read);
-        }
-        if write != 0 {
-            self.state(Direction::Write).report(write);
+        for (direction, event) in [
+            (Direction::Read, Events::IN),
+            (Direction::Write, Events::OUT),
+        ] {
+            if events.contains(event) || over != 0 {
+                self.state(direction).report(READY | over);
+            }
         }
     }
 }

@@ -49,7 +49,8 @@ impl Timers {
     fn ticks_until(&self, time: Instant) -> u64 {
         let time = time.saturating_duration_since(self.start);
         let parts = time.subsec_nanos().div_ceil(1_000_000_000 / TICKS);
-        time.as_secs() * u64::from(TICKS) + u64::from(parts)
+        let ticks = time.as_secs().saturating_mul(TICKS.into());
+        ticks.saturating_add(parts.into()).min(NEVER - 1)
     }
 
     /// Wake the task at this time. Returns what identifies the timer.
