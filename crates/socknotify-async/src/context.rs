@@ -98,6 +98,12 @@ pub(crate) fn refill() {
     LEFT.set(BUDGET);
 }
 
+/// The task that was polled last has used up its budget.
+#[inline]
+pub(crate) fn is_spent() -> bool {
+    LEFT.get() == 0
+}
+
 /// An operation is about to be done. When its task has done many in this poll, it is woken, and is to return.
 #[inline]
 pub(crate) fn spend(cx: &Context<'_>) -> Poll<()> {

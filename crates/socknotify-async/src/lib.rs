@@ -4,6 +4,8 @@
 mod context;
 #[cfg(feature = "hyper")]
 pub mod hyper;
+#[cfg(all(test, interleavings))]
+mod interleavings;
 mod io;
 mod net;
 mod queue;

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::checked::{AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
 
 /// When another thread is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +37,12 @@ struct List<T> {
 
 impl<T> List<T> {
     fn take(&self) -> Option<T> {
-        if self.length.load(Ordering::SeqCst) == 0 {
+        if self.length.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let mut items = lock(&self.items);
         let item = items.pop_front();
-        self.length.store(items.len(), Ordering::SeqCst);
+        self.length.store(items.len(), Ordering::Relaxed);
         item
     }
 }
@@ -65,7 +65,7 @@ impl<T> Queue<T> {
         let list = &self.lists[list % self.lists.len()];
         let mut items = lock(&list.items);
         items.push_back(item);
-        list.length.store(items.len(), Ordering::SeqCst);
+        list.length.store(items.len(), Ordering::Relaxed);
     }
 
     /// Take a task, from this list if it has one, or from another.
@@ -76,19 +76,22 @@ impl<T> Queue<T> {
 
     pub(crate) fn is_empty(&self) -> bool {
         let mut lists = self.lists.iter();
-        lists.all(|list| list.length.load(Ordering::SeqCst) == 0)
+        lists.all(|list| list.length.load(Ordering::Relaxed) == 0)
     }
 
     /// True if the caller has to send the packet, as none is on its way.
     #[inline]
     pub(crate) fn call(&self, call: Call) -> bool {
+        // What was put in before comes before this, and the looks of those who answer after theirs.
+        fence(Ordering::SeqCst);
         let is_called = &self.calls[call as usize];
         // Most often it is, and then nothing is written that others read.
-        !is_called.load(Ordering::SeqCst) && !is_called.swap(true, Ordering::SeqCst)
+        !is_called.load(Ordering::Relaxed) && !is_called.swap(true, Ordering::Relaxed)
     }
 
     /// The packet was taken. The caller looks at the lists after this.
     pub(crate) fn answer(&self, call: Call) {
-        self.calls[call as usize].swap(false, Ordering::SeqCst);
+        self.calls[call as usize].swap(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrenc
 use crate::context::{self, Doing, Role};
 use crate::queue::{Call, Queue};
 use crate::source::Sources;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock, wake};
+use crate::sync::{lock, wake};
 use crate::task::Tasks;
 use crate::timers::Timers;
 
@@ -64,7 +65,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Make a runtime, and start its first threads.
     pub(crate) fn start(port: CompletionPort, crew: Crew) -> io::Result<Arc<Self>> {
-        static RUNTIMES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        static RUNTIMES: AtomicUsize = AtomicUsize::new(0);
         // A port without a limit has more places than there are processors.
         let places = port.concurrency().min(default_concurrency());
         let shared = Arc::new(Shared {
@@ -117,11 +118,12 @@ impl Shared {
         }
     }
 
-    /// Have a task run.
-    pub(crate) fn schedule(&self, runnable: Runnable) {
+    /// Have a task run. `has_run`: it was woken while this thread has polled it, which is over.
+    pub(crate) fn schedule(&self, runnable: Runnable, has_run: bool) {
         self.queue.put(self.list(), runnable);
         match context::role(self.id).map(|role| role.doing) {
             Some(Doing::Looking) => {}
+            Some(Doing::Polling) if has_run => {}
             Some(Doing::Polling) => self.call(Call::Soon),
             Some(Doing::Blocking) | None => self.call(Call::Now),
         }
@@ -267,7 +269,7 @@ impl Shared {
 
     /// Run tasks, until there are none, or it is time for the port.
     fn run_tasks(&self, looking: Role, turn: &mut u32) {
-        let mut begin = None;
+        let begin = Instant::now();
         for count in 1..=TASKS {
             *turn = turn.wrapping_add(1);
             let first = match *turn % OTHERS {
@@ -287,7 +289,7 @@ impl Shared {
             let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             context::set_role(Some(looking));
             // To read the clock costs as much as a small task.
-            if count % 8 == 0 && begin.get_or_insert_with(Instant::now).elapsed() >= SLICE {
+            if (count % 8 == 0 || context::is_spent()) && begin.elapsed() >= SLICE {
                 break;
             }
         }
@@ -295,6 +297,11 @@ impl Shared {
         if !self.queue.is_empty() {
             self.call(Call::Now);
         }
+    }
+
+    /// Whether this is one of the runtime's threads.
+    pub(crate) fn is_own_thread(&self) -> bool {
+        context::role(self.id).is_some()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -358,7 +365,7 @@ impl Shared {
 
     /// Wait until the threads have ended, but for this one.
     pub(crate) fn wait_for_threads(&self, deadline: Option<Instant>) -> bool {
-        let own = usize::from(context::role(self.id).is_some());
+        let own = usize::from(self.is_own_thread());
         self.wait_until(deadline, || self.threads.load(Ordering::SeqCst) == own)
     }
 

@@ -4,14 +4,14 @@
 //! gone; so an operation on a socket that is ready costs its own system call, and no other.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 use socknotify::{Entry, Events};
 
-use crate::sync::{Mutex, lock, wake};
+use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::wake;
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Source {
         }
     }
 
-    fn report(&self, events: Events) {
+    pub(crate) fn report(&self, events: Events) {
         let over = match events.intersects(Events::HANGUP | Events::ERR) {
             true => READY | OVER,
             false => 0,

@@ -5,15 +5,16 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 
-use async_task::{FallibleTask, Runnable};
+use async_task::{FallibleTask, Runnable, ScheduleInfo, WithInfo};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
 use crate::shared::Shared;
-use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::lock;
 
 /// What a panic carries.
 type Panic = Box<dyn Any + Send>;
@@ -270,7 +271,9 @@ where
         key,
     };
     let of = Arc::clone(shared);
-    let schedule = move |runnable: Runnable| of.schedule(runnable);
+    let schedule = WithInfo(move |runnable: Runnable, info: ScheduleInfo| {
+        of.schedule(runnable, info.woken_while_running);
+    });
     let future = Some(future);
     let listed = Listed { future, entry };
     let (runnable, task) = async_task::spawn(listed, schedule);

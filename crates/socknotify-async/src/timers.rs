@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 
 use crate::context;
 use crate::shared::Shared;
-use crate::sync::{Mutex, lock};
+use crate::sync::lock;
 
 /// The timers of a runtime. The port's alarm is set for the first of them.
 pub(crate) struct Timers {
@@ -200,7 +200,9 @@ impl Future for Sleep {
             shared.check_process();
             let waker = cx.waker().clone();
             let key = shared.timers.set(shared, deadline, waker.clone());
-            assert!(!shared.is_closed(), "the runtime has shut down");
+            // A task is cancelled next.
+            let is_over = shared.is_closed() && !shared.is_own_thread();
+            assert!(!is_over, "the runtime has shut down");
             self.timer = Some((key, waker));
         }
         Poll::Pending

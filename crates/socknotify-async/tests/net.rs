@@ -81,7 +81,7 @@ fn many_connections_are_echoed() -> io::Result<()> {
         for client in clients {
             client.await??;
         }
-        drop(server) as ();
+        drop(server);
         Ok(())
     })
 }
