@@ -38,7 +38,11 @@ impl Service {
 
     /// The answer to any request.
     pub fn answer(&self, slept: bool) -> Answer {
-        let body = if slept { "slept for a while" } else { "Hello, World!" };
+        let body = if slept {
+            "slept for a while"
+        } else {
+            "Hello, World!"
+        };
         Response::new(Full::new(Bytes::from_static(body.as_bytes())))
     }
 
@@ -60,7 +64,10 @@ pub type Answer = Response<Full<Bytes>>;
 /// # Errors
 ///
 /// The listener's.
-pub async fn serve_http1<S, F>(listener: socknotify_async::TcpListener, service: S) -> io::Result<()>
+pub async fn serve_http1<S, F>(
+    listener: socknotify_async::TcpListener,
+    service: S,
+) -> io::Result<()>
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
@@ -82,7 +89,10 @@ where
 /// # Errors
 ///
 /// The listener's.
-pub async fn serve_http2<S, F>(listener: socknotify_async::TcpListener, service: S) -> io::Result<()>
+pub async fn serve_http2<S, F>(
+    listener: socknotify_async::TcpListener,
+    service: S,
+) -> io::Result<()>
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Answer, Infallible>> + Send + 'static,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod context;
+mod file;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 #[cfg(all(test, interleavings))]
@@ -19,6 +20,7 @@ mod timers;
 mod tokio;
 
 pub use context::Entered;
+pub use file::File;
 pub use io::Async;
 pub use net::{ReadHalf, TcpListener, TcpStream, UdpSocket, WriteHalf};
 #[cfg(unix)]

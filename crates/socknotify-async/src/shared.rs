@@ -12,8 +12,9 @@ use async_task::Runnable;
 use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrency};
 
 use crate::context::{self, Doing, Role};
+use crate::file::Files;
 use crate::queue::{Call, Queue};
-use crate::source::Sources;
+use crate::source::{Sources, shut_down};
 use crate::sync::{lock, wake};
 use crate::task::Tasks;
 use crate::timers::Timers;
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) sources: Sources,
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
+    /// Made with the first file.
+    files: Mutex<Option<Arc<Files>>>,
     queue: Queue<Runnable>,
     /// Where the next task goes that comes from elsewhere.
     next: AtomicUsize,
@@ -74,6 +77,7 @@ impl Shared {
             sources: Sources::default(),
             timers: Timers::new(),
             tasks: Tasks::new(places),
+            files: Mutex::default(),
             queue: Queue::new(places),
             next: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
@@ -129,6 +133,20 @@ impl Shared {
         }
         if self.is_closed() {
             self.clear();
+        }
+    }
+
+    pub(crate) fn files(&self) -> io::Result<Arc<Files>> {
+        if !self.is_here() {
+            return Err(Error::OtherProcess.into());
+        }
+        let mut files = lock(&self.files);
+        if self.is_closed() {
+            return Err(shut_down());
+        }
+        match &*files {
+            Some(files) => Ok(Arc::clone(files)),
+            None => Ok(Arc::clone(files.insert(Files::start()?))),
         }
     }
 
@@ -318,6 +336,8 @@ impl Shared {
         self.clear();
         self.sources.close();
         self.timers.take_all().into_iter().for_each(wake);
+        let files = lock(&self.files).take();
+        files.into_iter().for_each(|files| files.close());
     }
 
     /// Drop the tasks that nobody runs any more.

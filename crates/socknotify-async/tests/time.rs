@@ -133,10 +133,14 @@ fn an_interval_leaves_out_what_is_late() -> io::Result<()> {
         let first = interval.tick().await;
         thread::sleep(period * 3);
         let late = interval.tick().await;
-        assert_eq!(late, first + period);
         let next = interval.tick().await;
-        let periods = (next - first).as_nanos() as f64 / period.as_nanos() as f64;
-        assert!(periods >= 3.0 && periods.fract() == 0.0, "{periods}");
+        let periods = [late, next].map(|tick| {
+            let time = (tick - first).as_nanos();
+            assert_eq!(time % period.as_nanos(), 0);
+            time / period.as_nanos()
+        });
+        // The machine may be busy, and the first one late.
+        assert!(periods[0] >= 1 && periods[1] >= 3, "{periods:?}");
         Ok(())
     })
 }

@@ -83,10 +83,16 @@ impl Record {
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-fn http1(address: SocketAddr, connections: usize, end: Instant, begin: Instant) -> io::Result<Record> {
+fn http1(
+    address: SocketAddr,
+    connections: usize,
+    end: Instant,
+    begin: Instant,
+) -> io::Result<Record> {
     let threads: Vec<_> = (0..connections.min(8))
         .map(|thread| {
-            let share = connections / 8.min(connections) + usize::from(thread < connections % 8.min(connections));
+            let share = connections / 8.min(connections)
+                + usize::from(thread < connections % 8.min(connections));
             std::thread::spawn(move || http1_thread(address, share, end, begin))
         })
         .collect();
@@ -100,7 +106,12 @@ fn http1(address: SocketAddr, connections: usize, end: Instant, begin: Instant) 
 }
 
 /// One thread's connections, by `epoll`.
-fn http1_thread(address: SocketAddr, count: usize, end: Instant, begin: Instant) -> io::Result<Record> {
+fn http1_thread(
+    address: SocketAddr,
+    count: usize,
+    end: Instant,
+    begin: Instant,
+) -> io::Result<Record> {
     use std::os::fd::AsRawFd;
     // SAFETY: a call that makes a descriptor, which lives as long as the thread's work.
     let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -145,7 +156,12 @@ fn http1_thread(address: SocketAddr, count: usize, end: Instant, begin: Instant)
 }
 
 /// HTTP/2 with ten streams for each connection, by hyper's client.
-fn http2(address: SocketAddr, connections: usize, end: Instant, begin: Instant) -> io::Result<Record> {
+fn http2(
+    address: SocketAddr,
+    connections: usize,
+    end: Instant,
+    begin: Instant,
+) -> io::Result<Record> {
     let runtime = socknotify_async::Runtime::new()?;
     let handle: &Handle = runtime.handle();
     let mut tasks = Vec::new();
@@ -222,7 +238,10 @@ fn measure(
     record.quick.sort_unstable();
     let quantile = |part: f64| {
         let index = (record.quick.len() as f64 * part) as usize;
-        record.quick.get(index).map_or(0.0, |&it| f64::from(it) / 1e3)
+        record
+            .quick
+            .get(index)
+            .map_or(0.0, |&it| f64::from(it) / 1e3)
     };
     Ok(Figures {
         per_second: record.requests as f64 / time.as_secs_f64(),
@@ -262,18 +281,29 @@ fn rounds(
 }
 
 fn report(results: &[(Runtime, Figures)]) {
-    let tokio = results.iter().find(|(runtime, _)| *runtime != Runtime::Socknotify);
+    let tokio = results
+        .iter()
+        .find(|(runtime, _)| *runtime != Runtime::Socknotify);
     for (runtime, figures) in results {
         let ratio = tokio.map_or(1.0, |(_, it)| figures.per_second / it.per_second);
         let processor = tokio.map_or(1.0, |(_, it)| figures.processor / it.processor);
         println!(
             "  {:<11} {:>9.0}/s ({ratio:.2})  {:>7.2} µs of processor ({processor:.2})  median {:>6.2} ms  p99 {:>6.2} ms",
-            runtime.name(), figures.per_second, figures.processor, figures.median, figures.p99,
+            runtime.name(),
+            figures.per_second,
+            figures.processor,
+            figures.median,
+            figures.p99,
         );
     }
 }
 
-pub(crate) fn http(protocol: Protocol, counts: &[usize], time: u64, count: usize) -> io::Result<()> {
+pub(crate) fn http(
+    protocol: Protocol,
+    counts: &[usize],
+    time: u64,
+    count: usize,
+) -> io::Result<()> {
     let time = Duration::from_millis(time);
     for &connections in counts {
         println!("{protocol:?}, {connections} connections");
@@ -288,7 +318,10 @@ pub(crate) fn http(protocol: Protocol, counts: &[usize], time: u64, count: usize
 pub(crate) fn blocking(connections: usize, time: u64, count: usize) -> io::Result<()> {
     let time = Duration::from_millis(time);
     for per_mille in [10, 50, 200] {
-        println!("{} % sleep 50 ms, {connections} connections", per_mille / 10);
+        println!(
+            "{} % sleep 50 ms, {connections} connections",
+            per_mille / 10
+        );
         let runtimes = [
             Runtime::TokioTold,
             Runtime::TokioAll,

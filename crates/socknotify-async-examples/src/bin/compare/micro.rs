@@ -46,8 +46,9 @@ pub(crate) fn compare() -> io::Result<()> {
                 .output()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let lines = text.lines().filter_map(|line| line.split_once(" = "));
-            let (these, values): (Vec<_>, Vec<_>) =
-                lines.map(|(name, value)| (name.to_owned(), value.parse().unwrap_or(0.0))).unzip();
+            let (these, values): (Vec<_>, Vec<_>) = lines
+                .map(|(name, value)| (name.to_owned(), value.parse().unwrap_or(0.0)))
+                .unzip();
             names = these;
             all.push(values);
         }
@@ -64,7 +65,10 @@ pub(crate) fn compare() -> io::Result<()> {
     let tokio = figures(Runtime::Tokio)?;
     let ours = figures(Runtime::Socknotify)?;
     for ((name, tokio), (_, ours)) in tokio.iter().zip(&ours) {
-        println!("{name:<52} tokio {tokio:>9.1}  socknotify {ours:>9.1}  ({:.2})", ours / tokio);
+        println!(
+            "{name:<52} tokio {tokio:>9.1}  socknotify {ours:>9.1}  ({:.2})",
+            ours / tokio
+        );
     }
     Ok(())
 }
@@ -74,7 +78,8 @@ macro_rules! measured {
     ($name:ident, $spawn:path, $sleep:path, $stream:expr) => {
         async fn $name() -> io::Result<()> {
             const TASKS: u32 = 200_000;
-            let nanoseconds = |begin: Instant, count: u32| begin.elapsed().as_nanos() as f64 / f64::from(count);
+            let nanoseconds =
+                |begin: Instant, count: u32| begin.elapsed().as_nanos() as f64 / f64::from(count);
 
             // In a task, since one outside of the runtime's threads is another case.
             let one_by_one = $spawn(async move {
@@ -102,7 +107,10 @@ macro_rules! measured {
             for _ in 0..TASKS / 20 {
                 $spawn(async {}).await.expect("no panic");
             }
-            println!("the same from outside, one after the other, ns = {:.1}", nanoseconds(begin, TASKS / 20));
+            println!(
+                "the same from outside, one after the other, ns = {:.1}",
+                nanoseconds(begin, TASKS / 20)
+            );
 
             let ping_pong = $spawn(async move {
                 let (one, other) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -146,7 +154,9 @@ macro_rules! measured {
                 let begin = Instant::now();
                 let tasks: Vec<_> = (0..TASKS / 4)
                     .map(|number| {
-                        $spawn(async move { $sleep(Duration::from_micros(u64::from(number % 1000))).await })
+                        $spawn(async move {
+                            $sleep(Duration::from_micros(u64::from(number % 1000))).await
+                        })
                     })
                     .collect();
                 for task in tasks {
@@ -186,7 +196,12 @@ macro_rules! measured {
     };
 }
 
-measured!(tokios, tokio::spawn, tokio::time::sleep, tokio::net::UdpSocket::from_std);
+measured!(
+    tokios,
+    tokio::spawn,
+    tokio::time::sleep,
+    tokio::net::UdpSocket::from_std
+);
 measured!(
     ours,
     socknotify_async::spawn,
