@@ -1,10 +1,10 @@
-//! The traits of [`hyper::rt`](::hyper::rt), for hyper 1 and what is built on it.
+//! The traits of [`hyper::rt`], for hyper 1 and what is built on it.
 //!
 //! [`TcpStream`], [`UnixStream`](crate::UnixStream) and [`Async`] are its streams.
 //!
 //! # Examples
 //!
-//! ```no_run
+//! ```ignore
 //! use std::convert::Infallible;
 //! use hyper::server::conn::http1;
 //! use hyper::service::service_fn;
