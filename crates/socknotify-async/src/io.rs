@@ -114,6 +114,8 @@ impl<T: AsSource> Async<T> {
 
     /// Deregisters the socket, and returns it. It stays in non-blocking mode.
     ///
+    /// On Windows' own port it can be registered again only when a thread has dequeued that it was removed.
+    ///
     /// # Errors
     ///
     /// A [`RegistrationError`] if it is not the socket that was registered. It is closed then.

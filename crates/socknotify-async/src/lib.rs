@@ -118,3 +118,8 @@ pub use net::{UnixDatagram, UnixListener, UnixStream};
 pub use runtime::{Builder, Handle, Runtime, spawn, unblock};
 pub use task::{JoinError, JoinHandle};
 pub use timers::{Elapsed, Interval, Sleep, Timeout, interval, sleep, sleep_until, timeout};
+
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
