@@ -59,7 +59,13 @@ pub struct Async<T: AsSource> {
 
 /// Every condition, for edges.
 const FILTER: EventFilter = EventFilter::ALL;
-const TRIGGER: Trigger = Trigger::PERSISTENT.union(Trigger::EDGE);
+/// What holds already is reported, too, where the system can say it.
+const TRIGGER: Trigger = match cfg!(unix) {
+    true => Trigger::PERSISTENT
+        .union(Trigger::EDGE)
+        .union(Trigger::INITIAL),
+    false => Trigger::PERSISTENT.union(Trigger::EDGE),
+};
 
 impl<T: AsSource> Async<T> {
     /// Puts a socket into non-blocking mode, and registers it with the current runtime.
@@ -291,9 +297,11 @@ pub(crate) struct Drained<'a>(&'a Source, Direction, Seen);
 
 impl Drained<'_> {
     /// A stream has given this many bytes of as many as there was room for. Fewer are all that it had.
+    ///
+    /// If its end was there when it was registered, Windows does not report it: there it has to be looked for.
     #[inline]
     pub(crate) fn note(self, count: usize, room: usize) {
-        if (1..room).contains(&count) {
+        if cfg!(unix) && (1..room).contains(&count) {
             self.0.drained(self.1, self.2);
         }
     }

@@ -62,7 +62,7 @@
 //! [threads](Builder::threads); then the others wait.
 //!
 //! A task that computes for long keeps its place. Others run on the other places; those that wait behind it in its list
-//! go to another thread after a millisecond.
+//! go to another thread after some milliseconds.
 //!
 //! On OpenBSD and DragonFly the system does not show that a thread blocks: say it there, with [`unblock`].
 //!

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,8 +30,10 @@ const TASKS: u32 = 64;
 const SLICE: Duration = Duration::from_micros(500);
 /// One in so many tasks is taken from another thread's list first.
 const OTHERS: u32 = 16;
-/// How long tasks wait behind one that runs before another thread is called.
-const SOON: Duration = Duration::from_millis(1);
+/// How long tasks wait behind one that runs before another thread is called, in milliseconds: the first time, and at most,
+/// while such calls find nothing that waits.
+const SOON: u64 = 1;
+const LATEST: u64 = 4;
 
 /// How many threads, and what they are called.
 #[derive(Clone, Debug)]
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     /// Made with the first file.
     files: Mutex<Option<Arc<Files>>>,
     queue: Queue<Runnable>,
+    /// In how many milliseconds the next call comes that comes soon.
+    soon: AtomicU64,
     /// Where the next task goes that comes from elsewhere.
     next: AtomicUsize,
     crew: Crew,
@@ -79,6 +83,7 @@ impl Shared {
             tasks: Tasks::new(places),
             files: Mutex::default(),
             queue: Queue::new(places),
+            soon: AtomicU64::new(SOON),
             next: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -163,7 +168,10 @@ impl Shared {
         // They fail if the port is closed, and then the tasks are dropped.
         match call {
             Call::Now => drop(self.port.post(Entry::new(RUN, 0, 0))),
-            Call::Soon => self.timers.alarm_by(self, Instant::now() + SOON),
+            Call::Soon => {
+                let soon = Duration::from_millis(self.soon.load(Ordering::Relaxed));
+                self.timers.alarm_by(self, Instant::now() + soon);
+            }
         }
     }
 
@@ -275,6 +283,11 @@ impl Shared {
                     // In this order: whoever calls after the answer finds that the alarm is to be set.
                     let due = self.timers.on_alarm(self);
                     self.queue.answer(Call::Soon);
+                    let soon = match self.queue.is_empty() {
+                        true => (self.soon.load(Ordering::Relaxed) * 2).min(LATEST),
+                        false => SOON,
+                    };
+                    self.soon.store(soon, Ordering::Relaxed);
                     due.into_iter().for_each(wake);
                 }
                 _ => sockets += 1,
@@ -287,7 +300,7 @@ impl Shared {
 
     /// Run tasks, until there are none, or it is time for the port.
     fn run_tasks(&self, looking: Role, turn: &mut u32) {
-        let begin = Instant::now();
+        let mut begin = None;
         for count in 1..=TASKS {
             *turn = turn.wrapping_add(1);
             let first = match *turn % OTHERS {
@@ -306,9 +319,12 @@ impl Shared {
             // What panics here is a result's `drop`, or the waker of a task that waits for this one.
             let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             context::set_role(Some(looking));
-            // To read the clock costs as much as a small task.
-            if (count % 8 == 0 || context::is_spent()) && begin.elapsed() >= SLICE {
-                break;
+            // To read the clock costs as much as a small task, and most often there is one alone.
+            if count == 2 || count % 8 == 0 || context::is_spent() {
+                let begin = begin.get_or_insert_with(Instant::now);
+                if begin.elapsed() >= SLICE {
+                    break;
+                }
             }
         }
         // This thread takes the packet itself if nobody else does.

@@ -35,6 +35,10 @@ impl<B: Backend> Engine<B> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
+        if registrations.is_empty() {
+            // The caller asks whether the port can be used.
+            return Ok(());
+        }
         let mut scratch = Scratch::reuse(&mut place::take_scratch(self.id));
         self.apply(&mut scratch, registrations);
         self.arm(&mut scratch, registrations);
