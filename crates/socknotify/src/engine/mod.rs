@@ -69,8 +69,8 @@ pub(crate) struct Engine<B: Backend> {
     owner: Owner,
     places: usize,
     wake_policy: WakePolicy,
-    /// Whether places leave by themselves.
-    detects: bool,
+    /// Whether to look at threads that have packets in hand: they may block.
+    may_look: bool,
     table: Table,
     gate: Gate,
     /// The length of the queue.
@@ -147,7 +147,7 @@ impl<B: Backend> Engine<B> {
             owner: Owner::new(id),
             places,
             wake_policy,
-            detects: detects && places < UNLIMITED,
+            may_look: detects,
             table: Table::new(),
             gate: Gate::new(),
             queued: AtomicUsize::new(0),
@@ -216,11 +216,23 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// Threads that have packets in hand may keep something that others need, besides their places.
+    #[inline]
+    fn keep(&self) -> bool {
+        self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed)
+    }
+
+    /// Whether it matters that a thread blocks, and can be seen.
+    #[inline]
+    fn detects(&self) -> bool {
+        self.may_look && (self.places < UNLIMITED || self.keep())
+    }
+
     #[inline]
     fn policy(&self) -> Policy {
         Policy {
             is_eager: self.is_eager(),
-            detects: self.detects,
+            detects: self.detects(),
         }
     }
 
@@ -384,7 +396,7 @@ impl<B: Backend> Engine<B> {
 
     /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
     fn look(&self) -> Found {
-        if !self.detects {
+        if !self.detects() {
             return Found::default();
         }
         let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
@@ -410,10 +422,10 @@ impl<B: Backend> Engine<B> {
     /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
     #[inline]
     fn look_at_peers(&self, load: Load) {
-        if !self.detects {
+        if !self.may_look {
             return;
         }
-        let is_waited_for = || load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed);
+        let is_waited_for = || load.has(Flag::PARKED) || self.keep();
         if load.holders() > 1 && is_waited_for() {
             self.look_if_due(place::PEERS_LOOK);
         } else if load.has(Flag::LEFT) {

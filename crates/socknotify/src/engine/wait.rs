@@ -146,7 +146,7 @@ impl<B: Backend> Engine<B> {
                 *stay = (is_timed && !cfg!(interleavings)).then(|| Stay::new(count));
                 holder.end_call();
                 let load = self.gate.load();
-                if self.detects
+                if self.may_look
                     && (has_levels || handover.is_some() && count > 1)
                     && load.pollers() > 0
                     && !load.has(Flag::LOOKED_AT)
@@ -339,9 +339,7 @@ impl<B: Backend> Engine<B> {
         }
         call.has_checked = false;
         // Others may need what a running thread keeps.
-        let keeps =
-            self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
-        let watches = self.detects && keeps && does_anyone_run;
+        let watches = self.may_look && does_anyone_run && self.keep();
         if watches {
             self.gate.set(Flag::LOOKED_AT, true);
         }
@@ -468,7 +466,7 @@ impl<B: Backend> Engine<B> {
 
     /// A look for the thread that watches, which also has to know whether anything moves.
     fn watch_running(&self) -> place::Found {
-        match self.detects {
+        match self.detects() {
             true => self.look(),
             false => lock(&self.roster).look_for_moves(),
         }

@@ -1356,8 +1356,12 @@ fn f4_a_thread_that_has_left_is_counted_and_can_end(backend: Backend) -> io::Res
 /// The others wait in the system, which has nothing to report until the socket is armed again.
 #[for_every_backend(with_places)]
 fn c4_a_level_is_notified_again_when_its_thread_blocks(backend: Backend) -> io::Result<()> {
-    for policy in POLICIES {
-        let port = detecting_port(backend, 4, policy)?;
+    // Without a limit of places, too: who blocks keeps what others need.
+    for (policy, places) in POLICIES
+        .into_iter()
+        .flat_map(|it| [(it, 4), (it, usize::MAX)])
+    {
+        let port = detecting_port(backend, places, policy)?;
         let pair = Pair::unix()?;
         port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
         let gate = Gate::new();
@@ -1379,7 +1383,40 @@ fn c4_a_level_is_notified_again_when_its_thread_blocks(backend: Backend) -> io::
             let first = told.recv_timeout(PATIENCE).expect("a notification");
             let second = told.recv_timeout(Duration::from_secs(2));
             let second = second.expect("one more, since the socket is still ready");
-            println!("{policy}: after {:?}", second - first);
+            println!("{policy}, {places}: after {:?}", second - first);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The other thread never waits for anything.
+#[for_every_backend(with_places)]
+fn c4_a_level_is_notified_again_when_its_thread_blocks_beside_a_busy_one(
+    backend: Backend,
+) -> io::Result<()> {
+    for places in [2, usize::MAX] {
+        let port = detecting_port(backend, places, WakePolicy::Eager)?;
+        let pair = Pair::unix()?;
+        pair.send()?;
+        port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
+        let gate = Gate::new();
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[&gate]);
+            let (tell, told) = channel();
+            let (port, gate) = (&port, &gate);
+            scope.spawn(move || {
+                let entry = port.dequeue_one(None).expect("a notification");
+                tell.send(entry.completion_key).expect("someone listens");
+                gate.pass();
+            });
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(1));
+            compute_until("it is notified again", || {
+                port.post(PACKET).expect("an open port");
+                let mut entries = [Entry::default(); 2];
+                let entries = port.dequeue(&mut entries, None).expect("packets");
+                entries.iter().any(|entry| entry.completion_key == 1)
+            });
             Ok(())
         })?;
     }
@@ -1395,7 +1432,7 @@ fn detected_within(backend: Backend, limit: Duration) -> Duration {
 }
 
 /// Who watches has seen nothing change for long, and looks rarely.
-#[for_every_backend(with_places)]
+#[for_every_backend(timed)]
 fn f4_who_blocks_after_others_have_computed_for_long_is_found_soon(
     backend: Backend,
 ) -> io::Result<()> {
