@@ -55,7 +55,7 @@ use self::queue::{Packet, Queue};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
-use crate::sys::{Owner, Process};
+use crate::sys::{Fd, Owner, Process};
 use crate::{Entry, Error, Registration, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
@@ -102,6 +102,8 @@ struct Core {
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
+    /// Registrations to arm again that the backend has refused, with their generations.
+    refused: Vec<(Fd, u32)>,
     /// The packet to queue when the backend's alarm goes off.
     alarm: Entry,
     closed: bool,
@@ -165,6 +167,7 @@ impl<B: Backend> Engine<B> {
                 queue: Queue::with_capacity(32),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
+                refused: Vec::new(),
                 alarm: Entry::default(),
                 closed: false,
             }),

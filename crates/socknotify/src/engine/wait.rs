@@ -153,10 +153,16 @@ impl<B: Backend> Engine<B> {
                 {
                     self.look_after();
                 }
+                if load.has(Flag::REFUSED) {
+                    self.leave_refused();
+                }
                 self.settle_if_due(load);
             }
             Err(_) => {
                 holder.end_empty_call();
+                if self.gate.load().has(Flag::REFUSED) {
+                    self.leave_refused();
+                }
                 if has_place {
                     self.settle_if_due(self.gate.leave_place());
                 }
@@ -182,6 +188,14 @@ impl<B: Backend> Engine<B> {
         self.wake(wake);
     }
 
+    /// A thread that polls has to try what was refused, from time to time, in place of this one.
+    #[cold]
+    pub(super) fn leave_refused(&self) {
+        if self.gate.load().pollers() > 0 {
+            self.backend.wake();
+        }
+    }
+
     /// A packet took this long to handle.
     fn on_handled(&self, time: Duration) {
         // A very long time counts no more than a long one.
@@ -197,9 +211,13 @@ impl<B: Backend> Engine<B> {
         }
         call.has_failed = self.apply(&mut call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
-            self.collect_levels(call.holder, &mut call.scratch.batch);
+            self.collect_levels(&mut call.holder.levels(), &mut call.scratch.batch);
         }
-        self.look_at_peers(self.gate.load());
+        let load = self.gate.load();
+        if load.has(Flag::REFUSED) {
+            self.collect_refused(&mut call.scratch.batch);
+        }
+        self.look_at_peers(load);
         loop {
             let load = self.gate.load();
             if load.has(Flag::CLOSED) {
@@ -343,7 +361,8 @@ impl<B: Backend> Engine<B> {
         if watches {
             self.gate.set(Flag::LOOKED_AT, true);
         }
-        let until = match (timeout, watches) {
+        let retries = before.has(Flag::REFUSED);
+        let until = match (timeout, watches || retries) {
             (timeout, false) => timeout,
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
@@ -358,6 +377,9 @@ impl<B: Backend> Engine<B> {
             self.gate.set(Flag::WAKE_DUE, false);
         }
         call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        if count == 0 && retries {
+            self.collect_refused(&mut call.scratch.batch);
+        }
         if count == 0 && watches {
             let found = self.look();
             call.tick = match found.moved || found.asleep {
