@@ -6,7 +6,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -1308,6 +1308,39 @@ fn f4_to_watch_threads_that_compute_costs_little(backend: Backend) -> io::Result
         assert_all_places_free(&port);
     }
     Ok(())
+}
+
+/// However many they are.
+#[for_every_backend(timed)]
+fn f4_to_watch_many_threads_that_compute_costs_little(backend: Backend) -> io::Result<()> {
+    const PLACES: usize = 64;
+    let port = detecting_port(backend, PLACES, WakePolicy::Eager)?;
+    let time = Duration::from_secs(1);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let (port, is_over) = (&port, &is_over);
+        let (tell, told) = channel();
+        for _ in 0..PLACES {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                port.dequeue_one(None).expect("a packet");
+                tell.send(()).expect("someone listens");
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            port.post(PACKET)?;
+            told.recv_timeout(PATIENCE).expect("it has a packet");
+        }
+        let before = thread_time();
+        wait_in_vain(port, time);
+        let spent = thread_time() - before;
+        is_over.store(true, Ordering::Relaxed);
+        println!("{spent:?} of {time:?}");
+        assert!(spent < time / 100, "{spent:?}");
+        Ok(())
+    })
 }
 
 #[for_every_backend(with_places)]
