@@ -1497,3 +1497,51 @@ fn f4_who_blocks_after_others_have_computed_for_long_is_found_soon(
     assert!(times[3] < limit, "{times:?}");
     Ok(())
 }
+
+/// A call within the destructor of what a handler has, which panics.
+#[for_every_backend]
+fn g6_a_thread_that_panics_dequeues_and_goes_on(backend: Backend) -> io::Result<()> {
+    struct AtEnd<'a>(&'a CompletionPort, &'a Pair, Sender<usize>);
+
+    impl Drop for AtEnd<'_> {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "on purpose");
+            let AtEnd(port, pair, tell) = self;
+            let enable = Registration::enable(&pair.ours, 2, EventFilter::OUT, ONCE);
+            let mut entries = [Entry::default(); 2];
+            let packets = port.process(&mut [enable], &mut entries, Some(PATIENCE));
+            for entry in packets.expect("an open port") {
+                tell.send(entry.completion_key).expect("someone listens");
+            }
+        }
+    }
+
+    for policy in POLICIES {
+        let port = detecting_port(backend, 1, policy)?;
+        let pair = Pair::unix()?;
+        let (tell, told) = channel();
+        thread::scope(|scope| -> io::Result<()> {
+            let port = &port;
+            port.post(PACKET)?;
+            let panics = scope.spawn(|| {
+                let work = || {
+                    port.dequeue_one(None).expect("a packet");
+                    let _at_end = AtEnd(port, &pair, tell);
+                    // Not the hook, which prints it.
+                    std::panic::resume_unwind(Box::new(()));
+                };
+                let panic = catch_unwind(AssertUnwindSafe(work));
+                assert!(panic.is_err());
+                expect_nothing(port);
+            });
+            panics.join().expect("only the one");
+            assert_eq!(told.recv(), Ok(2));
+            assert!(told.recv().is_err());
+            // Nobody has the place any more.
+            port.post(PACKET)?;
+            expect_packets(port, &[PACKET]);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
