@@ -1456,10 +1456,11 @@ fn c4_a_level_is_notified_again_when_its_thread_blocks_beside_a_busy_one(
     Ok(())
 }
 
-/// In what time a thread that blocks is found; where only its processor time can be seen, later.
+/// In what time a thread that blocks is found. Where only its processor time can be seen, it has to stay the same for
+/// 20 ms, between two looks, each of which may be late by a tick of the system's clock.
 fn detected_within(backend: Backend, limit: Duration) -> Duration {
     match backend.name() {
-        "afd" => Duration::from_millis(150),
+        "afd" => limit + Duration::from_millis(20 + 2 * 15),
         _ => limit,
     }
 }
