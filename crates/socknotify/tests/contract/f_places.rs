@@ -1482,7 +1482,11 @@ fn f4_who_blocks_after_others_have_computed_for_long_is_found_soon(
                 port.dequeue_one(None).expect("a packet");
                 tell.send(Instant::now()).expect("someone listens");
             });
-            wait_for_waiting(&port, 1);
+            // A thread that was kept from a processor may have lost its place already.
+            wait_until("it waits, or has the packet", || {
+                let snapshot = port.snapshot();
+                snapshot.waiting == 1 || snapshot.queued == 0
+            });
             compute_for(2 * SHORT);
             port.post(PACKET)?;
             port.dequeue_one(None)?;
