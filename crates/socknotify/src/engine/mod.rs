@@ -19,12 +19,13 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
-//! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
-//! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
-//! 4. A thread's own lists ([`place::Holder`]).
-//! 5. A backend's own locks.
-//! 6. The owners' table of the process (`crate::sys`). No system call is made under it.
+//! 1. What a worker has dequeued ([`Handover`]).
+//! 2. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
+//! 3. [`Engine::core`]: the queue, new and ending registrations, parked threads.
+//! 4. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
+//! 5. A thread's own lists ([`place::Holder`]).
+//! 6. A backend's own locks.
+//! 7. The owners' table of the process (`crate::sys`). No system call is made under it.
 
 mod apply;
 mod backend;
