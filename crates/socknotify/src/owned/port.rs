@@ -74,13 +74,24 @@ impl<T> Notice<T> {
     }
 }
 
-impl<T: Source, M> Port<T, M> {
-    /// Makes a port with one place for each processor.
+impl<T: Source> Port<T> {
+    /// Makes a port with one place for each processor, and without messages.
     ///
     /// # Errors
     ///
     /// As [`CompletionPort::new`].
     pub fn new() -> Result<Self, Error> {
+        Self::with_messages()
+    }
+}
+
+impl<T: Source, M> Port<T, M> {
+    /// Makes a port with one place for each processor, and messages of the type `M`.
+    ///
+    /// # Errors
+    ///
+    /// As [`CompletionPort::new`].
+    pub fn with_messages() -> Result<Self, Error> {
         CompletionPort::new().map(Self::from)
     }
 

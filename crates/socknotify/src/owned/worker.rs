@@ -41,7 +41,7 @@ const MAX_POLLS: usize = 64;
 /// use socknotify::owned::{Event, Interest, Port};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// let port = Port::<TcpStream, &str>::new()?;
+/// let port = Port::<TcpStream, &str>::with_messages()?;
 /// let mut worker = port.worker(16);
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let mut theirs = TcpStream::connect(listener.local_addr()?)?;
@@ -711,7 +711,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_slow_by_its_latest_batch() -> std::io::Result<()> {
-        let port = Port::<TcpStream, u32>::new()?;
+        let port = Port::<TcpStream, u32>::with_messages()?;
         let mut worker = port.worker(64);
         let mut serve = |count: u32, time: Duration| -> std::io::Result<bool> {
             for number in 0..count {
