@@ -893,10 +893,11 @@ fn f4_a_thread_that_goes_on_counts_again_beside_the_only_other(backend: Backend)
             wait_until("it has a place", || counted(port.snapshot().running) == 1);
             let second = scope.spawn(|| {
                 let mut count = 0;
-                // It keeps its place, and dequeues all the time.
-                let begin = Instant::now();
+                // It keeps its place, and dequeues all the time. On a busy machine it is kept from a processor, too.
+                let begin = thread_time();
                 while let Ok(entry) = port.dequeue_one(Some(10 * SHORT)) {
-                    assert!(begin.elapsed() < 5 * SHORT, "two compute on one place");
+                    let spent = thread_time() - begin;
+                    assert!(spent < 5 * SHORT, "two compute on one place");
                     if entry.completion_key == 2 {
                         goes_on.open(1);
                         wait_until("the other computes", || {

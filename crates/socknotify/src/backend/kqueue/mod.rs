@@ -47,7 +47,7 @@ use crate::lock::lock;
 use crate::pages::SharedPages;
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
-use crate::{Entry, Error, EventFilter, RegistrationError};
+use crate::{Entry, Error, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.
 ///
