@@ -14,6 +14,7 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
 use super::interest::Flag;
+use super::place::MOST;
 use super::sync::model::set_blocked;
 use super::{
     Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Table, Wait, Waited,
@@ -1080,10 +1081,10 @@ fn f4_places_are_counted_right_however_they_are_left() {
             })
         };
         assert!(dequeue(&port, None).is_ok());
-        port.look();
-        port.look();
+        port.look(MOST);
+        port.look(MOST);
         drop(port.lend_place());
-        port.look();
+        port.look(MOST);
         other.join().unwrap();
         port.give_place_back();
         let load = port.gate.load();

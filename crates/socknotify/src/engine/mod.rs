@@ -399,12 +399,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
-    fn look(&self) -> Found {
+    fn look(&self, most: usize) -> Found {
         if !self.detects() {
             return Found::default();
         }
         let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
-        let found = lock(&self.roster).look(&self.gate, is_idle);
+        let found = lock(&self.roster).look(&self.gate, is_idle, most);
         if let Some(after) = found.after {
             let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
             self.detected_after.store(micros, Ordering::Relaxed);
@@ -447,7 +447,8 @@ impl<B: Backend> Engine<B> {
             looked.is_ok()
         };
         // The model checker knows no time.
-        if (cfg!(interleavings) || is_due() && is_first()) && self.look().has_freed {
+        if (cfg!(interleavings) || is_due() && is_first()) && self.look(place::PEERS_MOST).has_freed
+        {
             self.release_one();
         }
     }

@@ -34,7 +34,9 @@ const NO_PROGRESS: Duration = Duration::from_millis(20);
 /// What a running thread has not taken goes on to others after this time, if a place is idle.
 const FLOWS_ON: Duration = Duration::from_millis(1);
 /// How much one look may cost: 1 for each thread that holds a place, and so much more if its state has to be read.
-const MOST: usize = 80;
+pub(super) const MOST: usize = 80;
+/// The same for those that dequeue, which look more often.
+pub(super) const PEERS_MOST: usize = 16;
 const STATE: usize = 8;
 /// How many threads that have left their places one look takes in at most.
 const MOST_LEFT: usize = 4;
@@ -524,12 +526,11 @@ impl Roster {
         }
     }
 
-    /// Look at all threads. `is_idle`: a place is not used.
-    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool) -> Found {
+    /// Look at all threads, as far as that costs no more than `most`. `is_idle`: a place is not used.
+    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, mut most: usize) -> Found {
         let now = Instant::now();
         let mut found = Found::default();
         self.look_at_left(gate, now, &mut found);
-        let mut most = MOST;
         let mut first_skipped = None;
         let mut ended = Vec::new();
         for index in self.from(self.next) {
@@ -631,7 +632,7 @@ mod tests {
                 roster.push(holder);
             }
             let mut looks = 0;
-            while !roster.look(&gate, false).has_freed {
+            while !roster.look(&gate, false, MOST).has_freed {
                 looks += 1;
                 assert!(looks <= PLACES * (1 + STATE) / MOST + 3, "{place}");
                 thread::sleep(SECOND_LOOK);

@@ -381,7 +381,7 @@ impl<B: Backend> Engine<B> {
             self.collect_refused(&mut call.scratch.batch);
         }
         if count == 0 && watches {
-            let found = self.look();
+            let found = self.look(place::MOST);
             call.tick = match found.moved || found.asleep {
                 true => FIRST_TICK,
                 false => (call.tick * 2).min(LAST_TICK),
@@ -489,7 +489,7 @@ impl<B: Backend> Engine<B> {
     /// A look for the thread that watches, which also has to know whether anything moves.
     fn watch_running(&self) -> place::Found {
         match self.detects() {
-            true => self.look(),
+            true => self.look(place::MOST),
             false => lock(&self.roster).look_for_moves(),
         }
     }
