@@ -605,11 +605,13 @@ mod tests {
 
     use super::*;
 
-    /// Where the states of threads can be seen, and not only their times.
-    #[cfg(target_os = "linux")]
     #[test]
     fn f4_a_thread_that_blocks_among_many_is_found_in_a_few_looks() {
         const PLACES: usize = 64;
+        if ThreadState::of_this().look() != Look::Running {
+            eprintln!("skipped: this system does not show what threads do");
+            return;
+        }
         let (end, ended) = channel::<()>();
         let (tell, told) = channel();
         let thread = thread::spawn(move || {
