@@ -81,7 +81,10 @@ pub(crate) fn load(library: Library) -> Option<&'static Functions> {
 fn build(library: Library) -> io::Result<Functions> {
     let directory = tempfile::tempdir()?;
     let source = directory.path().join("library.c");
-    std::fs::write(directory.path().join("bench.h"), include_str!("../c/bench.h"))?;
+    std::fs::write(
+        directory.path().join("bench.h"),
+        include_str!("../c/bench.h"),
+    )?;
     std::fs::write(&source, library.source())?;
     let flags = output(Command::new("pkg-config").args(["--cflags", "--libs", library.module()]))?;
     let object = directory.path().join("library.so");

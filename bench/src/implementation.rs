@@ -75,7 +75,9 @@ impl Implementation {
     pub(crate) fn serving() -> impl Iterator<Item = Implementation> {
         Backend::ALL.iter().flat_map(|&backend| {
             let silent = Self::ROOMS.map(|room| Implementation::Serve(backend, room));
-            silent.into_iter().chain([Implementation::ServeBlocking(backend)])
+            silent
+                .into_iter()
+                .chain([Implementation::ServeBlocking(backend)])
         })
     }
 

@@ -94,7 +94,6 @@ impl Schedule {
         self.last -= self.gap * self.random.part().ln();
         Duration::from_secs_f64(self.last)
     }
-
 }
 
 struct Connection {

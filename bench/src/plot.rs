@@ -174,7 +174,7 @@ fn top(series: &[Series]) -> f64 {
 }
 
 /// With thousands set apart.
-fn grouped(value: f64) -> String {
+pub(crate) fn grouped(value: f64) -> String {
     if value.abs() < 10.0 && value.fract() != 0.0 {
         return format!("{value:.1}");
     }

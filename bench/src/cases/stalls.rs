@@ -12,7 +12,6 @@ use crate::exchange::{BLOCKING, QUICK};
 use crate::figure::{Figure, Sample, quantile};
 use crate::implementation::Implementation;
 use crate::servers::blocking::{self, Limits, Work};
-use crate::stopwatch::Stopwatch;
 
 pub(crate) const WAITS_FOR_NEXT: Case = Case {
     name: "waits-for-next",
@@ -73,7 +72,7 @@ fn all(theirs: &[Implementation]) -> Vec<Implementation> {
 /// As many as the documented server has.
 const THREADS: usize = 16;
 
-/// Serve connections of this process, and do something with their other ends meanwhile. The CPU time is that of all.
+/// Serve connections of this process, and do something with their other ends meanwhile.
 fn with_server(
     implementation: Implementation,
     places: usize,
@@ -97,7 +96,6 @@ fn with_server(
         threads: THREADS,
     };
     let mut found = Sample::new();
-    let stopwatch = Stopwatch::of_process();
     blocking::serve(implementation, limits, work, ours, &mut || {
         // All threads that it starts with are there.
         for peer in &mut theirs {
@@ -108,8 +106,6 @@ fn with_server(
         theirs.clear();
         Ok(())
     })?;
-    found.insert(Figure::Gross, stopwatch.per(1)[&Figure::Gross]);
-    found.insert(Figure::Cpu, stopwatch.per(1)[&Figure::Cpu]);
     Ok(found)
 }
 

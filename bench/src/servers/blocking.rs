@@ -205,4 +205,3 @@ fn serve_threads(work: &Work, streams: Vec<TcpStream>, until: Until<'_>) -> io::
     let threads = streams.into_iter().map(|stream| move || serve(stream));
     on_threads(threads, until, || Ok(()))
 }
-
