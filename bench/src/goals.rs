@@ -158,7 +158,7 @@ pub(crate) const GOALS: [Goal; 40] = [
         rate("blocking-file", SPAWNING, |it| blocking(it) == 5),
     ),
     goal(
-        "5 % of the handlers compute 50 ms: how many do so at once, for each place",
+        "5 % of the handlers compute 10 ms: how many do so at once, for each place",
         "counted",
         &[(Silent(0), AtMost(1.25))],
         measure("blocking-compute", Figure::Computing, Kind::Value, |it| {
@@ -190,7 +190,7 @@ pub(crate) const GOALS: [Goal; 40] = [
         measure("together", Figure::Longest, Kind::Value, |_| true),
     ),
     goal(
-        "HTTP and echo, no handler blocks, requests per second",
+        "HTTP, no handler blocks, requests per second",
         "without detection of blocking",
         &[(Owned, AtLeast(0.98))],
         rate("http", Kind::ToUnwatched, |_| true),

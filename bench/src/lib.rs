@@ -248,5 +248,6 @@ fn plan(arguments: Arguments) -> Plan {
         quick: arguments.quick,
         values: arguments.values.by_parameter(),
         only: arguments.only,
+        is_exact: false,
     }
 }

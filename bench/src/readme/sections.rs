@@ -6,10 +6,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::Report;
+use super::tables::{KEYS, OWNED};
 #[cfg(test)]
 use crate::case::Case;
 use crate::case::{Effort, Parameter};
 use crate::environment::Environment;
+use crate::implementation::Implementation;
 use crate::row;
 use crate::run::Plan;
 use crate::{cases, count, report};
@@ -60,8 +62,10 @@ pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) case: &'static str,
     values: &'static [(Parameter, &'static [usize])],
-    /// System calls, instructions and allocations in place of time.
-    is_counted: bool,
+    /// System calls, instructions and allocations in place of time, of these sides.
+    counted: &'static [Implementation],
+    /// In place of the others' rounds: what takes long, and measures in several parts.
+    rounds: Option<usize>,
 }
 
 impl Part {
@@ -83,7 +87,8 @@ const fn part(case: &'static str, values: &'static [(Parameter, &'static [usize]
         name: case,
         case,
         values,
-        is_counted: false,
+        counted: &[],
+        rounds: None,
     }
 }
 
@@ -96,7 +101,8 @@ const fn counted(
         name,
         case,
         values,
-        is_counted: true,
+        counted: &[Implementation::RawEpoll, KEYS, OWNED],
+        rounds: None,
     }
 }
 
@@ -134,13 +140,15 @@ const READINESS: [Part; 3] = [
     part("level", BATCHES),
 ];
 
-const GOALS: [Part; 8] = [
+const GOALS: [Part; 7] = [
     part("saturated", &[(Parameter::Threads, &[1, 2])]),
     part("churn", &[]),
     part("post", &[]),
-    part("accept", &[]),
+    Part {
+        rounds: Some(1),
+        ..part("accept", &[])
+    },
     part("idle", &[(Parameter::Idle, &[10, 10_000])]),
-    part("memory", &[(Parameter::Idle, &[10_000])]),
     counted(
         "one-shot-counted",
         "one-shot",
@@ -198,25 +206,27 @@ impl Extent {
     }
 
     fn measure_part(&self, part: &Part, directory: &Path, here: &Environment) -> io::Result<()> {
-        if let (true, Some(tool)) = (part.is_counted, count::missing_tool()) {
+        let is_counted = !part.counted.is_empty();
+        if let (true, Some(tool)) = (is_counted, count::missing_tool()) {
             eprintln!("{} is left out: it needs {tool}", part.name);
             return Ok(());
         }
         let plan = Plan {
             effort: Effort {
-                rounds: self.rounds,
+                rounds: part.rounds.unwrap_or(self.rounds),
                 notifications: 50 * self.milliseconds,
                 milliseconds: self.milliseconds,
             },
-            only_count: part.is_counted,
-            only_time: !part.is_counted,
+            only_count: is_counted,
+            only_time: !is_counted,
             quick: false,
             values: part
                 .values
                 .iter()
                 .map(|&(parameter, values)| (parameter, values.to_vec()))
                 .collect(),
-            only: Vec::new(),
+            only: part.counted.iter().map(Implementation::to_string).collect(),
+            is_exact: true,
         };
         let mut rows = Vec::new();
         for case in cases::named(&[part.case.to_owned()])? {
