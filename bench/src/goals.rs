@@ -281,7 +281,7 @@ pub(crate) const GOALS: [Goal; 40] = [
             "one-shot",
             Figure::SystemCalls,
             Kind::MoreThan(Implementation::RawEpoll),
-            |it| written_armed(it),
+            written_armed,
         ),
     ),
     goal(
