@@ -56,6 +56,9 @@ pub(crate) fn run(
     })
 }
 
+/// How long a client sends at the least before it counts, where handlers block.
+const BEFORE_BLOCKING: Duration = Duration::from_millis(200);
+
 /// Keep one byte under way on each connection; so many percent of them make their handlers block. Latencies are those
 /// of the others, from the time that they were sent.
 ///
@@ -88,7 +91,9 @@ pub(crate) fn bytes(
     for (request, connection) in requests.iter_mut().zip(connections) {
         send(request, connection, begin)?;
     }
-    let (from, end) = (warm_up(time), warm_up(time) + time);
+    // Until as many requests block as will.
+    let from = warm_up(time).max(BEFORE_BLOCKING);
+    let end = from + time;
     let counts = |time: Instant| (from..end).contains(&(time - begin));
     let (mut answers, mut counted) = (0_u64, 0_u64);
     let mut latencies = Vec::new();

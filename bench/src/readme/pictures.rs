@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use super::Report;
-use super::tables::{KEYS, OWNED, SERVE, SERVE_BLOCKING};
+use super::tables::{KEYS, OWNED, SERVE, SERVE_BLOCKING, wrapped};
 use crate::figure::Figure;
 use crate::foreign::Library;
 use crate::implementation::Implementation;
@@ -202,8 +202,8 @@ impl Color {
 
 const WIDTH: usize = 760;
 /// Where bars begin, and how long the longest is.
-const LEFT: f64 = 236.0;
-const LONGEST: f64 = 380.0;
+const LEFT: f64 = 264.0;
+const LONGEST: f64 = 350.0;
 const BAR: usize = 19;
 const HEAD: usize = 72;
 
@@ -282,7 +282,12 @@ impl Picture {
         let bars = || groups.iter().flat_map(|(_, bars)| bars);
         let most = bars().map(|bar| bar.ratio.max(bar.range[1]));
         let scale = LONGEST / most.fold(1.0, f64::max);
-        let height = HEAD + groups.len() * 30 + bars().count() * BAR + 30;
+        let foot = format!(
+            "{}\nThe thin lines are from quartile to quartile.",
+            wrapped(&report.measured().trim().replace("**", ""), 105)
+        );
+        let end = HEAD + groups.len() * 30 + bars().count() * BAR;
+        let height = end + 12 + foot.lines().count() * 18;
         let (page, text, quiet) = (theme.page(), theme.text(), theme.quiet_text());
         let mut image = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
@@ -298,7 +303,6 @@ impl Picture {
         );
         let mut top = HEAD;
         let line = LEFT + scale;
-        let end = height - 34;
         let mut put = |text: std::fmt::Arguments<'_>| {
             image.write_fmt(text).expect("memory takes it");
             image.push('\n');
@@ -339,11 +343,12 @@ impl Picture {
             }
             top += 4;
         }
-        let y = height - 14;
-        put(format_args!(
-            "<text x=\"16\" y=\"{y}\" font-size=\"12\" fill=\"{quiet}\">{}</text>",
-            report.measured().trim().replace("**", "")
-        ));
+        for (number, line) in foot.lines().enumerate() {
+            let y = end + 20 + number * 18;
+            put(format_args!(
+                "<text x=\"16\" y=\"{y}\" font-size=\"12\" fill=\"{quiet}\">{line}</text>"
+            ));
+        }
         image += "</svg>\n";
         Some(image)
     }

@@ -409,7 +409,7 @@ impl Table {
     }
 
     fn with_cells(&self, lines: &[Vec<Option<String>>]) -> String {
-        let mut text = format!("\n{}\n\n| {} |", wrapped(self.about), self.head);
+        let mut text = format!("\n{}\n\n| {} |", wrapped(self.about, 120), self.head);
         for column in self.columns {
             write!(text, " {} |", column.heading).expect("memory takes it");
         }
@@ -475,14 +475,14 @@ fn show(figure: Figure, value: f64) -> String {
     }
 }
 
-/// In lines of at most 120 characters, as the documents have them.
-pub(super) fn wrapped(text: &str) -> String {
+/// In lines of at most so many characters.
+pub(super) fn wrapped(text: &str, most: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().expect("there is one");
         if line.is_empty() {
             line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= 120 {
+        } else if line.chars().count() + 1 + word.chars().count() <= most {
             write!(line, " {word}").expect("memory takes it");
         } else {
             lines.push(word.to_owned());
