@@ -37,6 +37,11 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
         let ours = rows.iter().filter(is_ours).count();
         assert!(ours > 0 && rows.len() > ours, "{case}: {rows:?}");
         for row in rows {
+            // Its handlers say nothing: in so short a time it may answer nobody.
+            if case.starts_with("blocking") && row["impl"] == "tokio" {
+                assert!(row["requests_per_second"].is_f64(), "{row}");
+                continue;
+            }
             if case == "memory" {
                 assert!(row["kernel_bytes_per_registration"].is_f64(), "{row}");
                 continue;
@@ -56,7 +61,6 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
             if case == "blocking-compute" {
                 assert!(is_positive(row, &["computing_per_place"]), "{row}");
             }
-            // While handlers compute, not every server answers a quick one in so short a time.
             if case == "latency" || case == "blocking" {
                 let quantiles = ["latency_p50_us", "latency_p99_us", "latency_p999_us"];
                 let [p50, p99, p999] = quantiles.map(|it| row[it].as_f64());
