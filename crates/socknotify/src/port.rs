@@ -388,9 +388,8 @@ impl CompletionPort {
 
     /// How the port finds out that a thread with packets in hand blocks, as a short phrase for people.
     ///
-    /// `None` if it does not: the system shows nothing of threads, [`Builder::detect_blocking`] forbids it, or no thread
-    /// waits for a place ([`Builder::unlimited`]). Then a thread that is about to block has to say so, with
-    /// [`blocking`](Self::blocking).
+    /// `None` if it does not: the system shows nothing of threads, or [`Builder::detect_blocking`] forbids it. Then a
+    /// thread that is about to block has to say so, with [`blocking`](Self::blocking).
     ///
     /// # Examples
     ///
@@ -470,10 +469,10 @@ impl Builder {
     }
 
     /// Sets whether a thread that blocks in a system call leaves its place by itself, so that another one goes on
-    /// (yes by default).
+    /// (yes by default), with what the thread has not handled yet.
     ///
-    /// Without this, a thread that blocks keeps its place unless it says so
-    /// ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
+    /// Without this, a thread that blocks keeps its place, the events of its worker, and the level-triggered sockets
+    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
     pub fn detect_blocking(mut self, detects: bool) -> Self {
         self.ignores_blocking = !detects;
         self
@@ -503,7 +502,7 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        let detects_blocking = !self.ignores_blocking && concurrency < usize::MAX;
+        let detects_blocking = !self.ignores_blocking;
         let system = choice
             .backend
             .open(concurrency, self.wake_policy, detects_blocking)?;

@@ -4,6 +4,7 @@ use super::backend::{Arm, Backend, Wait};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
 use super::place::{self, Holder};
 use super::queue::Packet;
+use super::scheduler::Flag as GateFlag;
 use super::sync::lock;
 use super::table::{Enable, Enabled, Outcome, Slot};
 use super::{Core, Engine, Scratch};
@@ -153,11 +154,15 @@ impl<B: Backend> Engine<B> {
             }
             let fd = arm.interest.fd;
             let Some(entry) = entries.get_mut(arm.entry as usize) else {
-                // A level that was armed again. If the number refers to another file, its registration has ended.
-                if arm.outcome == Outcome::Failed(ArmError::Stale)
-                    && self.has_ended(fd, arm.interest.word)
-                {
-                    self.forget(&mut core, fd);
+                // It was armed again. If the number refers to another file, its registration has ended.
+                match arm.outcome {
+                    Outcome::Failed(ArmError::Stale) if self.has_ended(fd, arm.interest.word) => {
+                        self.forget(&mut core, fd);
+                    }
+                    Outcome::Failed(ArmError::Refused(_)) => {
+                        self.postpone(&mut core, &arm.interest);
+                    }
+                    _ => {}
                 }
                 continue;
             };
@@ -382,7 +387,11 @@ impl<B: Backend> Engine<B> {
         match disarmed {
             Err(ArmError::Stale) => return self.is_another(core, fd),
             Err(ArmError::Refused(error)) => {
-                let _ = slot.change(|_| Some(before.advanced().advanced()));
+                // What it was armed with is stale.
+                let restored = before.advanced().advanced().without(Flag::DELIVERED);
+                if slot.change(|_| Some(restored)).is_ok() {
+                    self.arm_now(core, fd, restored, false)?;
+                }
                 return Err(error);
             }
             Ok(()) => {}
@@ -460,9 +469,37 @@ impl<B: Backend> Engine<B> {
         false
     }
 
-    /// The level-triggered registrations to arm again that were delivered to a thread.
-    pub(super) fn collect_levels(&self, holder: &Holder, batch: &mut Vec<Arm>) {
-        for (fd, generation) in holder.levels().drain(..) {
+    /// The backend has refused to arm this again. Threads that dequeue and poll try it later.
+    #[cold]
+    pub(super) fn postpone(&self, core: &mut Core, interest: &Interest) {
+        let generation = interest.generation();
+        let postponed = self.table.entry(interest.fd).change(|word| {
+            let is_due = word.generation() == generation && word.is_enabled();
+            (is_due && !word.has(Flag::DELIVERED)).then(|| word.with(Flag::DELIVERED))
+        });
+        if postponed.is_ok() {
+            core.refused.push((interest.fd, generation));
+            if self.gate.raise(GateFlag::REFUSED) {
+                self.leave_refused();
+            }
+        }
+    }
+
+    /// What was postponed, to try it again.
+    #[cold]
+    pub(super) fn collect_refused(&self, batch: &mut Vec<Arm>) {
+        let mut core = lock(&self.core);
+        if core.refused.is_empty() {
+            self.gate.set(GateFlag::REFUSED, false);
+        }
+        let mut refused = std::mem::take(&mut core.refused);
+        drop(core);
+        self.collect_levels(&mut refused, batch);
+    }
+
+    /// The registrations to arm again that were delivered to a thread.
+    pub(super) fn collect_levels(&self, levels: &mut Vec<(Fd, u32)>, batch: &mut Vec<Arm>) {
+        for (fd, generation) in levels.drain(..) {
             let Some(slot) = self.table.slot(fd) else {
                 continue;
             };
@@ -487,7 +524,7 @@ impl<B: Backend> Engine<B> {
     pub(super) fn arm_levels(&self, holder: &Holder) {
         if !holder.levels().is_empty() && !self.is_closed() {
             let mut scratch = Box::<Scratch<B>>::default();
-            self.collect_levels(holder, &mut scratch.batch);
+            self.collect_levels(&mut holder.levels(), &mut scratch.batch);
             self.arm(&mut scratch, &mut []);
         }
     }

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::backend::{Backend, Report, Wait, Waited};
-use super::interest::{Flag, Interest, Mode, State, Word};
+use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use super::queue::Packet;
 use super::sync::lock;
-use super::table::{Delivery, Slot};
+use super::table::{Delivery, Outcome, Slot};
 use super::{Core, Engine, Scratch};
 use crate::Entry;
 use crate::sys::Fd;
@@ -187,8 +187,10 @@ impl<B: Backend> Engine<B> {
         if let Ok((_, word)) = quieted {
             // If it is closed, that is found out when the number is registered again.
             let interest = Interest { fd, word };
-            self.table
-                .arm_latest(&interest, |interest| self.backend.arm(interest, false));
+            let arm = |interest: &Interest| self.backend.arm(interest, false);
+            if let Outcome::Failed(ArmError::Refused(_)) = self.table.arm_latest(&interest, arm) {
+                self.postpone(&mut lock(&self.core), &interest);
+            }
         }
     }
 

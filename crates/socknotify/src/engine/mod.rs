@@ -19,12 +19,13 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
-//! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
-//! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
-//! 4. A thread's own lists ([`place::Holder`]).
-//! 5. A backend's own locks.
-//! 6. The owners' table of the process (`crate::sys`). No system call is made under it.
+//! 1. What a worker has dequeued ([`Handover`]).
+//! 2. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
+//! 3. [`Engine::core`]: the queue, new and ending registrations, parked threads.
+//! 4. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
+//! 5. A thread's own lists ([`place::Holder`]).
+//! 6. A backend's own locks.
+//! 7. The owners' table of the process (`crate::sys`). No system call is made under it.
 
 mod apply;
 mod backend;
@@ -55,7 +56,7 @@ use self::queue::{Packet, Queue};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
-use crate::sys::{Owner, Process};
+use crate::sys::{Fd, Owner, Process};
 use crate::{Entry, Error, Registration, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
@@ -69,8 +70,8 @@ pub(crate) struct Engine<B: Backend> {
     owner: Owner,
     places: usize,
     wake_policy: WakePolicy,
-    /// Whether places leave by themselves.
-    detects: bool,
+    /// Whether to look at threads that have packets in hand: they may block.
+    may_look: bool,
     table: Table,
     gate: Gate,
     /// The length of the queue.
@@ -102,6 +103,8 @@ struct Core {
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
+    /// Registrations to arm again that the backend has refused, with their generations.
+    refused: Vec<(Fd, u32)>,
     /// The packet to queue when the backend's alarm goes off.
     alarm: Entry,
     closed: bool,
@@ -147,7 +150,7 @@ impl<B: Backend> Engine<B> {
             owner: Owner::new(id),
             places,
             wake_policy,
-            detects: detects && places < UNLIMITED,
+            may_look: detects,
             table: Table::new(),
             gate: Gate::new(),
             queued: AtomicUsize::new(0),
@@ -165,6 +168,7 @@ impl<B: Backend> Engine<B> {
                 queue: Queue::with_capacity(32),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
+                refused: Vec::new(),
                 alarm: Entry::default(),
                 closed: false,
             }),
@@ -216,11 +220,23 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// Threads that have packets in hand may keep something that others need, besides their places.
+    #[inline]
+    fn keep(&self) -> bool {
+        self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed)
+    }
+
+    /// Whether it matters that a thread blocks, and can be seen.
+    #[inline]
+    fn detects(&self) -> bool {
+        self.may_look && (self.places < UNLIMITED || self.keep())
+    }
+
     #[inline]
     fn policy(&self) -> Policy {
         Policy {
             is_eager: self.is_eager(),
-            detects: self.detects,
+            detects: self.detects(),
         }
     }
 
@@ -383,12 +399,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
-    fn look(&self) -> Found {
-        if !self.detects {
+    fn look(&self, most: usize) -> Found {
+        if !self.detects() {
             return Found::default();
         }
         let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
-        let found = lock(&self.roster).look(&self.gate, is_idle);
+        let found = lock(&self.roster).look(&self.gate, is_idle, most);
         if let Some(after) = found.after {
             let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
             self.detected_after.store(micros, Ordering::Relaxed);
@@ -410,10 +426,10 @@ impl<B: Backend> Engine<B> {
     /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
     #[inline]
     fn look_at_peers(&self, load: Load) {
-        if !self.detects {
+        if !self.may_look {
             return;
         }
-        let is_waited_for = || load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed);
+        let is_waited_for = || load.has(Flag::PARKED) || self.keep();
         if load.holders() > 1 && is_waited_for() {
             self.look_if_due(place::PEERS_LOOK);
         } else if load.has(Flag::LEFT) {
@@ -431,7 +447,8 @@ impl<B: Backend> Engine<B> {
             looked.is_ok()
         };
         // The model checker knows no time.
-        if (cfg!(interleavings) || is_due() && is_first()) && self.look().has_freed {
+        if (cfg!(interleavings) || is_due() && is_first()) && self.look(place::PEERS_MOST).has_freed
+        {
             self.release_one();
         }
     }

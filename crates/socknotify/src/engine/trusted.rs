@@ -111,7 +111,8 @@ impl<B: Backend> Engine<B> {
 
     /// End the registration of a socket that is not armed, without a notification.
     ///
-    /// It is deleted from the backend before it is closed: a duplicate may keep it alive.
+    /// It is deleted from the backend in any case, also if it is closed next: a duplicate may keep it alive. Another kind
+    /// of port saves itself that call.
     pub(crate) fn release(&self, socket: RawSocket, key: usize, _stays_open: bool) {
         let (Some(fd), Ok(mut core)) = (sys::fd(socket), self.enter()) else {
             return;

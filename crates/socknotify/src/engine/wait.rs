@@ -146,17 +146,23 @@ impl<B: Backend> Engine<B> {
                 *stay = (is_timed && !cfg!(interleavings)).then(|| Stay::new(count));
                 holder.end_call();
                 let load = self.gate.load();
-                if self.detects
+                if self.may_look
                     && (has_levels || handover.is_some() && count > 1)
                     && load.pollers() > 0
                     && !load.has(Flag::LOOKED_AT)
                 {
                     self.look_after();
                 }
+                if load.has(Flag::REFUSED) {
+                    self.leave_refused();
+                }
                 self.settle_if_due(load);
             }
             Err(_) => {
                 holder.end_empty_call();
+                if self.gate.load().has(Flag::REFUSED) {
+                    self.leave_refused();
+                }
                 if has_place {
                     self.settle_if_due(self.gate.leave_place());
                 }
@@ -182,6 +188,14 @@ impl<B: Backend> Engine<B> {
         self.wake(wake);
     }
 
+    /// A thread that polls has to try what was refused, from time to time, in place of this one.
+    #[cold]
+    pub(super) fn leave_refused(&self) {
+        if self.gate.load().pollers() > 0 {
+            self.backend.wake();
+        }
+    }
+
     /// A packet took this long to handle.
     fn on_handled(&self, time: Duration) {
         // A very long time counts no more than a long one.
@@ -197,9 +211,13 @@ impl<B: Backend> Engine<B> {
         }
         call.has_failed = self.apply(&mut call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
-            self.collect_levels(call.holder, &mut call.scratch.batch);
+            self.collect_levels(&mut call.holder.levels(), &mut call.scratch.batch);
         }
-        self.look_at_peers(self.gate.load());
+        let load = self.gate.load();
+        if load.has(Flag::REFUSED) {
+            self.collect_refused(&mut call.scratch.batch);
+        }
+        self.look_at_peers(load);
         loop {
             let load = self.gate.load();
             if load.has(Flag::CLOSED) {
@@ -339,13 +357,12 @@ impl<B: Backend> Engine<B> {
         }
         call.has_checked = false;
         // Others may need what a running thread keeps.
-        let keeps =
-            self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
-        let watches = self.detects && keeps && does_anyone_run;
+        let watches = self.may_look && does_anyone_run && self.keep();
         if watches {
             self.gate.set(Flag::LOOKED_AT, true);
         }
-        let until = match (timeout, watches) {
+        let retries = before.has(Flag::REFUSED);
+        let until = match (timeout, watches || retries) {
             (timeout, false) => timeout,
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
@@ -360,8 +377,11 @@ impl<B: Backend> Engine<B> {
             self.gate.set(Flag::WAKE_DUE, false);
         }
         call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        if count == 0 && retries {
+            self.collect_refused(&mut call.scratch.batch);
+        }
         if count == 0 && watches {
-            let found = self.look();
+            let found = self.look(place::MOST);
             call.tick = match found.moved || found.asleep {
                 true => FIRST_TICK,
                 false => (call.tick * 2).min(LAST_TICK),
@@ -468,8 +488,8 @@ impl<B: Backend> Engine<B> {
 
     /// A look for the thread that watches, which also has to know whether anything moves.
     fn watch_running(&self) -> place::Found {
-        match self.detects {
-            true => self.look(),
+        match self.detects() {
+            true => self.look(place::MOST),
             false => lock(&self.roster).look_for_moves(),
         }
     }

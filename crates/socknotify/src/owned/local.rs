@@ -110,20 +110,28 @@ impl Local {
     /// Keep only this many events, and give the others to threads that wait.
     #[cold]
     pub(super) fn keep_events(&self, count: usize) {
+        // Dropped after the lock is released: it may be the last, and dropping it runs the caller's code.
+        let files = self.files.upgrade();
         let mut pending = lock(&self.pending);
         let count = count.min(pending.events.len());
         let others: Vec<_> = pending.events.drain(count..).collect();
-        self.requeue(&mut pending, &[], &others);
+        self.requeue(files.as_deref(), &mut pending, &[], &others);
     }
 
     /// Give packets back to the port, or keep the events if it is closed: what was dequeued can be taken.
     ///
     /// It is locked, so that a worker that ends meanwhile finds the events either here or nowhere.
-    fn requeue(&self, pending: &mut Pending, armed: &[Entry], events: &[Entry]) {
+    fn requeue(
+        &self,
+        files: Option<&Operations<TimerId>>,
+        pending: &mut Pending,
+        armed: &[Entry],
+        events: &[Entry],
+    ) {
         if armed.is_empty() && events.is_empty() {
             return;
         }
-        if let Some(files) = self.files.upgrade() {
+        if let Some(files) = files {
             events.iter().for_each(|packet| files.on_requeued(packet));
         }
         if self.port.requeue(&[armed, events].concat()).is_err() {
@@ -138,10 +146,11 @@ impl Handover for Local {
         if !self.process.is_this() {
             return;
         }
+        let files = self.files.upgrade();
         let mut pending = lock(&self.pending);
         let armed: Vec<_> = pending.armed.drain(..).map(|arm| arm.packet()).collect();
         let events: Vec<_> = pending.events.drain(..).collect();
-        self.requeue(&mut pending, &armed, &events);
+        self.requeue(files.as_deref(), &mut pending, &armed, &events);
     }
 }
 

@@ -47,7 +47,7 @@ use crate::lock::lock;
 use crate::pages::SharedPages;
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
-use crate::{Entry, Error, EventFilter, RegistrationError};
+use crate::{Entry, Error, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.
 ///
@@ -210,13 +210,10 @@ impl Kqueue {
     /// Whether two edges of one registration may come in one call, as one notification. Of the two events of another, the
     /// engine drops the second.
     fn may_have_two_edges(&self, table: &Table, fd: Fd) -> bool {
-        const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
-        let wants_both = || {
-            table
+        self.has(fd) == Knotes::Clear
+            && table
                 .interest(fd)
-                .is_some_and(|it| it.filter().contains(BOTH))
-        };
-        self.has(fd) == Knotes::Clear && wants_both()
+                .is_some_and(|it| translate::watches_both(&it))
     }
 
     /// Turn what the kernel reported into reports.
