@@ -175,10 +175,9 @@ impl Shared {
         }
     }
 
-    /// Set the port's alarm.
-    pub(crate) fn set_alarm(&self, delay: Duration) {
-        // It fails if the port is closed.
-        let _ = self.port.set_alarm(delay, ALARM);
+    /// Set the port's alarm. False if it could not be set: the port is closed, or the system has no memory.
+    pub(crate) fn set_alarm(&self, delay: Duration) -> bool {
+        self.port.set_alarm(delay, ALARM).is_ok()
     }
 
     /// Run what blocks, while other threads go on with what this one has left.

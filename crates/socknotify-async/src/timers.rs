@@ -78,10 +78,11 @@ impl Timers {
 
     fn alarm(&self, shared: &Shared, state: &mut State, at: u64) {
         if at < state.alarm {
-            state.alarm = at;
             let time = Duration::from_secs(at / u64::from(TICKS))
                 + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
-            shared.set_alarm(time.saturating_sub(self.start.elapsed()));
+            if shared.set_alarm(time.saturating_sub(self.start.elapsed())) {
+                state.alarm = at;
+            }
         }
     }
 

@@ -422,7 +422,8 @@ fn a_task_whose_socket_is_always_ready_keeps_no_other_waiting() -> io::Result<()
 
 #[test]
 fn handlers_that_block_stall_nobody() -> io::Result<()> {
-    const BLOCKED: usize = 8;
+    // Windows shows only that a thread has used no time for a while.
+    const BLOCKED: usize = if cfg!(windows) { 2 } else { 8 };
     let runtime = Runtime::builder().places(1).build()?;
     let (release, blocked) = mpsc::channel::<()>();
     let blocked = Arc::new(std::sync::Mutex::new(blocked));
