@@ -1,4 +1,5 @@
 //! The examples do what they say.
+#![allow(clippy::duplicate_mod, reason = "each example has it")]
 
 use std::future::Future;
 use std::io::{self, Read, Write};
