@@ -293,11 +293,18 @@ impl<O: Work, N: Default> Flights<O, N> {
         };
         let request = operation.request();
         if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
-            let Some(_apart) = self.helpers.apart() else {
-                end(operation, Stage::Queued);
-                return Performed::NotYet;
+            let thread = self.helpers.apart();
+            let stage = match thread {
+                Some(_) => Stage::Apart,
+                None => Stage::Queued,
             };
-            end(operation, Stage::Apart);
+            if self.put_back(key, operation, stage) {
+                done();
+                return Performed::Done;
+            }
+            if thread.is_none() {
+                return Performed::NotYet;
+            }
             drop(entered);
             self.perform_apart(key, apart, done);
             return Performed::Done;
@@ -314,6 +321,20 @@ impl<O: Work, N: Default> Flights<O, N> {
         end(operation, stage);
         done();
         Performed::Done
+    }
+
+    /// Nobody asks any more whether an operation was cancelled. True if it was: then it is over.
+    fn put_back(&self, key: usize, operation: O, stage: Stage) -> bool {
+        let Some(mut flight) = self.slots.get_by_key(key) else {
+            return false;
+        };
+        flight.operation = Some(operation);
+        let reason = match flight.stage {
+            Stage::Running(reason) => reason,
+            _ => None,
+        };
+        flight.stage = reason.map_or(stage, Stage::Cancelled);
+        reason.is_some()
     }
 
     /// Why a thread does not go on with an operation.
