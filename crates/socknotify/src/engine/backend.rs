@@ -17,6 +17,7 @@ pub(crate) struct Arm {
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
     /// armed again.
     pub(super) entry: u32,
+    /// What became of it, if it was not [armed](Outcome::Armed).
     pub(crate) outcome: Outcome,
 }
 
@@ -33,6 +34,16 @@ pub(crate) struct Report {
     /// Conditions that hold, wanted or not. Of a socket that is [kept](super::Mode::Kept) armed, more than IN and OUT if
     /// anything holds that keeps a receive from taking all there is.
     pub(crate) events: Events,
+}
+
+/// Where a wait puts what it has to report.
+pub(crate) trait Reports {
+    fn add(&mut self, report: Report);
+}
+
+/// For a wait that reports nothing.
+impl Reports for () {
+    fn add(&mut self, _: Report) {}
 }
 
 /// How long a wait may take, and how many reports it may return.
@@ -83,6 +94,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Whether a socket can stay armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)).
     const KEEPS: bool;
 
+    /// Whether arming is a system call for each descriptor, whoever makes it. Then the engine arms what it goes through,
+    /// and the batch of a wait has only what is armed already, and what could not be armed.
+    const ARMS_EACH: bool;
+
     /// The conditions that the system can report.
     const CONDITIONS: EventFilter = EventFilter::ALL;
 
@@ -119,7 +134,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         batch: &mut [Arm],
         wait: &Wait,
         packets: &mut Vec<Entry>,
-        report: impl FnMut(Report),
+        reports: &mut impl Reports,
     ) -> Waited;
 
     /// Wake a thread that waits, or else the next one to wait.

@@ -6,6 +6,7 @@ use crate::{EventFilter, Events, RegistrationError, Trigger};
 
 /// How the system watches a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Mode {
     /// Report a condition that holds, or the next one to hold, once; then be silent until it is armed again.
     Once,
@@ -39,8 +40,6 @@ pub(crate) enum State {
 /// ([`Mode::Kept`]) keeps its generation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
-
-const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
 
 const STATE: u64 = 0b111;
 const FILTER: u32 = 3;
@@ -123,14 +122,30 @@ impl Word {
         self.0 & STATE == State::Enabled as u64
     }
 
+    /// Whether a report is to be delivered.
     #[inline]
-    pub(crate) fn mode(self) -> Mode {
-        MODES[(self.0 >> MODE & 3) as usize]
+    pub(super) fn is_due(self) -> bool {
+        self.0 & (STATE | Flag::DELIVERED.0) == State::Enabled as u64
+    }
+
+    /// The word after a delivery.
+    #[inline]
+    pub(super) fn delivered(self) -> Self {
+        match self.mode() {
+            Mode::Once | Mode::Kept => self.with_state(State::Disabled),
+            Mode::Level => self.with(Flag::DELIVERED),
+            Mode::Edge => self,
+        }
     }
 
     #[inline]
-    pub(super) fn with_mode(self, mode: Mode) -> Self {
-        Word(self.0 & !MODE_BITS | (mode as u64) << MODE)
+    pub(crate) fn mode(self) -> Mode {
+        match self.0 >> MODE & 3 {
+            0 => Mode::Once,
+            1 => Mode::Level,
+            2 => Mode::Edge,
+            _ => Mode::Kept,
+        }
     }
 
     /// The conditions. Errors are always watched for.
@@ -138,13 +153,6 @@ impl Word {
     pub(crate) fn filter(self) -> EventFilter {
         let bits = self.0 >> FILTER & 0b1_1111;
         EventFilter::from_bits_retain((bits & 0b111 | (bits & 0b1_1000) << 11) as u16)
-    }
-
-    #[inline]
-    pub(super) fn with_filter(self, filter: EventFilter) -> Self {
-        let bits = u64::from(filter.bits());
-        let bits = bits & 0b111 | (bits >> 11) & 0b1_1000;
-        Word(self.0 & !FILTER_BITS | bits << FILTER)
     }
 
     /// The events that a notification can show.
@@ -171,6 +179,28 @@ impl Word {
     #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> GENERATION) as u32
+    }
+
+    /// Whether it is registered, the system knows it, and no packets come in place of notifications. `is_owned`: as a
+    /// socket that the port owns.
+    #[inline]
+    pub(super) fn can_be_enabled(self, is_owned: bool) -> bool {
+        // As in `is_live`: the last bit does not count.
+        const LIVE: u64 = STATE & !1;
+        let bits = self.0 & (LIVE | Flag::KNOWN.0 | Flag::INTERRUPTED.0 | Flag::OWNED.0);
+        let owned = if is_owned { Flag::OWNED.0 } else { 0 };
+        bits == State::Disabled as u64 | Flag::KNOWN.0 | owned
+    }
+
+    /// Enabled with this filter and mode, in the next generation.
+    #[inline]
+    pub(super) fn enabled(self, filter: EventFilter, mode: Mode) -> Self {
+        const CHANGED: u64 =
+            STATE | FILTER_BITS | MODE_BITS | Flag::RISEN.0 | Flag::QUIET.0 | Flag::DELIVERED.0;
+        let filter = u64::from(filter.bits());
+        let filter = filter & 0b111 | (filter >> 11) & 0b1_1000;
+        let wanted = State::Enabled as u64 | filter << FILTER | (mode as u64) << MODE;
+        Word(self.advanced().0 & !CHANGED | wanted)
     }
 
     /// The same in the next generation. Reports until now are stale.
@@ -235,15 +265,15 @@ impl Interest {
     }
 }
 
-/// The mode of a registration that the program makes.
-pub(super) fn mode_of(trigger: Trigger) -> Mode {
-    if trigger.contains(Trigger::ONESHOT) {
-        // An edge is allowed to show what holds when it is armed.
-        Mode::Once
-    } else if trigger.contains(Trigger::EDGE) {
-        Mode::Edge
-    } else {
-        Mode::Level
+/// The mode of a registration that the program makes. `None` if its trigger is not a valid combination.
+#[inline]
+pub(super) fn mode_of(trigger: Trigger) -> Option<Mode> {
+    // INITIAL says nothing: an edge may show what holds when it is armed.
+    match trigger.bits() {
+        0x5 | 0x9 | 0x19 => Some(Mode::Once),
+        0x4 | 0x6 => Some(Mode::Level),
+        0x8 | 0xA | 0x18 | 0x1A => Some(Mode::Edge),
+        _ => None,
     }
 }
 
@@ -271,7 +301,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_valid_trigger_has_a_mode() {
+        for trigger in (0..=u8::MAX).map(Trigger::from_bits_retain) {
+            let mode = trigger.is_valid().then(|| {
+                if trigger.contains(Trigger::ONESHOT) {
+                    Mode::Once
+                } else if trigger.contains(Trigger::EDGE) {
+                    Mode::Edge
+                } else {
+                    Mode::Level
+                }
+            });
+            assert_eq!(mode_of(trigger), mode, "{trigger:?}");
+        }
+    }
+
+    #[test]
     fn a_word_keeps_its_parts_apart() {
+        const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
         let filters = [
             EventFilter::NONE,
             EventFilter::ALL,
@@ -290,11 +337,9 @@ mod tests {
                 ] {
                     let before = word.generation();
                     word = word
+                        .enabled(filter, mode)
                         .with_state(state)
-                        .with_filter(filter)
-                        .with_mode(mode)
-                        .with(Flag::RISEN)
-                        .advanced();
+                        .with(Flag::RISEN);
                     assert_eq!(
                         (word.state(), word.filter(), word.mode()),
                         (state, filter, mode)

@@ -16,7 +16,8 @@ use loom::thread;
 use super::interest::Flag;
 use super::sync::model::set_blocked;
 use super::{
-    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Reports, Table, Wait,
+    Waited,
 };
 use crate::registration::Extra;
 use crate::sys::Fd;
@@ -133,6 +134,7 @@ impl Backend for Model {
     type Memory = ();
 
     const KEEPS: bool = true;
+    const ARMS_EACH: bool = true;
 
     fn waiters(&self) -> usize {
         self.waiters
@@ -181,7 +183,7 @@ impl Backend for Model {
         batch: &mut [Arm],
         wait: &Wait,
         _packets: &mut Vec<Entry>,
-        mut report: impl FnMut(Report),
+        delivered: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
         let mut timeout = wait.timeout;
@@ -227,7 +229,7 @@ impl Backend for Model {
         // As a kernel does: what is left is the next waiter's.
         kernel.call();
         drop(kernel);
-        reports.into_iter().for_each(&mut report);
+        reports.into_iter().for_each(|report| delivered.add(report));
         waited
     }
 

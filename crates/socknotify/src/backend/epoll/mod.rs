@@ -27,7 +27,9 @@ use std::time::Duration;
 
 use self::sys::{Data, Errno, Event};
 use self::timer::Timer;
-use crate::engine::{Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Table, Wait, Waited};
+use crate::engine::{
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Reports, Table, Wait, Waited,
+};
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
 use crate::{Entry, Error, EventFilter, RegistrationError};
@@ -96,18 +98,16 @@ impl Epoll {
         sys::control(&self.set, call, interest.fd, flags, data).map_err(arm_error)
     }
 
-    /// Arm a batch. What is armed already is polled; what that finds ready is left in `memory.ready`. True if something
-    /// could not be armed.
-    fn arm_batch(&self, table: &Table, memory: &mut Memory, batch: &mut [Arm]) -> bool {
+    /// Poll what is armed already; what is found ready is left in `memory.ready`. True if something could not be armed.
+    fn poll_batch(&self, table: &Table, memory: &mut Memory, batch: &mut [Arm]) -> bool {
         let mut has_failed = false;
         let Memory { polls, ready, .. } = memory;
         polls.clear();
-        ready.clear();
-        for arm in &mut *batch {
+        for arm in &*batch {
             if arm.is_armed {
                 polls.push(translate::pollfd_for(&arm.interest));
             } else {
-                has_failed |= self.arm_latest(table, arm);
+                has_failed = true;
             }
         }
         if polls.is_empty() {
@@ -138,6 +138,20 @@ impl Epoll {
         has_failed
     }
 
+    /// One of the port's own descriptors was reported.
+    #[cold]
+    fn handle_own(&self, data: Data, waited: &mut Waited, packets: &mut Vec<Entry>) {
+        match data {
+            Data::WAKER => waited.woken = true,
+            Data::TIMER => waited.alarmed |= self.timer.is_over(),
+            _ => {
+                if let Some(completions) = self.completions.get() {
+                    completions.take(packets);
+                }
+            }
+        }
+    }
+
     /// True if it could not be armed.
     #[inline]
     fn arm_latest(&self, table: &Table, arm: &mut Arm) -> bool {
@@ -145,9 +159,17 @@ impl Epoll {
         arm.outcome != crate::engine::Outcome::Armed
     }
 
-    /// Put what was found ready behind what the kernel has to report.
-    fn give_back(&self, table: &Table, ready: &[(Interest, Report)]) {
-        for (interest, _) in ready {
+    /// Report what was found ready, as far as there is room, and put the rest behind what the kernel has to report.
+    fn report_ready(
+        &self,
+        table: &Table,
+        memory: &Memory,
+        room: usize,
+        reports: &mut impl Reports,
+    ) {
+        let (taken, left) = memory.ready.split_at(memory.ready.len().min(room));
+        taken.iter().for_each(|(_, ready)| reports.add(*ready));
+        for (interest, _) in left {
             table.arm_latest(interest, |interest| self.arm(interest, false));
         }
     }
@@ -163,6 +185,7 @@ impl Backend for Epoll {
     type Memory = Memory;
 
     const KEEPS: bool = true;
+    const ARMS_EACH: bool = true;
     const CONDITIONS: EventFilter = EventFilter::ALL
         .union(EventFilter::PRIORITY)
         .union(EventFilter::FULL_HANGUP);
@@ -209,21 +232,16 @@ impl Backend for Epoll {
         batch: &mut [Arm],
         wait: &Wait,
         packets: &mut Vec<Entry>,
-        mut report: impl FnMut(Report),
+        reports: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
         memory.ready.clear();
-        let has_failed = !batch.is_empty() && self.arm_batch(table, memory, batch);
+        let has_failed = !batch.is_empty() && self.poll_batch(table, memory, batch);
         let mut left = wait.timeout;
-        let mut count = 0;
         if !memory.ready.is_empty() {
             if wait.room == 0 || wait.may_skip {
                 // The kernel had fewer reports than the last call asked for.
-                let taken = memory.ready.len().min(wait.room);
-                memory.ready[..taken]
-                    .iter()
-                    .for_each(|(_, ready)| report(*ready));
-                self.give_back(table, &memory.ready[taken..]);
+                self.report_ready(table, memory, wait.room, reports);
                 return waited;
             }
             left = Some(Duration::ZERO);
@@ -236,39 +254,28 @@ impl Backend for Epoll {
         sys::wait(&self.set, &mut memory.events, wait.room, left);
         waited.asked = true;
         waited.is_full = memory.events.len() >= wait.room;
+        let mut own = 0;
         for event in &memory.events {
             let data = event.data();
-            match data {
-                Data::WAKER => waited.woken = true,
-                Data::TIMER => waited.alarmed |= self.timer.is_over(),
-                Data::COMPLETIONS => {
-                    if let Some(completions) = self.completions.get() {
-                        completions.take(packets);
-                    }
-                }
-                _ => {
-                    let fd = data.fd();
-                    let events = translate::events(event.flags(), fd);
-                    let generation = data.generation();
-                    count += 1;
-                    report(Report {
-                        fd,
-                        generation,
-                        events,
-                    });
-                }
+            if data.is_own() {
+                own += 1;
+                self.handle_own(data, &mut waited, packets);
+                continue;
             }
+            let fd = data.fd();
+            reports.add(Report {
+                fd,
+                generation: data.generation(),
+                events: translate::events(event.flags(), fd),
+            });
         }
         if !memory.ready.is_empty() {
             // The kernel may have reported the same.
             memory
                 .ready
                 .retain(|(interest, _)| table.is_waiting(interest));
-            let taken = memory.ready.len().min(wait.room - count);
-            memory.ready[..taken]
-                .iter()
-                .for_each(|(_, ready)| report(*ready));
-            self.give_back(table, &memory.ready[taken..]);
+            let count = memory.events.len() - own;
+            self.report_ready(table, memory, wait.room - count, reports);
         }
         waited
     }

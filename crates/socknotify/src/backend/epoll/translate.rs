@@ -21,16 +21,15 @@ pub(super) fn flags(interest: &Interest) -> u32 {
         // At most one hang-up or error comes.
         return ONESHOT | EDGE;
     }
+    let trigger = match interest.mode() {
+        Mode::Edge => EDGE,
+        // Urgent data keep a receive from taking all there is.
+        Mode::Kept => EDGE | PRI,
+        Mode::Once | Mode::Level if interest.is_quiet() => EDGE,
+        Mode::Once | Mode::Level => ONESHOT,
+    };
     // Without RDHUP, a stream that was hung up looks like one that was never connected.
-    let flags = RDHUP
-        | match interest.mode() {
-            Mode::Once | Mode::Level if interest.is_quiet() => EDGE,
-            Mode::Once | Mode::Level => ONESHOT,
-            Mode::Edge => EDGE,
-            // Urgent data keep a receive from taking all there is.
-            Mode::Kept => EDGE | PRI,
-        };
-    flags | wanted(interest.filter())
+    trigger | RDHUP | wanted(interest.filter())
 }
 
 /// The flags of the wanted conditions, which are at other places in the kernel's word.
@@ -38,7 +37,7 @@ pub(super) fn flags(interest: &Interest) -> u32 {
 fn wanted(filter: EventFilter) -> u32 {
     let bits = u32::from(filter.bits());
     const { assert!(IN == 1 && PRI == 2 && OUT == 4) };
-    bits & IN | (bits & 2) << 1 | bits >> 13 & PRI
+    (bits & 3) + (bits & 2) | bits >> 13 & PRI
 }
 
 /// The conditions of any flags, which `poll` and `epoll` have alike.
