@@ -7,7 +7,7 @@ use super::backend::{Backend, Report, Reports, Wait, Waited};
 use super::interest::{Flag, Interest, Mode, State, Word};
 use super::queue::Packet;
 use super::sync::lock;
-use super::table::{Delivery, Slot};
+use super::table::{Delivery, Slot, Undelivered};
 use super::{Core, Engine, Scratch};
 use crate::Entry;
 use crate::sys::Fd;
@@ -34,9 +34,8 @@ struct Deliveries<'call, B: Backend> {
     engine: &'call Engine<B>,
     /// Level-triggered registrations that are delivered.
     levels: &'call mut Vec<(Fd, u32)>,
-    entries: &'call mut [Entry],
-    /// How many entries are filled.
-    count: usize,
+    /// Those that are free.
+    entries: std::slice::IterMut<'call, Entry>,
 }
 
 impl<B: Backend> Reports for Deliveries<'_, B> {
@@ -46,20 +45,20 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
         let Some(slot) = self.engine.table.slot(report.fd) else {
             return;
         };
-        let Some(entry) = self.entries.get_mut(self.count) else {
+        let delivered = slot.deliver(report.generation, report.events);
+        let Some((key, events, mode)) =
+            delivered.or_else(|| self.engine.deliver_any(&report, slot))
+        else {
             return;
         };
-        match slot.deliver(report.generation, report.events) {
-            Delivery::Done(key, events, mode) => {
-                if mode == Mode::Level {
-                    self.levels.push((report.fd, report.generation));
-                } else if mode == Mode::Edge && !self.engine.is_valid_edge(&report, slot) {
-                    return;
-                }
-                *entry = Entry::notification(key, events);
-                self.count += 1;
-            }
-            delivery => self.engine.on_undelivered(report.fd, slot, delivery),
+        match mode {
+            Mode::Once | Mode::Kept => {}
+            Mode::Level => self.levels.push((report.fd, report.generation)),
+            Mode::Edge if self.engine.is_valid_edge(&report, slot) => {}
+            Mode::Edge => return,
+        }
+        if let Some(entry) = self.entries.next() {
+            *entry = Entry::notification(key, events);
         }
     }
 }
@@ -144,13 +143,12 @@ impl<B: Backend> Engine<B> {
         let mut deliveries = Deliveries {
             engine: self,
             levels,
-            entries,
-            count: 0,
+            entries: entries.iter_mut(),
         };
         let waited = self
             .backend
             .wait(&self.table, memory, batch, &wait, packets, &mut deliveries);
-        let count = deliveries.count;
+        let count = wait.room - deliveries.entries.len();
         match waited.asked {
             true => self.on_asked(&waited, wait.room),
             false if wait.room > 0 && count > 0 => self.on_skipped(),
@@ -185,17 +183,19 @@ impl<B: Backend> Engine<B> {
         !is_due || self.is_still_registered(report.fd, report.generation, slot)
     }
 
-    /// A report is no notification.
+    /// Deliver a report that is not of the usual kind, if it is a notification.
     #[cold]
-    fn on_undelivered(&self, fd: Fd, slot: &Slot, delivery: Delivery) {
-        match delivery {
-            Delivery::Unwanted(word) => self.quiet(fd, slot, word),
+    fn deliver_any(&self, report: &Report, slot: &Slot) -> Option<Delivery> {
+        match slot.deliver_any(report.generation, report.events) {
+            Ok(delivery) => return Some(delivery),
+            Err(Undelivered::Unwanted(word)) => self.quiet(report.fd, slot, word),
             // What was wanted earlier. Whoever wanted something else since has armed that after this report.
-            Delivery::Stale(word) if !word.is_live() => {
+            Err(Undelivered::Stale(word)) if !word.is_live() => {
                 self.stale.fetch_add(1, Ordering::Relaxed);
             }
-            _ => {}
+            Err(Undelivered::Stale(_) | Undelivered::Held) => {}
         }
+        None
     }
 
     /// Nothing wanted was reported: hang-ups and errors cannot be masked out. It would be reported again whenever it is

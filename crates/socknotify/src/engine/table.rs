@@ -32,11 +32,12 @@ pub(super) struct Slot {
     pub(super) queued_reason: AtomicU32,
 }
 
-/// What becomes of a report.
+/// A notification.
+pub(super) type Delivery = (usize, Events, Mode);
+
+/// Why a report is no notification.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Delivery {
-    /// It is a notification with this key and these events.
-    Done(usize, Events, Mode),
+pub(super) enum Undelivered {
     /// It shows nothing that is wanted.
     Unwanted(Word),
     /// What it reports was wanted earlier, or of a registration that has ended.
@@ -140,18 +141,17 @@ impl Slot {
             .wrapping_add(1)
     }
 
-    /// Deliver a report, or find out why not.
+    /// Deliver a report of the usual kind. `None` if it is not, or another thread changes the word.
     #[inline(always)]
-    pub(super) fn deliver(&self, generation: u32, events: Events) -> Delivery {
+    pub(super) fn deliver(&self, generation: u32, events: Events) -> Option<Delivery> {
         let word = self.word();
         let shown = events & word.wanted();
-        let is_usual = word.generation() == generation && word.is_due() && !shown.is_empty();
-        if is_usual && is_plain(events) {
-            if let Some(key) = self.deliver_word(word, word.delivered()) {
-                return Delivery::Done(key, shown, word.mode());
-            }
+        let is_wanted = word.generation() == generation && word.is_due() && !shown.is_empty();
+        if !is_wanted || !is_plain(events) {
+            return None;
         }
-        self.deliver_unusual(generation, events)
+        let key = self.deliver_word(word, word.delivered())?;
+        Some((key, shown, word.mode()))
     }
 
     /// Replace a word by the one after a delivery. Returns the key that belongs to it, or `None` if it is another one by
@@ -168,8 +168,12 @@ impl Slot {
         is_unchanged.then_some(key)
     }
 
-    #[cold]
-    fn deliver_unusual(&self, generation: u32, events: Events) -> Delivery {
+    /// Deliver any report, or find out why not.
+    pub(super) fn deliver_any(
+        &self,
+        generation: u32,
+        events: Events,
+    ) -> Result<Delivery, Undelivered> {
         let with_rest = |word: Word| match is_plain(events) {
             true => word,
             false => word.with(Flag::EXCEPTIONAL),
@@ -177,28 +181,28 @@ impl Slot {
         loop {
             let word = self.word();
             if word.generation() != generation {
-                return Delivery::Stale(word);
+                return Err(Undelivered::Stale(word));
             }
             if !word.is_due() {
                 if word.mode() != Mode::Kept || word.state() != State::Disabled {
-                    return Delivery::Held;
+                    return Err(Undelivered::Held);
                 }
                 let risen = with_rest(word.with(Flag::RISEN));
                 if risen == word || self.replace(word, risen) {
-                    return Delivery::Held;
+                    return Err(Undelivered::Held);
                 }
                 continue;
             }
             let shown = events & word.wanted();
             if shown.is_empty() {
-                return Delivery::Unwanted(word);
+                return Err(Undelivered::Unwanted(word));
             }
             let by = match word.mode() {
                 Mode::Kept => with_rest(word.delivered()),
                 _ => word.delivered(),
             };
             if let Some(key) = self.deliver_word(word, by) {
-                return Delivery::Done(key, shown, word.mode());
+                return Ok((key, shown, word.mode()));
             }
         }
     }

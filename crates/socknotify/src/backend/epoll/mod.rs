@@ -225,6 +225,7 @@ impl Backend for Epoll {
         sys::control(&self.set, libc::EPOLL_CTL_DEL, fd, 0, Data::WAKER).map_err(arm_error)
     }
 
+    #[inline]
     fn wait(
         &self,
         table: &Table,

@@ -21,12 +21,18 @@ pub(super) fn flags(interest: &Interest) -> u32 {
         // At most one hang-up or error comes.
         return ONESHOT | EDGE;
     }
-    let trigger = match interest.mode() {
-        Mode::Edge => EDGE,
+    const TRIGGERS: [u32; 4] = {
+        let mut triggers = [0; 4];
+        triggers[Mode::Once as usize] = ONESHOT;
+        triggers[Mode::Level as usize] = ONESHOT;
+        triggers[Mode::Edge as usize] = EDGE;
         // Urgent data keep a receive from taking all there is.
-        Mode::Kept => EDGE | PRI,
-        Mode::Once | Mode::Level if interest.is_quiet() => EDGE,
-        Mode::Once | Mode::Level => ONESHOT,
+        triggers[Mode::Kept as usize] = EDGE | PRI;
+        triggers
+    };
+    let trigger = match interest.is_quiet() {
+        true => EDGE,
+        false => TRIGGERS[interest.mode() as usize],
     };
     // Without RDHUP, a stream that was hung up looks like one that was never connected.
     trigger | RDHUP | wanted(interest.filter())
