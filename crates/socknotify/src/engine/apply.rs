@@ -82,8 +82,7 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Registration<'_>],
         first: usize,
     ) -> Option<usize> {
-        for index in first..entries.len() {
-            let entry = &mut entries[index];
+        for (index, entry) in entries.iter_mut().enumerate().skip(first) {
             let Some((fd, slot, enabled)) = self.enable_one_again(entry) else {
                 return Some(index);
             };

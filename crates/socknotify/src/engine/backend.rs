@@ -56,6 +56,9 @@ pub(crate) struct Wait {
     /// What the batch finds ready may be reported without asking the system for more.
     #[allow(dead_code, reason = "not every backend finds anything when it arms")]
     pub(crate) may_skip: bool,
+    /// The last wait had no room for all that the system had.
+    #[allow(dead_code, reason = "as above")]
+    pub(crate) has_more: bool,
 }
 
 impl Wait {
@@ -64,6 +67,7 @@ impl Wait {
         room: 0,
         timeout: Some(Duration::ZERO),
         may_skip: false,
+        has_more: false,
     };
 }
 

@@ -133,6 +133,7 @@ impl<B: Backend> Engine<B> {
             room: entries.len(),
             timeout,
             may_skip: self.may_skip(),
+            has_more: self.has_more(),
         };
         let Scratch {
             memory,

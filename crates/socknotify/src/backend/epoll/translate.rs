@@ -43,7 +43,7 @@ pub(super) fn flags(interest: &Interest) -> u32 {
 fn wanted(filter: EventFilter) -> u32 {
     let bits = u32::from(filter.bits());
     const { assert!(IN == 1 && PRI == 2 && OUT == 4) };
-    (bits & 3) + (bits & 2) | bits >> 13 & PRI
+    ((bits & 3) + (bits & 2)) | bits >> 13 & PRI
 }
 
 /// The conditions of any flags, which `poll` and `epoll` have alike.
@@ -93,13 +93,12 @@ fn of_descriptor(flags: u32, fd: Fd) -> Events {
     events
 }
 
-/// What to ask `poll` of a descriptor that is armed already.
+/// What to ask `poll` of a descriptor that is armed already; nothing, if it is not polled.
 #[inline]
-pub(super) fn pollfd_for(interest: &Interest) -> libc::pollfd {
-    let events = wanted(interest.filter()) as i16 | libc::POLLRDHUP;
+pub(super) fn pollfd_for(interest: &Interest, is_polled: bool) -> libc::pollfd {
     libc::pollfd {
-        fd: interest.fd.0 as i32,
-        events,
+        fd: if is_polled { interest.fd.0 as i32 } else { -1 },
+        events: wanted(interest.filter()) as i16 | libc::POLLRDHUP,
         revents: 0,
     }
 }
