@@ -1,7 +1,7 @@
 //! The first program of the README.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::{env, time::Duration};
 
 use socknotify::owned::{Event, Interest, Listening, Port, Serving};

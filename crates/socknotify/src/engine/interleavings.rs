@@ -17,7 +17,8 @@ use super::interest::Flag;
 use super::place::MOST;
 use super::sync::model::set_blocked;
 use super::{
-    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Reports, Table, Wait,
+    Waited,
 };
 use crate::registration::Extra;
 use crate::sys::Fd;
@@ -134,6 +135,7 @@ impl Backend for Model {
     type Memory = ();
 
     const KEEPS: bool = true;
+    const ARMS_EACH: bool = true;
 
     fn waiters(&self) -> usize {
         self.waiters
@@ -182,7 +184,7 @@ impl Backend for Model {
         batch: &mut [Arm],
         wait: &Wait,
         _packets: &mut Vec<Entry>,
-        mut report: impl FnMut(Report),
+        delivered: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
         let mut timeout = wait.timeout;
@@ -228,7 +230,7 @@ impl Backend for Model {
         // As a kernel does: what is left is the next waiter's.
         kernel.call();
         drop(kernel);
-        reports.into_iter().for_each(&mut report);
+        reports.into_iter().for_each(|report| delivered.add(report));
         waited
     }
 

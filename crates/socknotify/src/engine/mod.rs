@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Wait, Waited};
+pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
 pub(crate) use self::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Table};
 
@@ -118,6 +118,8 @@ struct Scratch<B: Backend> {
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
+    /// The address of the handover that the holder has; 0 for none.
+    handover: usize,
 }
 
 impl<B: Backend> Default for Scratch<B> {
@@ -127,14 +129,18 @@ impl<B: Backend> Default for Scratch<B> {
             batch: Vec::new(),
             has_armed_late: false,
             packets: Vec::new(),
+            handover: 0,
         }
     }
 }
 
 impl<B: Backend> Scratch<B> {
-    fn reuse(kept: &mut Option<Box<dyn Any>>) -> Box<Self> {
-        let kept = kept.take().and_then(|kept| kept.downcast().ok());
-        kept.unwrap_or_default()
+    /// What a thread keeps for the calls of one port.
+    #[inline]
+    fn of(kept: &mut Option<Box<dyn Any>>) -> &mut Self {
+        let kept = kept.get_or_insert_with(|| Box::<Self>::default());
+        kept.downcast_mut()
+            .expect("a port has one kind of backend for ever")
     }
 }
 
@@ -267,7 +273,8 @@ impl<B: Backend> Engine<B> {
     #[inline]
     fn settle_if_due(&self, load: Load) {
         let queued = self.queued.load(Ordering::SeqCst);
-        if Scheduler::may_have_to_settle(load, self.limit(), queued, self.policy()) {
+        let is_idle = queued == 0 && !load.has(Flag::PARKED);
+        if !is_idle && Scheduler::may_have_to_settle(load, self.limit(), queued, self.policy()) {
             self.leave(lock(&self.core));
         }
     }
@@ -424,7 +431,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
-    #[inline]
+    #[inline(never)]
     fn look_at_peers(&self, load: Load) {
         if !self.may_look {
             return;
@@ -464,10 +471,11 @@ impl<B: Backend> Engine<B> {
         self.wake(wake);
     }
 
-    /// A thread has dequeued into memory that others can reach.
+    /// A thread has dequeued into memory that others can reach, and not the time before.
+    #[cold]
     fn set_handover(&self, holder: &Holder, handover: Option<&Arc<dyn Handover>>) {
         holder.set_handover(handover);
-        if handover.is_some() && !self.has_handovers.load(Ordering::Relaxed) {
+        if handover.is_some() {
             self.has_handovers.store(true, Ordering::Relaxed);
         }
     }

@@ -40,6 +40,8 @@ pub(super) const PEERS_MOST: usize = 16;
 const STATE: usize = 8;
 /// How many threads that have left their places one look takes in at most.
 const MOST_LEFT: usize = 4;
+/// Each is looked at after [`FIRST_TICK`], and then after twice the time before, up to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
 /// What a thread does, as far as a port is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -377,6 +379,8 @@ struct Seen {
     /// Its processor time, and since when there is no progress.
     time: Option<(u64, Instant)>,
     has_flowed_on: bool,
+    /// After it has left: when it is looked at again, and how long that is after the look before.
+    again: (Instant, Duration),
 }
 
 impl Seen {
@@ -459,6 +463,7 @@ impl Roster {
             asleep: None,
             time: None,
             has_flowed_on: false,
+            again: (Instant::now(), FIRST_TICK),
         });
     }
 
@@ -501,7 +506,8 @@ impl Roster {
         for index in self.from(self.next_left) {
             let seen = &mut self.threads[index];
             let word = seen.holder.word();
-            if word.doing() != Doing::Left {
+            let is_due = || cfg!(interleavings) || now >= seen.again.0;
+            if word.doing() != Doing::Left || !is_due() {
                 continue;
             }
             if most == 0 {
@@ -510,6 +516,8 @@ impl Roster {
             }
             most -= 1;
             if !seen.runs_again(now) {
+                let pause = (seen.again.1 * 2).min(LONGEST_PAUSE);
+                seen.again = (now + pause, pause);
                 continue;
             }
             // First the place, which the thread may leave as soon as it has it.
@@ -528,6 +536,8 @@ impl Roster {
 
     /// Look at all threads, as far as that costs no more than `most`. `is_idle`: a place is not used.
     pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, mut most: usize) -> Found {
+        // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
+        let is_close = most > PEERS_MOST || cfg!(interleavings);
         let now = Instant::now();
         let mut found = Found::default();
         self.look_at_left(gate, now, &mut found);
@@ -544,7 +554,7 @@ impl Roster {
                 seen.time = None;
                 seen.has_flowed_on = false;
             }
-            if word.doing() != Doing::Packets || seen.since == now && !cfg!(interleavings) {
+            if word.doing() != Doing::Packets || seen.since == now && !is_close {
                 continue;
             }
             // One that was seen to sleep is looked at in any case.
@@ -579,6 +589,7 @@ impl Roster {
                         found.after = Some(stays);
                         seen.word = word.with(Doing::Left);
                         seen.time = None;
+                        seen.again = (now + FIRST_TICK, FIRST_TICK);
                     }
                     if blocked.is_none() {
                         ended.push(Arc::clone(&seen.holder));

@@ -17,6 +17,8 @@ use crate::{Entry, Error, Registration, WakePolicy};
 #[derive(Clone, Copy, Debug)]
 enum Deadline {
     Never,
+    /// This long after the thread first asks how much time is left.
+    In(Duration),
     At(Instant),
     /// At once: take what is ready, and do not wait.
     Now,
@@ -28,24 +30,27 @@ impl Deadline {
         match timeout {
             None => Deadline::Never,
             Some(Duration::ZERO) => Deadline::Now,
-            // A time too far away to be represented never comes.
-            Some(timeout) => Instant::now()
-                .checked_add(timeout)
-                .map_or(Deadline::Never, Deadline::At),
+            Some(timeout) => Deadline::In(timeout),
         }
     }
 
     /// The time left to wait; `None` for ever.
     #[inline]
-    fn remaining(self) -> Option<Duration> {
-        match self {
+    fn remaining(&mut self) -> Option<Duration> {
+        match *self {
             Deadline::Never => None,
-            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
             Deadline::Now => Some(Duration::ZERO),
+            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
+            Deadline::In(timeout) => {
+                // A time too far away to be represented never comes.
+                let instant = Instant::now().checked_add(timeout);
+                *self = instant.map_or(Deadline::Never, Deadline::At);
+                instant.map(|_| timeout)
+            }
         }
     }
 
-    fn has_passed(self) -> bool {
+    fn has_passed(&mut self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
 }
@@ -59,7 +64,7 @@ const SAMPLED: u32 = 8;
 /// A call that dequeues.
 struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
-    scratch: Box<Scratch<B>>,
+    scratch: &'call mut Scratch<B>,
     holder: &'call Arc<Holder>,
     /// Level-triggered registrations that it delivers.
     levels: &'call mut Vec<(Fd, u32)>,
@@ -106,7 +111,7 @@ impl<B: Backend> Engine<B> {
             self.on_handled(stay.for_each());
         }
         let mut call = Call {
-            scratch: Scratch::reuse(scratch),
+            scratch: Scratch::of(scratch),
             registrations,
             holder: &*holder,
             levels,
@@ -122,12 +127,11 @@ impl<B: Backend> Engine<B> {
         let result = self.run(&mut call, entries);
         self.stop_counting(&mut call);
         let Call {
-            scratch: memory,
+            scratch,
             has_place,
             levels,
             ..
         } = call;
-        *scratch = Some(memory);
         let has_levels = !levels.is_empty();
         if has_levels {
             self.has_levels.store(true, Ordering::Relaxed);
@@ -139,11 +143,17 @@ impl<B: Backend> Engine<B> {
         }
         match result {
             Ok(count) => {
-                self.set_handover(holder, handover);
+                let address = handover.map_or(0, |it| Arc::as_ptr(it).cast::<()>().addr());
+                if scratch.handover != address {
+                    scratch.handover = address;
+                    self.set_handover(holder, handover);
+                }
                 *calls = calls.wrapping_add(1);
                 let is_timed = *calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
                 // The model checker knows no time.
-                *stay = (is_timed && !cfg!(interleavings)).then(|| Stay::new(count));
+                if is_timed && !cfg!(interleavings) {
+                    *stay = Some(Stay::new(count));
+                }
                 holder.end_call();
                 let load = self.gate.load();
                 if self.may_look
@@ -197,6 +207,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// A packet took this long to handle.
+    #[cold]
     fn on_handled(&self, time: Duration) {
         // A very long time counts no more than a long one.
         let time = time.min(QUICK * 8).as_nanos() as u32;
@@ -206,23 +217,21 @@ impl<B: Backend> Engine<B> {
     }
 
     fn run(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Result<usize, Error> {
-        if self.is_closed() {
+        let mut load = self.gate.load();
+        if load.has(Flag::CLOSED) {
             return Err(Error::Closed);
         }
-        call.has_failed = self.apply(&mut call.scratch, call.registrations);
+        call.has_failed = self.apply(call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
             self.collect_levels(&mut call.holder.levels(), &mut call.scratch.batch);
         }
-        let load = self.gate.load();
         if load.has(Flag::REFUSED) {
             self.collect_refused(&mut call.scratch.batch);
         }
-        self.look_at_peers(load);
+        if load.holders() > 1 || load.has(Flag::LEFT) {
+            self.look_at_peers(load);
+        }
         loop {
-            let load = self.gate.load();
-            if load.has(Flag::CLOSED) {
-                return Err(Error::Closed);
-            }
             // A thread that has come back from blocking took a place too many.
             if call.has_place
                 && load.holders() > self.limit()
@@ -232,16 +241,20 @@ impl<B: Backend> Engine<B> {
                 call.has_place = false;
             }
             if !call.has_place && !self.gate.take_place(self.limit()) {
-                call.has_failed |= self.arm(&mut call.scratch, call.registrations);
+                call.has_failed |= self.arm(call.scratch, call.registrations);
                 if call.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
                 self.park(call);
-                continue;
+            } else {
+                call.has_place = true;
+                if let Some(result) = self.collect(call, entries) {
+                    return result;
+                }
             }
-            call.has_place = true;
-            if let Some(result) = self.collect(call, entries) {
-                return result;
+            load = self.gate.load();
+            if load.has(Flag::CLOSED) {
+                return Err(Error::Closed);
             }
         }
     }
@@ -253,7 +266,6 @@ impl<B: Backend> Engine<B> {
         call: &mut Call<'_, '_, B>,
         entries: &mut [Entry],
     ) -> Option<Result<usize, Error>> {
-        let room = entries.len();
         let queued = self.queued.load(Ordering::SeqCst);
         let count = if queued > 0 {
             self.stop_counting(call);
@@ -277,15 +289,18 @@ impl<B: Backend> Engine<B> {
                 timeout => self.poll(call, entries, timeout)?,
             }
         };
-        let queued = self.queued.load(Ordering::SeqCst);
-        let count = match count < room && queued > 0 && count > 0 {
+        if count == 0 {
+            return None;
+        }
+        let is_more_queued = self.queued.load(Ordering::SeqCst) > 0 && count < entries.len();
+        Some(Ok(match is_more_queued {
             true => count + self.take_packets(&mut entries[count..]),
             false => count,
-        };
-        (count > 0).then_some(Ok(count))
+        }))
     }
 
     /// Packets are queued. Take them, and reports too.
+    #[inline(never)]
     fn collect_both(
         &self,
         call: &mut Call<'_, '_, B>,
@@ -297,25 +312,21 @@ impl<B: Backend> Engine<B> {
         if share.asks {
             count = self.ask_now(call, &mut entries[..share.reports]).0;
         } else {
-            call.has_failed |= self.arm(&mut call.scratch, call.registrations);
+            call.has_failed |= self.arm(call.scratch, call.registrations);
             self.on_skipped();
         }
         count + self.take_packets(&mut entries[count..])
     }
 
     /// Ask the backend without waiting. Also returns whether there may be more.
+    #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(
-            &mut call.scratch,
-            call.levels,
-            entries,
-            Some(Duration::ZERO),
-        );
+        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
         (
             count,
             waited.is_full || waited.woken || call.scratch.has_armed_late,
@@ -367,7 +378,7 @@ impl<B: Backend> Engine<B> {
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
         };
-        let (count, waited) = self.ask(&mut call.scratch, call.levels, entries, until);
+        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
         self.gate.end_polling();
         if watches {
             // Another one that does sets it again, or there is one wake-up too many.
@@ -376,7 +387,7 @@ impl<B: Backend> Engine<B> {
         if waited.woken {
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
         if count == 0 && retries {
             self.collect_refused(&mut call.scratch.batch);
         }
@@ -399,6 +410,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Wait until released, or until the time is over.
+    #[cold]
     fn park(&self, call: &mut Call<'_, '_, B>) {
         let mut core = lock(&self.core);
         if core.closed {

@@ -41,7 +41,7 @@ use self::timer::{Time, Timer};
 use self::translate::Knotes;
 use self::waker::Waker;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };
 use crate::lock::lock;
 use crate::pages::SharedPages;
@@ -287,6 +287,7 @@ impl Backend for Kqueue {
     type Memory = Memory;
 
     const KEEPS: bool = false;
+    const ARMS_EACH: bool = false;
 
     fn waiters(&self) -> usize {
         1
@@ -356,7 +357,7 @@ impl Backend for Kqueue {
         batch: &mut [Arm],
         wait: &Wait,
         _packets: &mut Vec<Entry>,
-        mut report: impl FnMut(Report),
+        reports: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
         let Memory {
@@ -400,7 +401,10 @@ impl Backend for Kqueue {
         waited.asked = true;
         waited.is_full = events.len() >= wait.room;
         self.read(table, memory, &mut waited);
-        memory.found.iter().for_each(|(found, _)| report(*found));
+        memory
+            .found
+            .iter()
+            .for_each(|(found, _)| reports.add(*found));
         waited
     }
 
