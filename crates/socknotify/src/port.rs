@@ -264,6 +264,40 @@ impl CompletionPort {
         self.system.post(entries, || {})
     }
 
+    /// Extension: queues a packet with this key after `delay`.
+    ///
+    /// A port has one such alarm: setting it again replaces the time before. A list of timers in order of time needs no
+    /// more: set the alarm whenever a timer becomes the first, and when it goes off, for the next. The packet comes no
+    /// earlier than asked for, and carries 0 in its other fields. It needs no thread that waits with a timeout.
+    ///
+    /// Give the same key every time: Windows' own port keeps the first one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] and [`Error::OtherProcess`]; [`Error::Os`] if the system has no timer left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = socknotify::CompletionPort::new()?;
+    /// let begin = Instant::now();
+    /// port.set_alarm(Duration::from_secs(3600), 7)?;
+    /// port.set_alarm(Duration::from_millis(5), 7)?;
+    /// assert_eq!(port.dequeue_one(None)?.completion_key, 7);
+    /// assert!(begin.elapsed() >= Duration::from_millis(5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "timerfd_settime")]
+    #[doc(alias = "SetTimer")]
+    pub fn set_alarm(&self, delay: Duration, completion_key: usize) -> Result<(), Error> {
+        let packet = Entry::new(completion_key, 0, 0);
+        self.system.post_after(delay, packet)
+    }
+
     /// Lends this thread's place to another thread while `work` runs.
     ///
     /// For work that blocks. A thread that blocks leaves its place by itself, where that can be

@@ -34,6 +34,10 @@ impl<B: Backend> Engine<B> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
+        if registrations.is_empty() {
+            // The caller asks whether the port can be used.
+            return Ok(());
+        }
         let mut kept = place::take_scratch(self.id);
         let scratch = Scratch::of(&mut kept);
         self.apply(scratch, registrations);
