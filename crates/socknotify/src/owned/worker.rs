@@ -385,8 +385,9 @@ impl<T: Source, M> Worker<T, M> {
         };
         // Events overwrite the packets before them.
         let mut packets = self.entries[..count].iter_mut();
-        let mut events = packets.position(|it| !is_ready(it)).unwrap_or(count);
-        for index in events..count {
+        let first = packets.position(|it| !is_ready(it)).unwrap_or(count);
+        let mut events = first;
+        for index in first..count {
             let entry = self.entries[index];
             let key = entry.completion_key;
             let marks = slots.unlocked(key).map(|it| it.marks);
