@@ -11,9 +11,9 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 #[cfg(interleavings)]
-use loom::sync::atomic::{AtomicPtr, AtomicU32};
+use loom::sync::atomic::{AtomicPtr, AtomicU32, fence};
 #[cfg(not(interleavings))]
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicPtr, AtomicU32, fence};
 
 /// A place for a value, under the generation of the slot that it belongs to: a stale packet takes nothing.
 ///
@@ -39,20 +39,23 @@ impl<V> Default for Armed<V> {
 
 impl<V> Armed<V> {
     /// Put a value in. There is none: only who has the connection does this.
+    ///
+    /// If this thread does not see after that what another one has written before it [takes any](Self::take_any), the
+    /// other one finds the value.
     #[inline]
     pub(super) fn put(&self, generation: u32, value: Box<V>) {
         // Were there another one, it would leak.
         self.value.store(Box::into_raw(value), Ordering::Release);
-        // In one order with the flag that the port is closed.
-        self.generation.store(generation, Ordering::SeqCst);
+        self.generation.store(generation, Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
     /// Take the value of this generation, if it is there.
     #[inline]
     pub(super) fn take(&self, generation: u32) -> Option<Box<V>> {
-        let (order, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         self.generation
-            .compare_exchange(generation, 0, order, failure)
+            .compare_exchange(generation, 0, success, failure)
             .ok()?;
         let value = self.value.swap(ptr::null_mut(), Ordering::AcqRel);
         if value.is_null() {
@@ -64,7 +67,8 @@ impl<V> Armed<V> {
 
     /// Take the value, whichever it is.
     pub(super) fn take_any(&self) -> Option<Box<V>> {
-        match self.generation.load(Ordering::SeqCst) {
+        fence(Ordering::SeqCst);
+        match self.generation.load(Ordering::Acquire) {
             0 => None,
             generation => self.take(generation),
         }
@@ -181,12 +185,12 @@ mod interleavings {
             let (theirs, is_closed) = (Arc::clone(&armed), Arc::clone(&closed));
             let other = thread::spawn(move || {
                 theirs.put(1, Box::new(7));
-                match is_closed.load(Ordering::SeqCst) {
+                match is_closed.load(Ordering::Relaxed) {
                     true => theirs.take(1),
                     false => None,
                 }
             });
-            closed.store(true, Ordering::SeqCst);
+            closed.store(true, Ordering::Relaxed);
             let left = armed.take_any();
             let back = other.join().expect("no panic");
             assert_eq!(left.iter().chain(&back).count(), 1);

@@ -280,12 +280,10 @@ mod interleavings {
             window.push(&[packet(0), packet(1)]);
             let other = Arc::clone(&window);
             let other = thread::spawn(move || other.take_all_but(0));
-            let mut taken: Vec<_> = window.take().into_iter().collect();
-            taken.extend(window.take());
-            let mut next = 2;
-            next += window.push(&[packet(2), packet(3)]);
-            taken.extend(std::iter::from_fn(|| window.take()));
+            let mut taken = Vec::from_iter(window.take());
+            let next = 2 + window.push(&[packet(2)]);
             taken.extend(other.join().expect("no panic"));
+            taken.extend(std::iter::from_fn(|| window.take()));
             assert_eq!(window.len(), 0);
             check(&taken, 0..next);
         });
