@@ -38,7 +38,7 @@ impl<V> Default for Armed<V> {
 }
 
 impl<V> Armed<V> {
-    /// Put a value in. There is none: only who has the connection does this.
+    /// Put a value in. There is none: only who has the connection does this, after [`take`](Self::take) has returned it.
     ///
     /// If this thread does not see after that what another one has written before it [takes any](Self::take_any), the
     /// other one finds the value.
@@ -90,6 +90,7 @@ impl<V> Drop for Armed<V> {
 #[cfg(all(test, not(interleavings)))]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -118,32 +119,33 @@ mod tests {
 
     #[test]
     fn threads_that_take_get_each_value_once() {
-        const VALUES: u32 = 2000;
-        let armed = Armed::default();
-        let taken = std::thread::scope(|scope| {
+        const VALUES: usize = 2000;
+        let armed = Armed::<usize>::default();
+        let taken = AtomicUsize::new(0);
+        let sums = std::thread::scope(|scope| {
             let take = || {
-                let mut taken = Vec::new();
-                while taken.last() != Some(&0) {
-                    taken.extend(armed.take_any().map(|it: Box<u32>| *it));
-                }
-                taken.pop();
-                taken
-            };
-            let threads = [scope.spawn(take), scope.spawn(take)];
-            let put = |value| {
-                armed.put(2 * value + 1, Box::new(value));
-                while armed.has(2 * value + 1) {
+                let mut sum = 0;
+                while taken.load(Ordering::Acquire) < VALUES {
+                    if let Some(value) = armed.take_any() {
+                        sum += *value;
+                        // Only from here on may another one be put in.
+                        taken.fetch_add(1, Ordering::Release);
+                    }
                     std::thread::yield_now();
                 }
+                sum
             };
-            (1..=VALUES).for_each(put);
-            // One for each thread, to end.
-            [0, 0].into_iter().for_each(put);
-            threads.map(|it| it.join().expect("no panic")).concat()
+            let threads = [scope.spawn(take), scope.spawn(take)];
+            for value in 0..VALUES {
+                armed.put(2 * value as u32 + 1, Box::new(value));
+                while taken.load(Ordering::Acquire) <= value {
+                    std::thread::yield_now();
+                }
+            }
+            threads.map(|it| it.join().expect("no panic"))
         });
-        let mut taken = taken;
-        taken.sort();
-        assert_eq!(taken, Vec::from_iter(1..=VALUES));
+        assert_eq!(sums[0] + sums[1], (0..VALUES).sum());
+        assert_eq!(taken.into_inner(), VALUES);
     }
 }
 
