@@ -59,7 +59,8 @@ pub(super) struct Home<T> {
 /// The port's record of a connection, a listener or a shared socket. A connection is [beside](Armed) it, or a thread
 /// holds it.
 pub(super) struct Place<T> {
-    pub(super) fixture: Option<Fixture<T>>,
+    /// Boxed: connections have none, and there are many of them.
+    pub(super) fixture: Option<Box<Fixture<T>>>,
     /// The shared socket is being deregistered.
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
@@ -104,7 +105,7 @@ pub(super) type Locked<'a, T> = Occupied<'a, Place<T>, Armed<Node<T>>>;
 
 /// Whether the wait of what a slot has can end.
 pub(super) fn is_waiting<T>(place: &Locked<'_, T>) -> bool {
-    let is_listener = matches!(place.fixture, Some(Fixture::Listener(_)));
+    let is_listener = matches!(place.fixture.as_deref(), Some(Fixture::Listener(_)));
     is_listener || place.beside().has(place.generation())
 }
 
@@ -147,21 +148,21 @@ impl<T> Place<T> {
 
     pub(super) fn of_shared(socket: RawSocket, shared: Box<dyn Sharing<T>>) -> Self {
         Place {
-            fixture: Some(Fixture::Shared(shared)),
+            fixture: Some(Box::new(Fixture::Shared(shared))),
             ..Place::of_connection(socket)
         }
     }
 
     pub(super) fn of_listener(socket: RawSocket, listener: Arc<Listener<T>>) -> Self {
         Place {
-            fixture: Some(Fixture::Listener(listener)),
+            fixture: Some(Box::new(Fixture::Listener(listener))),
             ..Place::of_connection(socket)
         }
     }
 
     /// The shared socket.
     pub(super) fn shared(&self) -> Option<Arc<T>> {
-        match &self.fixture {
+        match self.fixture.as_deref() {
             Some(Fixture::Shared(shared)) => Some(shared.socket()),
             _ => None,
         }
@@ -392,7 +393,7 @@ impl<T> Home<T> {
     pub(super) fn listener(&self, key: usize) -> Option<(Id, RawSocket, Arc<Listener<T>>)> {
         let (token, mut place) = self.slots.named(key)?;
         place.deadline = NEVER;
-        match &place.fixture {
+        match place.fixture.as_deref() {
             Some(Fixture::Listener(listener)) => {
                 Some((Id(token), place.socket, Arc::clone(listener)))
             }
@@ -430,7 +431,7 @@ impl<T> Home<T> {
         let mut fixtures = Vec::new();
         for mut place in self.slots.iter() {
             left.extend(place.beside().take_any());
-            fixtures.extend(std::mem::take(&mut *place).fixture);
+            fixtures.extend(std::mem::take(&mut *place).fixture.map(|it| *it));
         }
         fixtures
     }

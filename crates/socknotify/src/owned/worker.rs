@@ -675,7 +675,7 @@ impl<T, M> Shared<T, M> {
         // A stale packet of a connection finds nothing.
         slots.get_by_key(key)?.shared()?;
         if events.contains(Events::REMOVE) {
-            return match slots.remove_by_key(key)?.fixture? {
+            return match *slots.remove_by_key(key)?.fixture? {
                 Fixture::Shared(shared) => Some(Event::Returned(shared.socket())),
                 Fixture::Listener(_) => None,
             };
