@@ -834,6 +834,81 @@ mod tests {
         std::fs::remove_file(&path)
     }
 
+    /// Whoever finds that a deadline has passed interrupts the wait with the slot locked, and must not hit the next one.
+    #[test]
+    fn what_has_or_had_a_deadline_is_not_armed_while_its_slot_is_locked() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let mut worker = port.worker(4);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let mut held = port.adopt(listener.accept()?.0)?;
+        let long = Interest::OUT.within(Duration::from_secs(3600));
+        // The third one ends a deadline. Only the fourth has none, and had none.
+        for (interest, waits) in [long, long, Interest::OUT, Interest::OUT]
+            .into_iter()
+            .zip([true, true, true, false])
+        {
+            let id = held.id();
+            let place = port.shared.home.slots.get(id.0);
+            let is_armed = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    port.arm(held, interest);
+                    is_armed.store(true, Ordering::SeqCst);
+                });
+                while !waits && !is_armed.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                // If it does not wait, it is quick.
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(is_armed.load(Ordering::SeqCst), !waits);
+                drop(place);
+            });
+            worker.process(PATIENCE)?;
+            let Some(Event::Ready(it, _)) = worker.take() else {
+                panic!("{id} is ready")
+            };
+            held = it;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn more_connections_are_armed_than_a_window_has_room_for() -> std::io::Result<()> {
+        const CONNECTIONS: usize = 100;
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let mut worker = port.worker(1);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut peers = Vec::new();
+        for index in 0..CONNECTIONS {
+            peers.push(TcpStream::connect(listener.local_addr()?)?);
+            let held = port.adopt(listener.accept()?.0)?;
+            // Some of those with a deadline are armed by others, and those after them by this worker.
+            let interest = match index % 3 {
+                0 => Interest::NOTHING.within(Duration::from_millis(1)),
+                _ => Interest::OUT,
+            };
+            worker.arm(held, interest);
+            if index == 80 {
+                worker.local.flow_on();
+            }
+        }
+        let [mut ready, mut timed_out] = [0; 2];
+        while ready + timed_out < CONNECTIONS {
+            worker.process(PATIENCE)?;
+            while let Some(event) = worker.take() {
+                match event {
+                    Event::Ready(..) => ready += 1,
+                    Event::TimedOut(_) => timed_out += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!((ready, timed_out), (66, 34));
+        assert_eq!(port.connections(), 0);
+        Ok(())
+    }
+
     /// Other threads take what workers have at any moment, as an engine does that sees a thread blocked.
     #[test]
     fn f4_nothing_is_lost_or_served_twice_when_others_take_at_any_moment() -> std::io::Result<()> {
