@@ -88,8 +88,10 @@ pub(crate) fn role(runtime: usize) -> Option<Role> {
     role.filter(|role| role.runtime == runtime)
 }
 
-pub(crate) fn set_role(role: Option<Role>) {
-    let _ = ROLE.try_with(|it| it.set(role));
+/// Returns what it was before.
+#[inline]
+pub(crate) fn set_role(role: Option<Role>) -> Option<Role> {
+    ROLE.try_with(|it| it.replace(role)).ok().flatten()
 }
 
 /// A task is polled next.

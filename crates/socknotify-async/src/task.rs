@@ -278,6 +278,10 @@ where
     let listed = Listed { future, entry };
     let (runnable, task) = async_task::spawn(listed, schedule);
     lock(&tasks.parts[part])[key] = runnable.waker();
-    runnable.schedule();
+    if shared.is_closed() {
+        drop(runnable);
+    } else {
+        runnable.schedule();
+    }
     JoinHandle(State::Running(task.fallible()))
 }
