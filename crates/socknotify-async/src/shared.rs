@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -327,9 +326,7 @@ impl Shared {
             }
             let doing = Doing::Polling;
             context::set_role(Some(Role { doing, ..looking }));
-            context::refill();
-            // What panics here is a result's `drop`, or the waker of a task that waits for this one.
-            let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
+            runnable.run();
             context::set_role(Some(looking));
             // To read the clock costs as much as a small task, and most often there is one alone.
             if count == 2 || count % 8 == 0 || context::is_spent() {
