@@ -274,15 +274,6 @@ impl<T: AsSource> Async<T> {
         }
     }
 
-    /// Waits until it may be ready, as the only task that does in this direction.
-    pub(crate) fn poll_ready(
-        &self,
-        cx: &mut Context<'_>,
-        direction: Direction,
-    ) -> Poll<io::Result<()>> {
-        self.source.poll(cx, direction).map_ok(drop)
-    }
-
     /// It is not ready until that is reported.
     pub(crate) fn wait_for(&self, direction: Direction) {
         let seen = self.source.seen(direction);
