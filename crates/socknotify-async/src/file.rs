@@ -33,9 +33,9 @@ use crate::sync::{lock, wake};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// # socknotify_async::Runtime::new()?.block_on(async {
-/// let file = File::open("Cargo.toml")?;
+/// let file = File::open("README.md")?;
 /// let (count, buffer) = file.read_at(vec![0; 9], 0).await;
-/// assert_eq!(&buffer[..count?], b"[package]");
+/// assert_eq!(&buffer[..count?], b"# socknot");
 /// # Ok(())
 /// # })
 /// # }

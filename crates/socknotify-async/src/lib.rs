@@ -20,8 +20,8 @@
 //!             return Ok(());
 //!         }
 //!         // This may wait for a disk. No other connection does.
-//!         let manifest = std::fs::read("Cargo.toml")?;
-//!         stream.write_all(&manifest[..length.min(manifest.len())]).await?;
+//!         let page = std::fs::read("README.md")?;
+//!         stream.write_all(&page[..length.min(page.len())]).await?;
 //!     }
 //! }
 //!
@@ -44,7 +44,7 @@
 //!         client.write_all(b"nine byte").await?;
 //!         let mut answer = [0; 9];
 //!         client.read_exact(&mut answer).await?;
-//!         assert_eq!(&answer, b"[package]");
+//!         assert_eq!(&answer, b"# socknot");
 //!         std::io::Result::Ok(())
 //!     })?;
 //!     server.abort();
