@@ -103,6 +103,8 @@ mod queue;
 mod runtime;
 mod shared;
 mod source;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+mod streams;
 mod sync;
 mod task;
 mod timers;
