@@ -45,14 +45,25 @@ where
     Ok(())
 }
 
-/// A page by `curl`, another program.
-fn curl(arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new("curl")
-        .args(["-sS"])
-        .args(arguments)
-        .output()?;
+/// What another program says.
+fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
+    let output = Command::new(program).args(arguments).output()?;
     assert!(output.status.success(), "{output:?}");
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn curl(arguments: &[&str]) -> io::Result<String> {
+    output("curl", &[&["-sS"], arguments].concat())
+}
+
+/// Ask for so many pages over so many connections, and have all of them answered.
+fn load(address: SocketAddr, pages: &str, connections: &str, more: &[&str]) -> io::Result<()> {
+    let url = format!("http://{address}/");
+    let arguments = [&["-n", pages, "-c", connections, &url], more].concat();
+    let report = output("h2load", &arguments)?;
+    let all = format!("{pages} succeeded, 0 failed");
+    assert!(report.contains(&all), "{report}");
+    Ok(())
 }
 
 #[test]
@@ -75,6 +86,16 @@ fn http2_is_served_to_our_client_and_to_curl() -> io::Result<()> {
         let page = format!("http://{address}/");
         assert_eq!(curl(&["--http2-prior-knowledge", &page])?, "hello\n");
         Ok(())
+    })
+}
+
+#[test]
+fn http1_and_http2_are_served_to_many_connections() -> io::Result<()> {
+    with_server(http::serve, async |address| {
+        load(address, "5000", "500", &["--h1"])
+    })?;
+    with_server(http::serve2, async |address| {
+        load(address, "5000", "50", &["-m", "10"])
     })
 }
 
