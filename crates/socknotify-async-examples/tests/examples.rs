@@ -1,11 +1,13 @@
 //! The examples do what they say.
 #![allow(clippy::duplicate_mod, reason = "each example has it")]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
@@ -188,6 +190,58 @@ fn a_websocket_echoes() -> io::Result<()> {
             assert_eq!(answer.to_text().map_err(io::Error::other)?, text);
         }
         socket.close(None).await.map_err(io::Error::other)?;
+        Ok(())
+    })
+}
+
+/// A socket that, before it is read, has another stream read.
+#[cfg(unix)]
+struct Nested {
+    socket: std::os::unix::net::UnixStream,
+    other: std::sync::Mutex<socknotify_async::UnixStream>,
+}
+
+#[cfg(unix)]
+impl std::os::fd::AsFd for Nested {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(unix)]
+impl Read for &Nested {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let other = &mut *self.other.lock().expect("no panic");
+        assert!(read_once(other, &mut cx).is_pending());
+        (&self.socket).read(buffer)
+    }
+}
+
+/// By tokio's trait.
+#[cfg(unix)]
+fn read_once(
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Vec<u8>>> {
+    let mut bytes = [0; 8];
+    let mut buffer = tokio::io::ReadBuf::new(&mut bytes);
+    let read = Pin::new(stream).poll_read(cx, &mut buffer);
+    read.map_ok(|()| buffer.filled().to_vec())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_read_may_read_another_stream() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let (socket, mut peer) = std::os::unix::net::UnixStream::pair()?;
+        let (other, _open) = socknotify_async::UnixStream::pair()?;
+        let other = other.into();
+        let mut stream = socknotify_async::Async::new(Nested { socket, other })?;
+        peer.write_all(b"outer")?;
+        let read = poll_fn(|cx| read_once(&mut stream, cx));
+        assert_eq!(timeout(PATIENCE, read).await??, b"outer");
         Ok(())
     })
 }

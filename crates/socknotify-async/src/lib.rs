@@ -83,6 +83,8 @@
 //! is registered once, for edges. Whether it is ready is kept beside it, so an operation costs its own system call and no
 //! other. A future that is dropped before it is ready has done nothing, and can be made again.
 //!
+//! TCP's urgent data are not waited for, and what a peer sends after them may be read only when more comes.
+//!
 //! # Other crates
 //!
 //! Streams have the traits of `futures-io`. With the feature `hyper`, they have those of `hyper::rt`, and so
