@@ -34,7 +34,7 @@ thread_local! {
     static ROLE: Cell<Option<Role>> = const { Cell::new(None) };
     /// What is left of the budget of the task that is polled.
     static LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
-    /// What is in the waker of that task.
+    /// What is in its waker.
     static POLLED: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -96,16 +96,16 @@ pub(crate) fn set_role(role: Option<Role>) -> Option<Role> {
     ROLE.try_with(|it| it.replace(role)).ok().flatten()
 }
 
-/// A task is polled next, which has this waker.
+/// A task is polled next, or the future of `block_on`, which has this waker. Neither panics as it is woken.
 #[inline]
 pub(crate) fn begin_poll(waker: &Waker) {
     LEFT.set(BUDGET);
     POLLED.set(waker.data());
 }
 
-/// Whether this is the waker of the task that this thread polls.
+/// Whether this is the waker of what this thread polls.
 #[inline]
-pub(crate) fn is_polled_task(waker: &Waker) -> bool {
+pub(crate) fn is_polled(waker: &Waker) -> bool {
     POLLED.get() == waker.data()
 }
 

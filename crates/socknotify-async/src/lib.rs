@@ -71,7 +71,8 @@
 //!
 //! # Fairness
 //!
-//! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs.
+//! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs;
+//!   so a [`timeout`] ends what never has to wait.
 //! - A thread asks the port after 64 tasks, or half a millisecond, whatever comes first. So reports of the kernel and timers
 //!   come between tasks that are always ready.
 //! - One in 16 tasks comes from another thread's list, so that nothing waits there for ever.

@@ -177,6 +177,7 @@ impl Handle {
         let mut cx = Context::from_waker(&waker);
         self.0.block(|| {
             loop {
+                context::begin_poll(&waker);
                 if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
                     return value;
                 }

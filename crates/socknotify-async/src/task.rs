@@ -125,7 +125,7 @@ impl<T> Future for JoinHandle<T> {
     ///
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = ready!(if context::is_polled_task(cx.waker()) {
+        let outcome = ready!(if context::is_polled(cx.waker()) {
             self.0.poll(cx)
         } else {
             // Where the task ends, a panic would end the process.

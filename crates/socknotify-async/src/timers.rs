@@ -174,6 +174,10 @@ impl Sleep {
         self.deadline = Some(deadline);
     }
 
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|it| Instant::now() >= it)
+    }
+
     fn unset(&mut self) {
         if let Some((key, _)) = self.timer.take() {
             if self.shared.is_here() {
@@ -274,8 +278,13 @@ impl<F: Future> Future for Timeout<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        let was_spent = context::is_spent();
         if let Poll::Ready(value) = this.future.poll(cx) {
             return Poll::Ready(Ok(value));
+        }
+        // What never waits spends all of each poll's budget, and leaves nothing of it.
+        if context::is_spent() && !was_spent && this.sleep.is_over() {
+            return Poll::Ready(Err(Elapsed(())));
         }
         Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed(())))
     }
