@@ -41,14 +41,14 @@ const BOUNDS: [Bounds; 3] = [
         written_armed: Costs {
             // An `EPOLL_CTL_MOD` for each, and an `epoll_wait`.
             system_calls_of_64: limit(66.0),
-            // 247 and 769 are counted.
-            instructions_of_64: bound(265.0, 220.0),
+            // 245 and 775 are counted.
+            instructions_of_64: bound(260.0, 220.0),
             instructions_of_1: bound(820.0, 600.0),
         },
         armed_written: Costs {
             system_calls_of_64: limit(66.0),
-            // 257 and 1013.
-            instructions_of_64: bound(275.0, 220.0),
+            // 255 and 1023.
+            instructions_of_64: bound(270.0, 220.0),
             instructions_of_1: limit(1080.0),
         },
     },
@@ -58,16 +58,16 @@ const BOUNDS: [Bounds; 3] = [
             // The room was full before: so the kernel is asked, and reports all. With more room, it is a readiness check,
             // and an `epoll_wait` in one call of eight.
             system_calls_of_64: limit(1.1),
-            // 726 and 1879.
-            instructions_of_64: bound(775.0, 350.0),
-            instructions_of_1: bound(2000.0, 800.0),
+            // 631 and 1723.
+            instructions_of_64: bound(670.0, 350.0),
+            instructions_of_1: bound(1830.0, 800.0),
         },
         armed_written: Costs {
             // The call that arms checks, and ends in an `epoll_wait`, too. A server arms and waits in one call.
             system_calls_of_64: limit(3.1),
-            // 722 and 2451.
-            instructions_of_64: bound(775.0, 350.0),
-            instructions_of_1: limit(2600.0),
+            // 664 and 2303.
+            instructions_of_64: bound(705.0, 350.0),
+            instructions_of_1: limit(2440.0),
         },
     },
     Bounds {
@@ -76,13 +76,13 @@ const BOUNDS: [Bounds; 3] = [
             // A short read of a Unix stream does not show that it is drained: as above. That of a TCP stream does, and
             // there is no check.
             system_calls_of_64: limit(1.1),
-            instructions_of_64: bound(785.0, 350.0),
-            instructions_of_1: bound(2000.0, 800.0),
+            instructions_of_64: bound(675.0, 350.0),
+            instructions_of_1: bound(1850.0, 800.0),
         },
         armed_written: Costs {
             system_calls_of_64: bound(3.1, 2.0),
-            instructions_of_64: bound(785.0, 350.0),
-            instructions_of_1: limit(2600.0),
+            instructions_of_64: bound(710.0, 350.0),
+            instructions_of_1: limit(2450.0),
         },
     },
 ];

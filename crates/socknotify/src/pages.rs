@@ -64,10 +64,10 @@ pub(crate) struct SharedPages<T> {
 /// The page of an index, and its place there.
 #[inline]
 fn position(index: u32) -> (usize, usize) {
-    // The pages begin at 0, 64, 64 + 128, …
+    // The pages begin at 0, 64, 64 + 128, …: with 64 added, at powers of two.
     let position = index as usize + FIRST;
-    let page = (position / FIRST).ilog2() as usize;
-    (page, position - (FIRST << page))
+    let bits = position.ilog2();
+    ((bits - FIRST.ilog2()) as usize, position ^ 1 << bits)
 }
 
 impl<T: Default> SharedPages<T> {

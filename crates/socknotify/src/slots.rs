@@ -39,25 +39,26 @@ pub(crate) struct Token {
     pub(crate) generation: u32,
 }
 
-/// A table of values, each with a lock of its own.
+/// A table of values, each with a lock of its own, and with a `B` beside it that has none.
 #[derive(Debug)]
-pub(crate) struct Slots<V> {
-    slots: SharedPages<Slot<V>>,
+pub(crate) struct Slots<V, B = ()> {
+    slots: SharedPages<Slot<V, B>>,
     vacant: Mutex<Vacant>,
     salt: u32,
 }
 
 #[derive(Debug, Default)]
-struct Slot<V> {
+struct Slot<V, B> {
     /// Changes with the value locked. Without the lock it may be out of date.
     generation: AtomicU32,
     /// 0 in a new value.
     marks: AtomicU8,
+    beside: B,
     /// The default while there is none.
     value: Mutex<V>,
 }
 
-impl<V> Slot<V> {
+impl<V, B> Slot<V, B> {
     fn generation(&self) -> u32 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -84,12 +85,20 @@ struct Vacant {
 
 /// A value in its locked slot.
 #[derive(Debug)]
-pub(crate) struct Occupied<'a, V> {
-    slot: &'a Slot<V>,
+pub(crate) struct Occupied<'a, V, B = ()> {
+    slot: &'a Slot<V, B>,
     value: MutexGuard<'a, V>,
 }
 
-impl<V> Occupied<'_, V> {
+/// What a slot has besides its value.
+#[derive(Debug)]
+pub(crate) struct Unlocked<'a, B> {
+    pub(crate) generation: u32,
+    pub(crate) marks: &'a AtomicU8,
+    pub(crate) beside: &'a B,
+}
+
+impl<V, B> Occupied<'_, V, B> {
     /// Its token, with the index that it was found by.
     pub(crate) fn token(&self, index: u32) -> Token {
         Token {
@@ -98,14 +107,24 @@ impl<V> Occupied<'_, V> {
         }
     }
 
-    /// What is noted of the value, also [without a lock](Slots::marks).
+    /// What is beside the value, also [without a lock](Slots::unlocked).
+    pub(crate) fn beside(&self) -> &B {
+        &self.slot.beside
+    }
+
+    /// Its generation.
+    pub(crate) fn generation(&self) -> u32 {
+        self.slot.generation()
+    }
+
+    /// What is noted of the value, also [without a lock](Slots::unlocked).
     #[inline]
     pub(crate) fn marks(&self) -> &AtomicU8 {
         &self.slot.marks
     }
 }
 
-impl<V> Deref for Occupied<'_, V> {
+impl<V, B> Deref for Occupied<'_, V, B> {
     type Target = V;
 
     #[inline]
@@ -114,14 +133,14 @@ impl<V> Deref for Occupied<'_, V> {
     }
 }
 
-impl<V> DerefMut for Occupied<'_, V> {
+impl<V, B> DerefMut for Occupied<'_, V, B> {
     #[inline]
     fn deref_mut(&mut self) -> &mut V {
         &mut self.value
     }
 }
 
-impl<V: Default> Slots<V> {
+impl<V: Default, B: Default> Slots<V, B> {
     pub(crate) fn new() -> Self {
         Slots {
             slots: SharedPages::new(),
@@ -153,7 +172,7 @@ impl<V: Default> Slots<V> {
     }
 
     #[inline(always)]
-    fn lock(&self, index: u32) -> Option<Occupied<'_, V>> {
+    fn lock(&self, index: u32) -> Option<Occupied<'_, V, B>> {
         let slot = self.slots.get(index)?;
         let value = lock(&slot.value);
         is_occupied(slot.generation()).then_some(Occupied { slot, value })
@@ -161,7 +180,7 @@ impl<V: Default> Slots<V> {
 
     /// The value that a token names, unless it was removed.
     #[inline(always)]
-    pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V>> {
+    pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V, B>> {
         let slot = self.slots.get(token.index)?;
         let value = lock(&slot.value);
         // A token has the generation of a value.
@@ -170,25 +189,35 @@ impl<V: Default> Slots<V> {
 
     /// The value that a key names. Nothing for a stale key, a reserved one, or one of another origin.
     #[inline(always)]
-    pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
+    pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V, B>> {
         let index = index_of(key);
         let value = self.lock(index)?;
         let is_current = self.compose(index, value.slot.generation()) == key;
         is_current.then_some(value)
     }
 
-    /// The marks of the value that a key names; without a lock, so they may be out of date.
+    /// What a key names, without a lock: so it may be out of date.
     #[inline]
-    pub(crate) fn marks(&self, key: usize) -> Option<&AtomicU8> {
+    pub(crate) fn unlocked(&self, key: usize) -> Option<Unlocked<'_, B>> {
         let index = index_of(key);
         let slot = self.slots.get(index)?;
         let generation = slot.generation();
         let is_current = self.compose(index, generation) == key && is_occupied(generation);
-        is_current.then_some(&slot.marks)
+        is_current.then_some(Unlocked {
+            generation,
+            marks: &slot.marks,
+            beside: &slot.beside,
+        })
+    }
+
+    /// What is beside the value that has an index now, of whatever generation.
+    #[inline]
+    pub(crate) fn beside(&self, index: u32) -> Option<&B> {
+        Some(&self.slots.get(index)?.beside)
     }
 
     /// The value that has an index now, of whatever generation.
-    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
+    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V, B>> {
         self.lock(index)
     }
 
@@ -202,7 +231,7 @@ impl<V: Default> Slots<V> {
     pub(crate) fn remove_unless(
         &self,
         token: Token,
-        stays: impl FnOnce(&Occupied<'_, V>) -> bool,
+        stays: impl FnOnce(&Occupied<'_, V, B>) -> bool,
     ) -> Option<V> {
         let content = self.get(token).filter(|content| !stays(content))?;
         self.vacate(token.index, content)
@@ -214,7 +243,7 @@ impl<V: Default> Slots<V> {
         self.vacate(index_of(key), content)
     }
 
-    fn vacate(&self, index: u32, mut content: Occupied<'_, V>) -> Option<V> {
+    fn vacate(&self, index: u32, mut content: Occupied<'_, V, B>) -> Option<V> {
         let value = std::mem::take(&mut *content);
         content.slot.advance();
         drop(content);
@@ -223,7 +252,7 @@ impl<V: Default> Slots<V> {
     }
 
     /// Every value, one after the other.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V, B>> {
         self.slots.iter().filter_map(|(_, slot)| {
             let value = lock(&slot.value);
             is_occupied(slot.generation()).then_some(Occupied { slot, value })
@@ -231,13 +260,13 @@ impl<V: Default> Slots<V> {
     }
 
     /// The value that a key names, and its token.
-    pub(crate) fn named(&self, key: usize) -> Option<(Token, Occupied<'_, V>)> {
+    pub(crate) fn named(&self, key: usize) -> Option<(Token, Occupied<'_, V, B>)> {
         let value = self.get_by_key(key)?;
         Some((value.token(index_of(key)), value))
     }
 
     /// Every value with its token, one after the other.
-    pub(crate) fn iter_named(&self) -> impl Iterator<Item = (Token, Occupied<'_, V>)> {
+    pub(crate) fn iter_named(&self) -> impl Iterator<Item = (Token, Occupied<'_, V, B>)> {
         let next = lock(&self.vacant).next;
         (0..next).filter_map(|index| {
             let value = self.get_by_index(index)?;
@@ -269,13 +298,13 @@ mod tests {
         let value = slots.get(token).map(|value| *value);
         let by_key = slots.get_by_key(slots.key(token)).map(|value| *value);
         assert_eq!(value, by_key);
-        assert_eq!(slots.marks(slots.key(token)).is_some(), value.is_some());
+        assert_eq!(slots.unlocked(slots.key(token)).is_some(), value.is_some());
         value
     }
 
     #[test]
     fn every_token_finds_its_own_value() {
-        let slots = Slots::new();
+        let slots: Slots<u32> = Slots::new();
         let tokens: Vec<_> = (0..5000)
             .map(|value| slots.insert(value).expect("room"))
             .collect();
@@ -288,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_stale_token_finds_nothing() {
-        let slots = Slots::new();
+        let slots: Slots<u32> = Slots::new();
         let old = slots.insert(1).expect("room");
         assert_eq!(slots.remove(old), Some(1));
         assert_eq!(value(&slots, old), None);
@@ -304,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_generation_can_overflow() {
-        let slots = Slots::new();
+        let slots: Slots<u32> = Slots::new();
         let first = slots.insert(1).expect("room");
         let slot = slots.slots.get(first.index).expect("a slot");
         slot.generation.store(u32::MAX, Ordering::Relaxed);
@@ -320,7 +349,7 @@ mod tests {
     #[test]
     fn keys_of_other_origin_find_nothing_and_allocate_nothing() {
         // These might find something with a probability of 1 in 2^30 on 64 bits, and of 1 in 500 on 32.
-        let slots = Slots::new();
+        let slots: Slots<u32> = Slots::new();
         for value in 0..100 {
             slots.insert(value);
         }

@@ -87,7 +87,7 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Registration<'_>],
         first: usize,
     ) -> Option<usize> {
-        for (index, entry) in entries.iter_mut().enumerate().skip(first) {
+        for (index, entry) in (first..).zip(&mut entries[first..]) {
             let Some((fd, slot, enabled)) = self.enable_one_again(entry) else {
                 return Some(index);
             };

@@ -19,7 +19,7 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. What a worker has dequeued ([`Handover`]).
+//! 1. To take what a worker has dequeued, for others ([`Handover`]).
 //! 2. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
 //! 3. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 4. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.

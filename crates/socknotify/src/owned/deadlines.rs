@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::home::{Home, NEVER, REPORTED};
+use super::home::{Home, NEVER, REPORTED, is_waiting};
 use super::packet::{TIMED_OUT, TIMER};
 use super::wheel::Wheel;
 use crate::Entry;
@@ -62,7 +62,7 @@ impl Deadlines {
     /// Set the deadline of a connection that is about to be armed.
     pub(super) fn set<T>(&self, home: &Home<T>, key: usize, at: u64) {
         let is_late = match home.slots.get_by_key(key) {
-            Some(mut place) if place.is_waiting() => {
+            Some(mut place) if is_waiting(&place) => {
                 place.deadline = at;
                 at < place.scheduled
             }
@@ -139,7 +139,7 @@ fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
     let mut place = home.slots.get_by_index(index)?;
     // If its event was dequeued, it is scheduled when it is armed next.
     let is_reported = place.marks().load(Ordering::Relaxed) == REPORTED;
-    if is_reported || !place.is_waiting() {
+    if is_reported || !is_waiting(&place) {
         place.scheduled = NEVER;
         return None;
     }

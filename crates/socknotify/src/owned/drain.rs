@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::home::Node;
 use super::packet::CANCELLED;
 use super::timers::Action;
 use super::{Held, Id, Port, Source};
@@ -108,12 +107,12 @@ impl<T: Source, M> Port<T, M> {
     pub fn take(&self, id: Id) -> Option<Held<T>> {
         let home = &self.shared.home;
         home.check().ok()?;
-        let mut place = home.slots.get(id.0)?;
-        let key = place.armed.as_deref().map(Node::key)?;
-        // The slot is locked: nobody arms it again meanwhile.
-        if !home.halt(key, &place) {
+        let place = home.slots.get(id.0)?;
+        let is_armed = place.beside().has(id.0.generation);
+        // From here on it has no packet, and is taken by nobody else.
+        if !is_armed || !home.halt(home.slots.key(id.0), &place) {
             return None;
         }
-        place.take().map(Held::from_node)
+        home.take(id.0).map(Held::from_node)
     }
 }

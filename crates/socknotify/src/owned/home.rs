@@ -6,17 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Readiness;
+use super::armed::Armed;
 use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
 use crate::lock::{self, lock};
-use crate::slots::{Slots, Token};
+use crate::slots::{Occupied, Slots, Token};
 use crate::sys::{Process, RawSocket};
 use crate::{CompletionPort, Error};
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// The [mark](Slots::marks) of a listener's slot.
+/// The [mark](Slots::unlocked) of a listener's slot.
 pub(super) const LISTENER: u8 = 1;
 /// The mark of a connection whose event was dequeued and not taken.
 pub(super) const REPORTED: u8 = 2;
@@ -37,7 +38,7 @@ impl fmt::Display for Id {
 /// out, and nothing is put in afterwards.
 pub(super) struct Home<T> {
     pub(super) port: CompletionPort,
-    pub(super) slots: Slots<Place<T>>,
+    pub(super) slots: Slots<Place<T>, Armed<Node<T>>>,
     process: Process,
     closed: AtomicBool,
     /// The number of connections, armed or held.
@@ -55,16 +56,16 @@ pub(super) struct Home<T> {
     left: Mutex<Vec<Box<Node<T>>>>,
 }
 
-/// The port's record of a connection, a listener or a shared socket. If the connection is not in it, a thread holds
-/// it.
+/// The port's record of a connection, a listener or a shared socket. A connection is [beside](Armed) it, or a thread
+/// holds it.
 pub(super) struct Place<T> {
-    pub(super) armed: Option<Box<Node<T>>>,
-    pub(super) fixture: Option<Fixture<T>>,
+    /// Boxed: connections have none, and there are many of them.
+    pub(super) fixture: Option<Box<Fixture<T>>>,
     /// The shared socket is being deregistered.
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
     pub(super) socket: RawSocket,
-    /// The deadline of the armed connection, in ticks.
+    /// The deadline of the connection, in ticks, if it is armed.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
     pub(super) scheduled: u64,
@@ -95,6 +96,17 @@ pub(super) struct Node<T> {
     pub(super) token: Token,
     /// Has the descriptor number that it was adopted with, and the filter that the system watches it with.
     pub(super) readiness: Readiness,
+    /// Its slot has a deadline.
+    pub(super) has_deadline: bool,
+}
+
+/// A slot, locked. A connection that has no deadline, and had none before, is armed meanwhile all the same.
+pub(super) type Locked<'a, T> = Occupied<'a, Place<T>, Armed<Node<T>>>;
+
+/// Whether the wait of what a slot has can end.
+pub(super) fn is_waiting<T>(place: &Locked<'_, T>) -> bool {
+    let is_listener = matches!(place.fixture.as_deref(), Some(Fixture::Listener(_)));
+    is_listener || place.beside().has(place.generation())
 }
 
 /// Drop the caller's values with no lock held. If one panics, the panic hook reports it, and nothing else is lost.
@@ -117,7 +129,6 @@ impl<T> Node<T> {
 impl<T> Default for Place<T> {
     fn default() -> Self {
         Place {
-            armed: None,
             fixture: None,
             ends: false,
             socket: RawSocket::default(),
@@ -137,39 +148,24 @@ impl<T> Place<T> {
 
     pub(super) fn of_shared(socket: RawSocket, shared: Box<dyn Sharing<T>>) -> Self {
         Place {
-            fixture: Some(Fixture::Shared(shared)),
+            fixture: Some(Box::new(Fixture::Shared(shared))),
             ..Place::of_connection(socket)
         }
     }
 
     pub(super) fn of_listener(socket: RawSocket, listener: Arc<Listener<T>>) -> Self {
         Place {
-            fixture: Some(Fixture::Listener(listener)),
+            fixture: Some(Box::new(Fixture::Listener(listener))),
             ..Place::of_connection(socket)
         }
     }
 
     /// The shared socket.
     pub(super) fn shared(&self) -> Option<Arc<T>> {
-        match &self.fixture {
+        match self.fixture.as_deref() {
             Some(Fixture::Shared(shared)) => Some(shared.socket()),
             _ => None,
         }
-    }
-
-    /// Whether its wait can end.
-    #[inline]
-    pub(super) fn is_waiting(&self) -> bool {
-        self.armed.is_some() || matches!(self.fixture, Some(Fixture::Listener(_)))
-    }
-
-    /// Take the armed connection. Its deadline ends.
-    #[inline]
-    pub(super) fn take(&mut self) -> Option<Box<Node<T>>> {
-        if self.deadline != NEVER {
-            self.deadline = NEVER;
-        }
-        self.armed.take()
     }
 }
 
@@ -285,26 +281,46 @@ impl<T> Home<T> {
     /// Put a connection into its slot, with its deadline, where its packet will find it. Returns it if the port is
     /// closed.
     #[inline(always)]
-    pub(super) fn put(&self, node: Box<Node<T>>, deadline: u64) -> Result<(), Box<Node<T>>> {
+    pub(super) fn put(&self, mut node: Box<Node<T>>, deadline: u64) -> Result<(), Box<Node<T>>> {
         if !self.is_here() {
             return Err(node);
         }
-        let Some(mut place) = self.slots.get(node.token) else {
+        let Token { index, generation } = node.token;
+        let Some(armed) = self.slots.beside(index) else {
             return Err(node);
         };
-        // Closing sets this first, and then empties every slot.
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(node);
+        // Those who look at the deadline lock the slot.
+        let mut place = None;
+        if node.has_deadline || deadline != NEVER {
+            node.has_deadline = deadline != NEVER;
+            place = self.lock_deadline(node.token, deadline);
         }
-        place.armed = Some(node);
+        armed.put(generation, node);
+        drop(place);
+        // Closing sets this first, and then empties every slot.
+        match self.closed.load(Ordering::SeqCst) {
+            true => armed.take(generation).map_or(Ok(()), Err),
+            false => Ok(()),
+        }
+    }
+
+    /// Set a connection's deadline, and keep its slot locked.
+    #[inline(never)]
+    fn lock_deadline(&self, token: Token, deadline: u64) -> Option<Locked<'_, T>> {
+        let mut place = self.slots.get(token)?;
         place.deadline = deadline;
         place.marks().store(0, Ordering::Relaxed);
-        Ok(())
+        Some(place)
+    }
+
+    /// Take an armed connection out of its slot.
+    pub(super) fn take(&self, token: Token) -> Option<Box<Node<T>>> {
+        self.slots.beside(token.index)?.take(token.generation)
     }
 
     /// Interrupt the wait of a connection. False if it is not armed.
     ///
-    /// The slot is locked: no thread takes the connection, or arms it again, meanwhile.
+    /// The slot is locked: nobody arms it meanwhile with a deadline, or without the one that it had.
     pub(super) fn interrupt(
         &self,
         key: usize,
@@ -377,7 +393,7 @@ impl<T> Home<T> {
     pub(super) fn listener(&self, key: usize) -> Option<(Id, RawSocket, Arc<Listener<T>>)> {
         let (token, mut place) = self.slots.named(key)?;
         place.deadline = NEVER;
-        match &place.fixture {
+        match place.fixture.as_deref() {
             Some(Fixture::Listener(listener)) => {
                 Some((Id(token), place.socket, Arc::clone(listener)))
             }
@@ -414,9 +430,8 @@ impl<T> Home<T> {
         self.port.close();
         let mut fixtures = Vec::new();
         for mut place in self.slots.iter() {
-            let place = std::mem::take(&mut *place);
-            left.extend(place.armed);
-            fixtures.extend(place.fixture);
+            left.extend(place.beside().take_any());
+            fixtures.extend(std::mem::take(&mut *place).fixture.map(|it| *it));
         }
         fixtures
     }
@@ -428,7 +443,7 @@ impl<T> Home<T> {
         (lock::take(&self.left), fixtures)
     }
 
-    /// Disarm a connection that is armed, and has nothing to report. The slot is locked.
+    /// Disarm a connection that is armed, and has nothing to report.
     pub(super) fn halt(&self, key: usize, place: &Place<T>) -> bool {
         self.port.system().halt(place.socket, key)
     }

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::TimerId;
-use super::home::NEVER;
 use super::packet::{ARM, HANDED_ON};
+use super::window::Window;
 use crate::handover::Handover;
 use crate::lock::lock;
 use crate::operations::Operations;
@@ -22,21 +22,22 @@ pub(super) struct Local {
     process: Process,
     port: WeakPort,
     files: Weak<Operations<TimerId>>,
-    /// The locks of the operations and of the engine are taken after this one, never before it.
-    pending: Mutex<Pending>,
+    /// The packets of events to take, oldest first.
+    events: Window,
+    /// Connections that were handed back, and are not armed yet, as [packets to arm](packet_to_arm).
+    armed: Window,
+    /// Events behind those: there was no room for them, or the port was closed when others were to have them.
+    ///
+    /// Who takes from the windows of another thread holds this lock. Those of the operations and of the engine are taken
+    /// after it, never before it.
+    rest: Mutex<VecDeque<Entry>>,
 }
 
-#[derive(Default)]
-struct Pending {
-    /// The packets of events to take, oldest first.
-    events: VecDeque<Entry>,
-    /// Connections that were handed back, and are not armed yet.
-    armed: Vec<Registration<'static>>,
-    /// The deadlines of some of them, in ticks. They are in the slots, too.
-    deadlines: Vec<(usize, u64)>,
-}
+/// Room for this many connections to arm, at least.
+const ARMED: usize = 64;
 
 /// The packet for another worker to arm a connection.
+#[inline]
 fn packet_to_arm(arm: &Registration<'_>) -> Entry {
     let filter = u32::from(arm.event_filter.bits());
     Entry::new(arm.completion_key, ARM | filter, HANDED_ON)
@@ -52,61 +53,52 @@ impl Local {
             process: Process::this(),
             port: WeakPort::new(port),
             files: Arc::downgrade(files),
-            pending: Mutex::new(Pending {
-                events: VecDeque::with_capacity(room),
-                armed: Vec::with_capacity(room),
-                deadlines: Vec::new(),
-            }),
+            events: Window::new(room),
+            armed: Window::new(room.max(ARMED)),
+            rest: Mutex::default(),
         })
     }
 
     /// The number of events to take.
-    #[inline]
     pub(super) fn events(&self) -> usize {
-        lock(&self.pending).events.len()
+        self.events.len() + lock(&self.rest).len()
     }
 
     /// Add events that were dequeued.
     #[inline]
     pub(super) fn add_events(&self, packets: &[Entry]) {
-        lock(&self.pending).events.extend(packets);
+        let added = self.events.push(packets);
+        if added < packets.len() {
+            lock(&self.rest).extend(&packets[added..]);
+        }
     }
 
+    /// Take the next of the events that this thread has added, unless others have taken them.
     #[inline]
     pub(super) fn take_event(&self) -> Option<Entry> {
-        lock(&self.pending).events.pop_front()
+        self.events.take().or_else(|| self.take_rest())
     }
 
-    /// Add a connection to arm, with its deadline in ticks.
-    #[inline(always)]
-    pub(super) fn add_armed(&self, arm: Registration<'static>, deadline: u64) {
-        let mut pending = lock(&self.pending);
-        if deadline != NEVER {
-            pending.deadlines.push((arm.completion_key, deadline));
-        }
-        pending.armed.push(arm);
+    #[cold]
+    fn take_rest(&self) -> Option<Entry> {
+        lock(&self.rest).pop_front()
     }
 
-    /// Take the connections that are to be armed, and their deadlines. Returns the number of events to take.
-    pub(super) fn take_armed(
-        &self,
-        armed: &mut Vec<Registration<'static>>,
-        deadlines: &mut Vec<(usize, u64)>,
-    ) -> usize {
-        let mut pending = lock(&self.pending);
-        match armed.is_empty() {
-            true => std::mem::swap(armed, &mut pending.armed),
-            false => armed.append(&mut pending.armed),
-        }
-        if !pending.deadlines.is_empty() {
-            deadlines.append(&mut pending.deadlines);
-        }
-        pending.events.len()
+    /// Let others see a connection to arm. False if there is no room.
+    #[inline]
+    pub(super) fn add_armed(&self, arm: &Registration<'_>) -> bool {
+        self.armed.push(&[packet_to_arm(arm)]) == 1
+    }
+
+    /// From here on others leave the connections to arm to this thread. Returns how many they have left.
+    #[inline]
+    pub(super) fn take_armed(&self) -> usize {
+        self.armed.clear()
     }
 
     /// The number of connections to arm.
     pub(super) fn to_arm(&self) -> usize {
-        lock(&self.pending).armed.len()
+        self.armed.len()
     }
 
     /// Keep only this many events, and give the others to threads that wait.
@@ -114,19 +106,19 @@ impl Local {
     pub(super) fn keep_events(&self, count: usize) {
         // Dropped after the lock is released: it may be the last, and dropping it runs the caller's code.
         let files = self.files.upgrade();
-        let mut pending = lock(&self.pending);
-        let count = count.min(pending.events.len());
-        let others: Vec<_> = pending.events.drain(count..).collect();
-        self.requeue(files.as_deref(), &mut pending, &[], &others);
+        let mut rest = lock(&self.rest);
+        let mut others = self.events.take_all_but(count);
+        others.extend(rest.drain(..));
+        self.requeue(files.as_deref(), &mut rest, &[], &others);
     }
 
     /// Give packets back to the port, or keep the events if it is closed: what was dequeued can be taken.
     ///
-    /// It is locked, so that a worker that ends meanwhile finds the events either here or nowhere.
+    /// The lock is held, so that a worker that ends meanwhile finds the events either here or nowhere.
     fn requeue(
         &self,
         files: Option<&Operations<TimerId>>,
-        pending: &mut Pending,
+        rest: &mut VecDeque<Entry>,
         armed: &[Entry],
         events: &[Entry],
     ) {
@@ -137,7 +129,7 @@ impl Local {
             events.iter().for_each(|packet| files.on_requeued(packet));
         }
         if self.port.requeue(&[armed, events].concat()).is_err() {
-            pending.events.extend(events);
+            rest.extend(events);
         }
     }
 }
@@ -149,12 +141,11 @@ impl Handover for Local {
             return;
         }
         let files = self.files.upgrade();
-        let mut pending = lock(&self.pending);
-        let armed: Vec<_> = pending.armed.iter().map(packet_to_arm).collect();
-        pending.armed.clear();
-        pending.deadlines.clear();
-        let events: Vec<_> = pending.events.drain(..).collect();
-        self.requeue(files.as_deref(), &mut pending, &armed, &events);
+        let mut rest = lock(&self.rest);
+        let armed = self.armed.take_all_but(0);
+        let mut events = self.events.take_all_but(0);
+        events.extend(rest.drain(..));
+        self.requeue(files.as_deref(), &mut rest, &armed, &events);
     }
 }
 

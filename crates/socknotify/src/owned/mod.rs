@@ -115,6 +115,7 @@
 //! ```
 
 // Each group uses those before it.
+mod armed;
 mod buffers;
 mod interest;
 mod packet;
@@ -123,6 +124,7 @@ mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
+mod window;
 
 // The state of a port.
 mod deadlines;

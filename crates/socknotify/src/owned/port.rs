@@ -423,7 +423,8 @@ impl<T, M> Shared<T, M> {
         let filter = interest.filter;
         let is_new = node.readiness.watch(filter);
         let is_drained = node.readiness.take(filter);
-        let arm = Registration::arm(socket, node.key(), filter, is_drained);
+        let key = self.home.slots.key(node.token);
+        let arm = Registration::arm(socket, key, filter, is_drained);
         let deadline = interest.deadline();
         let deadline = deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time));
         match self.home.put(node, deadline) {
@@ -441,7 +442,8 @@ impl<T, M> Shared<T, M> {
 
     /// Take back a connection that could not be armed, unless another thread has dequeued it meanwhile.
     pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
-        let mut node = self.home.slots.get_by_key(key)?.take()?;
+        let slot = self.home.slots.unlocked(key)?;
+        let mut node = slot.beside.take(slot.generation)?;
         node.readiness.unwatch();
         Some(node)
     }
@@ -488,6 +490,7 @@ impl<T, M> Shared<T, M> {
             home: Arc::clone(home),
             token,
             readiness: Readiness::new(socket),
+            has_deadline: false,
         }));
         // If this panics, it is closed.
         held.adopted(Id(token));

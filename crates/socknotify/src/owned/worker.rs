@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::connect;
-use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED, drop_all};
+use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED, drop_all, is_waiting};
 use super::listener::Listener;
 use super::local::{self, Local};
 use super::messages::Message;
@@ -69,9 +69,13 @@ pub struct Worker<T: Source, M = ()> {
     local: Arc<Local>,
     /// The same, for the port.
     handover: Arc<dyn Handover>,
-    /// What the next call arms.
+    /// Connections that were handed back. The last ones are to be armed: others may have armed the first ones.
+    armed: Vec<Registration<'static>>,
+    /// The deadlines of some of those, in ticks, with their indices. They are in the slots, too.
+    armed_until: Vec<(usize, u64)>,
+    /// What the next call arms besides.
     registrations: Vec<Registration<'static>>,
-    /// The keys and deadlines of those, of listeners, and of connections that another worker has left to be armed.
+    /// The keys and deadlines of listeners, and of connections that another worker has left to be armed.
     deadlines: Vec<(usize, u64)>,
     /// One of those may be refused.
     is_any_new: bool,
@@ -120,6 +124,8 @@ impl<T: Source, M> Worker<T, M> {
             local,
             handover,
             shared,
+            armed: Vec::with_capacity(room),
+            armed_until: Vec::new(),
             registrations: Vec::with_capacity(room),
             deadlines: Vec::new(),
             is_any_new: false,
@@ -150,11 +156,23 @@ impl<T: Source, M> Worker<T, M> {
                 is_new,
             } => {
                 self.is_any_new |= is_new;
-                self.local.add_armed(arm, deadline);
+                self.add_armed(arm, deadline);
             }
             Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
             Put::Closed => {}
         }
+    }
+
+    #[inline]
+    fn add_armed(&mut self, arm: Registration<'static>, deadline: u64) {
+        while !self.local.add_armed(&arm) {
+            // Far more than were dequeued at once.
+            let _ = self.submit();
+        }
+        if deadline != NEVER {
+            self.armed_until.push((self.armed.len(), deadline));
+        }
+        self.armed.push(arm);
     }
 
     /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process),
@@ -281,7 +299,7 @@ impl<T: Source, M> Worker<T, M> {
             let share = events.div_ceil(idle.saturating_add(1));
             if share < events {
                 self.local.keep_events(share);
-                self.events = share;
+                self.events = self.local.events();
             }
         }
     }
@@ -289,20 +307,32 @@ impl<T: Source, M> Worker<T, M> {
     /// Take what is to be armed from where others reach it.
     #[inline]
     fn gather(&mut self) {
-        let Worker {
-            shared,
-            local,
-            registrations,
-            deadlines,
-            events,
-            ..
-        } = self;
-        *events = local.take_armed(registrations, deadlines);
-        // A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
-        for (key, at) in deadlines.drain(..) {
+        if self.events > 0 {
+            // Others may have taken some.
+            self.events = self.local.events();
+        }
+        let first = self.armed.len() - self.local.take_armed();
+        if !self.armed_until.is_empty() || !self.deadlines.is_empty() {
+            self.set_deadlines(first);
+        }
+        if first == 0 && self.registrations.is_empty() {
+            std::mem::swap(&mut self.registrations, &mut self.armed);
+        } else {
+            self.registrations.extend(self.armed.drain(..).skip(first));
+        }
+        self.shared.files.flush();
+    }
+
+    /// Set the deadlines of what is to be armed: of the connections that were handed back, from this one on.
+    ///
+    /// A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
+    fn set_deadlines(&mut self, first: usize) {
+        let shared = &*self.shared;
+        let armed_until = self.armed_until.drain(..).filter(|it| it.0 >= first);
+        let armed = armed_until.map(|(index, at)| (self.armed[index].completion_key, at));
+        for (key, at) in armed.chain(self.deadlines.drain(..)) {
             shared.deadlines.set(&shared.home, key, at);
         }
-        shared.files.flush();
     }
 
     /// Take back the connections that the system refuses to watch.
@@ -342,22 +372,25 @@ impl<T: Source, M> Worker<T, M> {
         let slots = &shared.home.slots;
         let mut is_timer_among = false;
         let mut to_arm = Vec::new();
+        // As a rule, all packets are of connections, which stay in their slots until the events are taken.
+        let is_ready = |entry: &mut Entry| {
+            let marks = slots.unlocked(entry.completion_key).map(|it| it.marks);
+            let marks = marks.filter(|marks| marks.load(Ordering::Relaxed) != LISTENER);
+            let is_ready = marks.is_some() && entry.transferred < ARM;
+            if let Some(marks) = marks.filter(|_| is_ready) {
+                marks.store(REPORTED, Ordering::Relaxed);
+                entry.overlapped = HANDED_ON;
+            }
+            is_ready
+        };
         // Events overwrite the packets before them.
-        let mut events = 0;
-        for index in 0..count {
+        let mut packets = self.entries[..count].iter_mut();
+        let first = packets.position(|it| !is_ready(it)).unwrap_or(count);
+        let mut events = first;
+        for index in first..count {
             let entry = self.entries[index];
             let key = entry.completion_key;
-            let marks = slots.marks(key);
-            if let Some(marks) = marks.filter(|_| entry.transferred < ARM) {
-                if marks.load(Ordering::Relaxed) != LISTENER {
-                    // The connection stays in its slot until the event is taken.
-                    marks.store(REPORTED, Ordering::Relaxed);
-                    self.entries[events] = entry;
-                    self.entries[events].overlapped = HANDED_ON;
-                    events += 1;
-                    continue;
-                }
-            }
+            let marks = slots.unlocked(key).map(|it| it.marks);
             let event = match marks {
                 Some(_) if entry.transferred & ARM != 0 && entry.overlapped == HANDED_ON => {
                     to_arm.push(entry);
@@ -415,7 +448,7 @@ impl<T: Source, M> Worker<T, M> {
         for packet in packets {
             let key = packet.completion_key;
             let place = self.shared.home.slots.get_by_key(key);
-            let Some(place) = place.filter(|place| place.is_waiting()) else {
+            let Some(place) = place.filter(is_waiting) else {
                 continue;
             };
             // Its lower bits.
@@ -589,15 +622,11 @@ impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline]
     fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
-        let slots = &self.home.slots;
-        let Some(mut place) = slots.get_by_key(packet.completion_key) else {
-            return self.listed_event(packet, results);
+        let slot = self.home.slots.unlocked(packet.completion_key);
+        let taken = slot.and_then(|slot| slot.beside.take(slot.generation));
+        let Some(node) = taken else {
+            return self.other_event(packet, results);
         };
-        let Some(node) = place.take() else {
-            drop(place);
-            return self.shared_event(packet.completion_key, packet.events());
-        };
-        drop(place);
         let says = packet.transferred;
         if says < ARM && !node.readiness.is_connecting {
             let events = Events::from_bits_truncate(says);
@@ -608,9 +637,12 @@ impl<T: Source, M> Shared<T, M> {
 
     /// The event of a packet that is none of a connection's.
     #[cold]
-    fn listed_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
+    fn other_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
         let key = packet.completion_key;
+        if slots.unlocked(key).is_some() {
+            return self.shared_event(key, packet.events());
+        }
         if key == slots.reserved_key(MESSAGE) {
             let message = match lock(&self.messages).pop_front()? {
                 Message::Sent(message) => message,
@@ -643,7 +675,7 @@ impl<T, M> Shared<T, M> {
         // A stale packet of a connection finds nothing.
         slots.get_by_key(key)?.shared()?;
         if events.contains(Events::REMOVE) {
-            return match slots.remove_by_key(key)?.fixture? {
+            return match *slots.remove_by_key(key)?.fixture? {
                 Fixture::Shared(shared) => Some(Event::Returned(shared.socket())),
                 Fixture::Listener(_) => None,
             };
@@ -800,6 +832,81 @@ mod tests {
             assert_eq!(port.operations(), 0);
         }
         std::fs::remove_file(&path)
+    }
+
+    /// Whoever finds that a deadline has passed interrupts the wait with the slot locked, and must not hit the next one.
+    #[test]
+    fn what_has_or_had_a_deadline_is_not_armed_while_its_slot_is_locked() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let mut worker = port.worker(4);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let mut held = port.adopt(listener.accept()?.0)?;
+        let long = Interest::OUT.within(Duration::from_secs(3600));
+        // The third one ends a deadline. Only the fourth has none, and had none.
+        for (interest, waits) in [long, long, Interest::OUT, Interest::OUT]
+            .into_iter()
+            .zip([true, true, true, false])
+        {
+            let id = held.id();
+            let place = port.shared.home.slots.get(id.0);
+            let is_armed = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    port.arm(held, interest);
+                    is_armed.store(true, Ordering::SeqCst);
+                });
+                while !waits && !is_armed.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                // If it does not wait, it is quick.
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(is_armed.load(Ordering::SeqCst), !waits);
+                drop(place);
+            });
+            worker.process(PATIENCE)?;
+            let Some(Event::Ready(it, _)) = worker.take() else {
+                panic!("{id} is ready")
+            };
+            held = it;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn more_connections_are_armed_than_a_window_has_room_for() -> std::io::Result<()> {
+        const CONNECTIONS: usize = 100;
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let mut worker = port.worker(1);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut peers = Vec::new();
+        for index in 0..CONNECTIONS {
+            peers.push(TcpStream::connect(listener.local_addr()?)?);
+            let held = port.adopt(listener.accept()?.0)?;
+            // Some of those with a deadline are armed by others, and those after them by this worker.
+            let interest = match index % 3 {
+                0 => Interest::NOTHING.within(Duration::from_millis(1)),
+                _ => Interest::OUT,
+            };
+            worker.arm(held, interest);
+            if index == 80 {
+                worker.local.flow_on();
+            }
+        }
+        let [mut ready, mut timed_out] = [0; 2];
+        while ready + timed_out < CONNECTIONS {
+            worker.process(PATIENCE)?;
+            while let Some(event) = worker.take() {
+                match event {
+                    Event::Ready(..) => ready += 1,
+                    Event::TimedOut(_) => timed_out += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!((ready, timed_out), (66, 34));
+        assert_eq!(port.connections(), 0);
+        Ok(())
     }
 
     /// Other threads take what workers have at any moment, as an engine does that sees a thread blocked.

@@ -145,21 +145,16 @@ impl Epoll {
         batch: &mut [Arm],
         has_reported: bool,
     ) -> bool {
-        let mut has_failed = false;
-        let Memory { polls, ready, .. } = memory;
-        polls.clear();
+        let mut has_failed = batch.iter().any(|arm| !arm.is_armed);
         let is_polled =
             |arm: &Arm| arm.is_armed && (!has_reported || table.is_waiting(&arm.interest));
-        let mut is_any_polled = false;
-        polls.extend(batch.iter().map(|arm| {
-            let is_polled = is_polled(arm);
-            is_any_polled |= is_polled;
-            has_failed |= !arm.is_armed;
-            translate::pollfd_for(&arm.interest, is_polled)
-        }));
-        if !is_any_polled {
+        if !batch.iter().any(is_polled) {
             return has_failed;
         }
+        let Memory { polls, ready, .. } = memory;
+        polls.clear();
+        let batched = batch.iter();
+        polls.extend(batched.map(|arm| translate::pollfd_for(&arm.interest, is_polled(arm))));
         let is_known = sys::poll_now(polls).is_ok();
         for (arm, poll) in batch.iter_mut().zip(&*polls) {
             if poll.fd < 0 || is_known && poll.revents == 0 {
