@@ -337,6 +337,19 @@ impl CompletionPort {
         self.choice.reason
     }
 
+    /// A port on what was made already.
+    #[cfg(windows)]
+    pub(crate) fn of(system: SystemPort) -> Self {
+        CompletionPort {
+            system,
+            choice: Choice {
+                backend: Backend::Afd,
+                reason: "asked for",
+            },
+            blocking_detection: thread_state::METHOD,
+        }
+    }
+
     /// The port beneath, for the layer that owns connections, and for what only some systems have.
     pub(crate) fn system(&self) -> &SystemPort {
         &self.system
