@@ -75,6 +75,7 @@ pub(super) fn install() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(|| {
         kernel::stay_loaded();
+        Port::say_closes();
         // SAFETY: the replacements have the types of what they replace, and are never unloaded.
         unsafe {
             let library = GetModuleHandleA(c"kernelbase.dll".as_ptr().cast());

@@ -54,6 +54,16 @@ impl Port {
         CompletionPort::is_own(packet)
     }
 
+    /// From here on, [`closing`](Self::closing) is called before any handle is closed.
+    pub(super) fn say_closes() {
+        CompletionPort::say_closes();
+    }
+
+    /// A handle is about to be closed, which may be a socket that is registered.
+    pub(super) fn closing(handle: HANDLE) {
+        CompletionPort::closing(handle.addr());
+    }
+
     /// Packets that were taken from it by the system's call.
     pub(super) fn feed(&self, packets: &[OVERLAPPED_ENTRY]) {
         self.0.feed(packets);

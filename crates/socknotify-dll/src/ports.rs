@@ -125,6 +125,7 @@ pub(super) fn close(handle: HANDLE, by_system: impl FnOnce() -> NTSTATUS) -> NTS
     if find(handle).is_some() {
         forget(handle);
     }
+    Port::closing(handle);
     let status = by_system();
     if ORPHANS.load(Ordering::SeqCst) > 0 {
         close_unused();

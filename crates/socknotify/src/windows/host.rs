@@ -9,7 +9,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use super::SystemPort;
 use super::codes;
 use super::port::KernelPort;
-use crate::backend::{Afd, is_own};
+use crate::backend::{Afd, closes, is_own};
 use crate::engine::Engine;
 use crate::{CompletionPort, Entry, Error, WakePolicy};
 
@@ -47,6 +47,16 @@ impl CompletionPort {
     /// Have one thread that waits in the kernel's port, or the next one that will, return from there.
     pub fn wake(&self) {
         self.feed(&[]);
+    }
+
+    /// From here on, [`closing`](Self::closing) is called for each handle.
+    pub fn say_closes() {
+        closes::say();
+    }
+
+    /// The handle with this value is about to be closed.
+    pub fn closing(value: usize) {
+        closes::closing(value);
     }
 
     /// Whether a packet of the kernel's port is only for the library.

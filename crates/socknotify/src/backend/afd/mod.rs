@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
-mod closes;
+pub(crate) mod closes;
 mod conditions;
 mod device;
 mod edges;

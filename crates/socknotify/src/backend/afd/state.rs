@@ -340,6 +340,7 @@ impl State {
             edge.poll.take_if(|current| *current == poll)?;
         }
         if found & device::LOCAL_CLOSE != 0 {
+            closes::closed(fd, record.id);
             self.drop_record(fd);
             return None;
         }
