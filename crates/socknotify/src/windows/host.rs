@@ -24,7 +24,8 @@ impl CompletionPort {
     ///
     /// As [`CompletionPort::new`].
     pub fn on(port: OwnedHandle) -> Result<Self, Error> {
-        let afd = Afd::on(KernelPort::from_handle(port)).map_err(|error| codes::error(&error))?;
+        let afd =
+            Afd::on(KernelPort::from_handle(port), true).map_err(|error| codes::error(&error))?;
         let engine = Engine::new(afd, PLACES, WakePolicy::Eager, true);
         Ok(Self::of(SystemPort::Engine(Arc::new(engine))))
     }

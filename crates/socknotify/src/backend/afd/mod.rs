@@ -45,6 +45,7 @@ pub(crate) struct Afd {
     state: Mutex<State>,
     /// For polls that do not wait.
     device: Device,
+    is_shared: bool,
     port: KernelPort,
 }
 
@@ -62,13 +63,14 @@ unsafe impl Send for Memory {}
 impl Afd {
     pub(crate) fn new() -> Result<Self, Error> {
         KernelPort::new()
-            .and_then(Self::on)
+            .and_then(|port| Self::on(port, false))
             .map_err(|error| codes::error(&error))
     }
 
-    /// On this port, to which others may post packets of their own.
-    pub(crate) fn on(port: KernelPort) -> io::Result<Self> {
+    /// On this port. If it is shared, others post packets of their own to it, which come in turn.
+    pub(crate) fn on(port: KernelPort, is_shared: bool) -> io::Result<Self> {
         Ok(Afd {
+            is_shared,
             alarm: OnceLock::new(),
             state: Mutex::new(State::new()),
             device: Device::synchronous()?,
@@ -176,18 +178,20 @@ impl Backend for Afd {
             state.post_ready(&self.port);
             return waited;
         }
+        state.arm_again(self);
         ready.append(&mut state.ready);
-        let may_skip = wait.may_skip && !state.has_posted && state.fed.is_empty();
-        if ready.is_empty() || !may_skip {
+        if ready.is_empty() || !wait.may_skip || self.is_shared {
             let mut timeout = wait.timeout;
             if has_failed || !ready.is_empty() {
                 timeout = Some(Duration::ZERO);
             }
             loop {
                 if state.fed.is_empty() {
+                    state.waiting += 1;
                     drop(state);
                     self.port.take(packets, wait.room, timeout);
                     state = self.state();
+                    state.waiting -= 1;
                 } else {
                     let count = state.fed.len().min(wait.room);
                     packets.clear();
@@ -195,7 +199,6 @@ impl Backend for Afd {
                 }
                 waited.asked = true;
                 waited.is_full = packets.len() >= wait.room;
-                state.has_posted &= waited.is_full;
                 for packet in &*packets {
                     state.sort(self, table, packet, reports, others, &mut waited);
                 }
@@ -213,7 +216,7 @@ impl Backend for Afd {
             }
         }
         for ready in ready.drain(..) {
-            match reports.len() < wait.room {
+            match reports.len() + others.len() < wait.room {
                 true => reports.extend(state.end(self, table, ready)),
                 false => state.ready.push(ready),
             }
