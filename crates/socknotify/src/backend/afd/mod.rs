@@ -37,6 +37,9 @@ use crate::windows::codes;
 use crate::windows::port::KernelPort;
 use crate::{Entry, Error, EventFilter, RegistrationError, sys};
 
+/// How long it takes until what had no memory is tried again.
+const RETRY: Duration = Duration::from_millis(10);
+
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
     // They are dropped in this order: the timer posts to the port.
@@ -179,11 +182,14 @@ impl Backend for Afd {
             return waited;
         }
         state.arm_again(self);
+        let must_retry = state.poll_unpolled(&self.port);
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
             let mut timeout = wait.timeout;
             if has_failed || !ready.is_empty() {
                 timeout = Some(Duration::ZERO);
+            } else if must_retry {
+                timeout = Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
             }
             loop {
                 if state.fed.is_empty() {

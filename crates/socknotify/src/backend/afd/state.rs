@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
+use windows_sys::Win32::Foundation::ERROR_TOO_MANY_OPEN_FILES;
 use windows_sys::Win32::Networking::WinSock::SO_ACCEPTCONN;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
@@ -57,6 +58,8 @@ pub(super) struct State {
     records: HashMap<Fd, Record>,
     /// Who holds the lock reports it, or [posts](Self::post_ready) its packet.
     pub(super) ready: Vec<Ready>,
+    /// Sockets that could not be polled for want of memory.
+    unpolled: Vec<Fd>,
     /// Sockets with edges to poll again.
     again: Vec<Fd>,
     /// How many threads wait for packets.
@@ -124,6 +127,7 @@ impl State {
             devices: Devices::new(POLL.key()),
             records: HashMap::new(),
             ready: Vec::new(),
+            unpolled: Vec::new(),
             again: Vec::new(),
             waiting: 0,
             fed: VecDeque::new(),
@@ -168,6 +172,10 @@ impl State {
             true => self.arm_edges(afd, fd, &before),
             false => self.poll(&afd.port, fd).map_err(|error| arm_error(&error)),
         };
+        if !is_new && armed.is_err_and(is_passing) {
+            self.unpolled.push(fd);
+            return Ok(());
+        }
         if armed.is_err() && is_new {
             self.drop_record(fd);
         }
@@ -216,6 +224,7 @@ impl State {
             unsafe { self.devices.cancel(poll) };
         }
         edge.held = if edge.is_watched() { 0 } else { holds & FIRST };
+        edge.suspect = 0;
         edge.seen |= holds & LASTING;
         if !before.is_enabled() {
             edge.found = Events::empty();
@@ -228,6 +237,23 @@ impl State {
             self.ready.push(Ready::Edges(fd));
         }
         self.poll(&afd.port, fd)
+    }
+
+    /// The same for a socket that was registered before. What passes is tried again later; if it is closed, that will be
+    /// detected.
+    fn poll_known(&mut self, port: &KernelPort, fd: Fd) {
+        let polled = self.poll(port, fd);
+        if polled.is_err_and(|error| is_passing(arm_error(&error))) {
+            self.unpolled.push(fd);
+        }
+    }
+
+    /// Try again to poll what could not be polled. True if that is to be done again.
+    pub(super) fn poll_unpolled(&mut self, port: &KernelPort) -> bool {
+        for fd in std::mem::take(&mut self.unpolled) {
+            self.poll_known(port, fd);
+        }
+        !self.unpolled.is_empty()
     }
 
     /// Poll a socket for what is wanted, and for nothing else.
@@ -373,8 +399,7 @@ impl State {
         // It is older than what is wanted now. A thread that is about to arm that may be late each time.
         let report = latest.and_then(|latest| record.report_latest(afd, &latest));
         if report.is_none() {
-            // If it cannot be polled again, it is closed, which will be detected.
-            let _ = self.poll(&afd.port, fd);
+            self.poll_known(&afd.port, fd);
         }
         report
     }
@@ -405,8 +430,7 @@ impl State {
             edge.watch();
         }
         if edge.held == 0 {
-            // If it cannot be polled again, it is closed, which will be detected.
-            let _ = self.poll(&afd.port, fd);
+            self.poll_known(&afd.port, fd);
         }
         report
     }
@@ -465,7 +489,7 @@ impl State {
                 unsafe { self.devices.cancel(poll) };
             }
             let before = self.ready.len();
-            let _ = self.poll(&afd.port, fd);
+            self.poll_known(&afd.port, fd);
             let is_over = self.ready.len() > before;
             let edge = self
                 .records
@@ -603,6 +627,19 @@ impl Edge {
 /// Whether [`State::arm`] checks which socket it is.
 pub(super) fn is_checked(interest: &Interest) -> bool {
     interest.mode() == Mode::Edge && interest.is_enabled()
+}
+
+/// Whether the same may succeed later.
+fn is_passing(error: ArmError) -> bool {
+    const TOO_MANY_HANDLES: i32 = ERROR_TOO_MANY_OPEN_FILES as i32;
+    matches!(
+        error,
+        ArmError::Refused(
+            RegistrationError::OutOfMemory
+                | RegistrationError::LimitReached
+                | RegistrationError::Os(TOO_MANY_HANDLES)
+        )
+    )
 }
 
 fn arm_error(error: &io::Error) -> ArmError {
