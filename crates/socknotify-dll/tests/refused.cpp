@@ -1,7 +1,8 @@
 /*
- * Packets that the system refuses to queue, for want of memory: what they would have told is told later.
+ * Packets that the system refuses to queue, and polls that it refuses to begin, for want of memory: what they would have
+ * told is told later.
  *
- * The library's call of PostQueuedCompletionStatus is led here, through the list of functions that it imports.
+ * The library's calls of PostQueuedCompletionStatus and NtDeviceIoControlFile are led here, through the list of functions that it imports.
  */
 #include "loopback.hpp"
 
@@ -10,6 +11,7 @@
 
 namespace {
 
+using Control = LONG(NTAPI *)(HANDLE, HANDLE, void *, void *, void *, ULONG, void *, ULONG, void *, ULONG);
 using Post = BOOL(WINAPI *)(HANDLE, DWORD, ULONG_PTR, OVERLAPPED *);
 
 Post systems = nullptr;
@@ -26,8 +28,27 @@ BOOL WINAPI post_or_refuse(HANDLE port, DWORD bytes, ULONG_PTR key, OVERLAPPED *
     return systems(port, bytes, key, overlapped);
 }
 
+Control systems_control = nullptr;
+volatile LONG polls_to_refuse = 0;
+volatile LONG polls_refused = 0;
+
+/* A poll that would wait. */
+LONG NTAPI control_or_refuse(HANDLE device, HANDLE event, void *routine, void *context, void *outcome, ULONG code,
+                             void *from, ULONG from_length, void *to, ULONG to_length) {
+    constexpr ULONG poll = 0x12024;
+    constexpr LONG insufficient_resources = static_cast<LONG>(0xC000009A);
+    if (code == poll && context != nullptr) {
+        if (InterlockedDecrement(&polls_to_refuse) >= 0) {
+            InterlockedIncrement(&polls_refused);
+            return insufficient_resources;
+        }
+        InterlockedIncrement(&polls_to_refuse);
+    }
+    return systems_control(device, event, routine, context, outcome, code, from, from_length, to, to_length);
+}
+
 /* Lead the library's calls of this function to that one. Returns the function. */
-Post lead(const char *name, Post elsewhere) {
+template <typename Function> Function lead(const char *name, Function elsewhere) {
     HMODULE library = GetModuleHandleA("socknotify.dll");
     require(library != nullptr, "the library is loaded");
     BYTE *base = reinterpret_cast<BYTE *>(library);
@@ -47,7 +68,7 @@ Post lead(const char *name, Post elsewhere) {
             if (std::strcmp(reinterpret_cast<const char *>(import->Name), name) != 0) {
                 continue;
             }
-            Post found = reinterpret_cast<Post>(places->u1.Function);
+            Function found = reinterpret_cast<Function>(places->u1.Function);
             DWORD before;
             require(VirtualProtect(places, sizeof *places, PAGE_READWRITE, &before), "VirtualProtect");
             places->u1.Function = reinterpret_cast<ULONG_PTR>(elsewhere);
@@ -131,6 +152,37 @@ void levels_come_later() {
     std::puts("levels that were refused: ok");
 }
 
+/* The polls that arm it again are refused for a while: it comes again, and can be enabled again. */
+void what_was_armed_comes_again() {
+    for (auto call : {take, dequeue}) {
+        for (int trigger : {level, edge}) {
+            HANDLE port = make_port();
+            Pair pair = connect_pair();
+            require_applied(port, enable(pair.ours, as_key(7), in, trigger));
+            for (int round = 0; round < 3; round += 1) {
+                send_one(pair.theirs);
+                wait_until_readable(pair.ours);
+                Taken taken = call(port, patience);
+                require(taken.count == 1 && taken.events() == in, "it comes");
+                receive_all(pair.ours);
+                polls_refused = 0;
+                InterlockedExchange(&polls_to_refuse, 3);
+                call(port, 50);
+                require(polls_refused == 3, "polls were refused");
+            }
+            InterlockedExchange(&polls_to_refuse, 1);
+            DWORD result = apply(port, enable(pair.ours, as_key(7), in | out, trigger));
+            require(result == ERROR_SUCCESS || result == ERROR_NO_SYSTEM_RESOURCES, "ENABLE says so, or it comes");
+            InterlockedExchange(&polls_to_refuse, 0);
+            require_applied(port, enable(pair.ours, as_key(7), in | out, trigger));
+            require(call(port, patience).events() & out, "it is registered");
+            close_pair(pair);
+            CloseHandle(port);
+        }
+    }
+    std::puts("polls that were refused: ok");
+}
+
 } // namespace
 
 int main() {
@@ -138,7 +190,9 @@ int main() {
     WSADATA data;
     require(WSAStartup(MAKEWORD(2, 2), &data) == 0, "WSAStartup");
     systems = lead("PostQueuedCompletionStatus", post_or_refuse);
+    systems_control = lead("NtDeviceIoControlFile", control_or_refuse);
     removals_come_later();
+    what_was_armed_comes_again();
     levels_come_later();
     return 0;
 }
