@@ -303,7 +303,7 @@ void a_level_goes_to_the_next_thread() {
         Waiting waiting = {port, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
         HANDLE thread = start(wait_for_a_level, &waiting);
         WaitForSingleObject(waiting.begun, patience);
-        /* Long enough for the library's thread to sleep for as long as it does. */
+        /* Until it waits. */
         Sleep(120);
         /* Either of them takes it first. */
         send_one(pair.theirs);
