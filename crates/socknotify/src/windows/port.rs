@@ -126,7 +126,8 @@ impl KernelPort {
         packets.clear();
         packets.reserve(room);
         let mut count = 0;
-        let ticks = timeout.map(ticks);
+        // In whole milliseconds, which is what the kernel can do. Under Wine shorter waits only take processor time.
+        let ticks = timeout.map(|_| i64::from(milliseconds(timeout)) * -10_000);
         let timeout = ticks.as_ref().map_or(null(), std::ptr::from_ref);
         // SAFETY: the kernel writes at most `room` packets into memory reserved for them, and says how
         // many it has written.
