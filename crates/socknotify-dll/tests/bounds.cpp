@@ -209,8 +209,8 @@ void many_take_as_long_as_they_are() {
         double getting = now() - begin;
         std::printf("trigger %d: %d sockets are made in %.0f ms, registered in %.0f, and notified in %.0f\n", trigger,
                     static_cast<int>(number), making, registering, getting);
-        require(registering < 4 * making + 100, "registering");
-        require(getting < (trigger == edge ? 10 : 4) * making + 100, "getting");
+        require(registering < 10 * making + 200, "registering");
+        require(getting < (trigger == edge ? 10 : 4) * making + 200, "getting");
         close_all(sockets);
         CloseHandle(port);
     }
