@@ -25,6 +25,8 @@ pub(crate) enum Parameter {
     Processors,
     /// Percent of the highest rate.
     Load,
+    /// How many percent of the requests block.
+    Blocking,
     /// Bytes of a file.
     Bytes,
     /// 1: the system has the files in memory; 0: it reads them from the disk each time.
@@ -34,7 +36,7 @@ pub(crate) enum Parameter {
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 12] = [
+    pub(crate) const ALL: [Parameter; 13] = [
         Parameter::Batch,
         Parameter::Threads,
         Parameter::Connections,
@@ -44,6 +46,7 @@ impl Parameter {
         Parameter::UnderWay,
         Parameter::Processors,
         Parameter::Load,
+        Parameter::Blocking,
         Parameter::Bytes,
         Parameter::Cached,
         Parameter::Order,
@@ -60,6 +63,7 @@ impl Parameter {
             Parameter::UnderWay => "under-way",
             Parameter::Processors => "processors",
             Parameter::Load => "load",
+            Parameter::Blocking => "blocking",
             Parameter::Bytes => "bytes",
             Parameter::Cached => "cached",
             Parameter::Order => "order",
@@ -99,6 +103,7 @@ impl Parameter {
             Parameter::UnderWay => "operations under way",
             Parameter::Processors => "processors",
             Parameter::Load => "percent of the highest rate",
+            Parameter::Blocking => "percent of the requests that block",
             Parameter::Bytes => "bytes of a file",
             Parameter::Cached => "whether files are in memory",
             Parameter::Order => "order",

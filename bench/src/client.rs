@@ -1,17 +1,17 @@
 //! The other side of the servers: a process of its own, with one thread.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::exchange::{Exchange, Found, warm_up};
-use crate::figure::{Figure, Sample};
+use crate::closed_loop;
+use crate::exchange::{Exchange, Found};
+use crate::figure::Figure;
 use crate::open_loop;
 
 /// When a client sends.
@@ -52,6 +52,8 @@ pub(crate) struct Load {
     pub(crate) pace: Pace,
     pub(crate) milliseconds: usize,
     pub(crate) exchange: Exchange,
+    /// How many percent of the requests block, in an exchange of bytes.
+    pub(crate) blocking: usize,
 }
 
 #[derive(clap::Args)]
@@ -68,11 +70,13 @@ pub(crate) fn start(address: SocketAddr, load: Load) -> io::Result<Child> {
         Exchange::Http => "http",
         Exchange::SmallFile => "small-file",
         Exchange::LargeFile => "large-file",
+        Exchange::Byte => "byte",
     };
     Command::new(std::env::current_exe()?)
         .args(["client", &address.to_string()])
         .args([load.connections.to_string(), load.pace.to_string()])
         .args([&load.milliseconds.to_string(), exchange])
+        .arg(load.blocking.to_string())
         .stdout(Stdio::piped())
         .spawn()
 }
@@ -89,7 +93,7 @@ pub(crate) fn accept(listener: &TcpListener, connections: usize) -> io::Result<V
         .collect()
 }
 
-/// What a client prints behind the number of answers, in this order; in a closed loop the first only.
+/// What a client prints behind the number of answers, in this order, as far as it has it.
 const PRINTED: [Figure; 5] = [
     Figure::Rate,
     Figure::P50,
@@ -128,7 +132,10 @@ pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
     }
     let time = Duration::from_millis(load.milliseconds as u64);
     let Found { answers, figures } = match load.pace {
-        Pace::Depth(depth) => closed_loop(&set, &connections, load.exchange, depth, time)?,
+        Pace::Depth(_) if matches!(load.exchange, Exchange::Byte) => {
+            closed_loop::bytes(&set, &connections, load.blocking, time)?
+        }
+        Pace::Depth(depth) => closed_loop::run(&set, &connections, load.exchange, depth, time)?,
         Pace::Rate(rate) => open_loop::run(&set, connections, load.exchange, rate, time)?,
     };
     print!("{answers}");
@@ -137,49 +144,4 @@ pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
     }
     println!();
     Ok(())
-}
-
-/// Keep so many messages under way on each connection.
-fn closed_loop(
-    set: &OwnedFd,
-    connections: &[TcpStream],
-    exchange: Exchange,
-    depth: usize,
-    time: Duration,
-) -> io::Result<Found> {
-    let message = exchange.request();
-    for mut connection in connections {
-        for _ in 0..depth {
-            connection.write_all(message)?;
-        }
-    }
-    let warm_up = warm_up(time);
-    let begin = Instant::now();
-    let mut counted_from = None;
-    let mut answers = 0_u64;
-    let mut answer = vec![0; exchange.response()];
-    let mut events = Vec::with_capacity(64);
-    let rate = loop {
-        events.clear();
-        epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None)?;
-        for event in &events {
-            let data = event.data;
-            let mut connection = &connections[data.u64() as usize];
-            connection.read_exact(&mut answer)?;
-            connection.write_all(message)?;
-            answers += 1;
-        }
-        let now = Instant::now();
-        match counted_from {
-            None if now - begin > warm_up => counted_from = Some((now, answers)),
-            Some((start, before)) if now - start > time => {
-                break (answers - before) as f64 / (now - start).as_secs_f64();
-            }
-            _ => {}
-        }
-    };
-    Ok(Found {
-        answers: answers as f64,
-        figures: Sample::from([(Figure::Rate, rate)]),
-    })
 }

@@ -45,6 +45,17 @@ impl Environment {
         ]
     }
 
+    /// Whether what a run has found still stands: it is of this commit and machine, and of as many rounds.
+    pub(crate) fn is_like(&self, run: &Value) -> bool {
+        let parts = [
+            ("commit", &self.commit),
+            ("processor", &self.processor),
+            ("system", &self.system),
+            ("effort", &self.effort),
+        ];
+        parts.iter().all(|&(name, part)| run[name] == **part)
+    }
+
     pub(crate) fn json(&self) -> Value {
         let entries = self.entries().into_iter();
         entries

@@ -25,7 +25,14 @@ pub(crate) enum Exchange {
     Http,
     SmallFile,
     LargeFile,
+    /// A byte, which says what its handler does.
+    Byte,
 }
+
+/// The byte of a request whose handler answers at once.
+pub(crate) const QUICK: u8 = 0;
+/// The byte of a request whose handler blocks.
+pub(crate) const BLOCKING: u8 = 1;
 
 /// How long a file is, in bytes.
 pub(crate) const SMALL_FILE: usize = 4096;
@@ -41,6 +48,7 @@ impl Exchange {
     pub(crate) fn request(self) -> &'static [u8] {
         match self {
             Exchange::Echo => &[0x5a; MESSAGE],
+            Exchange::Byte => &[QUICK],
             Exchange::Http | Exchange::SmallFile | Exchange::LargeFile => REQUEST,
         }
     }
@@ -49,6 +57,7 @@ impl Exchange {
     pub(crate) fn response(self) -> usize {
         match self {
             Exchange::Echo => MESSAGE,
+            Exchange::Byte => 1,
             Exchange::Http => RESPONSE.len(),
             Exchange::SmallFile => file_head(SMALL_FILE as u64).len() + SMALL_FILE,
             Exchange::LargeFile => file_head(LARGE_FILE as u64).len() + LARGE_FILE,

@@ -21,6 +21,10 @@ pub(crate) enum Figure {
     P99,
     /// The same: 999 of 1,000 took at most this long.
     P999,
+    /// The same: the longest.
+    Longest,
+    /// How many handlers computed at once on average, for each place.
+    Computing,
     /// Answers that the client got in a second.
     Rate,
     /// How many percent of the requests that were due were not answered in time, if more than 2: the
@@ -45,7 +49,7 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
-    pub(crate) const ALL: [Figure; 17] = [
+    pub(crate) const ALL: [Figure; 19] = [
         Figure::Gross,
         Figure::Net,
         Figure::Cpu,
@@ -53,6 +57,8 @@ impl Figure {
         Figure::P50,
         Figure::P99,
         Figure::P999,
+        Figure::Longest,
+        Figure::Computing,
         Figure::Rate,
         Figure::Behind,
         Figure::ServerCpu,
@@ -74,6 +80,8 @@ impl Figure {
             Figure::P50 => "latency_p50_us",
             Figure::P99 => "latency_p99_us",
             Figure::P999 => "latency_p999_us",
+            Figure::Longest => "latency_longest_us",
+            Figure::Computing => "computing_per_place",
             Figure::Rate => "requests_per_second",
             Figure::Behind => "behind_percent",
             Figure::ServerCpu => "server_cpu_us_per_request",
@@ -97,6 +105,8 @@ impl Figure {
             Figure::P50 => "p50 µs",
             Figure::P99 => "p99 µs",
             Figure::P999 => "p99.9 µs",
+            Figure::Longest => "longest µs",
+            Figure::Computing => "computing",
             Figure::Rate => "requests/s",
             Figure::Behind => "behind %",
             Figure::ServerCpu => "cpu µs/req",
@@ -120,6 +130,8 @@ impl Figure {
             Figure::P50 => "microseconds, median",
             Figure::P99 => "microseconds, 99th percentile",
             Figure::P999 => "microseconds, 99.9th percentile",
+            Figure::Longest => "microseconds, the longest",
+            Figure::Computing => "handlers that compute, for each place",
             Figure::Rate => "requests per second",
             Figure::Behind => "percent of the requests",
             Figure::ServerCpu => "microseconds of CPU time for each request",
@@ -134,8 +146,9 @@ impl Figure {
     /// A value with the decimals that are worth printing.
     pub(crate) fn show(self, value: f64) -> String {
         let decimals = match self {
-            Figure::P50 | Figure::P99 | Figure::P999 | Figure::Behind => 1,
-            Figure::ServerCpu
+            Figure::P50 | Figure::P99 | Figure::P999 | Figure::Longest | Figure::Behind => 1,
+            Figure::Computing
+            | Figure::ServerCpu
             | Figure::Switches
             | Figure::SystemCalls
             | Figure::Futexes

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use socknotify::Backend;
 use socknotify::owned::FileDriver;
 
+use crate::foreign::{self, Library};
 use crate::uring::Ring;
 
 /// One of the sides that are compared.
@@ -36,6 +37,18 @@ pub(crate) enum Implementation {
     Drained(Backend),
     /// The port that owns connections, where it wakes a thread at once for each that becomes ready.
     Eager(Backend),
+    /// The same, where it does not look whether threads block.
+    Unwatched(Backend),
+    /// `Port::serve` with workers of this room, whose handlers block and say nothing.
+    Serve(Backend, usize),
+    /// The same, where they block inside `Worker::blocking`.
+    ServeBlocking(Backend),
+    /// A thread for each connection.
+    Threads,
+    /// A task that blocks says so by `spawn_blocking`.
+    TokioSpawning,
+    /// Libraries in C, see [`crate::foreign`].
+    Foreign(Library),
     /// `pread`, in as many threads as operations are under way.
     Pread,
     /// Operations on files of the port that owns connections.
@@ -52,6 +65,20 @@ impl Implementation {
         Self::ours()
             .chain(Self::with(Implementation::Drained))
             .chain(Self::with(Implementation::Eager))
+            .chain(Self::serving())
+    }
+
+    /// The rooms of the workers of `Port::serve`.
+    pub(crate) const ROOMS: [usize; 3] = [3, 16, 64];
+
+    /// `Port::serve`, where handlers say nothing and where they say that they block, on each backend.
+    pub(crate) fn serving() -> impl Iterator<Item = Implementation> {
+        Backend::ALL.iter().flat_map(|&backend| {
+            let silent = Self::ROOMS.map(|room| Implementation::Serve(backend, room));
+            silent
+                .into_iter()
+                .chain([Implementation::ServeBlocking(backend)])
+        })
     }
 
     /// Both layers of ours, on each backend.
@@ -74,7 +101,8 @@ impl Implementation {
     ) -> Vec<Implementation> {
         let mut all = Self::around(first, last);
         let end = all.len() - last.len();
-        all.splice(end..end, Self::with(Implementation::Eager));
+        let more = Self::with(Implementation::Eager).chain(Self::with(Implementation::Unwatched));
+        all.splice(end..end, more);
         all
     }
 
@@ -95,7 +123,11 @@ impl Implementation {
             | Implementation::Owned(backend)
             | Implementation::Drained(backend)
             | Implementation::Eager(backend) => backend.probe().is_ok(),
+            Implementation::Unwatched(backend)
+            | Implementation::Serve(backend, _)
+            | Implementation::ServeBlocking(backend) => backend.probe().is_ok(),
             Implementation::Files(driver) => driver.probe().is_ok(),
+            Implementation::Foreign(library) => foreign::load(library).is_some(),
             _ => true,
         }
     }
@@ -107,6 +139,9 @@ impl Implementation {
                 | Implementation::Owned(_)
                 | Implementation::Drained(_)
                 | Implementation::Eager(_)
+                | Implementation::Unwatched(_)
+                | Implementation::Serve(..)
+                | Implementation::ServeBlocking(_)
                 | Implementation::Files(_)
                 | Implementation::Wheel
         )
@@ -136,6 +171,18 @@ impl fmt::Display for Implementation {
             Implementation::Eager(backend) => {
                 return f.pad(&format!("socknotify {backend}, owned, eager"));
             }
+            Implementation::Unwatched(backend) => {
+                return f.pad(&format!("socknotify {backend}, owned, unwatched"));
+            }
+            Implementation::Serve(backend, room) => {
+                return f.pad(&format!("socknotify {backend}, serve, room {room}"));
+            }
+            Implementation::ServeBlocking(backend) => {
+                return f.pad(&format!("socknotify {backend}, serve, blocking"));
+            }
+            Implementation::Threads => "a thread for each",
+            Implementation::TokioSpawning => "tokio, spawn_blocking",
+            Implementation::Foreign(library) => library.name(),
             Implementation::Pread => "pread in threads",
             Implementation::Files(driver) => {
                 return f.pad(&format!("socknotify files, {driver}"));
@@ -162,11 +209,24 @@ impl FromStr for Implementation {
                 Eventfd,
                 Pread,
             ],
-            &[Polling, Mio, Tokio, TokioAtOnce, Wheel, Heap, Tree],
+            &[
+                Polling,
+                Mio,
+                Tokio,
+                TokioAtOnce,
+                TokioSpawning,
+                Threads,
+                Wheel,
+                Heap,
+                Tree,
+            ],
         )
         .into_iter()
         .chain(Self::with(Drained))
         .chain(Self::with(Eager))
+        .chain(Self::with(Unwatched))
+        .chain(Self::serving())
+        .chain(Library::ALL.map(Foreign))
         .chain(FileDriver::ALL.map(Files))
         .into_iter()
         .find(|implementation| implementation.to_string() == name)

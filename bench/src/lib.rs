@@ -15,16 +15,19 @@ mod allocator;
 mod case;
 mod cases;
 mod client;
+mod closed_loop;
 mod count;
 mod descriptors;
 mod environment;
 mod exchange;
 mod figure;
+mod foreign;
 mod goals;
 mod implementation;
 mod open_loop;
 mod plot;
 mod processors;
+mod random;
 mod readme;
 mod report;
 mod row;
@@ -103,6 +106,9 @@ struct Values {
     /// Rates of a client, in percent of the highest.
     #[arg(long, value_delimiter = ',')]
     load: Vec<usize>,
+    /// Percent of the requests that block.
+    #[arg(long, value_delimiter = ',')]
+    blocking: Vec<usize>,
     /// "written-armed" or "armed-written": whether data arrive before or after a socket is armed.
     #[arg(long, value_delimiter = ',')]
     order: Vec<Order>,
@@ -119,6 +125,7 @@ impl Values {
             (Parameter::Deadlines, self.deadlines),
             (Parameter::Processors, self.processors),
             (Parameter::Load, self.load),
+            (Parameter::Blocking, self.blocking),
             (
                 Parameter::Order,
                 self.order.iter().map(|&it| it as usize).collect(),
@@ -241,5 +248,6 @@ fn plan(arguments: Arguments) -> Plan {
         quick: arguments.quick,
         values: arguments.values.by_parameter(),
         only: arguments.only,
+        is_exact: false,
     }
 }

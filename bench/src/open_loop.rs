@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::exchange::{Exchange, Found, warm_up};
 use crate::figure::{Figure, Sample, quantile};
+use crate::random::Random;
 
 /// Requests that are sent, and connections that are received from, before it is the other's turn.
 const AT_ONCE: usize = 64;
@@ -73,7 +74,7 @@ pub(crate) fn run(
 /// They are as far apart as those of many clients that do not know of each other: exponentially
 /// distributed. They are the same each time, for every implementation.
 struct Schedule {
-    state: u64,
+    random: Random,
     /// Seconds between two, on average.
     gap: f64,
     /// Seconds.
@@ -83,26 +84,15 @@ struct Schedule {
 impl Schedule {
     fn new(rate: usize) -> Self {
         Schedule {
-            state: 0x005e_ed0f_5ced,
+            random: Random::new(0x005e_ed0f_5ced),
             gap: 1.0 / rate.max(1) as f64,
             last: 0.0,
         }
     }
 
     fn next(&mut self) -> Duration {
-        self.last -= self.gap * self.random().ln();
+        self.last -= self.gap * self.random.part().ln();
         Duration::from_secs_f64(self.last)
-    }
-
-    /// More than 0, at most 1. SplitMix64.
-    fn random(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        // As many bits as a number has behind its point.
-        ((bits >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 }
 

@@ -12,6 +12,7 @@ use socknotify::owned::FileDriver;
 
 use crate::case::Parameter;
 use crate::figure::Figure;
+use crate::foreign::Library;
 use crate::implementation::Implementation;
 
 const SIZE: (u32, u32) = (960, 420);
@@ -173,7 +174,7 @@ fn top(series: &[Series]) -> f64 {
 }
 
 /// With thousands set apart.
-fn grouped(value: f64) -> String {
+pub(crate) fn grouped(value: f64) -> String {
     if value.abs() < 10.0 && value.fract() != 0.0 {
         return format!("{value:.1}");
     }
@@ -199,7 +200,15 @@ fn color(implementation: Implementation) -> RGBColor {
         Implementation::Files(FileDriver::Threads) => RGBColor(250, 195, 60),
         Implementation::Owned(_) | Implementation::Files(_) => RGBColor(245, 150, 60),
         Implementation::Drained(_) => RGBColor(250, 195, 60),
-        Implementation::Eager(_) => RGBColor(150, 90, 60),
+        Implementation::Eager(_) | Implementation::Unwatched(_) => RGBColor(150, 90, 60),
+        Implementation::Serve(_, ..16) => RGBColor(250, 195, 60),
+        Implementation::Serve(_, 16..64) => RGBColor(245, 150, 60),
+        Implementation::Serve(_, _) => RGBColor(214, 39, 40),
+        Implementation::ServeBlocking(_) => RGBColor(150, 90, 60),
+        Implementation::Threads => RGBColor(20, 60, 130),
+        Implementation::TokioSpawning => RGBColor(130, 130, 130),
+        Implementation::Foreign(Library::Libuv) => RGBColor(120, 80, 170),
+        Implementation::Foreign(Library::Libevent) => RGBColor(180, 140, 210),
         Implementation::RawEpoll => RGBColor(20, 60, 130),
         Implementation::RawEpollOnePoll => RGBColor(80, 130, 200),
         Implementation::RawEpollEach => RGBColor(130, 175, 235),

@@ -10,6 +10,7 @@ use crate::environment::Environment;
 use crate::figure::Figure;
 use crate::goals::{self, GOALS};
 use crate::plot::{self, Point, Series};
+use crate::readme;
 use crate::row::{self, Row};
 
 const STYLE: &str = "\
@@ -26,7 +27,9 @@ th, td { padding: 0.15rem 0.7rem; text-align: right; border-bottom: 1px solid #e
 th:first-child, td:first-child, .words td, .words th { text-align: left }
 .words td { white-space: normal; vertical-align: top; min-width: 7rem }
 tr.ours { font-weight: bold }
-.met { color: #17692b } .missed { color: #a3191f } .not { color: #666 }
+.met { color: #17692b } .missed { color: #a3191f }
+details { color: #666 }
+picture img { max-width: 100%; height: auto }
 ";
 
 /// Write `index.html` with its plots, `goals.md`, `rows.json` and `run.json`.
@@ -38,18 +41,15 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     fs::write(directory.join("goals.md"), goals::markdown(rows))?;
-    let lines: String = rows.iter().map(|row| format!("{}\n", row.json())).collect();
-    fs::write(directory.join("rows.json"), lines)?;
-    fs::write(
-        directory.join("run.json"),
-        format!("{}\n", environment.json()),
-    )?;
+    write_rows(directory, rows)?;
+    write_run(directory, environment)?;
+    let pictures = readme::write_pictures(directory, rows, environment.json())?;
 
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>socknotify: measurements</title>\n<style>\n{STYLE}</style>\n\
-         <h1>socknotify: measurements</h1>\n{}\
+         <h1>socknotify: measurements</h1>\n{pictures}{}\
          <p>Figures are medians of the rounds. The quartiles, also the thin lines in the plots, are of the figure that \
          the ratio is of. Ratios are to the first row. A ratio with ≈ says nothing: its quartiles and those of the \
          first row overlap, so the spread between rounds is larger than the difference. Compare ratios within \
@@ -68,6 +68,16 @@ pub(crate) fn write(
     fs::write(directory.join("index.html"), page)
 }
 
+pub(crate) fn write_rows(directory: &Path, rows: &[Row]) -> io::Result<()> {
+    let lines: String = rows.iter().map(|row| format!("{}\n", row.json())).collect();
+    fs::write(directory.join("rows.json"), lines)
+}
+
+pub(crate) fn write_run(directory: &Path, environment: &Environment) -> io::Result<()> {
+    let run = format!("{}\n", environment.json());
+    fs::write(directory.join("run.json"), run)
+}
+
 /// When, where and how it was made.
 fn run(environment: &Environment) -> String {
     let entries = environment.entries().into_iter();
@@ -75,29 +85,41 @@ fn run(environment: &Environment) -> String {
     format!("<dl>\n{}</dl>\n", entries.collect::<String>())
 }
 
+/// Those that were run, and the names of the others.
 fn goals_table(cases: &[&Case], rows: &[Row]) -> String {
-    let mut table = String::from(
-        "<h2>Goals</h2>\n<div class=\"wide\"><table class=\"words\">\
-         <tr><th>case<th>result<th>goal<th>measured<th>against\n",
-    );
+    let (mut table, mut others) = (String::new(), String::new());
     for goal in &GOALS {
         let section = goal.measure.case;
         let case = match cases.iter().any(|case| case.name == section) {
             true => format!("<a href=\"#{section}\">{}</a>", escaped(goal.case)),
             false => escaped(goal.case),
         };
-        let result = goal.result(rows);
+        let against = escaped(goal.against);
+        let Some(result) = goal.result(rows) else {
+            writeln!(others, "<li>{case}, to {against}").expect("memory takes it");
+            continue;
+        };
         let class = result.split(' ').next().unwrap_or_default();
         writeln!(
             table,
-            "<tr><td>{case}<td class=\"{class}\">{result}<td>{}<td>{}<td>{}",
+            "<tr><td>{case}<td class=\"{class}\">{result}<td>{}<td>{}<td>{against}",
             goal.limits(),
             goal.measured(rows),
-            escaped(goal.against),
         )
         .expect("memory takes it");
     }
-    table + "</table></div>\n"
+    if !others.is_empty() {
+        others = format!(
+            "<details><summary>Goals that were not run</summary><ul>\n{others}</ul></details>\n"
+        );
+    }
+    match table.is_empty() {
+        true => others,
+        false => format!(
+            "<h2>Goals</h2>\n<div class=\"wide\"><table class=\"words\">\
+             <tr><th>case<th>result<th>goal<th>measured<th>against\n{table}</table></div>\n{others}"
+        ),
+    }
 }
 
 /// A plot for each setting of all but the last axis, and below it the tables.

@@ -9,6 +9,7 @@ use crate::cases;
 use crate::figure::{Figure, Sample, Spread};
 use crate::implementation::Implementation;
 
+#[derive(Clone)]
 pub(crate) struct Row {
     pub(crate) case: &'static str,
     pub(crate) implementation: Implementation,

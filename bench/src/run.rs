@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) values: Vec<(Parameter, Vec<usize>)>,
     /// Implementations take part with one of these in their names, all if there are none.
     pub(crate) only: Vec<String>,
+    /// They are to be their whole names.
+    pub(crate) is_exact: bool,
 }
 
 impl Plan {
@@ -53,7 +55,11 @@ impl Plan {
     fn takes_part(&self, implementation: Implementation) -> bool {
         let name = implementation.to_string();
         let mut parts = self.only.iter();
-        self.only.is_empty() || parts.any(|part| name.contains(part))
+        self.only.is_empty()
+            || parts.any(|part| match self.is_exact {
+                true => name == *part,
+                false => name.contains(part),
+            })
     }
 
     /// Run a case, and give the rows of each setting to `found`.

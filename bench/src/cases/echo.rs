@@ -11,8 +11,9 @@ use crate::cases::load;
 use crate::client::{Load, Pace};
 use crate::exchange::Exchange;
 use crate::figure::{Figure, Sample};
+use crate::foreign::Library;
 use crate::implementation::Implementation;
-use crate::servers::{Protocol, Shape};
+use crate::servers::{self, Protocol, Shape};
 
 pub(crate) const CASE: Case = Case {
     name: "echo",
@@ -37,7 +38,16 @@ pub(crate) const CASE: Case = Case {
     ],
     implementations: || {
         use Implementation::*;
-        Implementation::servers(&[RawEpoll, RawEpollEach, RawUring], &[Polling, Mio, Tokio])
+        Implementation::servers(
+            &[RawEpoll, RawEpollEach, RawUring],
+            &[
+                Polling,
+                Mio,
+                Tokio,
+                Foreign(Library::Libuv),
+                Foreign(Library::Libevent),
+            ],
+        )
     },
     parts: 1,
     is_counted: false,
@@ -81,6 +91,7 @@ impl Echo {
                 pace: Pace::Depth(1),
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Echo,
+                blocking: 0,
             },
         }
     }
@@ -88,7 +99,16 @@ impl Echo {
 
 impl Trial for Echo {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        load::measure(implementation, self.shape, &self.protocol, self.load).map(Some)
+        let sample = match implementation {
+            Implementation::Foreign(library) => {
+                let work = self.protocol.work;
+                load::measure_server(self.load, |connections, until| {
+                    servers::echo_foreign(library, self.shape, work, connections, until)
+                })
+            }
+            _ => load::measure(implementation, self.shape, &self.protocol, self.load),
+        };
+        sample.map(Some)
     }
 }
 

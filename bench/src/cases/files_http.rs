@@ -72,6 +72,7 @@ impl FilesHttp {
                     LARGE_FILE => Exchange::LargeFile,
                     _ => Exchange::SmallFile,
                 },
+                blocking: 0,
             },
         })
     }

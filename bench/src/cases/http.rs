@@ -42,6 +42,7 @@ impl Http {
                 pace: Pace::Depth(1),
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Http,
+                blocking: 0,
             },
         }
     }

@@ -51,6 +51,7 @@ impl Latency {
             pace: Pace::Depth(1),
             milliseconds: effort.milliseconds,
             exchange: Exchange::Http,
+            blocking: 0,
         };
         let reference = Implementation::Tokio;
         let highest = http::measure(reference, closed)?[&Figure::Rate];

@@ -1,6 +1,7 @@
 //! The cases, one file for each question.
 
 mod accept;
+mod blocking;
 mod churn;
 mod deadlines;
 mod echo;
@@ -15,12 +16,20 @@ mod pipelining;
 mod post;
 mod ready;
 mod saturated;
+mod stalls;
 
 use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 17] = [
+pub(crate) static ALL: [&Case; 24] = [
+    &blocking::SLEEP,
+    &blocking::LOCK,
+    &blocking::FILE,
+    &blocking::COMPUTE,
+    &stalls::WAITS_FOR_NEXT,
+    &stalls::BYSTANDERS,
+    &stalls::TOGETHER,
     &ready::ONE_SHOT,
     &ready::EDGE,
     &ready::LEVEL,

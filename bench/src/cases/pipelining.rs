@@ -67,6 +67,7 @@ impl Pipelining {
                 pace: Pace::Depth(4),
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Echo,
+                blocking: 0,
             },
         }
     }

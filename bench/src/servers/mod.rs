@@ -4,7 +4,9 @@
 //! has something for it. Those with a set of sockets for each thread deal the connections out; with the
 //! others any thread serves any connection, and arms it again after each time.
 
+pub(crate) mod blocking;
 pub(crate) mod files;
+mod foreign;
 mod mio;
 mod polling;
 mod raw_epoll;
@@ -17,9 +19,12 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use ::socknotify::WakePolicy;
+use ::socknotify::owned::Port;
 
+use crate::foreign::Library;
 use crate::implementation::Implementation;
 
 /// What is answered to what is received. It belongs to one connection.
@@ -80,6 +85,17 @@ pub(crate) fn serve<P: Protocol>(
     }
 }
 
+/// An echo server by a library in C, with so much computing for each message.
+pub(crate) fn echo_foreign(
+    library: Library,
+    shape: Shape,
+    work: Duration,
+    streams: Vec<TcpStream>,
+    until: Until<'_>,
+) -> io::Result<()> {
+    foreign::echo(library, shape, work, streams, until)
+}
+
 /// The same for those implementations that say which connection is ready.
 pub(crate) fn serve_ready<S: Session>(
     implementation: Implementation,
@@ -104,12 +120,16 @@ pub(crate) fn serve_ready<S: Session>(
             socknotify::serve(backend, shape, share(connections), until)
         }
         Implementation::Owned(backend) => {
-            let policy = WakePolicy::default();
-            socknotify::serve_owned(backend, policy, shape, connections, until)
+            socknotify::serve_owned(Port::builder().backend(backend), shape, connections, until)
+        }
+        Implementation::Unwatched(backend) => {
+            let builder = Port::builder().backend(backend).detect_blocking(false);
+            socknotify::serve_owned(builder, shape, connections, until)
         }
         Implementation::Eager(backend) => {
-            let policy = WakePolicy::Eager;
-            socknotify::serve_owned(backend, policy, shape, connections, until)
+            let builder = Port::builder().backend(backend);
+            let builder = builder.wake_policy(WakePolicy::Eager);
+            socknotify::serve_owned(builder, shape, connections, until)
         }
         _ => Err(io::Error::other(format!("{implementation} is no server"))),
     }

@@ -2,10 +2,8 @@
 
 use std::io;
 
-use socknotify::owned::{Event, Interest, Port, Source, Worker};
-use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger, WakePolicy,
-};
+use socknotify::owned::{Builder, Event, Interest, Port, Source, Worker};
+use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
 
 use super::{Connection, Outcome, Session, Shape, Shared, Until, on_threads};
 
@@ -50,15 +48,12 @@ pub(super) fn serve<S: Session>(
 }
 
 pub(super) fn serve_owned<S: Session>(
-    backend: Backend,
-    policy: WakePolicy,
+    builder: Builder<Connection<S>>,
     shape: Shape,
     connections: Vec<Connection<S>>,
     until: Until<'_>,
 ) -> io::Result<()> {
-    let builder = CompletionPort::builder().backend(backend);
-    let port = builder.wake_policy(policy).build()?;
-    let port = Port::<Connection<S>>::from(port);
+    let port = builder.build()?;
     for connection in connections {
         let connection = port.adopt(connection)?;
         port.arm(connection, Interest::IN);

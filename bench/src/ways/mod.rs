@@ -4,6 +4,7 @@
 //! what has to be armed. Whoever can arms a batch and waits in one call; but a case may ask for the
 //! sockets to be armed first, because they are written to only then.
 
+mod foreign;
 mod mio;
 mod polling;
 mod raw_epoll;
@@ -13,8 +14,10 @@ mod socknotify;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
+use crate::foreign::Library;
 use crate::implementation::Implementation;
 
+use self::foreign::Foreign;
 use self::mio::Mio;
 use self::polling::Polling;
 use self::raw_epoll::{OnePoll, RawEpoll};
@@ -103,6 +106,9 @@ pub(crate) fn make<'a>(
             Some(Box::new(Owned::new(backend, true, batch, sockets)?))
         }
         (Implementation::Polling, _) => Some(Box::new(Polling::new(kind, batch)?)),
+        // It has no edges.
+        (Implementation::Foreign(Library::Libuv), Kind::Edge) => None,
+        (Implementation::Foreign(library), _) => Some(Box::new(Foreign::new(library, kind)?)),
         (Implementation::Mio, Kind::Edge) => Some(Box::new(Mio::new(batch)?)),
         _ => None,
     })
@@ -113,8 +119,13 @@ pub(crate) fn all() -> Vec<Implementation> {
     use Implementation::*;
     let mut all = Implementation::around(
         &[Bare, RawEpoll, RawEpollOnePoll, RawUring],
-        &[Polling, Mio],
+        &[
+            Polling,
+            Mio,
+            Foreign(Library::Libuv),
+            Foreign(Library::Libevent),
+        ],
     );
-    all.splice(all.len() - 2..all.len() - 2, Implementation::with(Drained));
+    all.splice(all.len() - 4..all.len() - 4, Implementation::with(Drained));
     all
 }

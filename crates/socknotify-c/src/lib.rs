@@ -122,11 +122,9 @@ pub unsafe extern "C" fn sn_process(
     entries: *mut OverlappedEntry,
     received: *mut u32,
 ) -> u32 {
+    let registrations = (registrations, registration_count);
     // SAFETY: the caller vouches for the pointers and the counts beside them.
-    let arrays = unsafe {
-        CallerArray::new(registrations, registration_count)
-            .and_then(|first| Ok((first, CallerArray::new(entries, entry_count)?)))
-    };
+    let arrays = unsafe { arrays(registrations, (entries, entry_count)) };
     // SAFETY: the same.
     unsafe { process(port, arrays, Kind::Socket, timeout_ms, received) }
 }
@@ -146,11 +144,9 @@ pub unsafe extern "C" fn sn_process_descriptors(
     entries: *mut OverlappedEntry,
     received: *mut u32,
 ) -> u32 {
+    let registrations = (registrations, registration_count);
     // SAFETY: the caller vouches for the pointers and the counts beside them.
-    let arrays = unsafe {
-        CallerArray::new(registrations, registration_count)
-            .and_then(|first| Ok((first, CallerArray::new(entries, entry_count)?)))
-    };
+    let arrays = unsafe { arrays(registrations, (entries, entry_count)) };
     // SAFETY: the same.
     unsafe { process(port, arrays, Kind::Descriptor, timeout_ms, received) }
 }
@@ -374,6 +370,20 @@ type Arrays = (
     CallerArray<SockNotifyRegistration>,
     CallerArray<OverlappedEntry>,
 );
+
+/// # Safety
+///
+/// Each pointer is null, or valid for as many elements as the count beside it says.
+unsafe fn arrays(
+    registrations: (*mut SockNotifyRegistration, u32),
+    entries: (*mut OverlappedEntry, u32),
+) -> Result<Arrays, Code> {
+    // SAFETY: by the promise.
+    unsafe {
+        let registrations = CallerArray::new(registrations.0, registrations.1)?;
+        Ok((registrations, CallerArray::new(entries.0, entries.1)?))
+    }
+}
 
 /// The body of the functions that apply and dequeue.
 ///

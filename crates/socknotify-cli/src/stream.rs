@@ -1,5 +1,6 @@
 //! A stream socket, of whatever family.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 #[cfg(unix)]
@@ -31,6 +32,16 @@ impl Stream {
     /// Receives, and tells the port whether anything is left.
     pub(crate) fn receive(&self, readiness: &mut Readiness, room: &mut [u8]) -> io::Result<usize> {
         each!(self, socket => readiness.io(socket).read(room))
+    }
+
+    /// Sends a part of a file without a copy of it, if the system can.
+    pub(crate) fn send_file(
+        &self,
+        file: &File,
+        from: u64,
+        count: usize,
+    ) -> Option<io::Result<usize>> {
+        each!(self, socket => system::send_file(socket, file, from, count))
     }
 
     /// How many bytes of what was sent the peer has not acknowledged. `None` if the system does not tell.

@@ -209,8 +209,9 @@ void many_take_as_long_as_they_are() {
         double getting = now() - begin;
         std::printf("trigger %d: %d sockets are made in %.0f ms, registered in %.0f, and notified in %.0f\n", trigger,
                     static_cast<int>(number), making, registering, getting);
-        require(registering < 10 * making + 200, "registering");
-        require(getting < (trigger == edge ? 10 : 4) * making + 200, "getting");
+        double grace = trigger == edge ? 10 * static_cast<double>(number) : 200;
+        require(registering < 10 * making + grace, "registering");
+        require(getting < 4 * making + grace, "getting");
         close_all(sockets);
         CloseHandle(port);
     }

@@ -1,7 +1,7 @@
 //! The first program of the README.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::{env, time::Duration};
 
 use socknotify::owned::{Event, Interest, Listening, Port, Serving};
@@ -11,7 +11,7 @@ fn main() -> io::Result<()> {
     println!("listening on {}", listener.local_addr()?);
     let next = Interest::IN.within(Duration::from_secs(60));
     let listening = Listening::arming(next).blocking(Duration::from_secs(30));
-    let port = Port::<TcpStream>::new()?;
+    let port = Port::new()?;
     port.listen(listener, listening, |client, _| client)?;
     port.serve(Serving::default(), |worker, event| {
         if let Event::Ready(mut client, _) = event {

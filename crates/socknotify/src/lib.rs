@@ -14,7 +14,7 @@
 //! use socknotify::owned::{Event, Interest, Listening, Port, Serving};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! let port = Port::<TcpStream>::new()?;
+//! let port = Port::new()?;
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! # let address = listener.local_addr()?;
 //! // Reads and writes of a connection block, for 30 seconds at most.

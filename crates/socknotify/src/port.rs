@@ -264,6 +264,40 @@ impl CompletionPort {
         self.system.post(entries, || {})
     }
 
+    /// Extension: queues a packet with this key after `delay`.
+    ///
+    /// A port has one such alarm: setting it again replaces the time before. A list of timers in order of time needs no
+    /// more: set the alarm whenever a timer becomes the first, and when it goes off, for the next. The packet comes no
+    /// earlier than asked for, and carries 0 in its other fields. It needs no thread that waits with a timeout.
+    ///
+    /// Give the same key every time: Windows' own port keeps the first one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] and [`Error::OtherProcess`]; [`Error::Os`] if the system has no timer left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = socknotify::CompletionPort::new()?;
+    /// let begin = Instant::now();
+    /// port.set_alarm(Duration::from_secs(3600), 7)?;
+    /// port.set_alarm(Duration::from_millis(5), 7)?;
+    /// assert_eq!(port.dequeue_one(None)?.completion_key, 7);
+    /// assert!(begin.elapsed() >= Duration::from_millis(5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "timerfd_settime")]
+    #[doc(alias = "SetTimer")]
+    pub fn set_alarm(&self, delay: Duration, completion_key: usize) -> Result<(), Error> {
+        let packet = Entry::new(completion_key, 0, 0);
+        self.system.post_after(delay, packet)
+    }
+
     /// Lends this thread's place to another thread while `work` runs.
     ///
     /// For work that blocks. A thread that blocks leaves its place by itself, where that can be
@@ -367,9 +401,8 @@ impl CompletionPort {
 
     /// How the port finds out that a thread with packets in hand blocks, as a short phrase for people.
     ///
-    /// `None` if it does not: the system shows nothing of threads, [`Builder::detect_blocking`] forbids it, or no thread
-    /// waits for a place ([`Builder::unlimited`]). Then a thread that is about to block has to say so, with
-    /// [`blocking`](Self::blocking).
+    /// `None` if it does not: the system shows nothing of threads, or [`Builder::detect_blocking`] forbids it. Then a
+    /// thread that is about to block has to say so, with [`blocking`](Self::blocking).
     ///
     /// # Examples
     ///
@@ -449,10 +482,10 @@ impl Builder {
     }
 
     /// Sets whether a thread that blocks in a system call leaves its place by itself, so that another one goes on
-    /// (yes by default).
+    /// (yes by default), with what the thread has not handled yet.
     ///
-    /// Without this, a thread that blocks keeps its place unless it says so
-    /// ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
+    /// Without this, a thread that blocks keeps its place, the events of its worker, and the level-triggered sockets
+    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
     pub fn detect_blocking(mut self, detects: bool) -> Self {
         self.ignores_blocking = !detects;
         self
@@ -482,7 +515,7 @@ impl Builder {
             0 => default_concurrency(),
             places => places,
         };
-        let detects_blocking = !self.ignores_blocking && concurrency < usize::MAX;
+        let detects_blocking = !self.ignores_blocking;
         let system = choice
             .backend
             .open(concurrency, self.wake_policy, detects_blocking)?;

@@ -181,9 +181,13 @@ pub struct Registration<'socket> {
 }
 
 /// What an entry asks for that the Windows interface does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Extra {
     Nothing,
+    /// ENABLE a socket that the port owns, and that was adopted under this key.
+    Owned,
+    /// The same. The thread that had the socket since its notification has seen that no wanted condition held any more.
+    Drained,
     /// ENABLE only what this port does not have.
     New,
     /// ENABLE or DISABLE only what this port has.
@@ -192,11 +196,6 @@ pub(crate) enum Extra {
     Descriptor,
     /// REMOVE at once, without a notification.
     Silent,
-    /// ENABLE a socket that the port owns, and that was adopted under this key.
-    Owned {
-        /// The thread that had the socket since its notification has seen that no wanted condition held any more.
-        is_drained: bool,
-    },
 }
 
 impl<'socket> Registration<'socket> {
@@ -399,7 +398,11 @@ impl<'socket> Registration<'socket> {
             event_filter,
             operation: Operation::ENABLE,
             trigger: Trigger::ONESHOT.union(Trigger::LEVEL),
-            extra: Extra::Owned { is_drained },
+            extra: if is_drained {
+                Extra::Drained
+            } else {
+                Extra::Owned
+            },
             ..Self::of(socket)
         }
     }
@@ -433,29 +436,24 @@ impl<'socket> Registration<'socket> {
         self.socket
     }
 
-    /// Whether this is a valid entry that enables what the Windows interface can, or a socket that the port owns.
+    /// Whether this enables what the Windows interface can, or a socket that the port owns. Its trigger may not be valid.
     #[inline]
     pub(crate) fn is_usual_enable(&self) -> bool {
-        // One bit for each valid combination of the first four trigger bits.
-        const VALID: u16 = 1 << 0x4 | 1 << 0x5 | 1 << 0x6 | 1 << 0x8 | 1 << 0x9 | 1 << 0xA;
-        let trigger = self.trigger.bits();
         self.operation == Operation::ENABLE
-            && matches!(self.extra, Extra::Nothing | Extra::Owned { .. })
-            && trigger < 16
-            && VALID >> trigger & 1 != 0
+            && self.extra <= Extra::Drained
             && EventFilter::ALL.contains(self.event_filter)
     }
 
     /// Whether this is of a socket that the port owns.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {
-        matches!(self.extra, Extra::Owned { .. })
+        matches!(self.extra, Extra::Owned | Extra::Drained)
     }
 
     /// Whether a kernel that has ports of its own has nothing like this.
     #[cfg(windows)]
     pub(crate) fn is_extension(&self) -> bool {
-        !matches!(self.extra, Extra::Nothing | Extra::Owned { .. })
+        self.extra > Extra::Drained
     }
 
     /// Check what can be checked without asking for the socket's state.
@@ -478,28 +476,5 @@ impl<'socket> Registration<'socket> {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(all(test, not(interleavings)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_usual_enable_is_one_that_the_check_accepts() {
-        let mut entry = Registration::of(RawSocket::default());
-        entry.operation = Operation::ENABLE;
-        for trigger in 0..=u8::MAX {
-            entry.trigger = Trigger::from_bits_retain(trigger);
-            for filter in [0, 1, 7, 8, 0x4000, 0xFFFF] {
-                entry.event_filter = EventFilter::from_bits_retain(filter);
-                let is_valid = entry.check(EventFilter::ALL).is_ok() && trigger < 16;
-                assert_eq!(
-                    entry.is_usual_enable(),
-                    is_valid,
-                    "{trigger:#x} {filter:#x}"
-                );
-            }
-        }
     }
 }

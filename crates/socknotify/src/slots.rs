@@ -152,7 +152,7 @@ impl<V: Default> Slots<V> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&self, index: u32) -> Option<Occupied<'_, V>> {
         let slot = self.slots.get(index)?;
         let value = lock(&slot.value);
@@ -160,14 +160,16 @@ impl<V: Default> Slots<V> {
     }
 
     /// The value that a token names, unless it was removed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V>> {
-        let value = self.lock(token.index)?;
-        (value.slot.generation() == token.generation).then_some(value)
+        let slot = self.slots.get(token.index)?;
+        let value = lock(&slot.value);
+        // A token has the generation of a value.
+        (slot.generation() == token.generation).then_some(Occupied { slot, value })
     }
 
     /// The value that a key names. Nothing for a stale key, a reserved one, or one of another origin.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
         let index = index_of(key);
         let value = self.lock(index)?;

@@ -12,6 +12,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -369,6 +370,40 @@ fn a_listener_rests_while_no_descriptor_is_left() -> io::Result<()> {
         // It does not spin meanwhile.
         assert!(begin.elapsed() >= Duration::from_millis(150));
         assert_eq!(port.connections(), 0);
+    }
+    Ok(())
+}
+
+/// What a look at a thread opens cannot be opened: its processor time is seen all the same.
+#[test]
+fn f4_a_thread_that_blocks_is_found_although_no_descriptor_is_left() -> io::Result<()> {
+    let _alone = ALONE.lock();
+    for backend in backends() {
+        let port = CompletionPort::builder()
+            .backend(backend)
+            .concurrency(1)
+            .build()?;
+        if port.blocking_detection().is_none() {
+            continue;
+        }
+        // The second time, the state of the same threads can be seen.
+        let mut exhausted = Some(Exhausted::new()?);
+        for _ in 0..2 {
+            port.post_all(&[Entry::default(); 2])?;
+            thread::scope(|scope| {
+                let (tell, told) = channel();
+                let port = &port;
+                port.dequeue_one(Some(PATIENCE)).expect("a packet");
+                scope.spawn(move || {
+                    port.dequeue_one(Some(PATIENCE)).expect("a packet");
+                    tell.send(()).expect("someone waits");
+                });
+                let told = told.recv_timeout(PATIENCE);
+                assert_eq!(told, Ok(()), "who blocks is found");
+            });
+            exhausted.take();
+        }
+        assert!(port.snapshot().detected_after.is_some());
     }
     Ok(())
 }

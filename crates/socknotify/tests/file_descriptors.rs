@@ -14,37 +14,16 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Resource;
 use socknotify::owned::{Event, FileDriver, FileOperation, Port};
 use socknotify::{Backend, Error};
 
-use support::PATIENCE;
+use support::{Limit, PATIENCE};
 
 /// One test at a time runs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A limit of this process, until this is dropped.
-struct Limit {
-    resource: Resource,
-    before: Rlimit,
-}
-
-impl Limit {
-    fn to(resource: Resource, maximum: u64) -> io::Result<Self> {
-        let before = getrlimit(resource);
-        let current = Some(maximum);
-        setrlimit(resource, Rlimit { current, ..before })?;
-        Ok(Limit { resource, before })
-    }
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        let _ = setrlimit(self.resource, self.before);
-    }
 }
 
 /// Lets this be the last descriptor that the process can have.

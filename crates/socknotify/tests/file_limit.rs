@@ -12,32 +12,11 @@ mod support;
 use std::io::{self, Read, Seek};
 use std::net::TcpStream;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Resource;
 use socknotify::Backend;
 use socknotify::owned::{Event, FileCompletion, FileOperation, Port};
 
-use support::PATIENCE;
-
-/// A limit of this process, until this is dropped: what the test prints may go to a file, too.
-struct Limit {
-    resource: Resource,
-    before: Rlimit,
-}
-
-impl Limit {
-    fn to(resource: Resource, maximum: u64) -> io::Result<Self> {
-        let before = getrlimit(resource);
-        let current = Some(maximum);
-        setrlimit(resource, Rlimit { current, ..before })?;
-        Ok(Limit { resource, before })
-    }
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        let _ = setrlimit(self.resource, self.before);
-    }
-}
+use support::{Limit, PATIENCE};
 
 #[for_every_backend]
 fn o4_a_file_that_must_not_grow_is_written_in_part_and_then_not_at_all(

@@ -18,8 +18,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -819,5 +819,49 @@ fn o8_a_child_that_drops_the_port_unmaps_nothing_else(backend: Backend) -> io::R
         0
     })?;
     assert_eq!(child.status(), Some(0));
+    Ok(())
+}
+
+/// Two threads, of which one blocks with a packet in hand until the other one has the next packet.
+fn serve_in_turn(port: &CompletionPort) -> bool {
+    let barrier = Barrier::new(2);
+    let serve = || {
+        let is_served = port.dequeue_one(Some(PATIENCE)).is_ok();
+        barrier.wait();
+        is_served
+    };
+    port.post_all(&[Entry::default(); 2]).is_ok()
+        && thread::scope(|scope| {
+            let other = scope.spawn(serve);
+            serve() && other.join().is_ok_and(|is_served| is_served)
+        })
+}
+
+/// The child inherits what its parent knows of threads that it does not have.
+#[for_every_backend]
+fn f4_a_child_and_its_parent_see_their_own_threads_block(backend: Backend) -> io::Result<()> {
+    let detecting_port = || {
+        CompletionPort::builder()
+            .backend(backend)
+            .concurrency(1)
+            .build()
+    };
+    let (port, pair) = (detecting_port()?, Pair::unix()?);
+    if port.blocking_detection().is_none() {
+        return Ok(());
+    }
+    assert!(serve_in_turn(&port));
+    for _ in 0..10 {
+        let child = Child::fork(|| {
+            let refused = call_everything(&port, &pair);
+            let is_served = detecting_port().is_ok_and(|port| serve_in_turn(&port));
+            // The thread has a place in the one port and then in the other, as far as it knows.
+            let refused = refused.max(call_everything(&port, &pair));
+            if is_served { refused } else { 100 }
+        })?;
+        // While the child lives, the parent looks at threads too.
+        assert!(serve_in_turn(&port));
+        assert_eq!(child.status(), Some(0));
+    }
     Ok(())
 }

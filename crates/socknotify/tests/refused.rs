@@ -8,12 +8,12 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use socknotify::Error;
 use socknotify::owned::{Event, FileDriver, FileOperation, Port};
-use socknotify::{CompletionPort, Overlapped};
+use socknotify::{CompletionPort, Error, EventFilter, Overlapped, Registration, Trigger};
 
 /// A system call with these arguments, by their places, fails with this error.
 struct Refusal<'a> {
@@ -62,6 +62,15 @@ fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::last_os_error()),
     }
+}
+
+/// Refuses one of the operations of `epoll_ctl` for a reason that has nothing to do with the descriptor.
+fn refuse_control(operation: i32) -> io::Result<()> {
+    refuse(&Refusal {
+        call: libc::SYS_epoll_ctl,
+        arguments: &[(1, operation as u32)],
+        error: libc::ENOMEM,
+    })
 }
 
 fn on_a_thread(test: fn() -> io::Result<()>) -> io::Result<()> {
@@ -138,6 +147,71 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
         })?;
         read_letters(&port)?;
         port.close();
+        Ok(())
+    })
+}
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Another thread has to notify it, which may wait already.
+fn lose_level(waits_already: bool) -> io::Result<()> {
+    let builder = CompletionPort::builder().concurrency(2);
+    let port = builder.detect_blocking(false).build()?;
+    let (socket, mut peer) = UnixStream::pair()?;
+    peer.write_all(b"x")?;
+    let enable = Registration::enable(&socket, 1, EventFilter::IN, Trigger::LEVEL);
+    port.register(enable).expect("a socket");
+    let (go, waits) = channel();
+    thread::scope(|scope| {
+        let port = &port;
+        let other = scope.spawn(move || {
+            waits.recv().expect("it goes on");
+            port.dequeue_one(PATIENCE).map(|entry| entry.completion_key)
+        });
+        assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1);
+        refuse_control(libc::EPOLL_CTL_MOD)?;
+        if waits_already {
+            go.send(()).expect("it waits");
+            while port.snapshot().waiting == 0 {
+                thread::yield_now();
+            }
+        }
+        let short = Some(Duration::from_millis(20));
+        let taken = port.dequeue_one(short).map(|entry| entry.completion_key);
+        let _ = go.send(());
+        if waits_already && taken == Ok(1) {
+            // The other one has armed it for both.
+            port.close();
+        } else {
+            assert_eq!(taken, Err(Error::TimedOut));
+            assert_eq!(other.join().expect("no panic"), Ok(1));
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn c4_a_level_that_cannot_be_armed_again_is_tried_again() -> io::Result<()> {
+    on_a_thread(|| lose_level(false))?;
+    on_a_thread(|| lose_level(true))
+}
+
+#[test]
+fn b4_what_cannot_be_removed_is_still_notified() -> io::Result<()> {
+    on_a_thread(|| {
+        refuse_control(libc::EPOLL_CTL_DEL)?;
+        let triggers = [Trigger::LEVEL, Trigger::EDGE];
+        let triggers = triggers.map(|it| [it.union(Trigger::ONESHOT), it]);
+        for trigger in triggers.concat() {
+            let port = CompletionPort::new()?;
+            let (socket, mut peer) = UnixStream::pair()?;
+            let enable = Registration::enable(&socket, 1, EventFilter::IN, trigger);
+            port.register(enable).expect("a socket");
+            let refused = port.register(Registration::remove(&socket));
+            assert!(refused.is_err(), "{trigger:?}");
+            peer.write_all(b"x")?;
+            assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1, "{trigger:?}");
+        }
         Ok(())
     })
 }

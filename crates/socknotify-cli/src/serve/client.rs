@@ -151,7 +151,7 @@ impl Client {
         let outcome = match file {
             Some(file) if !answer.body.is_empty() => {
                 self.file = Some(Errand::Delivery(Box::new(Delivery::new(file, answer))));
-                Ok(Progress::Read)
+                self.deliver()
             }
             _ => self.send(&answer.head),
         };
@@ -190,6 +190,10 @@ impl Client {
             Ok(Progress::Open(request)) => Next::Open(request),
             Ok(Progress::Read) => Next::Read,
             Ok(Progress::Over) => Next::Close,
+            // No socket fails so: the file does.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.drop_for(Reason::File)
+            }
             Err(_) => self.drop_for(Reason::Reset),
         }
     }

@@ -1,17 +1,22 @@
 //! A file on its way from the disk to a client.
 
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 
 use socknotify::owned::{Buffer, FileOperation, PortFile};
 
 use super::http::Answer;
 use super::outgoing::send_some;
+use crate::stream::{Stream, is_for_later};
 
 /// How much of a file is in memory for one client.
 const CHUNK: u64 = 128 * 1024;
 
-/// Reads and sends follow each other: what was read is sent before more is read.
+/// How much the system sends at once, where it sends the file itself. Then others have their turn.
+const DIRECT: u64 = 1024 * 1024;
+
+/// The system sends a file that is larger than a chunk, where it can: a thread that waits for the disk then lends its
+/// place. Otherwise reads and sends follow each other: what was read is sent before more is read.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     file: PortFile,
@@ -22,6 +27,8 @@ pub(crate) struct Delivery {
     /// Where in the chunk the next bytes of the file are to be: at first, behind the head of the answer.
     room: usize,
     unsent: Range<usize>,
+    /// The system has not refused to send the file itself.
+    is_direct: bool,
 }
 
 /// How far it is.
@@ -36,30 +43,41 @@ impl Delivery {
     /// The head of the answer is sent with the first bytes of the file.
     pub(crate) fn new(file: PortFile, answer: Answer) -> Self {
         let Answer { head, body, .. } = answer;
-        let room = head.len();
+        let length = body.end - body.start;
+        let is_direct = length > CHUNK;
+        let (room, unsent) = match is_direct {
+            true => (0, 0..head.len()),
+            false => (head.len(), 0..0),
+        };
         let mut chunk = head;
-        let count = CHUNK.min(body.end - body.start) as usize;
-        chunk.resize(room + count, 0);
+        if !is_direct {
+            chunk.resize(room + length as usize, 0);
+        }
         Delivery {
             file,
             rest: body,
             chunk,
             room,
-            unsent: 0..0,
+            unsent,
+            is_direct,
         }
     }
 
     pub(crate) fn stage(&self) -> Stage {
         match (self.unsent.is_empty(), self.rest.is_empty()) {
             (false, _) => Stage::Send,
-            (true, false) => Stage::Read,
             (true, true) => Stage::Over,
+            (true, false) if self.is_direct => Stage::Send,
+            (true, false) => Stage::Read,
         }
     }
 
     /// The chunk, and what makes a read into it.
     pub(crate) fn read(&mut self) -> (Vec<u8>, impl FnOnce(Buffer) -> FileOperation + use<>) {
-        let chunk = std::mem::take(&mut self.chunk);
+        let mut chunk = std::mem::take(&mut self.chunk);
+        if self.room == 0 {
+            chunk.resize(CHUNK as usize, 0);
+        }
         let space = (chunk.len() - self.room) as u64;
         let count = space.min(self.rest.end - self.rest.start) as usize;
         let (range, offset) = (self.room..self.room + count, self.rest.start);
@@ -85,13 +103,37 @@ impl Delivery {
         Ok(())
     }
 
-    /// Sends what was read, as far as it fits. How many bytes that is.
-    pub(crate) fn send(&mut self, mut stream: impl Write) -> io::Result<usize> {
-        if self.unsent.is_empty() {
-            return Ok(0);
+    /// Sends what was read, or what the system sends itself, as far as it fits. How many bytes that is.
+    ///
+    /// # Errors
+    ///
+    /// The stream's; `UnexpectedEof` if the file has become shorter than the length that was sent to the client.
+    pub(crate) fn send(&mut self, mut stream: &Stream) -> io::Result<usize> {
+        let mut sent = 0;
+        if !self.unsent.is_empty() {
+            sent = send_some(&mut stream, &self.chunk[self.unsent.clone()])?;
+            self.unsent.start += sent;
         }
-        let sent = send_some(&mut stream, &self.chunk[self.unsent.clone()])?;
-        self.unsent.start += sent;
+        if self.unsent.is_empty() && self.is_direct && !self.rest.is_empty() {
+            sent += self.send_directly(stream)?;
+        }
         Ok(sent)
+    }
+
+    fn send_directly(&mut self, stream: &Stream) -> io::Result<usize> {
+        let count = DIRECT.min(self.rest.end - self.rest.start) as usize;
+        match stream.send_file(&self.file, self.rest.start, count) {
+            None => {
+                self.is_direct = false;
+                Ok(0)
+            }
+            Some(Ok(0)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(Err(error)) if is_for_later(&error) => Ok(0),
+            Some(sent) => {
+                let sent = sent?;
+                self.rest.start += sent as u64;
+                Ok(sent)
+            }
+        }
     }
 }

@@ -60,6 +60,33 @@ pub(crate) fn unacknowledged(_socket: impl AsFd) -> Option<u64> {
     None
 }
 
+/// `sendfile` — Sends a part of a file, as much as the socket takes. `None` if the system, or the file's, cannot.
+///
+/// It waits for the disk if the file is not in memory. It never waits for the peer: the socket does not block.
+#[cfg(target_os = "linux")]
+pub(crate) fn send_file(
+    socket: impl AsFd,
+    file: &File,
+    from: u64,
+    count: usize,
+) -> Option<io::Result<usize>> {
+    let mut offset = from;
+    match rustix::fs::sendfile(socket, file, Some(&mut offset), count) {
+        Err(Errno::INVAL | Errno::NOSYS) => None,
+        sent => Some(sent.map_err(Into::into)),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn send_file(
+    _socket: impl AsFd,
+    _file: &File,
+    _from: u64,
+    _count: usize,
+) -> Option<io::Result<usize>> {
+    None
+}
+
 /// Undoes what it was opened with: an operation on a file waits for the disk.
 pub(crate) fn make_blocking(file: &File) -> io::Result<()> {
     let flags = fcntl_getfl(file)?;

@@ -25,6 +25,15 @@ pub(crate) fn unacknowledged<S>(_socket: S) -> Option<u64> {
     None
 }
 
+pub(crate) fn send_file<S>(
+    _socket: S,
+    _file: &File,
+    _from: u64,
+    _count: usize,
+) -> Option<io::Result<usize>> {
+    None
+}
+
 pub(crate) fn make_blocking(_file: &File) -> io::Result<()> {
     Ok(())
 }

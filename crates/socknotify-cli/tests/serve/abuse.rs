@@ -109,7 +109,7 @@ fn good(address: SocketAddr, is_over: &AtomicBool) -> io::Result<u64> {
 
 #[test]
 fn a_good_client_is_served_among_thousands_of_bad_ones() -> io::Result<()> {
-    let server = Server::start("http", &["--idle-timeout", "3"])?;
+    let server = Server::start("http", &["--idle-timeout", "6"])?;
     let address = server.address;
     let count = clients();
     eventually("the first client is gone", || {

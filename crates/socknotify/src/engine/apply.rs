@@ -4,6 +4,7 @@ use super::backend::{Arm, Backend, Wait};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
 use super::place::{self, Holder};
 use super::queue::Packet;
+use super::scheduler::Flag as GateFlag;
 use super::sync::lock;
 use super::table::{Enable, Enabled, Outcome, Slot};
 use super::{Core, Engine, Scratch};
@@ -11,22 +12,20 @@ use crate::registration::Extra;
 use crate::sys::{self, Fd};
 use crate::{Error, Operation, Registration, RegistrationError};
 
-/// How an entry enables.
+/// How an entry enables. `None` if its trigger is not valid.
 #[inline]
-pub(super) fn enable_of<B: Backend>(entry: &Registration<'_>) -> Enable {
-    let (is_owned, is_drained) = match entry.extra {
-        Extra::Owned { is_drained } => (true, is_drained),
-        _ => (false, false),
+pub(super) fn enable_of<B: Backend>(entry: &Registration<'_>) -> Option<Enable> {
+    let is_owned = entry.is_owned();
+    let mode = match is_owned && B::KEEPS {
+        true => Mode::Kept,
+        false => mode_of(entry.trigger)?,
     };
-    Enable {
+    Some(Enable {
         filter: entry.event_filter,
-        mode: match is_owned && B::KEEPS {
-            true => Mode::Kept,
-            false => mode_of(entry.trigger),
-        },
+        mode,
         is_owned,
-        is_drained,
-    }
+        is_drained: entry.extra == Extra::Drained,
+    })
 }
 
 impl<B: Backend> Engine<B> {
@@ -35,10 +34,16 @@ impl<B: Backend> Engine<B> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        let mut scratch = Scratch::reuse(&mut place::take_scratch(self.id));
-        self.apply(&mut scratch, registrations);
-        self.arm(&mut scratch, registrations);
-        place::put_scratch(self.id, scratch);
+        if registrations.is_empty() {
+            // The caller asks whether the port can be used.
+            return Ok(());
+        }
+        let mut kept = place::take_scratch(self.id);
+        let scratch = Scratch::of(&mut kept);
+        self.apply(scratch, registrations);
+        self.arm(scratch, registrations);
+        kept.into_iter()
+            .for_each(|kept| place::put_scratch(self.id, kept));
         Ok(())
     }
 
@@ -49,17 +54,28 @@ impl<B: Backend> Engine<B> {
         let mut has_failed = false;
         let mut first = 0;
         while let Some(index) = self.enable_again(scratch, entries, first) {
-            // What came before it has to be armed first.
-            has_failed |= self.arm(scratch, entries);
-            let entry = &mut entries[index];
-            entry.result = entry.check(B::CONDITIONS);
-            if entry.result.is_ok() && entry.operation != Operation::NONE {
-                entry.result = self.apply_one(entry);
-                has_failed |= entry.is_owned() && entry.result.is_err();
-            }
+            has_failed |= self.apply_other(scratch, entries, index);
             first = index + 1;
         }
         has_failed
+    }
+
+    /// Apply an entry that does anything else than to enable a registration that the system knows.
+    #[cold]
+    fn apply_other(
+        &self,
+        scratch: &mut Scratch<B>,
+        entries: &mut [Registration<'_>],
+        index: usize,
+    ) -> bool {
+        // What came before it has to be armed first.
+        let has_failed = self.arm(scratch, entries);
+        let entry = &mut entries[index];
+        entry.result = entry.check(B::CONDITIONS);
+        if entry.result.is_ok() && entry.operation != Operation::NONE {
+            entry.result = self.apply_one(entry);
+        }
+        has_failed || entry.is_owned() && entry.result.is_err()
     }
 
     /// Enable registrations that the system knows, from the entry with this index on. Returns the index of the first
@@ -72,39 +88,56 @@ impl<B: Backend> Engine<B> {
         first: usize,
     ) -> Option<usize> {
         for (index, entry) in entries.iter_mut().enumerate().skip(first) {
-            let Some((
-                fd,
-                Enabled {
-                    word,
-                    is_armed,
-                    is_certain,
-                },
-            )) = self.enable_one_again(entry)
-            else {
+            let Some((fd, slot, enabled)) = self.enable_one_again(entry) else {
                 return Some(index);
             };
             entry.result = Ok(());
-            if !is_certain {
-                scratch.batch.push(Arm {
-                    interest: Interest { fd, word },
-                    is_armed,
-                    entry: index as u32,
-                    outcome: Outcome::Armed,
-                });
-            }
+            self.collect_arm(&mut scratch.batch, fd, slot, &enabled, index as u32);
         }
         None
     }
 
     #[inline]
-    fn enable_one_again(&self, entry: &Registration<'_>) -> Option<(Fd, Enabled)> {
+    fn enable_one_again(&self, entry: &Registration<'_>) -> Option<(Fd, &Slot, Enabled)> {
         if !entry.is_usual_enable() {
             return None;
         }
         let fd = sys::fd(entry.raw_socket())?;
         let slot = self.table.slot(fd)?;
-        let enabled = slot.enable(entry.completion_key, &enable_of::<B>(entry))?;
-        Some((fd, enabled))
+        let enabled = slot.enable(entry.completion_key, &enable_of::<B>(entry)?)?;
+        Some((fd, slot, enabled))
+    }
+
+    /// Arm what was enabled, or collect it to be armed with the batch, if there is something to arm.
+    #[inline]
+    fn collect_arm(
+        &self,
+        batch: &mut Vec<Arm>,
+        fd: Fd,
+        slot: &Slot,
+        enabled: &Enabled,
+        entry: u32,
+    ) {
+        let interest = Interest {
+            fd,
+            word: enabled.word,
+        };
+        let outcome = if enabled.is_certain {
+            return;
+        } else if enabled.is_armed || !B::ARMS_EACH {
+            Outcome::Armed
+        } else {
+            match slot.arm_latest(&interest, |interest| self.backend.arm(interest, false)) {
+                Outcome::Armed => return,
+                outcome => outcome,
+            }
+        };
+        batch.push(Arm {
+            interest,
+            is_armed: enabled.is_armed,
+            entry,
+            outcome,
+        });
     }
 
     /// Arm what this call has not armed yet, without waiting. True if a connection could not be armed.
@@ -119,7 +152,7 @@ impl<B: Backend> Engine<B> {
             ..
         } = scratch;
         self.backend
-            .wait(&self.table, memory, batch, &Wait::ARM, packets, |_| {});
+            .wait(&self.table, memory, batch, &Wait::ARM, packets, &mut ());
         self.finish_batch(scratch, entries)
     }
 
@@ -130,10 +163,12 @@ impl<B: Backend> Engine<B> {
         scratch: &mut Scratch<B>,
         entries: &mut [Registration<'_>],
     ) -> bool {
-        scratch.has_armed_late = scratch
-            .batch
-            .iter()
-            .any(|arm| arm.outcome != Outcome::Armed);
+        scratch.has_armed_late = false;
+        if scratch.batch.is_empty() {
+            return false;
+        }
+        let mut batch = scratch.batch.iter();
+        scratch.has_armed_late = batch.any(|arm| arm.outcome != Outcome::Armed);
         let has_failed = scratch.has_armed_late && self.handle_failed(scratch, entries);
         scratch.batch.clear();
         has_failed
@@ -149,11 +184,15 @@ impl<B: Backend> Engine<B> {
             }
             let fd = arm.interest.fd;
             let Some(entry) = entries.get_mut(arm.entry as usize) else {
-                // A level that was armed again. If the number refers to another file, its registration has ended.
-                if arm.outcome == Outcome::Failed(ArmError::Stale)
-                    && self.has_ended(fd, arm.interest.word)
-                {
-                    self.forget(&mut core, fd);
+                // It was armed again. If the number refers to another file, its registration has ended.
+                match arm.outcome {
+                    Outcome::Failed(ArmError::Stale) if self.has_ended(fd, arm.interest.word) => {
+                        self.forget(&mut core, fd);
+                    }
+                    Outcome::Failed(ArmError::Refused(_)) => {
+                        self.postpone(&mut core, &arm.interest);
+                    }
+                    _ => {}
                 }
                 continue;
             };
@@ -243,7 +282,7 @@ impl<B: Backend> Engine<B> {
             State::Enabled | State::Disabled
                 if slot.key() == entry.completion_key && word.has(Flag::KNOWN) =>
             {
-                let to = enable_of::<B>(entry);
+                let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
                 let enabled = slot.change(|word| word.is_live().then(|| to.apply(word)));
                 let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
                     self.arm_now(core, fd, word, false)
@@ -277,9 +316,9 @@ impl<B: Backend> Engine<B> {
         if entry.extra == Extra::Known {
             return Err(RegistrationError::NotFound);
         }
+        let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
         let is_descriptor = entry.extra == Extra::Descriptor;
         let flag = self.claim(fd, is_descriptor, entry.is_borrowed)?;
-        let to = enable_of::<B>(entry);
         let slot = self.table.entry(fd);
         let word = slot.begin(entry.completion_key, |word| {
             let word = to.apply(word).with(Flag::KNOWN);
@@ -378,7 +417,11 @@ impl<B: Backend> Engine<B> {
         match disarmed {
             Err(ArmError::Stale) => return self.is_another(core, fd),
             Err(ArmError::Refused(error)) => {
-                let _ = slot.change(|_| Some(before.advanced().advanced()));
+                // What it was armed with is stale.
+                let restored = before.advanced().advanced().without(Flag::DELIVERED);
+                if slot.change(|_| Some(restored)).is_ok() {
+                    self.arm_now(core, fd, restored, false)?;
+                }
                 return Err(error);
             }
             Ok(()) => {}
@@ -456,9 +499,37 @@ impl<B: Backend> Engine<B> {
         false
     }
 
-    /// The level-triggered registrations to arm again that were delivered to a thread.
-    pub(super) fn collect_levels(&self, holder: &Holder, batch: &mut Vec<Arm>) {
-        for (fd, generation) in holder.levels().drain(..) {
+    /// The backend has refused to arm this again. Threads that dequeue and poll try it later.
+    #[cold]
+    pub(super) fn postpone(&self, core: &mut Core, interest: &Interest) {
+        let generation = interest.generation();
+        let postponed = self.table.entry(interest.fd).change(|word| {
+            let is_due = word.generation() == generation && word.is_enabled();
+            (is_due && !word.has(Flag::DELIVERED)).then(|| word.with(Flag::DELIVERED))
+        });
+        if postponed.is_ok() {
+            core.refused.push((interest.fd, generation));
+            if self.gate.raise(GateFlag::REFUSED) {
+                self.leave_refused();
+            }
+        }
+    }
+
+    /// What was postponed, to try it again.
+    #[cold]
+    pub(super) fn collect_refused(&self, batch: &mut Vec<Arm>) {
+        let mut core = lock(&self.core);
+        if core.refused.is_empty() {
+            self.gate.set(GateFlag::REFUSED, false);
+        }
+        let mut refused = std::mem::take(&mut core.refused);
+        drop(core);
+        self.collect_levels(&mut refused, batch);
+    }
+
+    /// The registrations to arm again that were delivered to a thread.
+    pub(super) fn collect_levels(&self, levels: &mut Vec<(Fd, u32)>, batch: &mut Vec<Arm>) {
+        for (fd, generation) in levels.drain(..) {
             let Some(slot) = self.table.slot(fd) else {
                 continue;
             };
@@ -469,12 +540,12 @@ impl<B: Backend> Engine<B> {
                 is_due.then(|| word.without(Flag::DELIVERED).without(Flag::QUIET))
             });
             if let Ok((_, word)) = armed {
-                batch.push(Arm {
-                    interest: Interest { fd, word },
+                let enabled = Enabled {
+                    word,
                     is_armed: false,
-                    entry: Arm::NO_ENTRY,
-                    outcome: Outcome::Armed,
-                });
+                    is_certain: false,
+                };
+                self.collect_arm(batch, fd, slot, &enabled, Arm::NO_ENTRY);
             }
         }
     }
@@ -483,7 +554,7 @@ impl<B: Backend> Engine<B> {
     pub(super) fn arm_levels(&self, holder: &Holder) {
         if !holder.levels().is_empty() && !self.is_closed() {
             let mut scratch = Box::<Scratch<B>>::default();
-            self.collect_levels(holder, &mut scratch.batch);
+            self.collect_levels(&mut holder.levels(), &mut scratch.batch);
             self.arm(&mut scratch, &mut []);
         }
     }

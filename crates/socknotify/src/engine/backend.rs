@@ -17,6 +17,7 @@ pub(crate) struct Arm {
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
     /// armed again.
     pub(super) entry: u32,
+    /// What became of it, if it was not [armed](Outcome::Armed).
     pub(crate) outcome: Outcome,
 }
 
@@ -35,6 +36,16 @@ pub(crate) struct Report {
     pub(crate) events: Events,
 }
 
+/// Where a wait puts what it has to report.
+pub(crate) trait Reports {
+    fn add(&mut self, report: Report);
+}
+
+/// For a wait that reports nothing.
+impl Reports for () {
+    fn add(&mut self, _: Report) {}
+}
+
 /// How long a wait may take, and how many reports it may return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
@@ -45,6 +56,9 @@ pub(crate) struct Wait {
     /// What the batch finds ready may be reported without asking the system for more.
     #[allow(dead_code, reason = "not every backend finds anything when it arms")]
     pub(crate) may_skip: bool,
+    /// The last wait had no room for all that the system had.
+    #[allow(dead_code, reason = "as above")]
+    pub(crate) has_more: bool,
 }
 
 impl Wait {
@@ -53,6 +67,7 @@ impl Wait {
         room: 0,
         timeout: Some(Duration::ZERO),
         may_skip: false,
+        has_more: false,
     };
 }
 
@@ -82,6 +97,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// Whether a socket can stay armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)).
     const KEEPS: bool;
+
+    /// Whether arming is a system call for each descriptor, whoever makes it. Then the engine arms what it goes through,
+    /// and the batch of a wait has only what is armed already, and what could not be armed.
+    const ARMS_EACH: bool;
 
     /// The conditions that the system can report.
     const CONDITIONS: EventFilter = EventFilter::ALL;
@@ -119,7 +138,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         batch: &mut [Arm],
         wait: &Wait,
         packets: &mut Vec<Entry>,
-        report: impl FnMut(Report),
+        reports: &mut impl Reports,
     ) -> Waited;
 
     /// Wake a thread that waits, or else the next one to wait.

@@ -6,15 +6,17 @@ use crate::{EventFilter, Events, RegistrationError, Trigger};
 
 /// How the system watches a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Mode {
     /// Report a condition that holds, or the next one to hold, once; then be silent until it is armed again.
     Once,
-    /// The same. The engine arms it again when the report was delivered and handled.
-    Level,
-    /// Report when a condition begins to hold, and what holds when it is armed.
-    Edge,
-    /// The same, for a socket that the port owns: it stays armed while a thread has it.
+    /// Report when a condition begins to hold, and what holds when it is armed, of a socket that the port owns: it stays
+    /// armed while a thread has it.
     Kept,
+    /// As `Once`. The engine arms it again when the report was delivered and handled.
+    Level,
+    /// As `Kept`, of any other socket.
+    Edge,
 }
 
 /// Where a registration is in its life.
@@ -32,6 +34,12 @@ pub(crate) enum State {
     Removing = 4,
 }
 
+impl State {
+    const fn bits(self) -> u64 {
+        (self as u64) << STATE
+    }
+}
+
 /// A registration's state, filter, mode, flags and generation.
 ///
 /// The generation counts the changes of what is wanted of one descriptor number. It never goes back, so that a report
@@ -40,13 +48,15 @@ pub(crate) enum State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
-const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
-
-const STATE: u64 = 0b111;
-const FILTER: u32 = 3;
-const FILTER_BITS: u64 = 0b1_1111 << FILTER;
-const MODE: u32 = 8;
+/// The filter, each condition at its own place.
+const FILTER: u64 = 0xC007;
+const STATE: u32 = 3;
+const STATE_BITS: u64 = 0b111 << STATE;
+/// The same without the bit that `Disabled` and `Enabled` differ in.
+const LIVE_BITS: u64 = 0b110 << STATE;
+const MODE: u32 = 6;
 const MODE_BITS: u64 = 0b11 << MODE;
+const FLAGS: u64 = 0x3_3F00;
 const GENERATION: u32 = 32;
 
 /// One bit of a [`Word`].
@@ -55,18 +65,18 @@ pub(crate) struct Flag(u64);
 
 impl Flag {
     /// The system has it, armed or not.
-    pub(crate) const KNOWN: Flag = Flag(1 << 10);
+    pub(crate) const KNOWN: Flag = Flag(1 << 8);
     /// It was reported while a thread had the socket, which may or may not have handled that.
-    pub(crate) const RISEN: Flag = Flag(1 << 11);
+    pub(crate) const RISEN: Flag = Flag(1 << 9);
     /// A report had more than IN and OUT. What is left of that may never be reported again.
-    pub(crate) const EXCEPTIONAL: Flag = Flag(1 << 12);
+    pub(crate) const EXCEPTIONAL: Flag = Flag(1 << 10);
     /// Packets come in place of notifications, one each time that it is armed.
-    pub(crate) const INTERRUPTED: Flag = Flag(1 << 13);
+    pub(crate) const INTERRUPTED: Flag = Flag(1 << 11);
     /// The system reported what nobody wants and cannot be masked out: it is armed as an edge until something wanted is
     /// delivered.
-    pub(crate) const QUIET: Flag = Flag(1 << 14);
+    pub(crate) const QUIET: Flag = Flag(1 << 12);
     /// A level-triggered report was delivered, and it is not armed again yet.
-    pub(crate) const DELIVERED: Flag = Flag(1 << 15);
+    pub(crate) const DELIVERED: Flag = Flag(1 << 13);
     /// The port owns the socket.
     pub(crate) const OWNED: Flag = Flag(1 << 16);
     /// It is no socket, and so has no identity but what the system has armed.
@@ -80,7 +90,7 @@ impl std::fmt::Debug for Word {
             .field("generation", &self.generation())
             .field("mode", &self.mode())
             .field("filter", &self.filter())
-            .field("flags", &format_args!("{:#x}", self.0 >> 10 & 0xff))
+            .field("flags", &format_args!("{:#x}", self.0 & FLAGS))
             .finish()
     }
 }
@@ -98,7 +108,7 @@ impl Word {
 
     #[inline]
     pub(crate) fn state(self) -> State {
-        match self.0 & STATE {
+        match (self.0 & STATE_BITS) >> STATE {
             0 => State::Vacant,
             1 => State::Removed,
             2 => State::Disabled,
@@ -109,42 +119,49 @@ impl Word {
 
     #[inline]
     pub(super) fn with_state(self, state: State) -> Self {
-        Word(self.0 & !STATE | state as u64)
+        Word(self.0 & !STATE_BITS | state.bits())
     }
 
     #[inline]
     pub(super) fn is_live(self) -> bool {
-        // These two differ in one bit.
-        self.0 & STATE | 1 == State::Enabled as u64
+        self.0 & LIVE_BITS == State::Disabled.bits()
     }
 
     #[inline]
     pub(crate) fn is_enabled(self) -> bool {
-        self.0 & STATE == State::Enabled as u64
+        self.0 & STATE_BITS == State::Enabled.bits()
+    }
+
+    /// Whether a report is to be delivered.
+    #[inline]
+    pub(super) fn is_due(self) -> bool {
+        self.0 & (STATE_BITS | Flag::DELIVERED.0) == State::Enabled.bits()
+    }
+
+    /// The word after a delivery.
+    #[inline]
+    pub(super) fn delivered(self) -> Self {
+        match self.mode() {
+            Mode::Once | Mode::Kept => self.with_state(State::Disabled),
+            Mode::Level => self.with(Flag::DELIVERED),
+            Mode::Edge => self,
+        }
     }
 
     #[inline]
     pub(crate) fn mode(self) -> Mode {
-        MODES[(self.0 >> MODE & 3) as usize]
-    }
-
-    #[inline]
-    pub(super) fn with_mode(self, mode: Mode) -> Self {
-        Word(self.0 & !MODE_BITS | (mode as u64) << MODE)
+        match self.0 >> MODE & 3 {
+            0 => Mode::Once,
+            1 => Mode::Kept,
+            2 => Mode::Level,
+            _ => Mode::Edge,
+        }
     }
 
     /// The conditions. Errors are always watched for.
     #[inline]
     pub(crate) fn filter(self) -> EventFilter {
-        let bits = self.0 >> FILTER & 0b1_1111;
-        EventFilter::from_bits_retain((bits & 0b111 | (bits & 0b1_1000) << 11) as u16)
-    }
-
-    #[inline]
-    pub(super) fn with_filter(self, filter: EventFilter) -> Self {
-        let bits = u64::from(filter.bits());
-        let bits = bits & 0b111 | (bits >> 11) & 0b1_1000;
-        Word(self.0 & !FILTER_BITS | bits << FILTER)
+        EventFilter::from_bits_retain((self.0 & FILTER) as u16)
     }
 
     /// The events that a notification can show.
@@ -171,6 +188,24 @@ impl Word {
     #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> GENERATION) as u32
+    }
+
+    /// Whether it is registered, the system knows it, and no packets come in place of notifications. `is_owned`: as a
+    /// socket that the port owns.
+    #[inline]
+    pub(super) fn can_be_enabled(self, is_owned: bool) -> bool {
+        let bits = self.0 & (LIVE_BITS | Flag::KNOWN.0 | Flag::INTERRUPTED.0 | Flag::OWNED.0);
+        let owned = if is_owned { Flag::OWNED.0 } else { 0 };
+        bits == State::Disabled.bits() | Flag::KNOWN.0 | owned
+    }
+
+    /// Enabled with this filter and mode, in the next generation.
+    #[inline]
+    pub(super) fn enabled(self, filter: EventFilter, mode: Mode) -> Self {
+        const CHANGED: u64 =
+            STATE_BITS | FILTER | MODE_BITS | Flag::RISEN.0 | Flag::QUIET.0 | Flag::DELIVERED.0;
+        let wanted = u64::from(filter.bits()) & FILTER | (mode as u64) << MODE;
+        Word(self.advanced().0 & !CHANGED | wanted | State::Enabled.bits())
     }
 
     /// The same in the next generation. Reports until now are stale.
@@ -235,16 +270,20 @@ impl Interest {
     }
 }
 
-/// The mode of a registration that the program makes.
-pub(super) fn mode_of(trigger: Trigger) -> Mode {
-    if trigger.contains(Trigger::ONESHOT) {
-        // An edge is allowed to show what holds when it is armed.
-        Mode::Once
-    } else if trigger.contains(Trigger::EDGE) {
-        Mode::Edge
-    } else {
-        Mode::Level
-    }
+/// The mode of a registration that the program makes. `None` if its trigger is not a valid combination.
+#[inline]
+pub(super) fn mode_of(trigger: Trigger) -> Option<Mode> {
+    // INITIAL says nothing: an edge may show what holds when it is armed.
+    const MODES: [Option<Mode>; 0x20] = {
+        let mut modes = [None; 0x20];
+        (modes[0x5], modes[0x9], modes[0x19]) =
+            (Some(Mode::Once), Some(Mode::Once), Some(Mode::Once));
+        (modes[0x4], modes[0x6]) = (Some(Mode::Level), Some(Mode::Level));
+        (modes[0x8], modes[0xA]) = (Some(Mode::Edge), Some(Mode::Edge));
+        (modes[0x18], modes[0x1A]) = (Some(Mode::Edge), Some(Mode::Edge));
+        modes
+    };
+    *MODES.get(usize::from(trigger.bits()))?
 }
 
 /// Why a descriptor is not armed, or was not.
@@ -271,7 +310,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_valid_trigger_has_a_mode() {
+        for trigger in (0..=u8::MAX).map(Trigger::from_bits_retain) {
+            let mode = trigger.is_valid().then(|| {
+                if trigger.contains(Trigger::ONESHOT) {
+                    Mode::Once
+                } else if trigger.contains(Trigger::EDGE) {
+                    Mode::Edge
+                } else {
+                    Mode::Level
+                }
+            });
+            assert_eq!(mode_of(trigger), mode, "{trigger:?}");
+        }
+    }
+
+    #[test]
     fn a_word_keeps_its_parts_apart() {
+        const MODES: [Mode; 4] = [Mode::Once, Mode::Level, Mode::Edge, Mode::Kept];
         let filters = [
             EventFilter::NONE,
             EventFilter::ALL,
@@ -290,11 +346,9 @@ mod tests {
                 ] {
                     let before = word.generation();
                     word = word
+                        .enabled(filter, mode)
                         .with_state(state)
-                        .with_filter(filter)
-                        .with_mode(mode)
-                        .with(Flag::RISEN)
-                        .advanced();
+                        .with(Flag::RISEN);
                     assert_eq!(
                         (word.state(), word.filter(), word.mode()),
                         (state, filter, mode)

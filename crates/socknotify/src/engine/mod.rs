@@ -19,12 +19,13 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
-//! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
-//! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
-//! 4. A thread's own lists ([`place::Holder`]).
-//! 5. A backend's own locks.
-//! 6. The owners' table of the process (`crate::sys`). No system call is made under it.
+//! 1. What a worker has dequeued ([`Handover`]).
+//! 2. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
+//! 3. [`Engine::core`]: the queue, new and ending registrations, parked threads.
+//! 4. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
+//! 5. A thread's own lists ([`place::Holder`]).
+//! 6. A backend's own locks.
+//! 7. The owners' table of the process (`crate::sys`). No system call is made under it.
 
 mod apply;
 mod backend;
@@ -46,7 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Wait, Waited};
+pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
 pub(crate) use self::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Table};
 
@@ -55,7 +56,7 @@ use self::queue::{Packet, Queue};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
-use crate::sys::{Owner, Process};
+use crate::sys::{Fd, Owner, Process};
 use crate::{Entry, Error, Registration, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
@@ -69,8 +70,8 @@ pub(crate) struct Engine<B: Backend> {
     owner: Owner,
     places: usize,
     wake_policy: WakePolicy,
-    /// Whether places leave by themselves.
-    detects: bool,
+    /// Whether to look at threads that have packets in hand: they may block.
+    may_look: bool,
     table: Table,
     gate: Gate,
     /// The length of the queue.
@@ -102,6 +103,8 @@ struct Core {
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
+    /// Registrations to arm again that the backend has refused, with their generations.
+    refused: Vec<(Fd, u32)>,
     /// The packet to queue when the backend's alarm goes off.
     alarm: Entry,
     closed: bool,
@@ -115,6 +118,8 @@ struct Scratch<B: Backend> {
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
+    /// The address of the handover that the holder has; 0 for none.
+    handover: usize,
 }
 
 impl<B: Backend> Default for Scratch<B> {
@@ -124,14 +129,18 @@ impl<B: Backend> Default for Scratch<B> {
             batch: Vec::new(),
             has_armed_late: false,
             packets: Vec::new(),
+            handover: 0,
         }
     }
 }
 
 impl<B: Backend> Scratch<B> {
-    fn reuse(kept: &mut Option<Box<dyn Any>>) -> Box<Self> {
-        let kept = kept.take().and_then(|kept| kept.downcast().ok());
-        kept.unwrap_or_default()
+    /// What a thread keeps for the calls of one port.
+    #[inline]
+    fn of(kept: &mut Option<Box<dyn Any>>) -> &mut Self {
+        let kept = kept.get_or_insert_with(|| Box::<Self>::default());
+        kept.downcast_mut()
+            .expect("a port has one kind of backend for ever")
     }
 }
 
@@ -147,7 +156,7 @@ impl<B: Backend> Engine<B> {
             owner: Owner::new(id),
             places,
             wake_policy,
-            detects: detects && places < UNLIMITED,
+            may_look: detects,
             table: Table::new(),
             gate: Gate::new(),
             queued: AtomicUsize::new(0),
@@ -165,6 +174,7 @@ impl<B: Backend> Engine<B> {
                 queue: Queue::with_capacity(32),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
+                refused: Vec::new(),
                 alarm: Entry::default(),
                 closed: false,
             }),
@@ -216,11 +226,23 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// Threads that have packets in hand may keep something that others need, besides their places.
+    #[inline]
+    fn keep(&self) -> bool {
+        self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed)
+    }
+
+    /// Whether it matters that a thread blocks, and can be seen.
+    #[inline]
+    fn detects(&self) -> bool {
+        self.may_look && (self.places < UNLIMITED || self.keep())
+    }
+
     #[inline]
     fn policy(&self) -> Policy {
         Policy {
             is_eager: self.is_eager(),
-            detects: self.detects,
+            detects: self.detects(),
         }
     }
 
@@ -251,7 +273,8 @@ impl<B: Backend> Engine<B> {
     #[inline]
     fn settle_if_due(&self, load: Load) {
         let queued = self.queued.load(Ordering::SeqCst);
-        if Scheduler::may_have_to_settle(load, self.limit(), queued, self.policy()) {
+        let is_idle = queued == 0 && !load.has(Flag::PARKED);
+        if !is_idle && Scheduler::may_have_to_settle(load, self.limit(), queued, self.policy()) {
             self.leave(lock(&self.core));
         }
     }
@@ -383,12 +406,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
-    fn look(&self) -> Found {
-        if !self.detects {
+    fn look(&self, most: usize) -> Found {
+        if !self.detects() {
             return Found::default();
         }
         let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
-        let found = lock(&self.roster).look(&self.gate, is_idle);
+        let found = lock(&self.roster).look(&self.gate, is_idle, most);
         if let Some(after) = found.after {
             let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
             self.detected_after.store(micros, Ordering::Relaxed);
@@ -408,12 +431,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
-    #[inline]
+    #[inline(never)]
     fn look_at_peers(&self, load: Load) {
-        if !self.detects {
+        if !self.may_look {
             return;
         }
-        let is_waited_for = || load.has(Flag::PARKED) || self.has_handovers.load(Ordering::Relaxed);
+        let is_waited_for = || load.has(Flag::PARKED) || self.keep();
         if load.holders() > 1 && is_waited_for() {
             self.look_if_due(place::PEERS_LOOK);
         } else if load.has(Flag::LEFT) {
@@ -431,7 +454,8 @@ impl<B: Backend> Engine<B> {
             looked.is_ok()
         };
         // The model checker knows no time.
-        if (cfg!(interleavings) || is_due() && is_first()) && self.look().has_freed {
+        if (cfg!(interleavings) || is_due() && is_first()) && self.look(place::PEERS_MOST).has_freed
+        {
             self.release_one();
         }
     }
@@ -447,10 +471,11 @@ impl<B: Backend> Engine<B> {
         self.wake(wake);
     }
 
-    /// A thread has dequeued into memory that others can reach.
+    /// A thread has dequeued into memory that others can reach, and not the time before.
+    #[cold]
     fn set_handover(&self, holder: &Holder, handover: Option<&Arc<dyn Handover>>) {
         holder.set_handover(handover);
-        if handover.is_some() && !self.has_handovers.load(Ordering::Relaxed) {
+        if handover.is_some() {
             self.has_handovers.store(true, Ordering::Relaxed);
         }
     }

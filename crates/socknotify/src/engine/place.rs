@@ -33,9 +33,15 @@ pub(super) const LAST_TICK: Duration = Duration::from_millis(4);
 const NO_PROGRESS: Duration = Duration::from_millis(20);
 /// What a running thread has not taken goes on to others after this time, if a place is idle.
 const FLOWS_ON: Duration = Duration::from_millis(1);
-/// How many threads that hold places, and how many that have left theirs, one look takes in at most.
-const MOST: usize = 16;
+/// How much one look may cost: 1 for each thread that holds a place, and so much more if its state has to be read.
+pub(super) const MOST: usize = 80;
+/// The same for those that dequeue, which look more often.
+pub(super) const PEERS_MOST: usize = 16;
+const STATE: usize = 8;
+/// How many threads that have left their places one look takes in at most.
 const MOST_LEFT: usize = 4;
+/// Each is looked at after [`FIRST_TICK`], and then after twice the time before, up to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
 /// What a thread does, as far as a port is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,6 +379,8 @@ struct Seen {
     /// Its processor time, and since when there is no progress.
     time: Option<(u64, Instant)>,
     has_flowed_on: bool,
+    /// After it has left: when it is looked at again, and how long that is after the look before.
+    again: (Instant, Duration),
 }
 
 impl Seen {
@@ -435,21 +443,28 @@ pub(super) struct Found {
 #[derive(Default)]
 pub(super) struct Roster {
     threads: Vec<Seen>,
+    /// Where the next look begins with those that have packets, and with those that have left.
     next: usize,
+    next_left: usize,
 }
 
 impl Roster {
     pub(super) fn add(&mut self) -> Arc<Holder> {
         let holder = Arc::new(Holder::new());
+        self.push(Arc::clone(&holder));
+        holder
+    }
+
+    fn push(&mut self, holder: Arc<Holder>) {
         self.threads.push(Seen {
-            holder: Arc::clone(&holder),
+            holder,
             word: Word(0),
             since: Instant::now(),
             asleep: None,
             time: None,
             has_flowed_on: false,
+            again: (Instant::now(), FIRST_TICK),
         });
-        holder
     }
 
     pub(super) fn remove(&mut self, holder: &Arc<Holder>) {
@@ -478,20 +493,60 @@ impl Roster {
         found
     }
 
-    /// Look at all threads. `is_idle`: a place is not used.
-    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool) -> Found {
-        let now = Instant::now();
-        let mut found = Found::default();
-        let (mut most, mut most_left) = (MOST, MOST_LEFT);
-        let mut ended = Vec::new();
+    /// The indices of all threads, in turn.
+    fn from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.threads.len();
-        self.next %= count.max(1);
-        for step in 0..count {
-            let index = (self.next + step) % count;
+        let first = first.min(count);
+        (first..count).chain(0..first)
+    }
+
+    /// Look at some of those that have left their places: one that runs counts again.
+    fn look_at_left(&mut self, gate: &Gate, now: Instant, found: &mut Found) {
+        let mut most = MOST_LEFT;
+        for index in self.from(self.next_left) {
             let seen = &mut self.threads[index];
             let word = seen.holder.word();
-            let is_new = word != seen.word;
-            if is_new {
+            let is_due = || cfg!(interleavings) || now >= seen.again.0;
+            if word.doing() != Doing::Left || !is_due() {
+                continue;
+            }
+            if most == 0 {
+                self.next_left = index;
+                break;
+            }
+            most -= 1;
+            if !seen.runs_again(now) {
+                let pause = (seen.again.1 * 2).min(LONGEST_PAUSE);
+                seen.again = (now + pause, pause);
+                continue;
+            }
+            // First the place, which the thread may leave as soon as it has it.
+            gate.return_place();
+            if !seen.holder.change(word, Doing::Packets) {
+                gate.leave_place();
+                // Meanwhile it may have looked taken to others.
+                found.has_freed = true;
+            } else {
+                seen.word = word.with(Doing::Packets);
+                seen.since = now;
+                seen.asleep = None;
+            }
+        }
+    }
+
+    /// Look at all threads, as far as that costs no more than `most`. `is_idle`: a place is not used.
+    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, mut most: usize) -> Found {
+        // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
+        let is_close = most > PEERS_MOST || cfg!(interleavings);
+        let now = Instant::now();
+        let mut found = Found::default();
+        self.look_at_left(gate, now, &mut found);
+        let mut first_skipped = None;
+        let mut ended = Vec::new();
+        for index in self.from(self.next) {
+            let seen = &mut self.threads[index];
+            let word = seen.holder.word();
+            if word != seen.word {
                 found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
                 seen.word = word;
                 seen.since = now;
@@ -499,61 +554,50 @@ impl Roster {
                 seen.time = None;
                 seen.has_flowed_on = false;
             }
-            match word.doing() {
-                Doing::Nothing | Doing::Call => {}
-                Doing::Packets if most > 0 => {
-                    if is_new && !cfg!(interleavings) {
-                        continue;
-                    }
-                    let stays = now.saturating_duration_since(seen.since);
-                    most -= 1;
-                    match seen.is_blocked(now) {
-                        Some(false) => {
-                            found.asleep |= seen.asleep.is_some();
-                            if is_idle
-                                && !cfg!(interleavings)
-                                && stays >= FLOWS_ON
-                                && !std::mem::replace(&mut seen.has_flowed_on, true)
-                            {
-                                found.slow.push(Arc::clone(&seen.holder));
-                            }
-                        }
-                        blocked => {
-                            if seen.holder.change(word, Doing::Left) {
-                                gate.leave_place();
-                                found.has_freed = true;
-                                found.left.push(Arc::clone(&seen.holder));
-                                found.after = Some(stays);
-                                seen.word = word.with(Doing::Left);
-                                seen.time = None;
-                            }
-                            if blocked.is_none() {
-                                ended.push(Arc::clone(&seen.holder));
-                            }
-                        }
+            if word.doing() != Doing::Packets || seen.since == now && !is_close {
+                continue;
+            }
+            // One that was seen to sleep is looked at in any case.
+            if most == 0 && seen.asleep.is_none() {
+                first_skipped.get_or_insert(index);
+                continue;
+            }
+            let stays = now.saturating_duration_since(seen.since);
+            let computes = seen.asleep.is_none() && seen.holder.thread.computes();
+            most = most.saturating_sub(if computes { 1 } else { 1 + STATE });
+            let blocked = if computes {
+                Some(false)
+            } else {
+                seen.is_blocked(now)
+            };
+            match blocked {
+                Some(false) => {
+                    found.asleep |= seen.asleep.is_some();
+                    if is_idle
+                        && !cfg!(interleavings)
+                        && stays >= FLOWS_ON
+                        && !std::mem::replace(&mut seen.has_flowed_on, true)
+                    {
+                        found.slow.push(Arc::clone(&seen.holder));
                     }
                 }
-                Doing::Left if most_left > 0 => {
-                    most_left -= 1;
-                    if !seen.runs_again(now) {
-                        continue;
-                    }
-                    // First the place, which the thread may leave as soon as it has it.
-                    gate.return_place();
-                    if !seen.holder.change(word, Doing::Packets) {
+                blocked => {
+                    if seen.holder.change(word, Doing::Left) {
                         gate.leave_place();
-                        // Meanwhile it may have looked taken to others.
                         found.has_freed = true;
-                    } else {
-                        seen.word = word.with(Doing::Packets);
-                        seen.since = now;
-                        seen.asleep = None;
+                        found.left.push(Arc::clone(&seen.holder));
+                        found.after = Some(stays);
+                        seen.word = word.with(Doing::Left);
+                        seen.time = None;
+                        seen.again = (now + FIRST_TICK, FIRST_TICK);
+                    }
+                    if blocked.is_none() {
+                        ended.push(Arc::clone(&seen.holder));
                     }
                 }
-                Doing::Packets | Doing::Left => {}
             }
         }
-        self.next = self.next.wrapping_add(MOST_LEFT);
+        self.next = first_skipped.unwrap_or(0);
         for holder in ended {
             self.remove(&holder);
         }
@@ -562,5 +606,54 @@ impl Roster {
             gate.set(Flag::LEFT, is_any_left);
         }
         found
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn f4_a_thread_that_blocks_among_many_is_found_in_a_few_looks() {
+        const PLACES: usize = 64;
+        if ThreadState::of_this().look() != Look::Running {
+            eprintln!("skipped: this system does not show what threads do");
+            return;
+        }
+        let (end, ended) = channel::<()>();
+        let (tell, told) = channel();
+        let thread = thread::spawn(move || {
+            tell.send(Arc::new(Holder::new())).expect("it is awaited");
+            let _ = ended.recv();
+        });
+        let sleeper = told.recv().expect("it is sent");
+        for place in 0..PLACES {
+            let gate = Gate::new();
+            let mut roster = Roster::default();
+            for index in 0..PLACES {
+                let holder = match index == place {
+                    true => Arc::clone(&sleeper),
+                    // This thread runs whenever it looks.
+                    false => Arc::new(Holder::new()),
+                };
+                holder.begin_call();
+                holder.end_call();
+                assert!(gate.take_place(PLACES));
+                roster.push(holder);
+            }
+            let mut looks = 0;
+            while !roster.look(&gate, false, MOST).has_freed {
+                looks += 1;
+                assert!(looks <= PLACES * (1 + STATE) / MOST + 3, "{place}");
+                thread::sleep(SECOND_LOOK);
+            }
+            assert_eq!(gate.load().holders(), PLACES - 1);
+            assert_eq!(roster.left(), 1);
+        }
+        drop(end);
+        thread.join().expect("no panic");
     }
 }

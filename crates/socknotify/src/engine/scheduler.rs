@@ -53,6 +53,8 @@ impl Flag {
     pub(super) const LOOKED_AT: Flag = Flag(1 << 55);
     /// Threads were found to have left their places, and may go on.
     pub(super) const LEFT: Flag = Flag(1 << 54);
+    /// The backend has refused to arm something that was armed before. It is tried again.
+    pub(super) const REFUSED: Flag = Flag(1 << 56);
 }
 
 /// The [`Gate`] at one moment.
@@ -155,7 +157,7 @@ impl Gate {
     }
 
     /// Set a flag. False if it was set before.
-    fn raise(&self, flag: Flag) -> bool {
+    pub(super) fn raise(&self, flag: Flag) -> bool {
         self.0.fetch_or(flag.0, Ordering::SeqCst) & flag.0 == 0
     }
 }

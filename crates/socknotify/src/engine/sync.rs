@@ -84,6 +84,10 @@ pub(super) mod model {
             ThreadState(IS_BLOCKED.with(Arc::clone))
         }
 
+        pub(in super::super) fn computes(&self) -> bool {
+            false
+        }
+
         pub(in super::super) fn look(&self) -> Look {
             match self.0.load(Ordering::SeqCst) {
                 true => Look::Blocked,

@@ -32,17 +32,24 @@ pub(super) struct Slot {
     pub(super) queued_reason: AtomicU32,
 }
 
-/// What becomes of a report.
+/// A notification.
+pub(super) type Delivery = (usize, Events, Mode);
+
+/// Why a report is no notification.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Delivery {
-    /// It is a notification with this key and these events.
-    Done(usize, Events, Mode),
+pub(super) enum Undelivered {
     /// It shows nothing that is wanted.
     Unwanted(Word),
     /// What it reports was wanted earlier, or of a registration that has ended.
     Stale(Word),
     /// The registration is disabled, or its report was delivered.
     Held,
+}
+
+/// Whether a report has nothing but IN and OUT.
+#[inline]
+fn is_plain(events: Events) -> bool {
+    (Events::IN | Events::OUT).contains(events)
 }
 
 impl Slot {
@@ -102,6 +109,30 @@ impl Slot {
         }
     }
 
+    /// Arm an interest in this slot's descriptor, and what is wanted in place of it as long as that changes meanwhile.
+    #[inline]
+    pub(super) fn arm_latest(
+        &self,
+        interest: &Interest,
+        mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
+    ) -> Outcome {
+        let mut armed = *interest;
+        loop {
+            let result = arm(&armed);
+            let word = self.word();
+            if word.generation() == armed.generation() {
+                return match result {
+                    Ok(()) => Outcome::Armed,
+                    Err(error) => Outcome::Failed(error),
+                };
+            }
+            if !word.is_live() {
+                return Outcome::Ended;
+            }
+            armed.word = word;
+        }
+    }
+
     /// Count a notification. Returns how many there were.
     #[inline]
     pub(super) fn count_delivery(&self) -> u32 {
@@ -110,49 +141,68 @@ impl Slot {
             .wrapping_add(1)
     }
 
-    /// Deliver a report, or find out why not.
+    /// Deliver a report of the usual kind. `None` if it is not, or another thread changes the word.
+    #[inline(always)]
+    pub(super) fn deliver(&self, generation: u32, events: Events) -> Option<Delivery> {
+        let word = self.word();
+        let shown = events & word.wanted();
+        let is_wanted = word.generation() == generation && word.is_due() && !shown.is_empty();
+        if !is_wanted || !is_plain(events) {
+            return None;
+        }
+        let key = self.deliver_word(word, word.delivered())?;
+        Some((key, shown, word.mode()))
+    }
+
+    /// Replace a word by the one after a delivery. Returns the key that belongs to it, or `None` if it is another one by
+    /// now.
     #[inline]
-    pub(super) fn deliver(&self, generation: u32, events: Events) -> Delivery {
+    fn deliver_word(&self, word: Word, by: Word) -> Option<usize> {
+        let key = self.key();
+        let is_unchanged = if by == word {
+            fence(Ordering::Acquire);
+            self.word() == word
+        } else {
+            self.replace(word, by)
+        };
+        is_unchanged.then_some(key)
+    }
+
+    /// Deliver any report, or find out why not.
+    pub(super) fn deliver_any(
+        &self,
+        generation: u32,
+        events: Events,
+    ) -> Result<Delivery, Undelivered> {
+        let with_rest = |word: Word| match is_plain(events) {
+            true => word,
+            false => word.with(Flag::EXCEPTIONAL),
+        };
         loop {
             let word = self.word();
             if word.generation() != generation {
-                return Delivery::Stale(word);
+                return Err(Undelivered::Stale(word));
             }
-            let is_plain = (Events::IN | Events::OUT).contains(events);
-            if !word.is_enabled() || word.has(Flag::DELIVERED) {
+            if !word.is_due() {
                 if word.mode() != Mode::Kept || word.state() != State::Disabled {
-                    return Delivery::Held;
+                    return Err(Undelivered::Held);
                 }
-                let mut risen = word.with(Flag::RISEN);
-                if !is_plain {
-                    risen = risen.with(Flag::EXCEPTIONAL);
-                }
+                let risen = with_rest(word.with(Flag::RISEN));
                 if risen == word || self.replace(word, risen) {
-                    return Delivery::Held;
+                    return Err(Undelivered::Held);
                 }
                 continue;
             }
             let shown = events & word.wanted();
             if shown.is_empty() {
-                return Delivery::Unwanted(word);
+                return Err(Undelivered::Unwanted(word));
             }
-            let mode = word.mode();
-            let by = match mode {
-                Mode::Edge => word,
-                Mode::Level => word.with(Flag::DELIVERED),
-                Mode::Once => word.with_state(State::Disabled),
-                Mode::Kept if is_plain => word.with_state(State::Disabled),
-                Mode::Kept => word.with_state(State::Disabled).with(Flag::EXCEPTIONAL),
+            let by = match word.mode() {
+                Mode::Kept => with_rest(word.delivered()),
+                _ => word.delivered(),
             };
-            let key = self.key();
-            let is_unchanged = if by == word {
-                fence(Ordering::Acquire);
-                self.word() == word
-            } else {
-                self.replace(word, by)
-            };
-            if is_unchanged {
-                return Delivery::Done(key, shown, mode);
+            if let Some(key) = self.deliver_word(word, by) {
+                return Ok((key, shown, word.mode()));
             }
         }
     }
@@ -169,12 +219,7 @@ impl Slot {
         } = *to;
         loop {
             let word = self.word();
-            if !word.is_live()
-                || !word.has(Flag::KNOWN)
-                || word.has(Flag::INTERRUPTED)
-                || word.has(Flag::OWNED) != is_owned
-                || self.key() != key
-            {
+            if !word.can_be_enabled(is_owned) || self.key() != key {
                 return None;
             }
             if mode == Mode::Kept && word.mode() == Mode::Kept && word.filter() == filter {
@@ -216,13 +261,7 @@ impl Enable {
     /// The word of a registration that is enabled in this way, in the next generation.
     #[inline]
     pub(super) fn apply(&self, word: Word) -> Word {
-        word.advanced()
-            .with_state(State::Enabled)
-            .with_filter(self.filter)
-            .with_mode(self.mode)
-            .without(Flag::RISEN)
-            .without(Flag::QUIET)
-            .without(Flag::DELIVERED)
+        word.enabled(self.filter, self.mode)
     }
 }
 
@@ -308,22 +347,11 @@ impl Table {
     pub(crate) fn arm_latest(
         &self,
         interest: &Interest,
-        mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
+        arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Outcome {
-        let mut armed = *interest;
-        loop {
-            let result = arm(&armed);
-            let word = self.word(armed.fd);
-            if word.generation() == armed.generation() {
-                return match result {
-                    Ok(()) => Outcome::Armed,
-                    Err(error) => Outcome::Failed(error),
-                };
-            }
-            if !word.is_live() {
-                return Outcome::Ended;
-            }
-            armed.word = word;
+        match self.slot(interest.fd) {
+            Some(slot) => slot.arm_latest(interest, arm),
+            None => Outcome::Ended,
         }
     }
 

@@ -6,11 +6,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::apply::enable_of;
 use super::backend::Backend;
 use super::interest::{Flag, State, Word};
 use super::queue::Packet;
 use super::scheduler::Flag as GateFlag;
-use super::table::{Enable, Slot};
+use super::table::Slot;
 use super::{Core, Engine};
 use crate::entry::next_reason;
 use crate::sys::{self, Fd, RawSocket};
@@ -88,7 +89,7 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         }
         let is_new = !word.has(Flag::KNOWN);
-        let to: Enable = super::apply::enable_of::<B>(entry);
+        let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
         match slot.change(|word| word.is_live().then(|| to.apply(word).with(Flag::KNOWN))) {
             Ok((_, word)) => self.arm_now(core, fd, word, is_new).map_err(|error| {
                 let _ = slot.change(|word| Some(word.without(Flag::KNOWN)));
@@ -111,7 +112,8 @@ impl<B: Backend> Engine<B> {
 
     /// End the registration of a socket that is not armed, without a notification.
     ///
-    /// It is deleted from the backend before it is closed: a duplicate may keep it alive.
+    /// It is deleted from the backend in any case, also if it is closed next: a duplicate may keep it alive. Another kind
+    /// of port saves itself that call.
     pub(crate) fn release(&self, socket: RawSocket, key: usize, _stays_open: bool) {
         let (Some(fd), Ok(mut core)) = (sys::fd(socket), self.enter()) else {
             return;

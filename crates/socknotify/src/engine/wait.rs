@@ -17,6 +17,8 @@ use crate::{Entry, Error, Registration, WakePolicy};
 #[derive(Clone, Copy, Debug)]
 enum Deadline {
     Never,
+    /// This long after the thread first asks how much time is left.
+    In(Duration),
     At(Instant),
     /// At once: take what is ready, and do not wait.
     Now,
@@ -28,24 +30,27 @@ impl Deadline {
         match timeout {
             None => Deadline::Never,
             Some(Duration::ZERO) => Deadline::Now,
-            // A time too far away to be represented never comes.
-            Some(timeout) => Instant::now()
-                .checked_add(timeout)
-                .map_or(Deadline::Never, Deadline::At),
+            Some(timeout) => Deadline::In(timeout),
         }
     }
 
     /// The time left to wait; `None` for ever.
     #[inline]
-    fn remaining(self) -> Option<Duration> {
-        match self {
+    fn remaining(&mut self) -> Option<Duration> {
+        match *self {
             Deadline::Never => None,
-            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
             Deadline::Now => Some(Duration::ZERO),
+            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
+            Deadline::In(timeout) => {
+                // A time too far away to be represented never comes.
+                let instant = Instant::now().checked_add(timeout);
+                *self = instant.map_or(Deadline::Never, Deadline::At);
+                instant.map(|_| timeout)
+            }
         }
     }
 
-    fn has_passed(self) -> bool {
+    fn has_passed(&mut self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
 }
@@ -59,7 +64,7 @@ const SAMPLED: u32 = 8;
 /// A call that dequeues.
 struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
-    scratch: Box<Scratch<B>>,
+    scratch: &'call mut Scratch<B>,
     holder: &'call Arc<Holder>,
     /// Level-triggered registrations that it delivers.
     levels: &'call mut Vec<(Fd, u32)>,
@@ -106,7 +111,7 @@ impl<B: Backend> Engine<B> {
             self.on_handled(stay.for_each());
         }
         let mut call = Call {
-            scratch: Scratch::reuse(scratch),
+            scratch: Scratch::of(scratch),
             registrations,
             holder: &*holder,
             levels,
@@ -122,12 +127,11 @@ impl<B: Backend> Engine<B> {
         let result = self.run(&mut call, entries);
         self.stop_counting(&mut call);
         let Call {
-            scratch: memory,
+            scratch,
             has_place,
             levels,
             ..
         } = call;
-        *scratch = Some(memory);
         let has_levels = !levels.is_empty();
         if has_levels {
             self.has_levels.store(true, Ordering::Relaxed);
@@ -139,24 +143,36 @@ impl<B: Backend> Engine<B> {
         }
         match result {
             Ok(count) => {
-                self.set_handover(holder, handover);
+                let address = handover.map_or(0, |it| Arc::as_ptr(it).cast::<()>().addr());
+                if scratch.handover != address {
+                    scratch.handover = address;
+                    self.set_handover(holder, handover);
+                }
                 *calls = calls.wrapping_add(1);
                 let is_timed = *calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
                 // The model checker knows no time.
-                *stay = (is_timed && !cfg!(interleavings)).then(|| Stay::new(count));
+                if is_timed && !cfg!(interleavings) {
+                    *stay = Some(Stay::new(count));
+                }
                 holder.end_call();
                 let load = self.gate.load();
-                if self.detects
+                if self.may_look
                     && (has_levels || handover.is_some() && count > 1)
                     && load.pollers() > 0
                     && !load.has(Flag::LOOKED_AT)
                 {
                     self.look_after();
                 }
+                if load.has(Flag::REFUSED) {
+                    self.leave_refused();
+                }
                 self.settle_if_due(load);
             }
             Err(_) => {
                 holder.end_empty_call();
+                if self.gate.load().has(Flag::REFUSED) {
+                    self.leave_refused();
+                }
                 if has_place {
                     self.settle_if_due(self.gate.leave_place());
                 }
@@ -182,7 +198,16 @@ impl<B: Backend> Engine<B> {
         self.wake(wake);
     }
 
+    /// A thread that polls has to try what was refused, from time to time, in place of this one.
+    #[cold]
+    pub(super) fn leave_refused(&self) {
+        if self.gate.load().pollers() > 0 {
+            self.backend.wake();
+        }
+    }
+
     /// A packet took this long to handle.
+    #[cold]
     fn on_handled(&self, time: Duration) {
         // A very long time counts no more than a long one.
         let time = time.min(QUICK * 8).as_nanos() as u32;
@@ -192,19 +217,21 @@ impl<B: Backend> Engine<B> {
     }
 
     fn run(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Result<usize, Error> {
-        if self.is_closed() {
+        let mut load = self.gate.load();
+        if load.has(Flag::CLOSED) {
             return Err(Error::Closed);
         }
-        call.has_failed = self.apply(&mut call.scratch, call.registrations);
+        call.has_failed = self.apply(call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
-            self.collect_levels(call.holder, &mut call.scratch.batch);
+            self.collect_levels(&mut call.holder.levels(), &mut call.scratch.batch);
         }
-        self.look_at_peers(self.gate.load());
+        if load.has(Flag::REFUSED) {
+            self.collect_refused(&mut call.scratch.batch);
+        }
+        if load.holders() > 1 || load.has(Flag::LEFT) {
+            self.look_at_peers(load);
+        }
         loop {
-            let load = self.gate.load();
-            if load.has(Flag::CLOSED) {
-                return Err(Error::Closed);
-            }
             // A thread that has come back from blocking took a place too many.
             if call.has_place
                 && load.holders() > self.limit()
@@ -214,16 +241,20 @@ impl<B: Backend> Engine<B> {
                 call.has_place = false;
             }
             if !call.has_place && !self.gate.take_place(self.limit()) {
-                call.has_failed |= self.arm(&mut call.scratch, call.registrations);
+                call.has_failed |= self.arm(call.scratch, call.registrations);
                 if call.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
                 self.park(call);
-                continue;
+            } else {
+                call.has_place = true;
+                if let Some(result) = self.collect(call, entries) {
+                    return result;
+                }
             }
-            call.has_place = true;
-            if let Some(result) = self.collect(call, entries) {
-                return result;
+            load = self.gate.load();
+            if load.has(Flag::CLOSED) {
+                return Err(Error::Closed);
             }
         }
     }
@@ -235,7 +266,6 @@ impl<B: Backend> Engine<B> {
         call: &mut Call<'_, '_, B>,
         entries: &mut [Entry],
     ) -> Option<Result<usize, Error>> {
-        let room = entries.len();
         let queued = self.queued.load(Ordering::SeqCst);
         let count = if queued > 0 {
             self.stop_counting(call);
@@ -259,15 +289,18 @@ impl<B: Backend> Engine<B> {
                 timeout => self.poll(call, entries, timeout)?,
             }
         };
-        let queued = self.queued.load(Ordering::SeqCst);
-        let count = match count < room && queued > 0 && count > 0 {
+        if count == 0 {
+            return None;
+        }
+        let is_more_queued = self.queued.load(Ordering::SeqCst) > 0 && count < entries.len();
+        Some(Ok(match is_more_queued {
             true => count + self.take_packets(&mut entries[count..]),
             false => count,
-        };
-        (count > 0).then_some(Ok(count))
+        }))
     }
 
     /// Packets are queued. Take them, and reports too.
+    #[inline(never)]
     fn collect_both(
         &self,
         call: &mut Call<'_, '_, B>,
@@ -279,25 +312,21 @@ impl<B: Backend> Engine<B> {
         if share.asks {
             count = self.ask_now(call, &mut entries[..share.reports]).0;
         } else {
-            call.has_failed |= self.arm(&mut call.scratch, call.registrations);
+            call.has_failed |= self.arm(call.scratch, call.registrations);
             self.on_skipped();
         }
         count + self.take_packets(&mut entries[count..])
     }
 
     /// Ask the backend without waiting. Also returns whether there may be more.
+    #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(
-            &mut call.scratch,
-            call.levels,
-            entries,
-            Some(Duration::ZERO),
-        );
+        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
         (
             count,
             waited.is_full || waited.woken || call.scratch.has_armed_late,
@@ -339,18 +368,17 @@ impl<B: Backend> Engine<B> {
         }
         call.has_checked = false;
         // Others may need what a running thread keeps.
-        let keeps =
-            self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed);
-        let watches = self.detects && keeps && does_anyone_run;
+        let watches = self.may_look && does_anyone_run && self.keep();
         if watches {
             self.gate.set(Flag::LOOKED_AT, true);
         }
-        let until = match (timeout, watches) {
+        let retries = before.has(Flag::REFUSED);
+        let until = match (timeout, watches || retries) {
             (timeout, false) => timeout,
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
         };
-        let (count, waited) = self.ask(&mut call.scratch, call.levels, entries, until);
+        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
         self.gate.end_polling();
         if watches {
             // Another one that does sets it again, or there is one wake-up too many.
@@ -359,9 +387,12 @@ impl<B: Backend> Engine<B> {
         if waited.woken {
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(&mut call.scratch, call.registrations);
+        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
+        if count == 0 && retries {
+            self.collect_refused(&mut call.scratch.batch);
+        }
         if count == 0 && watches {
-            let found = self.look();
+            let found = self.look(place::MOST);
             call.tick = match found.moved || found.asleep {
                 true => FIRST_TICK,
                 false => (call.tick * 2).min(LAST_TICK),
@@ -379,6 +410,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Wait until released, or until the time is over.
+    #[cold]
     fn park(&self, call: &mut Call<'_, '_, B>) {
         let mut core = lock(&self.core);
         if core.closed {
@@ -468,8 +500,8 @@ impl<B: Backend> Engine<B> {
 
     /// A look for the thread that watches, which also has to know whether anything moves.
     fn watch_running(&self) -> place::Found {
-        match self.detects {
-            true => self.look(),
+        match self.detects() {
+            true => self.look(place::MOST),
             false => lock(&self.roster).look_for_moves(),
         }
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::direct::Direct;
-use super::helpers::{Gate, Helpers, Perform};
+use super::helpers::{Gate, Helpers, Perform, Performed};
 use super::opening::Opening;
 use super::request::{Apart, Request, Work};
 use super::{Begun, Layer, Settled, system};
@@ -272,9 +272,9 @@ impl<O: Work, N: Default> Flights<O, N> {
     }
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
-    pub(super) fn perform(&self, key: usize, done: impl FnOnce()) {
+    pub(super) fn perform(&self, key: usize, done: impl FnOnce()) -> Performed {
         let Some(entered) = self.gate.enter() else {
-            return;
+            return Performed::Done;
         };
         let begun = self.slots.get_by_key(key).and_then(|mut flight| {
             matches!(flight.stage, Stage::Queued).then(|| {
@@ -283,7 +283,7 @@ impl<O: Work, N: Default> Flights<O, N> {
             })?
         });
         let Some(mut operation) = begun else {
-            return;
+            return Performed::Done;
         };
         let end = |operation, stage| {
             if let Some(mut flight) = self.slots.get_by_key(key) {
@@ -293,10 +293,21 @@ impl<O: Work, N: Default> Flights<O, N> {
         };
         let request = operation.request();
         if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
-            end(operation, Stage::Apart);
+            let thread = self.helpers.apart();
+            let stage = match thread {
+                Some(_) => Stage::Apart,
+                None => Stage::Queued,
+            };
+            if self.put_back(key, operation, stage) {
+                done();
+                return Performed::Done;
+            }
+            if thread.is_none() {
+                return Performed::NotYet;
+            }
             drop(entered);
             self.perform_apart(key, apart, done);
-            return;
+            return Performed::Done;
         }
         let stopped = Cell::new(None);
         let goes_on = || {
@@ -309,6 +320,21 @@ impl<O: Work, N: Default> Flights<O, N> {
         let stage = stopped.get().map_or(Stage::Done(result), Stage::Cancelled);
         end(operation, stage);
         done();
+        Performed::Done
+    }
+
+    /// Nobody asks any more whether an operation was cancelled. True if it was: then it is over.
+    fn put_back(&self, key: usize, operation: O, stage: Stage) -> bool {
+        let Some(mut flight) = self.slots.get_by_key(key) else {
+            return false;
+        };
+        flight.operation = Some(operation);
+        let reason = match flight.stage {
+            Stage::Running(reason) => reason,
+            _ => None,
+        };
+        flight.stage = reason.map_or(stage, Stage::Cancelled);
+        reason.is_some()
     }
 
     /// Why a thread does not go on with an operation.

@@ -25,7 +25,14 @@ enum Job {
 
 /// Knows what to do for a key.
 pub(crate) trait Perform: Send + Sync {
-    fn perform(&self, key: usize);
+    fn perform(&self, key: usize) -> Performed;
+}
+
+/// What a thread has done with an operation.
+pub(crate) enum Performed {
+    Done,
+    /// It may never end, and [as many as there may be](Helpers::apart) are performed already.
+    NotYet,
 }
 
 /// Threads that start when there is work, and end when there was none for a while.
@@ -45,7 +52,12 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
+    /// Operations that may never end, and wait for one of those to end.
+    later: VecDeque<Job>,
+    /// Without those that may never come back.
     threads: usize,
+    /// Threads that may never come back.
+    apart: usize,
     /// Threads that wait, and have no work assigned.
     idle: usize,
     closed: bool,
@@ -139,18 +151,10 @@ impl Helpers {
             return Err(Error::Closed);
         }
         if state.queue.len() >= state.idle && state.threads < shared.most {
-            let this = Arc::clone(shared);
-            let name = "socknotify-helper".to_owned();
-            let started = thread::Builder::new()
-                .name(name)
-                .spawn(move || this.serve());
-            match started {
-                Ok(_) => state.threads += 1,
+            match self.start_thread(&mut state) {
                 // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
-                Err(error) => {
-                    return Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os));
-                }
+                started => started?,
             }
         }
         state.queue.push_back(make());
@@ -159,12 +163,42 @@ impl Helpers {
         Ok(())
     }
 
+    fn start_thread(&self, state: &mut State) -> Result<(), Error> {
+        let this = Arc::clone(&self.0);
+        let builder = thread::Builder::new().name("socknotify-helper".to_owned());
+        match builder.spawn(move || this.serve()) {
+            Ok(_) => {
+                state.threads += 1;
+                Ok(())
+            }
+            Err(error) => Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os)),
+        }
+    }
+
+    /// What this thread, one of these, does from here on may never end: until it does, another one may take its place.
+    /// `None` if as many do so already as there may be threads.
+    pub(super) fn apart(&self) -> Option<ThreadApart<'_>> {
+        let shared = &*self.0;
+        let mut state = lock(&shared.state);
+        if state.apart == shared.most {
+            return None;
+        }
+        state.apart += 1;
+        state.threads -= 1;
+        if state.queue.len() > state.idle && state.threads < shared.most {
+            // If there is none to be had, the next operation tries again.
+            let _ = self.start_thread(&mut state);
+        }
+        Some(ThreadApart(shared))
+    }
+
     /// The number of threads.
     pub(crate) fn threads(&self) -> usize {
-        match self.0.process.is_this() {
-            true => lock(&self.0.state).threads,
-            false => 0,
+        if !self.0.process.is_this() {
+            return 0;
         }
+        let state = lock(&self.0.state);
+        state.threads + state.apart
     }
 
     /// Drop work that was not begun, and accept no more. Work that was begun continues.
@@ -174,11 +208,29 @@ impl Helpers {
         }
         let mut state = lock(&self.0.state);
         state.closed = true;
-        let queue = std::mem::take(&mut state.queue);
+        let queues = [
+            std::mem::take(&mut state.queue),
+            std::mem::take(&mut state.later),
+        ];
         drop(state);
         self.0.changed.notify_all();
         // Without a lock: dropping work may run any code.
-        drop(queue);
+        drop(queues);
+    }
+}
+
+/// A thread that may never come back.
+pub(super) struct ThreadApart<'a>(&'a Shared);
+
+impl Drop for ThreadApart<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.apart -= 1;
+        state.threads += 1;
+        if let Some(next) = state.later.pop_front() {
+            state.queue.push_back(next);
+            self.0.changed.notify_one();
+        }
     }
 }
 
@@ -190,12 +242,31 @@ impl Shared {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
                 // A panic here comes from dropping a result.
-                let _ = catch_unwind(AssertUnwindSafe(|| match job {
-                    Job::Run(work) => work(),
-                    Job::Perform(of, key) => of.perform(key),
+                let outcome = catch_unwind(AssertUnwindSafe(|| match job {
+                    Job::Run(work) => {
+                        work();
+                        None
+                    }
+                    Job::Perform(of, key) => match of.perform(key) {
+                        Performed::Done => None,
+                        Performed::NotYet => Some(Job::Perform(of, key)),
+                    },
                 }));
                 state = lock(&self.state);
-                continue;
+                match outcome {
+                    // It is closed, or one has ended meanwhile.
+                    Ok(Some(job)) if state.closed || state.apart < self.most => {
+                        state.queue.push_back(job);
+                    }
+                    Ok(Some(job)) => state.later.push_back(job),
+                    _ => {}
+                }
+                if state.threads <= self.most {
+                    continue;
+                }
+                // It has come back, and another one has its place.
+                state.threads -= 1;
+                return;
             }
             state.idle += 1;
             let (woken, waited) = self

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use super::direct::Direct;
 use super::flights::{Flight, Flights, Reason, Stage};
-use super::helpers::{DEFAULT_THREADS, Helpers, Perform};
+use super::helpers::{DEFAULT_THREADS, Helpers, Perform, Performed};
 use super::opening::Opening;
 use super::request::{Kind, Request};
 use super::{Layer, Owner, Settled};
@@ -294,8 +294,8 @@ impl Owner for Raw {
 }
 
 impl Perform for Raw {
-    fn perform(&self, key: usize) {
-        self.flights.perform(key, || self.complete(key));
+    fn perform(&self, key: usize) -> Performed {
+        self.flights.perform(key, || self.complete(key))
     }
 }
 

@@ -10,7 +10,7 @@ use super::Owner;
 use super::direct::{self, Direct};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
 use super::flights::{Flights, Reason};
-use super::helpers::{Helpers, Perform};
+use super::helpers::{Helpers, Perform, Performed};
 use super::opening::Opening;
 use super::{FileDriver, Layer, Settled, system};
 use crate::slots::Token;
@@ -272,8 +272,8 @@ impl<D: Send + 'static> Operations<D> {
 }
 
 impl<D: Send + 'static> Perform for Operations<D> {
-    fn perform(&self, key: usize) {
-        self.flights.perform(key, || self.post(key));
+    fn perform(&self, key: usize) -> Performed {
+        self.flights.perform(key, || self.post(key))
     }
 }
 

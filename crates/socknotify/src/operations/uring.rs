@@ -24,7 +24,7 @@ use std::time::Duration;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
-use super::helpers::{Helpers, Perform};
+use super::helpers::{Helpers, Perform, Performed};
 use super::request::{Association, Kind, Request};
 use super::system::RawFile;
 use super::{Begun, FileDriver, Layer, Owner, Settled};
@@ -472,11 +472,12 @@ impl Queue {
 
 /// The pump.
 impl Perform for Direct {
-    fn perform(&self, _: usize) {
+    fn perform(&self, _: usize) -> Performed {
         self.is_pump_due.store(false, Ordering::SeqCst);
         while self.submit() {
             thread::yield_now();
         }
+        Performed::Done
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 
-use super::Interest;
+use super::{Interest, Source, source};
+use crate::sys;
 
 /// How much is received at once.
 const RECEIVED: usize = 4096;
@@ -120,6 +121,8 @@ pub struct Output {
     bytes: Vec<u8>,
     /// What is before this was sent.
     sent: usize,
+    /// What the peer had not acknowledged when that was last asked.
+    unacknowledged: Option<u64>,
 }
 
 impl Output {
@@ -128,6 +131,7 @@ impl Output {
         Output {
             bytes: Vec::new(),
             sent: 0,
+            unacknowledged: None,
         }
     }
 
@@ -159,7 +163,58 @@ impl Output {
         }
         self.bytes.clear();
         self.sent = 0;
+        self.unacknowledged = None;
         Ok(Interest::IN)
+    }
+
+    /// Whether the peer has taken something since this was last asked, or since there is something to send.
+    ///
+    /// A system reports OUT only when much of its buffer is free. So a deadline for OUT also passes for a peer that reads
+    /// slowly but steadily. Ask this then, and arm the connection again for the same time if it is so. The first time it
+    /// is always so: a peer that reads nothing is found out at the second deadline.
+    ///
+    /// False if there is nothing to send; and on Windows, OpenBSD and DragonFly BSD, which do not tell.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Event, Interest, Output, Worker};
+    /// # use socknotify::owned::{BorrowedSocket, Source};
+    ///
+    /// struct Client {
+    ///     stream: TcpStream,
+    ///     output: Output,
+    /// }
+    /// # impl Source for Client {
+    /// #     fn socket(&self) -> BorrowedSocket<'_> {
+    /// #         self.stream.socket()
+    /// #     }
+    /// # }
+    ///
+    /// fn on_event(worker: &mut Worker<Client>, event: Event<Client>) {
+    ///     if let Event::TimedOut(mut client) = event {
+    ///         let Client { stream, output } = &mut *client;
+    ///         if output.has_progressed(stream) {
+    ///             worker.arm(client, Interest::OUT.within(Duration::from_secs(30)));
+    ///         } // What is not armed again is closed.
+    ///     }
+    /// }
+    /// ```
+    #[doc(alias = "SIOCOUTQ")]
+    #[doc(alias = "FIONWRITE")]
+    #[doc(alias = "SO_NWRITE")]
+    pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        #[cfg(unix)]
+        let now = sys::fd(source::raw(source)).and_then(sys::calls::unacknowledged);
+        #[cfg(windows)]
+        let now = None;
+        let before = std::mem::replace(&mut self.unacknowledged, now);
+        now.is_some() && now != before
     }
 }
 
@@ -268,6 +323,31 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple"))]
+    #[test]
+    fn a_peer_that_reads_a_little_progresses_and_one_that_reads_nothing_does_not() -> io::Result<()>
+    {
+        use std::net::{TcpListener, TcpStream};
+
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut peer = TcpStream::connect(listener.local_addr()?)?;
+        let (stream, _) = listener.accept()?;
+        stream.set_nonblocking(true)?;
+        let mut output = Output::new();
+        assert!(!output.has_progressed(&stream), "there is nothing to send");
+        output.write_all(&vec![1; 64 << 20])?;
+        assert_eq!(output.send(&stream)?, Interest::OUT);
+        assert!(output.has_progressed(&stream), "the first time");
+        // What is on its way may still be acknowledged.
+        while output.has_progressed(&stream) {}
+        // When it has read much, its system says so.
+        while !output.has_progressed(&stream) {
+            peer.read_exact(&mut [0; 16 * 1024])?;
+            let _ = output.send(&stream)?;
+        }
+        Ok(())
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl<T, M> Builder<T, M> {
     }
 
     /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one. Where helper
-    /// threads perform operations on files, there are as many for these alone.
+    /// threads perform operations on files, there are as many for these alone, and as many again for reads that may
+    /// never end, such as those of `/proc/kmsg`.
     pub fn helper_threads(mut self, most: usize) -> Self {
         self.helper_threads = most;
         self

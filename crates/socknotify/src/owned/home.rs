@@ -284,7 +284,7 @@ impl<T> Home<T> {
 
     /// Put a connection into its slot, with its deadline, where its packet will find it. Returns it if the port is
     /// closed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&self, node: Box<Node<T>>, deadline: u64) -> Result<(), Box<Node<T>>> {
         if !self.is_here() {
             return Err(node);

@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::TimerId;
+use super::home::NEVER;
 use super::packet::{ARM, HANDED_ON};
 use crate::handover::Handover;
 use crate::lock::lock;
 use crate::operations::Operations;
-use crate::sys::{Process, RawSocket};
+use crate::sys::Process;
 use crate::system::{SystemPort, WeakPort};
-use crate::{Entry, EventFilter, Registration};
+use crate::{Entry, Registration};
 
 /// The part of a worker that other threads reach.
 pub(super) struct Local {
@@ -29,31 +30,16 @@ pub(super) struct Local {
 struct Pending {
     /// The packets of events to take, oldest first.
     events: VecDeque<Entry>,
-    /// Connections to arm.
-    armed: Vec<Arm>,
+    /// Connections that were handed back, and are not armed yet.
+    armed: Vec<Registration<'static>>,
+    /// The deadlines of some of them, in ticks. They are in the slots, too.
+    deadlines: Vec<(usize, u64)>,
 }
 
-/// A connection that was handed back, and is not armed yet.
-#[derive(Clone, Copy)]
-pub(super) struct Arm {
-    pub(super) socket: RawSocket,
-    pub(super) key: usize,
-    pub(super) filter: EventFilter,
-    pub(super) is_drained: bool,
-    /// In ticks.
-    pub(super) deadline: u64,
-}
-
-impl Arm {
-    pub(super) fn registration(&self) -> Registration<'static> {
-        Registration::arm(self.socket, self.key, self.filter, self.is_drained)
-    }
-
-    /// The packet for another worker to arm it.
-    fn packet(&self) -> Entry {
-        let filter = u32::from(self.filter.bits());
-        Entry::new(self.key, ARM | filter, HANDED_ON)
-    }
+/// The packet for another worker to arm a connection.
+fn packet_to_arm(arm: &Registration<'_>) -> Entry {
+    let filter = u32::from(arm.event_filter.bits());
+    Entry::new(arm.completion_key, ARM | filter, HANDED_ON)
 }
 
 impl Local {
@@ -69,6 +55,7 @@ impl Local {
             pending: Mutex::new(Pending {
                 events: VecDeque::with_capacity(room),
                 armed: Vec::with_capacity(room),
+                deadlines: Vec::new(),
             }),
         })
     }
@@ -90,16 +77,31 @@ impl Local {
         lock(&self.pending).events.pop_front()
     }
 
-    /// Add a connection to arm.
-    #[inline]
-    pub(super) fn add_armed(&self, arm: Arm) {
-        lock(&self.pending).armed.push(arm);
+    /// Add a connection to arm, with its deadline in ticks.
+    #[inline(always)]
+    pub(super) fn add_armed(&self, arm: Registration<'static>, deadline: u64) {
+        let mut pending = lock(&self.pending);
+        if deadline != NEVER {
+            pending.deadlines.push((arm.completion_key, deadline));
+        }
+        pending.armed.push(arm);
     }
 
-    /// Take the connections that are to be armed, and leave this memory, which is empty, in their place.
-    #[inline]
-    pub(super) fn take_armed(&self, memory: &mut Vec<Arm>) {
-        std::mem::swap(&mut lock(&self.pending).armed, memory);
+    /// Take the connections that are to be armed, and their deadlines. Returns the number of events to take.
+    pub(super) fn take_armed(
+        &self,
+        armed: &mut Vec<Registration<'static>>,
+        deadlines: &mut Vec<(usize, u64)>,
+    ) -> usize {
+        let mut pending = lock(&self.pending);
+        match armed.is_empty() {
+            true => std::mem::swap(armed, &mut pending.armed),
+            false => armed.append(&mut pending.armed),
+        }
+        if !pending.deadlines.is_empty() {
+            deadlines.append(&mut pending.deadlines);
+        }
+        pending.events.len()
     }
 
     /// The number of connections to arm.
@@ -110,20 +112,28 @@ impl Local {
     /// Keep only this many events, and give the others to threads that wait.
     #[cold]
     pub(super) fn keep_events(&self, count: usize) {
+        // Dropped after the lock is released: it may be the last, and dropping it runs the caller's code.
+        let files = self.files.upgrade();
         let mut pending = lock(&self.pending);
         let count = count.min(pending.events.len());
         let others: Vec<_> = pending.events.drain(count..).collect();
-        self.requeue(&mut pending, &[], &others);
+        self.requeue(files.as_deref(), &mut pending, &[], &others);
     }
 
     /// Give packets back to the port, or keep the events if it is closed: what was dequeued can be taken.
     ///
     /// It is locked, so that a worker that ends meanwhile finds the events either here or nowhere.
-    fn requeue(&self, pending: &mut Pending, armed: &[Entry], events: &[Entry]) {
+    fn requeue(
+        &self,
+        files: Option<&Operations<TimerId>>,
+        pending: &mut Pending,
+        armed: &[Entry],
+        events: &[Entry],
+    ) {
         if armed.is_empty() && events.is_empty() {
             return;
         }
-        if let Some(files) = self.files.upgrade() {
+        if let Some(files) = files {
             events.iter().for_each(|packet| files.on_requeued(packet));
         }
         if self.port.requeue(&[armed, events].concat()).is_err() {
@@ -138,10 +148,13 @@ impl Handover for Local {
         if !self.process.is_this() {
             return;
         }
+        let files = self.files.upgrade();
         let mut pending = lock(&self.pending);
-        let armed: Vec<_> = pending.armed.drain(..).map(|arm| arm.packet()).collect();
+        let armed: Vec<_> = pending.armed.iter().map(packet_to_arm).collect();
+        pending.armed.clear();
+        pending.deadlines.clear();
         let events: Vec<_> = pending.events.drain(..).collect();
-        self.requeue(&mut pending, &armed, &events);
+        self.requeue(files.as_deref(), &mut pending, &armed, &events);
     }
 }
 

@@ -89,7 +89,7 @@ impl<T, M> Port<T, M> {
     /// use socknotify::owned::{Event, Port};
     ///
     /// # fn main() -> std::io::Result<()> {
-    /// let port = Port::<TcpStream, &str>::new()?;
+    /// let port = Port::<TcpStream, &str>::with_messages()?;
     /// port.send_after(Duration::from_millis(5), "tick")?;
     /// let tock = port.send_after(Duration::from_secs(3600), "tock")?;
     ///

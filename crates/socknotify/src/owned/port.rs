@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use super::deadlines::Deadlines;
 use super::home::{Home, NEVER, Node, Place, Room, drop_all};
-use super::local::{self, Arm};
+use super::local;
 use super::messages::Message;
 use super::packet::{DIRECT, DRAINING, NOTICE, OPERATION};
 use super::source::{Source, raw};
@@ -74,13 +74,24 @@ impl<T> Notice<T> {
     }
 }
 
-impl<T: Source, M> Port<T, M> {
-    /// Makes a port with one place for each processor.
+impl<T: Source> Port<T> {
+    /// Makes a port with one place for each processor, and without messages.
     ///
     /// # Errors
     ///
     /// As [`CompletionPort::new`].
     pub fn new() -> Result<Self, Error> {
+        Self::with_messages()
+    }
+}
+
+impl<T: Source, M> Port<T, M> {
+    /// Makes a port with one place for each processor, and messages of the type `M`.
+    ///
+    /// # Errors
+    ///
+    /// As [`CompletionPort::new`].
+    pub fn with_messages() -> Result<Self, Error> {
         CompletionPort::new().map(Self::from)
     }
 
@@ -149,17 +160,18 @@ impl<T: Source, M> Port<T, M> {
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
         let shared = &self.shared;
-        let arm = match shared.put(connection, interest.into()) {
-            Put::Done { arm, .. } => arm,
+        let (arm, deadline) = match shared.put(connection, interest.into()) {
+            Put::Done { arm, deadline, .. } => (arm, deadline),
             Put::Refused(node, error) => return shared.notify(Notice::Refused(node, error)),
             Put::Closed => return,
         };
-        if arm.deadline != NEVER {
-            shared.deadlines.set(&shared.home, arm.key, arm.deadline);
+        let key = arm.completion_key;
+        if deadline != NEVER {
+            shared.deadlines.set(&shared.home, key, deadline);
         }
-        let registered = shared.home.port.register(arm.registration());
+        let registered = shared.home.port.register(arm);
         if let Err(RegisterError::Entry(error)) = registered {
-            if let Some(node) = shared.take_back(arm.key) {
+            if let Some(node) = shared.take_back(key) {
                 shared.notify(Notice::Refused(node, error));
             }
         }
@@ -380,7 +392,9 @@ impl From<SharedTrigger> for Trigger {
 pub(super) enum Put<T> {
     /// It is in its slot, and can be armed.
     Done {
-        arm: Arm,
+        arm: Registration<'static>,
+        /// In ticks.
+        deadline: u64,
         /// The system does not watch it for this filter yet, and may refuse to.
         is_new: bool,
     },
@@ -408,16 +422,16 @@ impl<T, M> Shared<T, M> {
         }
         let filter = interest.filter;
         let is_new = node.readiness.watch(filter);
+        let is_drained = node.readiness.take(filter);
+        let arm = Registration::arm(socket, node.key(), filter, is_drained);
         let deadline = interest.deadline();
-        let arm = Arm {
-            socket,
-            key: node.key(),
-            filter,
-            is_drained: node.readiness.take(filter),
-            deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
-        };
-        match self.home.put(node, arm.deadline) {
-            Ok(()) => Put::Done { arm, is_new },
+        let deadline = deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time));
+        match self.home.put(node, deadline) {
+            Ok(()) => Put::Done {
+                arm,
+                deadline,
+                is_new,
+            },
             Err(node) => {
                 drop(Held::from_node(node));
                 Put::Closed

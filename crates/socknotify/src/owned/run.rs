@@ -83,7 +83,7 @@ impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     /// use socknotify::owned::{Event, Port};
     ///
     /// # fn main() -> io::Result<()> {
-    /// let port = Port::<TcpStream, io::Result<Vec<SocketAddr>>>::new()?;
+    /// let port = Port::<TcpStream, io::Result<Vec<SocketAddr>>>::with_messages()?;
     /// port.run(|| Ok(("localhost", 80).to_socket_addrs()?.collect()))?;
     ///
     /// let mut worker = port.worker(8);

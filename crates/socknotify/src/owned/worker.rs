@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::connect;
 use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED, drop_all};
 use super::listener::Listener;
-use super::local::{self, Arm, Local};
+use super::local::{self, Local};
 use super::messages::Message;
 use super::packet::{
     ACCEPTED, ARM, CANCELLED, DIRECT, DRAINING, HANDED_ON, MESSAGE, NOTICE, OPERATION, TIMED_OUT,
@@ -41,7 +41,7 @@ const MAX_POLLS: usize = 64;
 /// use socknotify::owned::{Event, Interest, Port};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// let port = Port::<TcpStream, &str>::new()?;
+/// let port = Port::<TcpStream, &str>::with_messages()?;
 /// let mut worker = port.worker(16);
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let mut theirs = TcpStream::connect(listener.local_addr()?)?;
@@ -71,14 +71,14 @@ pub struct Worker<T: Source, M = ()> {
     handover: Arc<dyn Handover>,
     /// What the next call arms.
     registrations: Vec<Registration<'static>>,
-    /// The keys of listeners with a deadline, and of connections that another worker has left to be armed.
+    /// The keys and deadlines of those, of listeners, and of connections that another worker has left to be armed.
     deadlines: Vec<(usize, u64)>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// Memory for what is to be armed.
-    armed: Vec<Arm>,
+    /// At most this many events are to be taken: others may have taken some.
+    events: usize,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
     /// When the caller got events, and how many.
@@ -124,7 +124,7 @@ impl<T: Source, M> Worker<T, M> {
             deadlines: Vec::new(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            armed: Vec::with_capacity(room),
+            events: 0,
             listeners: Vec::new(),
             batch: None,
             is_slow: false,
@@ -144,9 +144,13 @@ impl<T: Source, M> Worker<T, M> {
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
         match self.shared.put(connection, interest.into()) {
-            Put::Done { arm, is_new } => {
+            Put::Done {
+                arm,
+                deadline,
+                is_new,
+            } => {
                 self.is_any_new |= is_new;
-                self.local.add_armed(arm);
+                self.local.add_armed(arm, deadline);
             }
             Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
             Put::Closed => {}
@@ -193,14 +197,15 @@ impl<T: Source, M> Worker<T, M> {
         let mut polls = 0;
         loop {
             let mut outcome = Ok(());
+            self.gather();
             // Connections that the system may refuse are armed before the wait, which would not end for them.
-            if self.is_any_new || self.local.events() > 0 {
-                outcome = self.submit();
+            if self.is_any_new || self.events > 0 {
+                outcome = self.submit_gathered();
             }
-            if self.local.events() == 0 && outcome.is_ok() {
+            if self.events == 0 && outcome.is_ok() {
                 outcome = self.submit_and_wait(timeout);
             }
-            let events = self.local.events();
+            let events = self.events;
             if events > 0 {
                 if events >= MEASURED || self.is_slow {
                     self.batch = Some((Instant::now(), events as u32));
@@ -236,6 +241,11 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm what was handed back.
     fn submit(&mut self) -> Result<(), Error> {
         self.gather();
+        self.submit_gathered()
+    }
+
+    /// Arm what was gathered.
+    fn submit_gathered(&mut self) -> Result<(), Error> {
         let port = &self.shared.home.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
         let outcome = outcome.map(drop);
@@ -245,7 +255,6 @@ impl<T: Source, M> Worker<T, M> {
 
     /// The same, and dequeue, up to the timeout.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.gather();
         let system = self.shared.home.port.system();
         let outcome = system.process(
             &mut self.registrations,
@@ -272,30 +281,27 @@ impl<T: Source, M> Worker<T, M> {
             let share = events.div_ceil(idle.saturating_add(1));
             if share < events {
                 self.local.keep_events(share);
+                self.events = share;
             }
         }
     }
 
     /// Take what is to be armed from where others reach it.
+    #[inline]
     fn gather(&mut self) {
         let Worker {
             shared,
             local,
             registrations,
             deadlines,
-            armed,
+            events,
             ..
         } = self;
+        *events = local.take_armed(registrations, deadlines);
         // A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
-        let set = |key, at| shared.deadlines.set(&shared.home, key, at);
-        local.take_armed(armed);
-        for arm in armed.drain(..) {
-            if arm.deadline != NEVER {
-                set(arm.key, arm.deadline);
-            }
-            registrations.push(arm.registration());
+        for (key, at) in deadlines.drain(..) {
+            shared.deadlines.set(&shared.home, key, at);
         }
-        deadlines.drain(..).for_each(|(key, at)| set(key, at));
         shared.files.flush();
     }
 
@@ -321,7 +327,13 @@ impl<T: Source, M> Worker<T, M> {
     /// Report something to this worker.
     fn notify(&mut self, notice: Notice<T>) {
         let packet = self.shared.list(notice);
+        self.add_event(packet);
+    }
+
+    #[cold]
+    fn add_event(&mut self, packet: Entry) {
         self.local.add_events(&[packet]);
+        self.events += 1;
     }
 
     /// Turn this many packets into events.
@@ -335,12 +347,22 @@ impl<T: Source, M> Worker<T, M> {
         for index in 0..count {
             let entry = self.entries[index];
             let key = entry.completion_key;
-            let event = match slots.marks(key) {
+            let marks = slots.marks(key);
+            if let Some(marks) = marks.filter(|_| entry.transferred < ARM) {
+                if marks.load(Ordering::Relaxed) != LISTENER {
+                    // The connection stays in its slot until the event is taken.
+                    marks.store(REPORTED, Ordering::Relaxed);
+                    self.entries[events] = entry;
+                    self.entries[events].overlapped = HANDED_ON;
+                    events += 1;
+                    continue;
+                }
+            }
+            let event = match marks {
                 Some(_) if entry.transferred & ARM != 0 && entry.overlapped == HANDED_ON => {
                     to_arm.push(entry);
                     None
                 }
-                // The connection stays in its slot until the event is taken.
                 Some(marks) if marks.load(Ordering::Relaxed) != LISTENER => {
                     marks.store(REPORTED, Ordering::Relaxed);
                     Some(Entry::new(key, entry.transferred, HANDED_ON))
@@ -372,7 +394,10 @@ impl<T: Source, M> Worker<T, M> {
                 events += 1;
             }
         }
-        self.local.add_events(&self.entries[..events]);
+        if events > 0 {
+            self.local.add_events(&self.entries[..events]);
+            self.events += events;
+        }
         if is_timer_among {
             self.shared.ring();
         }
@@ -434,7 +459,7 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         self.listeners = listeners;
-        if self.local.events() > 0 {
+        if self.events > 0 {
             // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
@@ -480,7 +505,7 @@ impl<T: Source, M> Worker<T, M> {
         let node = connection.into_node();
         let packet = Entry::new(node.key(), ACCEPTED, HANDED_ON);
         match self.shared.home.put(node, NEVER) {
-            Ok(()) => self.local.add_events(&[packet]),
+            Ok(()) => self.add_event(packet),
             Err(node) => drop(Held::from_node(node)),
         }
     }
@@ -525,6 +550,7 @@ impl<T: Source, M> Worker<T, M> {
             return None;
         }
         loop {
+            self.events = self.events.checked_sub(1)?;
             let packet = self.local.take_event()?;
             if let Some(event) = self.shared.event(&packet, &mut self.handled) {
                 return Some(event);
@@ -533,7 +559,8 @@ impl<T: Source, M> Worker<T, M> {
     }
 }
 
-#[inline]
+/// The event of a connection that is anything else than ready.
+#[cold]
 fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
     match says {
         TIMED_OUT if node.readiness.is_connecting => connect::timed_out(node),
@@ -550,10 +577,10 @@ fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T,
         }
         events => {
             let events = Events::from_bits_truncate(events);
-            if node.readiness.is_connecting {
-                return connect::outcome(node, events);
+            match node.readiness.is_connecting {
+                true => connect::outcome(node, events),
+                false => Event::Ready(Held::from_node(node), events),
             }
-            Event::Ready(Held::from_node(node), events)
         }
     }
 }
@@ -563,17 +590,27 @@ impl<T: Source, M> Shared<T, M> {
     #[inline]
     fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
-        let key = packet.completion_key;
-        if let Some(mut place) = slots.get_by_key(key) {
-            if let Some(node) = place.take() {
-                drop(place);
-                return Some(connection_event(node, packet.transferred));
-            }
-            // A stale packet of a connection finds nothing.
-            place.shared()?;
+        let Some(mut place) = slots.get_by_key(packet.completion_key) else {
+            return self.listed_event(packet, results);
+        };
+        let Some(node) = place.take() else {
             drop(place);
-            return self.shared_event(key, packet.events());
+            return self.shared_event(packet.completion_key, packet.events());
+        };
+        drop(place);
+        let says = packet.transferred;
+        if says < ARM && !node.readiness.is_connecting {
+            let events = Events::from_bits_truncate(says);
+            return Some(Event::Ready(Held::from_node(node), events));
         }
+        Some(connection_event(node, says))
+    }
+
+    /// The event of a packet that is none of a connection's.
+    #[cold]
+    fn listed_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
+        let slots = &self.home.slots;
+        let key = packet.completion_key;
         if key == slots.reserved_key(MESSAGE) {
             let message = match lock(&self.messages).pop_front()? {
                 Message::Sent(message) => message,
@@ -600,8 +637,11 @@ impl<T: Source, M> Shared<T, M> {
 
 impl<T, M> Shared<T, M> {
     /// The event of a shared socket, unless another thread has had the last one.
+    #[cold]
     fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
         let slots = &self.home.slots;
+        // A stale packet of a connection finds nothing.
+        slots.get_by_key(key)?.shared()?;
         if events.contains(Events::REMOVE) {
             return match slots.remove_by_key(key)?.fixture? {
                 Fixture::Shared(shared) => Some(Event::Returned(shared.socket())),
@@ -711,7 +751,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_slow_by_its_latest_batch() -> std::io::Result<()> {
-        let port = Port::<TcpStream, u32>::new()?;
+        let port = Port::<TcpStream, u32>::with_messages()?;
         let mut worker = port.worker(64);
         let mut serve = |count: u32, time: Duration| -> std::io::Result<bool> {
             for number in 0..count {

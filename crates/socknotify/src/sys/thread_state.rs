@@ -51,6 +51,12 @@ impl ThreadState {
         }
     }
 
+    /// Whether the thread has had a processor most of the time since the last call, which costs less to see. `false`
+    /// says nothing.
+    pub(crate) fn computes(&self) -> bool {
+        self.process.is_this() && self.thread.computes()
+    }
+
     /// What the thread does now. [`Unknown`](Look::Unknown) in a forked child.
     ///
     /// The kind can change from one look to the next: a system that shows the state shows only the time while

@@ -188,6 +188,28 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
 }
 
 /// It shows in the packet that may wait meanwhile, in the next notification, or, of a one-shot, after the next arming.
+/// An end and room are two events to some systems, with that of another socket between them.
+#[for_every_backend]
+fn c3_a_call_has_one_notification_of_a_socket(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let (pair, other) = (Pair::unix()?, Pair::unix()?);
+    pair.theirs.shutdown(Shutdown::Write)?;
+    port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
+    other.send()?;
+    let filter = EventFilter::OUT | EventFilter::HANGUP;
+    let mut batch = [
+        Registration::enable(&other.ours, KEY + 1, EventFilter::IN, LEVEL),
+        Registration::enable(&pair.ours, KEY, filter, EDGE),
+    ];
+    let mut entries = [Entry::default(); 8];
+    let entries = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
+    for key in [KEY, KEY + 1] {
+        let of_key = entries.iter().filter(|entry| entry.completion_key == key);
+        assert!(of_key.count() <= 1, "{entries:?}");
+    }
+    Ok(())
+}
+
 #[for_every_backend]
 fn c3_what_becomes_true_while_a_packet_waits_is_not_lost(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;

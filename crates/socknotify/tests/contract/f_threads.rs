@@ -332,30 +332,35 @@ fn count_woken(
     })
 }
 
+/// Ports with these places, and how many threads. No thread is too slow for the second policy.
+fn waking_cases() -> impl Iterator<Item = (WakePolicy, usize, usize)> {
+    let policies = [WakePolicy::BOUNDED, WakePolicy::Bounded(PATIENCE)].into_iter();
+    policies.flat_map(|policy| {
+        let places = [1, 2, 16].into_iter();
+        places.flat_map(move |places| [2, 6].map(|threads| (policy, places, threads)))
+    })
+}
+
 #[for_every_backend]
 fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 16] {
-        for threads in [2, 6] {
-            let port = port_with(backend, places)?;
-            count_woken(&port, threads, |_| Ok(port.post(PACKET)?))?;
-        }
+    for (policy, places, threads) in waking_cases() {
+        let port = waking_port(backend, places, policy)?;
+        count_woken(&port, threads, |_| Ok(port.post(PACKET)?))?;
     }
     Ok(())
 }
 
 #[for_every_backend]
 fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 16] {
-        for threads in [2, 6] {
-            let port = port_with(backend, places)?;
-            let pairs = (0..20)
-                .map(|_| Pair::unix())
-                .collect::<io::Result<Vec<_>>>()?;
-            for pair in &pairs {
-                port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
-            }
-            count_woken(&port, threads, |round| pairs[round].send())?;
+    for (policy, places, threads) in waking_cases() {
+        let port = waking_port(backend, places, policy)?;
+        let pairs = (0..20)
+            .map(|_| Pair::unix())
+            .collect::<io::Result<Vec<_>>>()?;
+        for pair in &pairs {
+            port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
         }
+        count_woken(&port, threads, |round| pairs[round].send())?;
     }
     Ok(())
 }

@@ -295,7 +295,8 @@ impl Registration {
         };
         let extra = match self.possible.intersects(mask) {
             true if EDGES_COME_ONE_BY_ONE => {
-                self.is_half = false;
+                // There are two events, and this was one of them.
+                self.is_half = true;
                 self.extra | self.possible
             }
             true => self.extra,

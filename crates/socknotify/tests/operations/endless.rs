@@ -50,8 +50,7 @@ fn o5_operations_that_have_not_begun_are_cancelled_at_once(backend: Backend) -> 
             return Ok(());
         };
         let many = begin_many(&port, &log)?;
-        let file = file_of(&port, b"0123456789")?;
-        let read = FileOperation::read_at(&file, vec![0; 4], 0);
+        let read = FileOperation::read_at(&log, vec![0; 4], 0);
         let id = port.begin(read.within(Duration::from_millis(5)))?;
         let done = completed(&mut worker);
         let error = done.result.expect_err("it has not begun");
@@ -61,13 +60,32 @@ fn o5_operations_that_have_not_begun_are_cancelled_at_once(backend: Backend) -> 
             assert!(port.cancel_operation(*id));
         }
         take(&mut worker, MANY);
-        if port.file_driver() == FileDriver::Threads {
-            // They read on.
-            continue;
-        }
+        let file = file_of(&port, b"0123456789")?;
         let id = port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
         let done = completed(&mut worker);
         assert_eq!((done.id, done.result?), (id, 4));
+    }
+    Ok(())
+}
+
+/// More reads than there are threads, one after the other, as a program begins them.
+#[for_every_backend]
+fn o3_other_operations_make_progress_while_reads_never_end(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let Some(log) = endless(&port)? else {
+            return Ok(());
+        };
+        let file = file_of(&port, b"0123456789")?;
+        for _ in 0..100 {
+            port.begin(FileOperation::read_at(&log, vec![0; 8], 0))?;
+            let id = port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
+            let done = completed(&mut worker);
+            assert_eq!((done.id, done.result?), (id, 4));
+        }
+        assert_eq!(port.operations(), 100);
+        port.close();
+        assert_eq!(port.operations(), 0);
     }
     Ok(())
 }

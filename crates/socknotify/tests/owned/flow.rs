@@ -43,8 +43,12 @@ fn message(event: Event<Connection, u64>) -> u64 {
 
 /// A port with one place, which a thread leaves when it blocks.
 fn detecting_port(backend: Backend) -> io::Result<TestPort> {
+    detecting_port_with(backend, 1)
+}
+
+fn detecting_port_with(backend: Backend, places: usize) -> io::Result<TestPort> {
     let builder = CompletionPort::builder().backend(backend);
-    Ok(Port::from(builder.concurrency(1).build()?))
+    Ok(Port::from(builder.concurrency(places).build()?))
 }
 
 /// Connections that are armed and ready, and their peers.
@@ -59,37 +63,48 @@ fn ready_connections(port: &TestPort, count: usize) -> io::Result<Vec<Socket>> {
 }
 
 /// One handler blocks until all others have run.
+fn block_until_others_have_run(port: &TestPort, way: Way) -> io::Result<()> {
+    let peers = ready_connections(port, 10)?;
+    let mut worker = port.worker(64);
+    worker.process(Some(PATIENCE))?;
+    let held = ready(worker.take().expect("an event"));
+    thread::scope(|scope| {
+        let (serve, served) = channel();
+        scope.spawn(move || {
+            let mut worker = port.worker(64);
+            for _ in 1..10 {
+                let connection = ready(next(&mut worker));
+                serve.send(connection.id()).expect("someone waits");
+            }
+        });
+        way.block(port, &mut worker, || {
+            let ids: Vec<_> = (1..10)
+                .map(|_| {
+                    served
+                        .recv_timeout(PATIENCE)
+                        .expect("it is served meanwhile")
+                })
+                .collect();
+            assert!(!ids.contains(&held.id()));
+        });
+    });
+    assert!(worker.take().is_none(), "others have taken the rest");
+    drop((held, peers));
+    Ok(())
+}
+
 #[for_every_backend]
 fn f4_events_that_were_not_taken_flow_on_to_other_threads(backend: Backend) -> io::Result<()> {
     for way in Way::BOTH {
-        let port = detecting_port(backend)?;
-        let peers = ready_connections(&port, 10)?;
-        let mut worker = port.worker(64);
-        worker.process(Some(PATIENCE))?;
-        let held = ready(worker.take().expect("an event"));
-        thread::scope(|scope| {
-            let (serve, served) = channel();
-            let port = &port;
-            scope.spawn(move || {
-                let mut worker = port.worker(64);
-                for _ in 1..10 {
-                    let connection = ready(next(&mut worker));
-                    serve.send(connection.id()).expect("someone waits");
-                }
-            });
-            way.block(port, &mut worker, || {
-                let ids: Vec<_> = (1..10)
-                    .map(|_| {
-                        served
-                            .recv_timeout(PATIENCE)
-                            .expect("it is served meanwhile")
-                    })
-                    .collect();
-                assert!(!ids.contains(&held.id()));
-            });
-        });
-        assert!(worker.take().is_none(), "others have taken the rest");
-        drop((held, peers));
+        block_until_others_have_run(&detecting_port(backend)?, way)?;
+    }
+    Ok(())
+}
+
+#[for_every_backend(with_places)]
+fn f4_events_flow_on_where_places_have_no_limit(backend: Backend) -> io::Result<()> {
+    for way in Way::BOTH {
+        block_until_others_have_run(&detecting_port_with(backend, usize::MAX)?, way)?;
     }
     Ok(())
 }

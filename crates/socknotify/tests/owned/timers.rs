@@ -229,13 +229,21 @@ fn timers_and_deadlines_share_the_clock(backend: Backend) -> io::Result<()> {
     let (connection, _peer) = connect(&port)?;
     let begin = Instant::now();
     worker.arm(connection, Interest::IN.until(begin + 2 * SHORT));
-    nothing(&mut worker);
     port.send_after(SHORT, 1)?;
     port.send_after(3 * SHORT, 3)?;
-    assert_eq!(message(&mut worker), 1);
-    assert!(matches!(next(&mut worker), Event::TimedOut(_)));
-    assert!(begin.elapsed() >= 2 * SHORT);
-    assert_eq!(message(&mut worker), 3);
+    // On a busy machine some may be over before the next is set, and then they have no order.
+    let mut came = Vec::new();
+    while came.len() < 3 {
+        let number = match next(&mut worker) {
+            Event::Message(number) => number,
+            Event::TimedOut(_) => 2,
+            other => panic!("{other:?}"),
+        };
+        assert!(begin.elapsed() >= number as u32 * SHORT, "{number}");
+        came.push(number);
+    }
+    came.sort_unstable();
+    assert_eq!(came, [1, 2, 3]);
     Ok(())
 }
 

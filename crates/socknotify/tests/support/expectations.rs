@@ -4,7 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::{CompletionPort, Entry, Error, Events, Registration, RegistrationError};
+use socknotify::{
+    CompletionPort, Entry, Error, Events, Registration, RegistrationError, WakePolicy,
+};
 
 use super::{GLANCE, PATIENCE, TICK, thread_time};
 
@@ -26,11 +28,13 @@ pub(crate) fn counted_without_closed(port: &CompletionPort) -> Counted {
     }
 }
 
-/// How many threads of those that wait one packet wakes: with kqueue, beside the one that gets it, the one that
-/// waited in the backend, or goes to wait there; and, if the one that runs takes long, one that goes there in its place.
+/// How many threads of those that wait one packet wakes. With kqueue one thread waits in the backend. So, beside the one
+/// that gets the packet, the oldest is woken, to watch whether that one comes back; and if it does not within the time of
+/// the wake policy, the newest, which waits there in its place.
 pub(crate) fn woken_by_one_packet(port: &CompletionPort) -> usize {
-    match port.backend().name() {
-        "kqueue" => 3,
+    match (port.backend().name(), port.wake_policy()) {
+        ("kqueue", WakePolicy::Bounded(PATIENCE)) => 2,
+        ("kqueue", _) => 3,
         _ => 1,
     }
 }

@@ -30,6 +30,8 @@ pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
     uninterrupted, uploading, wait_readiness,
 };
+#[cfg(unix)]
+pub(crate) use self::system::Limit;
 pub(crate) use self::system::{
     AsSocket, BorrowedSocket, EDGES_COME_ONE_BY_ONE, ERRORS_END, LATENESS, PollFlags, RawSocket,
     TICK, ThreadId, asleep, begin_connect, descriptors, end_shows_behind_data, is_ready,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockAddr, Socket};
 
 use super::wait_until;
@@ -129,6 +129,27 @@ pub(crate) fn is_ready(socket: &impl AsSocket, flags: PollFlags, timeout: Durati
     // A signal may end it early; the callers ask again.
     let _ = poll(&mut fds, Some(&timeout));
     fds[0].revents().contains(flags)
+}
+
+/// A limit of this process, until this is dropped.
+pub(crate) struct Limit {
+    resource: Resource,
+    before: Rlimit,
+}
+
+impl Limit {
+    pub(crate) fn to(resource: Resource, maximum: u64) -> io::Result<Self> {
+        let before = getrlimit(resource);
+        let current = Some(maximum);
+        setrlimit(resource, Rlimit { current, ..before })?;
+        Ok(Limit { resource, before })
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = setrlimit(self.resource, self.before);
+    }
 }
 
 /// Allows this process as many descriptors as it may have, and says how many those are.

@@ -40,7 +40,7 @@ pub(super) fn main() -> io::Result<()> {
     let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
     println!("listening on {}", listener.local_addr()?);
 
-    let port = Port::new()?;
+    let port = Port::with_messages()?;
     let arming = Interest::IN.within(IDLE);
     port.listen(listener, arming, move |stream, _| Client {
         stream,

@@ -28,7 +28,7 @@ pub(crate) async fn main() -> io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
 
-    let port = Arc::new(Port::new()?);
+    let port = Arc::new(Port::with_messages()?);
     let mut worker = port.worker(64);
     // Its successor is unsafe, and asks for what a borrowed descriptor promises.
     #[allow(deprecated)]

@@ -29,7 +29,9 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::device::{Device, Poll};
 use self::state::{ALARM, CLOSED, Own, POLL, Ready, State, WAKE, is_checked};
-use crate::engine::{Arm, ArmError, Backend, Interest, Outcome, Report, Table, Wait, Waited};
+use crate::engine::{
+    Arm, ArmError, Backend, Interest, Outcome, Report, Reports, Table, Wait, Waited,
+};
 use crate::lock::lock;
 use crate::sys::Fd;
 use crate::windows::alarm::Alarm;
@@ -130,6 +132,7 @@ impl Backend for Afd {
     type Memory = Memory;
 
     const KEEPS: bool = false;
+    const ARMS_EACH: bool = false;
     const CONDITIONS: EventFilter = EventFilter::ALL.union(EventFilter::PRIORITY);
 
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
@@ -167,7 +170,7 @@ impl Backend for Afd {
         batch: &mut [Arm],
         wait: &Wait,
         others: &mut Vec<Entry>,
-        report: impl FnMut(Report),
+        delivered: &mut impl Reports,
     ) -> Waited {
         let Memory {
             packets,
@@ -229,7 +232,7 @@ impl Backend for Afd {
         }
         state.post_ready(&self.port);
         drop(state);
-        reports.drain(..).for_each(report);
+        reports.drain(..).for_each(|report| delivered.add(report));
         waited
     }
 

@@ -563,14 +563,23 @@ impl Record {
     /// Report the edges that are wanted now, and forget the others.
     fn take_edges(&mut self, table: &Table) -> Option<Report> {
         let fd = self.interest.fd;
-        let latest = table.interest(fd)?;
-        // The events of another socket must not be taken; and what is wanted by now is wanted of this socket, if it is
-        // open even later.
-        if !self.is_open() {
-            return None;
+        let mut latest = table.interest(fd)?;
+        let mut events = Events::empty();
+        // A thread that changes the filter all the time may have done so meanwhile. It waits for the lock by then, so
+        // that this ends.
+        loop {
+            // The events of another socket must not be taken; and what is wanted by now is wanted of this socket, if it
+            // is open even later.
+            if !self.is_open() {
+                return None;
+            }
+            let edge = self.edge.as_mut()?;
+            events |= edge.take() | std::mem::take(&mut edge.found);
+            let before = std::mem::replace(&mut latest, table.interest(fd)?);
+            if latest.generation() == before.generation() {
+                break;
+            }
         }
-        let edge = self.edge.as_mut()?;
-        let events = edge.take() | std::mem::take(&mut edge.found);
         let events = events & latest.filter().wanted();
         let is_wanted = latest.is_enabled() && latest.mode() == Mode::Edge && !events.is_empty();
         is_wanted.then(|| Report {

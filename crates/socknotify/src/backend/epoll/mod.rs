@@ -27,10 +27,12 @@ use std::time::Duration;
 
 use self::sys::{Data, Errno, Event};
 use self::timer::Timer;
-use crate::engine::{Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Table, Wait, Waited};
+use crate::engine::{
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Reports, Table, Wait, Waited,
+};
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
-use crate::{Entry, Error, EventFilter, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// Something whose descriptor is readable when it has completions.
 pub(crate) trait Completions: AsFd + Send + Sync {
@@ -54,8 +56,18 @@ pub(crate) struct Epoll {
 pub(crate) struct Memory {
     events: Vec<Event>,
     polls: Vec<libc::pollfd>,
-    /// Armed sockets that a readiness check has found ready.
-    ready: Vec<(Interest, Report)>,
+    /// Armed sockets that a readiness check has found ready, with what holds.
+    ready: Vec<(Interest, Events)>,
+}
+
+/// What a call does once it has armed its batch.
+enum Next {
+    /// Ask the kernel, up to this timeout.
+    Wait(Option<Duration>),
+    /// Report what the kernel had, which has been asked.
+    Report { has_polled: bool },
+    /// Report what is ready, and return.
+    Return,
 }
 
 const EDGE: u32 = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
@@ -96,46 +108,88 @@ impl Epoll {
         sys::control(&self.set, call, interest.fd, flags, data).map_err(arm_error)
     }
 
-    /// Arm a batch. What is armed already is polled; what that finds ready is left in `memory.ready`. True if something
-    /// could not be armed.
-    fn arm_batch(&self, table: &Table, memory: &mut Memory, batch: &mut [Arm]) -> bool {
+    /// Poll a batch that is not empty, and find out how to go on.
+    fn prepare(&self, table: &Table, memory: &mut Memory, batch: &mut [Arm], wait: &Wait) -> Next {
+        let asks_first = wait.has_more && wait.room > 0;
+        if asks_first {
+            let now = Some(Duration::ZERO);
+            sys::wait(&self.set, &mut memory.events, wait.room, now);
+            if !memory.events.is_empty() {
+                // What it reports need not be polled.
+                return Next::Report { has_polled: false };
+            }
+        }
+        let has_failed = self.poll_batch(table, memory, batch, false);
+        let is_ready = !memory.ready.is_empty();
+        // It may be that the kernel had fewer reports than the last call asked for.
+        if wait.room == 0 || is_ready && wait.may_skip && !asks_first {
+            return Next::Return;
+        }
+        match is_ready || has_failed {
+            true if asks_first => Next::Report { has_polled: true },
+            true => Next::Wait(Some(Duration::ZERO)),
+            false if asks_first && wait.timeout == Some(Duration::ZERO) => {
+                Next::Report { has_polled: true }
+            }
+            false => Next::Wait(wait.timeout),
+        }
+    }
+
+    /// Poll what is armed already; what is found ready is left in `memory.ready`. True if something could not be armed.
+    ///
+    /// `has_reported`: some of it may have been reported, and is not polled.
+    fn poll_batch(
+        &self,
+        table: &Table,
+        memory: &mut Memory,
+        batch: &mut [Arm],
+        has_reported: bool,
+    ) -> bool {
         let mut has_failed = false;
         let Memory { polls, ready, .. } = memory;
         polls.clear();
-        ready.clear();
-        for arm in &mut *batch {
-            if arm.is_armed {
-                polls.push(translate::pollfd_for(&arm.interest));
-            } else {
-                has_failed |= self.arm_latest(table, arm);
-            }
-        }
-        if polls.is_empty() {
+        let is_polled =
+            |arm: &Arm| arm.is_armed && (!has_reported || table.is_waiting(&arm.interest));
+        let mut is_any_polled = false;
+        polls.extend(batch.iter().map(|arm| {
+            let is_polled = is_polled(arm);
+            is_any_polled |= is_polled;
+            has_failed |= !arm.is_armed;
+            translate::pollfd_for(&arm.interest, is_polled)
+        }));
+        if !is_any_polled {
             return has_failed;
         }
         let is_known = sys::poll_now(polls).is_ok();
-        let armed = batch.iter_mut().filter(|arm| arm.is_armed);
-        for (arm, poll) in armed.zip(&*polls) {
-            let fd = arm.interest.fd;
+        for (arm, poll) in batch.iter_mut().zip(&*polls) {
+            if poll.fd < 0 || is_known && poll.revents == 0 {
+                continue;
+            }
             if !is_known || poll.revents & libc::POLLNVAL != 0 {
                 // This has it reported if it is ready.
                 has_failed |= self.arm_latest(table, arm);
                 continue;
             }
-            let events = translate::events(translate::poll_events(poll), fd);
+            let events = translate::events(translate::poll_events(poll), arm.interest.fd);
             if !events.is_empty() {
-                let generation = arm.interest.generation();
-                ready.push((
-                    arm.interest,
-                    Report {
-                        fd,
-                        generation,
-                        events,
-                    },
-                ));
+                ready.push((arm.interest, events));
             }
         }
         has_failed
+    }
+
+    /// One of the port's own descriptors was reported.
+    #[cold]
+    fn handle_own(&self, data: Data, waited: &mut Waited, packets: &mut Vec<Entry>) {
+        match data {
+            Data::WAKER => waited.woken = true,
+            Data::TIMER => waited.alarmed |= self.timer.is_over(),
+            _ => {
+                if let Some(completions) = self.completions.get() {
+                    completions.take(packets);
+                }
+            }
+        }
     }
 
     /// True if it could not be armed.
@@ -145,9 +199,23 @@ impl Epoll {
         arm.outcome != crate::engine::Outcome::Armed
     }
 
-    /// Put what was found ready behind what the kernel has to report.
-    fn give_back(&self, table: &Table, ready: &[(Interest, Report)]) {
-        for (interest, _) in ready {
+    /// Report what was found ready, as far as there is room, and put the rest behind what the kernel has to report.
+    fn report_ready(
+        &self,
+        table: &Table,
+        memory: &Memory,
+        room: usize,
+        reports: &mut impl Reports,
+    ) {
+        let (taken, left) = memory.ready.split_at(memory.ready.len().min(room));
+        for &(interest, events) in taken {
+            reports.add(Report {
+                fd: interest.fd,
+                generation: interest.generation(),
+                events,
+            });
+        }
+        for (interest, _) in left {
             table.arm_latest(interest, |interest| self.arm(interest, false));
         }
     }
@@ -163,6 +231,7 @@ impl Backend for Epoll {
     type Memory = Memory;
 
     const KEEPS: bool = true;
+    const ARMS_EACH: bool = true;
     const CONDITIONS: EventFilter = EventFilter::ALL
         .union(EventFilter::PRIORITY)
         .union(EventFilter::FULL_HANGUP);
@@ -202,6 +271,7 @@ impl Backend for Epoll {
         sys::control(&self.set, libc::EPOLL_CTL_DEL, fd, 0, Data::WAKER).map_err(arm_error)
     }
 
+    #[inline]
     fn wait(
         &self,
         table: &Table,
@@ -209,66 +279,52 @@ impl Backend for Epoll {
         batch: &mut [Arm],
         wait: &Wait,
         packets: &mut Vec<Entry>,
-        mut report: impl FnMut(Report),
+        reports: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
         memory.ready.clear();
-        let has_failed = !batch.is_empty() && self.arm_batch(table, memory, batch);
-        let mut left = wait.timeout;
-        let mut count = 0;
-        if !memory.ready.is_empty() {
-            if wait.room == 0 || wait.may_skip {
-                // The kernel had fewer reports than the last call asked for.
-                let taken = memory.ready.len().min(wait.room);
-                memory.ready[..taken]
-                    .iter()
-                    .for_each(|(_, ready)| report(*ready));
-                self.give_back(table, &memory.ready[taken..]);
+        let next = match batch.is_empty() {
+            true if wait.room == 0 => Next::Return,
+            true => Next::Wait(wait.timeout),
+            false => self.prepare(table, memory, batch, wait),
+        };
+        match next {
+            Next::Wait(timeout) => sys::wait(&self.set, &mut memory.events, wait.room, timeout),
+            Next::Report { .. } => {}
+            Next::Return => {
+                self.report_ready(table, memory, wait.room, reports);
                 return waited;
             }
-            left = Some(Duration::ZERO);
-        } else if wait.room == 0 {
-            return waited;
         }
-        if has_failed {
-            left = Some(Duration::ZERO);
-        }
-        sys::wait(&self.set, &mut memory.events, wait.room, left);
         waited.asked = true;
         waited.is_full = memory.events.len() >= wait.room;
+        let mut own = 0;
         for event in &memory.events {
             let data = event.data();
-            match data {
-                Data::WAKER => waited.woken = true,
-                Data::TIMER => waited.alarmed |= self.timer.is_over(),
-                Data::COMPLETIONS => {
-                    if let Some(completions) = self.completions.get() {
-                        completions.take(packets);
-                    }
-                }
-                _ => {
-                    let fd = data.fd();
-                    let events = translate::events(event.flags(), fd);
-                    let generation = data.generation();
-                    count += 1;
-                    report(Report {
-                        fd,
-                        generation,
-                        events,
-                    });
-                }
+            if data.is_own() {
+                own += 1;
+                self.handle_own(data, &mut waited, packets);
+                continue;
             }
+            let fd = data.fd();
+            reports.add(Report {
+                fd,
+                generation: data.generation(),
+                events: translate::events(event.flags(), fd),
+            });
+        }
+        if matches!(next, Next::Report { has_polled: false }) {
+            self.poll_batch(table, memory, batch, true);
         }
         if !memory.ready.is_empty() {
             // The kernel may have reported the same.
             memory
                 .ready
                 .retain(|(interest, _)| table.is_waiting(interest));
-            let taken = memory.ready.len().min(wait.room - count);
-            memory.ready[..taken]
-                .iter()
-                .for_each(|(_, ready)| report(*ready));
-            self.give_back(table, &memory.ready[taken..]);
+            if !memory.ready.is_empty() {
+                let room = wait.room - (memory.events.len() - own);
+                self.report_ready(table, memory, room, reports);
+            }
         }
         waited
     }

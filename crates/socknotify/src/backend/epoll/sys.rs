@@ -25,13 +25,19 @@ impl Data {
     pub(super) const TIMER: Data = Data(u32::MAX as u64 - 1);
     pub(super) const COMPLETIONS: Data = Data(u32::MAX as u64 - 2);
 
+    /// Whether it is one of those.
+    #[inline]
+    pub(super) fn is_own(self) -> bool {
+        self.fd() >= Data::COMPLETIONS.fd()
+    }
+
     #[inline]
     pub(super) fn new(fd: Fd, generation: u32) -> Self {
         Data(u64::from(generation) << 32 | u64::from(fd.0))
     }
 
     #[inline]
-    pub(super) fn fd(self) -> Fd {
+    pub(super) const fn fd(self) -> Fd {
         Fd(self.0 as u32)
     }
 
@@ -63,6 +69,7 @@ pub(super) fn epoll_create() -> Result<OwnedFd, Errno> {
 }
 
 /// `epoll_ctl`
+#[inline]
 pub(super) fn control(
     set: &OwnedFd,
     call: i32,
@@ -105,6 +112,7 @@ struct Timespec {
 /// `epoll_wait`, `epoll_pwait2` — Replaces what is in `events` by what the set has, or will have in time.
 ///
 /// A wait may end early: when a signal comes, or with a very long time.
+#[inline]
 pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout: Option<Duration>) {
     events.clear();
     events.reserve(room);
@@ -126,6 +134,7 @@ pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout:
 /// # Safety
 ///
 /// There has to be memory for `room` events.
+#[cold]
 unsafe fn wait_exactly(
     set: i32,
     memory: *mut libc::epoll_event,

@@ -21,16 +21,21 @@ pub(super) fn flags(interest: &Interest) -> u32 {
         // At most one hang-up or error comes.
         return ONESHOT | EDGE;
     }
+    const TRIGGERS: [u32; 4] = {
+        let mut triggers = [0; 4];
+        triggers[Mode::Once as usize] = ONESHOT;
+        triggers[Mode::Level as usize] = ONESHOT;
+        triggers[Mode::Edge as usize] = EDGE;
+        // Urgent data keep a receive from taking all there is.
+        triggers[Mode::Kept as usize] = EDGE | PRI;
+        triggers
+    };
+    let trigger = match interest.is_quiet() {
+        true => EDGE,
+        false => TRIGGERS[interest.mode() as usize],
+    };
     // Without RDHUP, a stream that was hung up looks like one that was never connected.
-    let flags = RDHUP
-        | match interest.mode() {
-            Mode::Once | Mode::Level if interest.is_quiet() => EDGE,
-            Mode::Once | Mode::Level => ONESHOT,
-            Mode::Edge => EDGE,
-            // Urgent data keep a receive from taking all there is.
-            Mode::Kept => EDGE | PRI,
-        };
-    flags | wanted(interest.filter())
+    trigger | RDHUP | wanted(interest.filter())
 }
 
 /// The flags of the wanted conditions, which are at other places in the kernel's word.
@@ -38,7 +43,7 @@ pub(super) fn flags(interest: &Interest) -> u32 {
 fn wanted(filter: EventFilter) -> u32 {
     let bits = u32::from(filter.bits());
     const { assert!(IN == 1 && PRI == 2 && OUT == 4) };
-    bits & IN | (bits & 2) << 1 | bits >> 13 & PRI
+    ((bits & 3) + (bits & 2)) | bits >> 13 & PRI
 }
 
 /// The conditions of any flags, which `poll` and `epoll` have alike.
@@ -88,13 +93,12 @@ fn of_descriptor(flags: u32, fd: Fd) -> Events {
     events
 }
 
-/// What to ask `poll` of a descriptor that is armed already.
+/// What to ask `poll` of a descriptor that is armed already; nothing, if it is not polled.
 #[inline]
-pub(super) fn pollfd_for(interest: &Interest) -> libc::pollfd {
-    let events = wanted(interest.filter()) as i16 | libc::POLLRDHUP;
+pub(super) fn pollfd_for(interest: &Interest, is_polled: bool) -> libc::pollfd {
     libc::pollfd {
-        fd: interest.fd.0 as i32,
-        events,
+        fd: if is_polled { interest.fd.0 as i32 } else { -1 },
+        events: wanted(interest.filter()) as i16 | libc::POLLRDHUP,
         revents: 0,
     }
 }

@@ -41,13 +41,13 @@ use self::timer::{Time, Timer};
 use self::translate::Knotes;
 use self::waker::Waker;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };
 use crate::lock::lock;
 use crate::pages::SharedPages;
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
-use crate::{Entry, Error, EventFilter, RegistrationError};
+use crate::{Entry, Error, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.
 ///
@@ -210,13 +210,10 @@ impl Kqueue {
     /// Whether two edges of one registration may come in one call, as one notification. Of the two events of another, the
     /// engine drops the second.
     fn may_have_two_edges(&self, table: &Table, fd: Fd) -> bool {
-        const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
-        let wants_both = || {
-            table
+        self.has(fd) == Knotes::Clear
+            && table
                 .interest(fd)
-                .is_some_and(|it| it.filter().contains(BOTH))
-        };
-        self.has(fd) == Knotes::Clear && wants_both()
+                .is_some_and(|it| translate::watches_both(&it))
     }
 
     /// Turn what the kernel reported into reports.
@@ -290,6 +287,7 @@ impl Backend for Kqueue {
     type Memory = Memory;
 
     const KEEPS: bool = false;
+    const ARMS_EACH: bool = false;
 
     fn waiters(&self) -> usize {
         1
@@ -359,7 +357,7 @@ impl Backend for Kqueue {
         batch: &mut [Arm],
         wait: &Wait,
         _packets: &mut Vec<Entry>,
-        mut report: impl FnMut(Report),
+        reports: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
         let Memory {
@@ -403,7 +401,10 @@ impl Backend for Kqueue {
         waited.asked = true;
         waited.is_full = events.len() >= wait.room;
         self.read(table, memory, &mut waited);
-        memory.found.iter().for_each(|(found, _)| report(*found));
+        memory
+            .found
+            .iter()
+            .for_each(|(found, _)| reports.add(*found));
         waited
     }
 

@@ -81,6 +81,13 @@ fn watch(interest: &Interest, kind: Kind, filter: Filter) -> Watch {
     }
 }
 
+/// Whether both filters may report something.
+pub(super) fn watches_both(interest: &Interest) -> bool {
+    let kind = identity::kind(interest.fd);
+    let is_watched = |filter| watch(interest, kind, filter) != Watch::Nothing;
+    is_watched(Filter::Read) && is_watched(Filter::Write)
+}
+
 /// The change of one filter.
 #[inline]
 fn change(interest: &Interest, filter: Filter, watch: Watch, add: u32) -> Event {

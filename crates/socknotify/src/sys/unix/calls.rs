@@ -60,6 +60,36 @@ pub(crate) fn option<T: Default>(fd: Fd, name: i32) -> Result<T, Errno> {
     outcome(done).map(|_| value)
 }
 
+/// How many bytes of what was sent the peer has not acknowledged. `None` where the system does not tell.
+pub(crate) fn unacknowledged(fd: Fd) -> Option<u64> {
+    #[cfg(any(target_os = "linux", target_os = "freebsd", target_os = "netbsd"))]
+    let count = {
+        #[cfg(target_os = "linux")]
+        const REQUEST: libc::Ioctl = libc::TIOCOUTQ;
+        // FIONWRITE: `_IOR('f', 119, int)` and `_IOR('f', 121, int)`.
+        #[cfg(target_os = "freebsd")]
+        const REQUEST: libc::c_ulong = 0x4004_6677;
+        #[cfg(target_os = "netbsd")]
+        const REQUEST: libc::c_ulong = 0x4004_6679;
+        let mut count: i32 = 0;
+        // SAFETY: the kernel writes one `int`, and has no other effect, whatever the descriptor is.
+        outcome(unsafe { libc::ioctl(fd.0 as i32, REQUEST, &raw mut count) }).map(|_| count)
+    };
+    #[cfg(target_vendor = "apple")]
+    let count = option::<i32>(fd, libc::SO_NWRITE);
+    #[cfg(not(any(
+        target_os = "linux",
+        target_os = "freebsd",
+        target_os = "netbsd",
+        target_vendor = "apple"
+    )))]
+    let count = {
+        let _ = fd;
+        Err::<i32, _>(libc::ENOSYS)
+    };
+    u64::try_from(count.ok()?).ok()
+}
+
 /// `poll` — Finds the conditions that hold now. Fails on a signal, if there are more entries than the limit of open
 /// files, or for lack of memory.
 pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {

@@ -32,6 +32,11 @@ impl Thread {
         }
     }
 
+    /// Not told apart here.
+    pub(crate) fn computes(&self) -> bool {
+        false
+    }
+
     pub(crate) fn look(&self) -> Look {
         let Some(handle) = &self.handle else {
             return Look::Unknown;

@@ -33,6 +33,11 @@ impl Thread {
         }
     }
 
+    /// Not told apart here.
+    pub(crate) fn computes(&self) -> bool {
+        false
+    }
+
     pub(crate) fn look(&self) -> Look {
         let mut info = thread_basic_info {
             user_time: libc::time_value_t {

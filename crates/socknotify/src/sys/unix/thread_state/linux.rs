@@ -11,6 +11,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::sys::Process;
 use crate::sys::calls::outcome;
@@ -23,6 +25,10 @@ pub(crate) struct Thread {
     /// Opened at the first look that can. The kernel ties it to the thread, not to the number: when another thread
     /// gets that, reading fails all the same.
     stat: OnceLock<File>,
+    made: Instant,
+    /// When its processor time was read last, since `made`, and that time, in nanoseconds.
+    seen_at: AtomicU64,
+    seen_time: AtomicU64,
 }
 
 /// `gettid` — The calling thread's id, asked for once in each thread and in each forked child.
@@ -49,7 +55,24 @@ impl Thread {
         Thread {
             id: this_id(process),
             stat: OnceLock::new(),
+            made: Instant::now(),
+            seen_at: AtomicU64::new(0),
+            // A time that no thread reaches.
+            seen_time: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// A tenth of what [`look`](Self::look) costs.
+    pub(crate) fn computes(&self) -> bool {
+        let Ok(time) = cpu_time(self.id) else {
+            return false;
+        };
+        let now = self.made.elapsed().as_nanos() as u64;
+        let before = self.seen_at.swap(now, Ordering::Relaxed);
+        let passed = now.saturating_sub(before);
+        let spent = time.saturating_sub(self.seen_time.swap(time, Ordering::Relaxed));
+        // One that sleeps soon after this is found to do so by the next look.
+        spent > passed / 8 * 7
     }
 
     pub(crate) fn look(&self) -> Look {

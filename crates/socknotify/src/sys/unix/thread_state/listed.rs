@@ -34,6 +34,11 @@ impl Thread {
         Thread { id: this_id() }
     }
 
+    /// Not told apart here.
+    pub(crate) fn computes(&self) -> bool {
+        false
+    }
+
     /// Its cost grows with the number of threads of the process: the kernel lists them all.
     pub(crate) fn look(&self) -> Look {
         let Ok(threads) = list() else {

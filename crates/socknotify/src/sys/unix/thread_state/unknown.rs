@@ -17,6 +17,11 @@ impl Thread {
         Thread
     }
 
+    /// Not told apart here.
+    pub(crate) fn computes(&self) -> bool {
+        false
+    }
+
     pub(crate) fn look(&self) -> Look {
         Look::Unknown
     }

@@ -1,4 +1,5 @@
 use std::io::{Read, Write};
+use std::thread;
 use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -167,4 +168,23 @@ fn the_descriptor_is_closed_with_the_state_and_on_exec() {
     drop(subject.end());
     // Another thread may have opened something else with this number.
     assert_ne!(fs::read_link(&path).ok(), Some(of_thread));
+}
+
+#[test]
+fn a_thread_that_computes_is_seen_to_without_its_state() {
+    let computing = Subject::computing();
+    let first = computing.state.computes();
+    assert!(!first, "there is nothing to compare with");
+    wait_until("it has a processor", || {
+        thread::sleep(Duration::from_millis(1));
+        computing.state.computes()
+    });
+    computing.end();
+    let sleeping = Subject::sleeping();
+    wait_until("it sleeps", || sleeping.state.look() == Look::Blocked);
+    for _ in 0..10 {
+        thread::sleep(Duration::from_millis(1));
+        assert!(!sleeping.state.computes());
+    }
+    sleeping.end();
 }

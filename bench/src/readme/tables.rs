@@ -1,0 +1,492 @@
+//! The tables of the documents: what is in their cells.
+
+use std::fmt::Write;
+
+use socknotify::Backend;
+
+use super::Report;
+use crate::case::Setting;
+use crate::figure::Figure;
+use crate::foreign::Library;
+use crate::implementation::Implementation;
+use crate::plot::grouped;
+use crate::row::{self, Row};
+
+pub(super) struct Table {
+    pub(super) about: &'static str,
+    /// What the lines have in common.
+    pub(super) head: &'static str,
+    pub(super) columns: &'static [Column],
+    pub(super) lines: &'static [Line],
+}
+
+pub(super) struct Column {
+    pub(super) heading: &'static str,
+    pub(super) implementation: Implementation,
+    /// A cell is the ratio to this one's median; without it, the figure itself.
+    pub(super) to: Option<Implementation>,
+    pub(super) setting: &'static str,
+}
+
+pub(super) struct Line {
+    pub(super) label: &'static str,
+    pub(super) case: &'static str,
+    pub(super) figure: Figure,
+    pub(super) setting: &'static str,
+}
+
+pub(super) const KEYS: Implementation = Implementation::Socknotify(Backend::Epoll);
+pub(super) const OWNED: Implementation = Implementation::Owned(Backend::Epoll);
+pub(super) const SERVE: Implementation = Implementation::Serve(Backend::Epoll, 64);
+pub(super) const SERVE_BLOCKING: Implementation = Implementation::ServeBlocking(Backend::Epoll);
+const EAGER: Implementation = Implementation::Eager(Backend::Epoll);
+const EPOLL: Implementation = Implementation::RawEpoll;
+const LIBUV: Implementation = Implementation::Foreign(Library::Libuv);
+const LIBEVENT: Implementation = Implementation::Foreign(Library::Libevent);
+
+const fn column(
+    heading: &'static str,
+    implementation: Implementation,
+    to: Option<Implementation>,
+    setting: &'static str,
+) -> Column {
+    Column {
+        heading,
+        implementation,
+        to,
+        setting,
+    }
+}
+
+const fn line(
+    label: &'static str,
+    case: &'static str,
+    figure: Figure,
+    setting: &'static str,
+) -> Line {
+    Line {
+        label,
+        case,
+        figure,
+        setting,
+    }
+}
+
+const fn to_tokio(heading: &'static str, implementation: Implementation) -> Column {
+    column(heading, implementation, Some(Implementation::Tokio), "")
+}
+
+const fn to_epoll(
+    heading: &'static str,
+    implementation: Implementation,
+    setting: &'static str,
+) -> Column {
+    column(heading, implementation, Some(EPOLL), setting)
+}
+
+const fn to_spawning(heading: &'static str, implementation: Implementation) -> Column {
+    column(
+        heading,
+        implementation,
+        Some(Implementation::TokioSpawning),
+        "",
+    )
+}
+
+const fn plain(heading: &'static str, implementation: Implementation) -> Column {
+    column(heading, implementation, None, "")
+}
+
+/// By how many percent of the requests block.
+const fn blocking(figure: Figure) -> [Line; 4] {
+    [
+        line("0 %", "blocking", figure, "blocking=0"),
+        line("1 %", "blocking", figure, "blocking=1"),
+        line("5 %", "blocking", figure, "blocking=5"),
+        line("20 %", "blocking", figure, "blocking=20"),
+    ]
+}
+
+pub(super) const BLOCKING: [Table; 2] = [
+    Table {
+        about: "**Requests per second**, relative to tokio where each handler that blocks says so with \
+                `spawn_blocking`. More is better.",
+        head: "requests that block",
+        columns: &[
+            to_spawning("tokio, `spawn_blocking`", Implementation::TokioSpawning),
+            to_spawning("tokio, handlers say nothing", Implementation::Tokio),
+            to_spawning("`serve`, handlers say nothing", SERVE),
+            to_spawning("`serve`, `Worker::blocking`", SERVE_BLOCKING),
+            to_spawning("a thread for each connection", Implementation::Threads),
+        ],
+        lines: &blocking(Figure::Rate),
+    },
+    Table {
+        about: "**99th percentile of the latency** of the requests that do not block, in milliseconds. Less is better.",
+        head: "requests that block",
+        columns: &[
+            plain("tokio, `spawn_blocking`", Implementation::TokioSpawning),
+            plain("tokio, handlers say nothing", Implementation::Tokio),
+            plain("`serve`, handlers say nothing", SERVE),
+            plain("`serve`, `Worker::blocking`", SERVE_BLOCKING),
+            plain("a thread for each connection", Implementation::Threads),
+        ],
+        lines: &blocking(Figure::P99),
+    },
+];
+
+pub(super) const SERVERS: [Table; 2] = [
+    Table {
+        about: "**Servers**: requests per second, relative to tokio. More is better.",
+        head: "",
+        columns: &[
+            to_tokio("tokio", Implementation::Tokio),
+            to_tokio(
+                "raw `epoll`, a set per thread",
+                Implementation::RawEpollEach,
+            ),
+            to_tokio("keys", KEYS),
+            to_tokio("owned", OWNED),
+        ],
+        lines: &[
+            line(
+                "HTTP, 100 connections",
+                "http",
+                Figure::Rate,
+                "connections=100",
+            ),
+            line(
+                "HTTP, 1,000 connections",
+                "http",
+                Figure::Rate,
+                "connections=1000",
+            ),
+            line(
+                "echo, 100 connections, 16 threads",
+                "echo",
+                Figure::Rate,
+                "connections=100 work=0 threads=16",
+            ),
+            line(
+                "echo, 100 connections, 64 threads",
+                "echo",
+                Figure::Rate,
+                "connections=100 work=0 threads=64",
+            ),
+        ],
+    },
+    Table {
+        about: "**Latency** of HTTP with 100 connections, at half of tokio's highest rate, relative to tokio. Less \
+                is better. *Eager* is the owned port with `WakePolicy::Eager`.",
+        head: "",
+        columns: &[
+            to_tokio("tokio", Implementation::Tokio),
+            to_tokio(
+                "raw `epoll`, a set per thread",
+                Implementation::RawEpollEach,
+            ),
+            to_tokio("keys", KEYS),
+            to_tokio("owned", OWNED),
+            to_tokio("eager", EAGER),
+        ],
+        lines: &[
+            line("median", "latency", Figure::P50, "load=50"),
+            line("99th percentile", "latency", Figure::P99, "load=50"),
+        ],
+    },
+];
+
+pub(super) const READINESS: [Table; 2] = [
+    Table {
+        about: "**One thread, one-shot**: CPU time per notification, relative to raw `epoll` with an `EPOLL_CTL_MOD` \
+                for each. The program's own reads and writes do not count. Less is better. *Data first*: data \
+                arrive before the socket is armed, as in a server under load. *Armed first*: data arrive after, as \
+                when clients wait for answers.",
+        head: "ready at once",
+        columns: &[
+            to_epoll("data first: raw `epoll`", EPOLL, "order=written-armed"),
+            to_epoll("keys", KEYS, "order=written-armed"),
+            to_epoll("owned", OWNED, "order=written-armed"),
+            to_epoll("armed first: raw `epoll`", EPOLL, "order=armed-written"),
+            to_epoll("keys", KEYS, "order=armed-written"),
+            to_epoll("owned", OWNED, "order=armed-written"),
+        ],
+        lines: &[
+            line("1", "one-shot", Figure::NetCpu, "batch=1"),
+            line("4", "one-shot", Figure::NetCpu, "batch=4"),
+            line("64", "one-shot", Figure::NetCpu, "batch=64"),
+        ],
+    },
+    Table {
+        about: "**One thread, edge-triggered and persistent**: the same for the port with keys. Less is better.",
+        head: "ready at once",
+        columns: &[
+            to_epoll("raw `epoll`", EPOLL, ""),
+            to_epoll("mio", Implementation::Mio, ""),
+            to_epoll("keys", KEYS, ""),
+        ],
+        lines: &[
+            line("1", "edge", Figure::NetCpu, "batch=1"),
+            line("64", "edge", Figure::NetCpu, "batch=64"),
+        ],
+    },
+];
+
+/// All rooms, and each kind of blocking.
+pub(super) const BLOCKING_IN_FULL: [Table; 4] = [
+    Table {
+        about: "Requests per second, relative to tokio with `spawn_blocking`.",
+        head: "",
+        columns: &[
+            to_spawning("tokio, `spawn_blocking`", Implementation::TokioSpawning),
+            to_spawning("tokio", Implementation::Tokio),
+            to_spawning("`serve`, room 3", room(3)),
+            to_spawning("room 16", room(16)),
+            to_spawning("room 64", SERVE),
+            to_spawning("`blocking`", SERVE_BLOCKING),
+            to_spawning("a thread for each", Implementation::Threads),
+        ],
+        lines: &kinds(Figure::Rate),
+    },
+    Table {
+        about: "99th percentile of the latency of the requests that do not block, in milliseconds.",
+        head: "",
+        columns: ALL_BLOCKING,
+        lines: &kinds(Figure::P99),
+    },
+    Table {
+        about: "CPU time of the server per request, in microseconds.",
+        head: "",
+        columns: ALL_BLOCKING,
+        lines: &kinds(Figure::ServerCpu),
+    },
+    Table {
+        about: "How long others wait, in milliseconds: the longest of a round.",
+        head: "",
+        columns: &[
+            plain("tokio, `spawn_blocking`", Implementation::TokioSpawning),
+            plain("keys", KEYS),
+            plain("`serve`, room 3", room(3)),
+            plain("room 16", room(16)),
+            plain("room 64", SERVE),
+            plain("`blocking`", SERVE_BLOCKING),
+            plain("a thread for each", Implementation::Threads),
+        ],
+        lines: &[
+            line(
+                "one place, a handler waits for the next one's",
+                "waits-for-next",
+                Figure::Longest,
+                "",
+            ),
+            line(
+                "four places, one of ten sleeps 1 s",
+                "bystanders",
+                Figure::Longest,
+                "",
+            ),
+            line(
+                "two places, 16 sleep 100 ms",
+                "together",
+                Figure::Longest,
+                "",
+            ),
+        ],
+    },
+];
+
+const ALL_BLOCKING: &[Column] = &[
+    plain("tokio, `spawn_blocking`", Implementation::TokioSpawning),
+    plain("tokio", Implementation::Tokio),
+    plain("`serve`, room 3", room(3)),
+    plain("room 16", room(16)),
+    plain("room 64", SERVE),
+    plain("`blocking`", SERVE_BLOCKING),
+    plain("a thread for each", Implementation::Threads),
+];
+
+const fn room(room: usize) -> Implementation {
+    Implementation::Serve(Backend::Epoll, room)
+}
+
+const fn kinds(figure: Figure) -> [Line; 7] {
+    [
+        line("sleep, 0 %", "blocking", figure, "blocking=0"),
+        line("sleep, 1 %", "blocking", figure, "blocking=1"),
+        line("sleep, 5 %", "blocking", figure, "blocking=5"),
+        line("sleep, 20 %", "blocking", figure, "blocking=20"),
+        line("locks, 5 %", "blocking-lock", figure, "blocking=5"),
+        line("disk, 5 %", "blocking-file", figure, "blocking=5"),
+        line("compute, 5 %", "blocking-compute", figure, "blocking=5"),
+    ]
+}
+
+/// Libraries in C.
+pub(super) const FOREIGN: [Table; 2] = [
+    Table {
+        about: "Requests per second of the echo server, relative to raw `epoll` with a set per thread.",
+        head: "",
+        columns: &[
+            column(
+                "raw `epoll`",
+                Implementation::RawEpollEach,
+                Some(Implementation::RawEpollEach),
+                "",
+            ),
+            column("libuv", LIBUV, Some(Implementation::RawEpollEach), ""),
+            column("libevent", LIBEVENT, Some(Implementation::RawEpollEach), ""),
+            column("keys", KEYS, Some(Implementation::RawEpollEach), ""),
+            column("owned", OWNED, Some(Implementation::RawEpollEach), ""),
+        ],
+        lines: &[
+            line("1 thread", "echo-one", Figure::Rate, "connections=100"),
+            line(
+                "16 threads",
+                "echo",
+                Figure::Rate,
+                "connections=100 work=0 threads=16",
+            ),
+        ],
+    },
+    Table {
+        about: "CPU time per notification on one thread, relative to raw `epoll` in the same mode. libuv has no edges; \
+                its one-shot is a stop and a start.",
+        head: "",
+        columns: &[
+            to_epoll("raw `epoll`", EPOLL, ""),
+            to_epoll("libuv", LIBUV, ""),
+            to_epoll("libevent", LIBEVENT, ""),
+            to_epoll("keys", KEYS, ""),
+        ],
+        lines: &[
+            line(
+                "one-shot, data first, 64 ready",
+                "one-shot",
+                Figure::NetCpu,
+                "order=written-armed batch=64",
+            ),
+            line("level, 1 ready", "level", Figure::NetCpu, "batch=1"),
+            line("level, 64 ready", "level", Figure::NetCpu, "batch=64"),
+        ],
+    },
+];
+
+pub(super) const ACCEPTING: [Table; 1] = [Table {
+    about: "CPU time of the whole server per connection, in nanoseconds.",
+    head: "threads",
+    columns: &[
+        plain("`accept` in a loop", Implementation::Bare),
+        plain("owned", OWNED),
+        plain("tokio", Implementation::Tokio),
+    ],
+    lines: &[
+        line("1", "accept", Figure::Cpu, "threads=1"),
+        line("2", "accept", Figure::Cpu, "threads=2"),
+        line("4", "accept", Figure::Cpu, "threads=4"),
+    ],
+}];
+
+/// In the cell of a side that does not take part: it cannot be had here, or has nothing of this kind.
+pub(super) const LEFT_OUT: &str = "–";
+
+impl Table {
+    /// `None` if the report has no row of a line.
+    pub(super) fn text(&self, report: &Report) -> Option<String> {
+        let lines = self.lines.iter().map(|line| {
+            let cells = self.columns.iter().map(|column| report.cell(line, column));
+            let cells: Vec<_> = cells.collect();
+            let is_there = cells.iter().any(Option::is_some);
+            is_there.then_some(cells)
+        });
+        let lines: Vec<_> = lines.collect::<Option<_>>()?;
+        Some(self.with_cells(&lines))
+    }
+
+    /// With nothing in its cells.
+    pub(super) fn empty(&self) -> String {
+        let line = vec![None; self.columns.len()];
+        self.with_cells(&vec![line; self.lines.len()])
+    }
+
+    fn with_cells(&self, lines: &[Vec<Option<String>>]) -> String {
+        let mut text = format!("\n{}\n\n| {} |", wrapped(self.about, 120), self.head);
+        for column in self.columns {
+            write!(text, " {} |", column.heading).expect("memory takes it");
+        }
+        text += "\n|---|";
+        text += &"---|".repeat(self.columns.len());
+        for (line, cells) in self.lines.iter().zip(lines) {
+            write!(text, "\n| {} |", line.label).expect("memory takes it");
+            for cell in cells {
+                let cell = cell.as_deref().unwrap_or(LEFT_OUT);
+                write!(text, " {cell} |").expect("memory takes it");
+            }
+        }
+        text.push('\n');
+        text
+    }
+}
+
+impl Report {
+    pub(super) fn row(
+        &self,
+        case: &str,
+        setting: &str,
+        figure: Figure,
+        implementation: Implementation,
+    ) -> Option<&Row> {
+        let wanted: Setting = setting.parse().ok()?;
+        self.rows.iter().find(|row| {
+            let mut values = wanted.iter();
+            row.case == case
+                && row.implementation == implementation
+                && row.get(figure).is_some()
+                && values.all(|value| row.setting.iter().any(|it| it == value))
+        })
+    }
+
+    /// The median, with the quartiles of the rounds; of a ratio, those to the other one's median.
+    fn cell(&self, line: &Line, column: &Column) -> Option<String> {
+        let setting = format!("{} {}", line.setting, column.setting);
+        let row = |implementation| self.row(line.case, &setting, line.figure, implementation);
+        let (value, range) = row(column.implementation)?.with_spread(line.figure)?;
+        let Some(to) = column.to else {
+            let show = |value| show(line.figure, value);
+            let [value, least, most] = [value, range[0], range[1]].map(show);
+            return Some(format!("{value} ({least} to {most})"));
+        };
+        let (of, its_range) = row(to)?.with_spread(line.figure)?;
+        let is_within = to != column.implementation && row::overlap(range, its_range);
+        let mark = if is_within { "≈ " } else { "" };
+        let [value, least, most] = [value, range[0], range[1]].map(|it| it / of);
+        Some(format!("{mark}{value:.2} ({least:.2} to {most:.2})"))
+    }
+}
+
+/// Latencies in milliseconds, which is what tables say.
+fn show(figure: Figure, value: f64) -> String {
+    match figure {
+        Figure::P50 | Figure::P99 | Figure::P999 | Figure::Longest => {
+            let decimals = if value < 10_000.0 { 2 } else { 0 };
+            format!("{:.*}", decimals, value / 1000.0)
+        }
+        Figure::ServerCpu if value < 100.0 => format!("{value:.1}"),
+        _ => grouped(value),
+    }
+}
+
+/// In lines of at most so many characters.
+pub(super) fn wrapped(text: &str, most: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= most {
+            write!(line, " {word}").expect("memory takes it");
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
+}

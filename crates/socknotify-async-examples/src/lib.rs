@@ -1,0 +1,111 @@
+//! What the examples, their tests and the comparison have in common.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+
+/// The service that is compared: a small answer, and before every so many a sleep, as of a slow disk or database.
+#[derive(Debug, Default)]
+pub struct Service {
+    /// How many of a thousand requests sleep.
+    pub sleep_per_mille: u64,
+    requests: AtomicU64,
+}
+
+/// How long these sleep.
+pub const SLEEP: Duration = Duration::from_millis(50);
+
+impl Service {
+    /// One of which so many requests in a thousand sleep.
+    pub fn new(sleep_per_mille: u64) -> Self {
+        Service {
+            sleep_per_mille,
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the next request sleeps: evenly spread.
+    pub fn sleeps_next(&self) -> bool {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let before = number * self.sleep_per_mille / 1000;
+        before != (number + 1) * self.sleep_per_mille / 1000
+    }
+
+    /// The answer to any request.
+    pub fn answer(&self, slept: bool) -> Answer {
+        let body = if slept {
+            "slept for a while"
+        } else {
+            "Hello, World!"
+        };
+        Response::new(Full::new(Bytes::from_static(body.as_bytes())))
+    }
+
+    /// The handler: it may block, and does not say so.
+    pub async fn call(&self, _: Request<Incoming>) -> Result<Answer, Infallible> {
+        let sleeps = self.sleeps_next();
+        if sleeps {
+            std::thread::sleep(SLEEP);
+        }
+        Ok(self.answer(sleeps))
+    }
+}
+
+/// What the service answers.
+pub type Answer = Response<Full<Bytes>>;
+
+/// Serves hyper's HTTP/1 on every connection that a listener accepts, for ever.
+///
+/// # Errors
+///
+/// The listener's.
+pub async fn serve_http1<S, F>(
+    listener: socknotify_async::TcpListener,
+    service: S,
+) -> io::Result<()>
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
+{
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.get_ref().set_nodelay(true)?;
+        let service = hyper::service::service_fn(service.clone());
+        socknotify_async::spawn(async move {
+            let mut server = hyper::server::conn::http1::Builder::new();
+            server.timer(socknotify_async::hyper::Timer);
+            server.serve_connection(stream, service).await
+        });
+    }
+}
+
+/// The same with HTTP/2.
+///
+/// # Errors
+///
+/// The listener's.
+pub async fn serve_http2<S, F>(
+    listener: socknotify_async::TcpListener,
+    service: S,
+) -> io::Result<()>
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
+{
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.get_ref().set_nodelay(true)?;
+        let service = hyper::service::service_fn(service.clone());
+        socknotify_async::spawn(async move {
+            let executor = socknotify_async::hyper::Executor;
+            let mut server = hyper::server::conn::http2::Builder::new(executor);
+            server.timer(socknotify_async::hyper::Timer);
+            server.serve_connection(stream, service).await
+        });
+    }
+}

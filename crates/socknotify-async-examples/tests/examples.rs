@@ -1,0 +1,172 @@
+//! The examples do what they say.
+#![allow(clippy::duplicate_mod, reason = "each example has it")]
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{SinkExt, StreamExt};
+use socknotify_async::{Runtime, TcpListener, TcpStream, spawn, timeout};
+
+#[path = "../examples/axum.rs"]
+mod axum;
+#[path = "../examples/http.rs"]
+mod http;
+#[path = "../examples/tls.rs"]
+mod tls;
+#[path = "../examples/websocket.rs"]
+mod websocket;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Serve, and run a client beside.
+fn with_server<S, C>(
+    serve: fn(TcpListener) -> S,
+    client: impl FnOnce(SocketAddr) -> C,
+) -> io::Result<()>
+where
+    S: Future<Output = io::Result<()>> + Send + 'static,
+    C: Future<Output = io::Result<()>>,
+{
+    let runtime = Runtime::builder().places(2).build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.get_ref().local_addr()?;
+        let mut server = spawn(serve(listener));
+        timeout(PATIENCE, client(address)).await??;
+        assert!(!server.is_finished());
+        server.abort();
+        io::Result::Ok(())
+    })?;
+    runtime.shutdown(Duration::from_millis(50));
+    Ok(())
+}
+
+/// A page by `curl`, another program.
+fn curl(arguments: &[&str]) -> io::Result<String> {
+    let output = Command::new("curl")
+        .args(["-sS"])
+        .args(arguments)
+        .output()?;
+    assert!(output.status.success(), "{output:?}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn http1_is_served_to_our_client_and_to_curl() -> io::Result<()> {
+    with_server(http::serve, async |address| {
+        assert_eq!(http::get(address, "/").await?, "hello\n");
+        assert_eq!(curl(&[&format!("http://{address}/")])?, "hello\n");
+        // A connection that is kept.
+        let page = format!("http://{address}/");
+        assert_eq!(curl(&[&page, &page, &page])?, "hello\n".repeat(3));
+        Ok(())
+    })
+}
+
+#[test]
+fn http2_is_served_to_our_client_and_to_curl() -> io::Result<()> {
+    with_server(http::serve2, async |address| {
+        let pages = http::get2(address, "/", 100).await?;
+        assert!(pages.len() == 100 && pages.iter().all(|page| page == "hello\n"));
+        let page = format!("http://{address}/");
+        assert_eq!(curl(&["--http2-prior-knowledge", &page])?, "hello\n");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_handler_that_sleeps_keeps_no_other_connection_waiting() -> io::Result<()> {
+    with_server(http::serve, async |address| {
+        let begin = Instant::now();
+        // Ten times as many as there are places.
+        let sleeping: Vec<_> = (0..20)
+            .map(|_| spawn(async move { http::get(address, "/sleep").await }))
+            .collect();
+        for _ in 0..20 {
+            assert_eq!(http::get(address, "/").await?, "hello\n");
+        }
+        let quick = begin.elapsed();
+        for page in sleeping {
+            assert_eq!(page.await??, "slept\n");
+        }
+        // One after the other, two at a time, these would take two seconds.
+        let all = begin.elapsed();
+        assert!(quick <= all && all < Duration::from_millis(1900), "{all:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_axum_router_is_served() -> io::Result<()> {
+    with_server(axum::serve, async |address| {
+        assert_eq!(http::get(address, "/").await?, "hello\n");
+        assert_eq!(http::get(address, "/greet/you").await?, "hello, you\n");
+        assert_eq!(curl(&[&format!("http://{address}/blocks")])?, "slept\n");
+        Ok(())
+    })
+}
+
+#[test]
+fn tls_is_spoken_to_a_client_that_blocks() -> io::Result<()> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+    with_server(tls::serve, async |address| {
+        // In a thread of its own, as any peer.
+        let client = std::thread::spawn(move || {
+            let certificate = CertificateDer::from_pem_slice(tls::CERTIFICATE);
+            let mut roots = RootCertStore::empty();
+            roots
+                .add(certificate.map_err(io::Error::other)?)
+                .map_err(io::Error::other)?;
+            let config = ClientConfig::builder()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            let name = "localhost".try_into().map_err(io::Error::other)?;
+            let client = ClientConnection::new(Arc::new(config), name);
+            let stream = std::net::TcpStream::connect(address)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = StreamOwned::new(client.map_err(io::Error::other)?, stream);
+            // More than a record holds.
+            let sent: Vec<u8> = (0..100_000).map(|index| (index % 251) as u8).collect();
+            for part in sent.chunks(10_000) {
+                stream.write_all(part)?;
+                let mut received = vec![0; part.len()];
+                stream.read_exact(&mut received)?;
+                assert_eq!(received, part);
+            }
+            stream.conn.send_close_notify();
+            stream.flush()?;
+            assert_eq!(stream.read(&mut [0])?, 0);
+            io::Result::Ok(())
+        });
+        socknotify_async::unblock(|| client.join().expect("no panic")).await?
+    })
+}
+
+#[test]
+fn a_websocket_echoes() -> io::Result<()> {
+    with_server(websocket::serve, async |address| {
+        let stream = TcpStream::connect(address).await?;
+        let url = format!("ws://{address}/");
+        let connected = tokio_tungstenite::client_async(url, stream).await;
+        let (mut socket, _) = connected.map_err(io::Error::other)?;
+        for length in [0, 5, 70_000] {
+            let text = "x".repeat(length);
+            socket
+                .send(text.as_str().into())
+                .await
+                .map_err(io::Error::other)?;
+            let answer = socket.next().await.expect("an answer");
+            let answer = answer.map_err(io::Error::other)?;
+            assert_eq!(answer.to_text().map_err(io::Error::other)?, text);
+        }
+        socket.close(None).await.map_err(io::Error::other)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,122 @@
+//! What a thread is to a runtime: which one is current, and whether it is one of its threads.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::shared::Shared;
+
+/// What one of a runtime's threads does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// It looks at all lists before it waits.
+    Looking,
+    /// It polls a task.
+    Polling,
+    /// It is about to block in a task, and has said so.
+    Blocking,
+}
+
+/// One of a runtime's threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Role {
+    pub(crate) runtime: usize,
+    /// The list that it prefers.
+    pub(crate) list: usize,
+    pub(crate) doing: Doing,
+}
+
+/// How many operations a poll may do before it lets others go on.
+const BUDGET: u32 = 128;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    static ROLE: Cell<Option<Role>> = const { Cell::new(None) };
+    /// What is left of the budget of the task that is polled.
+    static LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+/// The runtime that this thread belongs to, or is inside of.
+pub(crate) fn current() -> Option<Arc<Shared>> {
+    CURRENT.try_with(|it| it.borrow().clone()).ok().flatten()
+}
+
+/// The same.
+///
+/// # Panics
+///
+/// If there is none.
+#[track_caller]
+pub(crate) fn expect() -> Arc<Shared> {
+    current().expect(
+        "there is no socknotify_async runtime here: use `Runtime::block_on`, `spawn` or `enter`",
+    )
+}
+
+/// While this lives, a runtime is the current one of its thread.
+#[must_use = "dropped, it has no effect"]
+#[derive(Debug)]
+pub struct Entered {
+    before: Option<Arc<Shared>>,
+    left: u32,
+    /// It belongs to its thread.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+pub(crate) fn enter(shared: &Arc<Shared>) -> Entered {
+    Entered {
+        before: CURRENT.replace(Some(Arc::clone(shared))),
+        left: LEFT.replace(u32::MAX),
+        _here: std::marker::PhantomData,
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let before = self.before.take();
+        let this = CURRENT.try_with(|it| it.replace(before));
+        let _ = LEFT.try_with(|it| it.set(self.left));
+        // This may be the last of it.
+        drop(this);
+    }
+}
+
+/// What this thread is to this runtime.
+#[inline]
+pub(crate) fn role(runtime: usize) -> Option<Role> {
+    let role = ROLE.try_with(Cell::get).ok().flatten();
+    role.filter(|role| role.runtime == runtime)
+}
+
+pub(crate) fn set_role(role: Option<Role>) {
+    let _ = ROLE.try_with(|it| it.set(role));
+}
+
+/// A task is polled next.
+#[inline]
+pub(crate) fn refill() {
+    LEFT.set(BUDGET);
+}
+
+/// The task that was polled last has used up its budget.
+#[inline]
+pub(crate) fn is_spent() -> bool {
+    LEFT.get() == 0
+}
+
+/// An operation is about to be done. When its task has done many in this poll, it is woken, and is to return.
+#[inline]
+pub(crate) fn spend(cx: &Context<'_>) -> Poll<()> {
+    let left = LEFT.try_with(Cell::get).unwrap_or(u32::MAX);
+    match left {
+        u32::MAX => Poll::Ready(()),
+        0 => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        _ => {
+            LEFT.set(left - 1);
+            Poll::Ready(())
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The traits of [`hyper::rt`], for hyper 1 and what is built on it.
+//!
+//! [`TcpStream`], [`UnixStream`](crate::UnixStream) and [`Async`] are its streams.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! use std::convert::Infallible;
+//! use hyper::server::conn::http1;
+//! use hyper::service::service_fn;
+//! use hyper::{Request, Response, body::Incoming};
+//! use socknotify_async::{Runtime, TcpListener, hyper::Timer, spawn};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! Runtime::new()?.block_on(async {
+//!     let listener = TcpListener::bind("127.0.0.1:8080")?;
+//!     loop {
+//!         let (stream, _) = listener.accept().await?;
+//!         spawn(async move {
+//!             let service = service_fn(|_: Request<Incoming>| async {
+//!                 // This may block.
+//!                 Ok::<_, Infallible>(Response::new("hello".to_owned()))
+//!             });
+//!             let mut server = http1::Builder::new();
+//!             server.timer(Timer).serve_connection(stream, service).await
+//!         });
+//!     }
+//! })
+//! # }
+//! ```
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use ::hyper::rt;
+use futures_io::{AsyncRead, AsyncWrite};
+
+use crate::io::poll_read_through;
+use crate::{Async, Handle, Sleep, TcpStream};
+
+/// Spawns hyper's tasks on the current runtime.
+///
+/// # Panics
+///
+/// Where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Executor;
+
+impl<F> rt::Executor<F> for Executor
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        drop(Handle::current().spawn(future));
+    }
+}
+
+/// Gives hyper the time of the current runtime.
+///
+/// # Panics
+///
+/// Where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timer;
+
+impl rt::Timer for Timer {
+    fn sleep(&self, time: Duration) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(crate::sleep(time))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(crate::sleep_until(deadline))
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<Sleep>() {
+            Some(sleep) => sleep.get_mut().reset(deadline),
+            None => *sleep = self.sleep_until(deadline),
+        }
+    }
+}
+
+impl rt::Sleep for Sleep {}
+
+macro_rules! impl_streams {
+    ($(($type:ty, $($bounds:tt)*))*) => {$(
+        impl<$($bounds)*> rt::Read for $type
+        where
+            $type: AsyncRead,
+        {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                mut buffer: rt::ReadBufCursor<'_>,
+            ) -> Poll<io::Result<()>> {
+                poll_read_through(self, cx, buffer.remaining(), |bytes| buffer.put_slice(bytes))
+            }
+        }
+
+        impl<$($bounds)*> rt::Write for $type
+        where
+            $type: AsyncWrite,
+        {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                AsyncWrite::poll_write(self, cx, bytes)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffers: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                AsyncWrite::poll_write_vectored(self, cx, buffers)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                AsyncWrite::poll_flush(self, cx)
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                AsyncWrite::poll_close(self, cx)
+            }
+        }
+    )*};
+}
+
+impl_streams! { (TcpStream, ) }
+#[cfg(unix)]
+impl_streams! { (crate::UnixStream, ) (Async<T>, T: std::os::fd::AsFd) }
+#[cfg(windows)]
+impl_streams! { (Async<T>, T: std::os::windows::io::AsSocket) }

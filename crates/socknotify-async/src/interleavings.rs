@@ -1,0 +1,202 @@
+//! Every interleaving of a few threads: that put in and run tasks; and that wait for a socket while it is reported.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg interleavings" cargo test --release -p socknotify-async --lib interleavings
+//! ```
+//!
+//! A wake-up that is lost shows as a deadlock, which the checker reports.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+
+use crate::queue::{Call, Queue};
+use crate::source::{Direction, Source};
+
+use socknotify::Events;
+
+fn explore(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(run);
+}
+
+/// A queue with a port that carries packets, and nothing else.
+struct Model {
+    queue: Queue<usize>,
+    packets: Mutex<Vec<Call>>,
+    sent: Condvar,
+    /// Each task, and how often it has run.
+    runs: [AtomicUsize; 3],
+}
+
+impl Model {
+    fn new(lists: usize) -> Arc<Self> {
+        Arc::new(Model {
+            queue: Queue::new(lists),
+            packets: Mutex::new(Vec::new()),
+            sent: Condvar::new(),
+            runs: [(); 3].map(|()| AtomicUsize::new(0)),
+        })
+    }
+
+    fn call(&self, call: Call) {
+        if self.queue.call(call) {
+            self.packets.lock().unwrap().push(call);
+            self.sent.notify_one();
+        }
+    }
+
+    /// As a thread that is none of the runtime's.
+    fn put_from_outside(&self, task: usize) {
+        self.queue.put(task, task);
+        self.call(Call::Now);
+    }
+
+    /// Run what there is. The task 0 puts in another one, and blocks until that has run.
+    fn run_tasks(&self, list: usize, done: &(Mutex<usize>, Condvar)) {
+        while let Some(task) = self.queue.take(list) {
+            if !self.queue.is_empty() {
+                self.call(Call::Soon);
+            }
+            if task == 0 {
+                self.queue.put(list, 1);
+                self.call(Call::Soon);
+                while self.runs[1].load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+            }
+            self.runs[task].fetch_add(1, Ordering::SeqCst);
+            *done.0.lock().unwrap() += 1;
+            done.1.notify_one();
+        }
+    }
+
+    /// One of the runtime's threads, which takes so many packets.
+    fn serve(&self, list: usize, done: &(Mutex<usize>, Condvar), tasks: usize) {
+        loop {
+            let mut packets = self.packets.lock().unwrap();
+            let call = loop {
+                if *done.0.lock().unwrap() == tasks {
+                    return;
+                }
+                match packets.pop() {
+                    Some(call) => break call,
+                    None => packets = self.sent.wait(packets).unwrap(),
+                }
+            };
+            drop(packets);
+            self.queue.answer(call);
+            self.run_tasks(list, done);
+            if *done.0.lock().unwrap() == tasks {
+                // The other one need not wait.
+                drop(self.packets.lock().unwrap());
+                self.sent.notify_all();
+            }
+        }
+    }
+}
+
+#[test]
+fn interleavings_what_is_put_in_from_outside_runs_once() {
+    explore(|| {
+        let model = Model::new(2);
+        let done = Arc::new((Mutex::new(0), Condvar::new()));
+        let others = [1, 2].map(|task| {
+            let model = Arc::clone(&model);
+            thread::spawn(move || model.put_from_outside(task))
+        });
+        model.serve(0, &done, 2);
+        others.map(|it| it.join().unwrap());
+        let runs = model.runs.each_ref().map(|it| it.load(Ordering::SeqCst));
+        assert_eq!(runs, [0, 1, 1]);
+        assert!(model.queue.is_empty());
+    });
+}
+
+#[test]
+fn interleavings_what_a_task_puts_in_before_it_blocks_runs_elsewhere() {
+    explore(|| {
+        let model = Model::new(1);
+        let done = Arc::new((Mutex::new(0), Condvar::new()));
+        model.put_from_outside(0);
+        let other = {
+            let (model, done) = (Arc::clone(&model), Arc::clone(&done));
+            thread::spawn(move || model.serve(0, &done, 2))
+        };
+        model.serve(0, &done, 2);
+        other.join().unwrap();
+        let runs = model.runs.each_ref().map(|it| it.load(Ordering::SeqCst));
+        assert_eq!(runs, [1, 1, 0]);
+    });
+}
+
+/// Counts its wake-ups.
+struct Bell(Mutex<usize>, Condvar);
+
+impl Bell {
+    fn new() -> Arc<Self> {
+        Arc::new(Bell(Mutex::new(0), Condvar::new()))
+    }
+
+    /// Wait until it was woken more often than this.
+    fn wait(&self, seen: &mut usize) {
+        let mut count = self.0.lock().unwrap();
+        while *count == *seen {
+            count = self.1.wait(count).unwrap();
+        }
+        *seen = *count;
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.0.lock().unwrap() += 1;
+        self.1.notify_one();
+    }
+}
+
+/// A socket that gets a message: it is put into the socket, and then reported.
+#[test]
+fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
+    for beside in [false, true] {
+        explore(move || {
+            const MESSAGES: usize = 2;
+            let source = Arc::new(Source::default());
+            let socket = Arc::new(AtomicUsize::new(0));
+            let sends = {
+                let (source, socket) = (Arc::clone(&source), Arc::clone(&socket));
+                thread::spawn(move || {
+                    for _ in 0..MESSAGES {
+                        // An edge only where there was nothing.
+                        if socket.fetch_add(1, Ordering::SeqCst) == 0 {
+                            source.report(Events::IN);
+                        }
+                    }
+                })
+            };
+            let bell = Bell::new();
+            let waker = Waker::from(Arc::clone(&bell));
+            let cx = Context::from_waker(&waker);
+            let (mut received, mut seen, mut number) = (0, 0, 0);
+            while received < MESSAGES {
+                let poll = match beside {
+                    true => source.poll_beside(&cx, Direction::Read, &mut number),
+                    false => source.poll(&cx, Direction::Read),
+                };
+                match poll {
+                    // A receive takes all there is, or would block.
+                    Poll::Ready(ready) => match socket.swap(0, Ordering::SeqCst) {
+                        0 => source.clear(Direction::Read, ready.unwrap()),
+                        count => received += count,
+                    },
+                    Poll::Pending => bell.wait(&mut seen),
+                }
+            }
+            sends.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,415 @@
+//! [`Async`]: any socket or descriptor, in tasks.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_io::{AsyncRead, AsyncWrite};
+use socket2::SockRef;
+use socknotify::{EventFilter, RegisterError, Registration, RegistrationError, Trigger};
+
+use crate::context;
+use crate::shared::Shared;
+use crate::source::{Direction, Seen, Source, shut_down};
+
+#[cfg(unix)]
+use std::os::fd::AsFd as AsSource;
+#[cfg(windows)]
+use std::os::windows::io::AsSocket as AsSource;
+
+/// A socket, or on Unix any descriptor that the system can watch, for use in tasks.
+///
+/// [`read_with`](Self::read_with) and [`write_with`](Self::write_with) run any operation of it, and wait while it would
+/// block. What implements [`Read`] and [`Write`] has the traits of `futures-io`, and those of other crates behind
+/// features; so has a reference, if a reference reads and writes.
+///
+/// It is registered with the runtime's port once. As long as it is ready, an operation costs its own system call alone.
+/// Dropping it deregisters and closes it.
+///
+/// Any number of tasks may wait for it at once by the methods that are `async`. By the traits, one task reads and one
+/// writes.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::UdpSocket;
+/// use socknotify_async::Async;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # socknotify_async::Runtime::new()?.block_on(async {
+/// let socket = Async::new(UdpSocket::bind("127.0.0.1:0")?)?;
+/// let address = socket.get_ref().local_addr()?;
+/// socket.write_with(|socket| socket.send_to(b"ping", address)).await?;
+/// let mut buffer = [0; 16];
+/// let (length, _) = socket.read_with(|socket| socket.recv_from(&mut buffer)).await?;
+/// assert_eq!(&buffer[..length], b"ping");
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+pub struct Async<T: AsSource> {
+    /// `None` only while it is dropped.
+    io: Option<T>,
+    source: Arc<Source>,
+    shared: Arc<Shared>,
+}
+
+/// Every condition, for edges.
+const FILTER: EventFilter = EventFilter::ALL;
+/// What holds already is reported, too, where the system can say it.
+const TRIGGER: Trigger = match cfg!(unix) {
+    true => Trigger::PERSISTENT
+        .union(Trigger::EDGE)
+        .union(Trigger::INITIAL),
+    false => Trigger::PERSISTENT.union(Trigger::EDGE),
+};
+
+impl<T: AsSource> Async<T> {
+    /// Puts a socket into non-blocking mode, and registers it with the current runtime.
+    ///
+    /// Duplicates of the descriptor are in non-blocking mode, too.
+    ///
+    /// # Errors
+    ///
+    /// The system's; and a [`RegistrationError`] if it cannot be watched, or is registered with another port.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn new(io: T) -> io::Result<Self> {
+        let shared = context::expect();
+        SockRef::from(&io).set_nonblocking(true)?;
+        Self::of_nonblocking(io, shared)
+    }
+
+    /// The same for what is in non-blocking mode.
+    pub(crate) fn of_nonblocking(io: T, shared: Arc<Shared>) -> io::Result<Self> {
+        if !shared.is_here() {
+            return Err(socknotify::Error::OtherProcess.into());
+        }
+        let source = shared.sources.add();
+        let enable = Registration::enable(&io, source.key, FILTER, TRIGGER);
+        let mut registered = shared.port.register(enable);
+        #[cfg(unix)]
+        if registered == Err(RegisterError::Entry(RegistrationError::NotASocket)) {
+            let enable = Registration::descriptor(&io, source.key, FILTER, TRIGGER);
+            registered = shared.port.register(enable);
+        }
+        if let Err(error) = registered {
+            shared.sources.remove(&source);
+            return Err(match error {
+                RegisterError::Call(socknotify::Error::Closed) => shut_down(),
+                error => error.into(),
+            });
+        }
+        Ok(Async {
+            io: Some(io),
+            source,
+            shared,
+        })
+    }
+
+    /// The socket. Operations on it may fail with [`WouldBlock`](ErrorKind::WouldBlock).
+    pub fn get_ref(&self) -> &T {
+        self.io.as_ref().expect("it is there until this is dropped")
+    }
+
+    /// Deregisters the socket, and returns it. It stays in non-blocking mode.
+    ///
+    /// On Windows' own port it can be registered again only when a thread has dequeued that it was removed.
+    ///
+    /// # Errors
+    ///
+    /// A [`RegistrationError`] if it is not the socket that was registered. It is closed then.
+    pub fn into_inner(mut self) -> io::Result<T> {
+        let outcome = self.deregister();
+        let io = self.io.take().expect("it is there until this is dropped");
+        outcome.map(|()| io)
+    }
+
+    fn deregister(&self) -> io::Result<()> {
+        let shared = &self.shared;
+        if !shared.is_here() {
+            return Ok(());
+        }
+        let io = self.get_ref();
+        let mut outcome = shared.port.deregister(io);
+        if outcome == Err(RegisterError::Entry(RegistrationError::InvalidOperation)) {
+            // The kernel's own port has no such call. What it still reports wakes nobody.
+            outcome = shared.port.register(Registration::remove(io));
+        }
+        shared.sources.remove(&self.source);
+        match outcome {
+            Ok(()) | Err(RegisterError::Call(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until the socket may be readable: data, the end of the stream, a connection to accept, or an error.
+    ///
+    /// It returns at once until an operation has found otherwise: one of [`read_with`](Self::read_with),
+    /// [`try_read_with`](Self::try_read_with) or the traits. Operations on [`get_ref`](Self::get_ref) tell it nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the runtime has shut down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Direction::Read).await.map(drop)
+    }
+
+    /// The same, until a send may not block.
+    ///
+    /// # Errors
+    ///
+    /// If the runtime has shut down.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Direction::Write).await.map(drop)
+    }
+
+    /// Runs an operation that receives, whenever the socket may be readable, until it does not fail with
+    /// [`WouldBlock`](ErrorKind::WouldBlock). It must return this error only if the system did, for this socket.
+    ///
+    /// If the future is dropped, the operation has not been done.
+    ///
+    /// # Errors
+    ///
+    /// The operation's own; and one if the runtime has shut down.
+    pub async fn read_with<R>(&self, receive: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        self.with(Direction::Read, receive).await
+    }
+
+    /// The same for an operation that sends, or connects.
+    ///
+    /// # Errors
+    ///
+    /// The operation's own; and one if the runtime has shut down.
+    pub async fn write_with<R>(&self, send: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        self.with(Direction::Write, send).await
+    }
+
+    /// Runs an operation that receives once. If it would block, the socket is not [readable](Self::readable) until more
+    /// comes.
+    ///
+    /// # Errors
+    ///
+    /// The operation's own, also [`WouldBlock`](ErrorKind::WouldBlock).
+    pub fn try_read_with<R>(&self, receive: impl FnOnce(&T) -> io::Result<R>) -> io::Result<R> {
+        self.attempt(Direction::Read, self.source.seen(Direction::Read), receive)
+    }
+
+    /// The same for an operation that sends.
+    ///
+    /// # Errors
+    ///
+    /// The operation's own, also [`WouldBlock`](ErrorKind::WouldBlock).
+    pub fn try_write_with<R>(&self, send: impl FnOnce(&T) -> io::Result<R>) -> io::Result<R> {
+        self.attempt(Direction::Write, self.source.seen(Direction::Write), send)
+    }
+
+    fn attempt<R>(
+        &self,
+        direction: Direction,
+        seen: Seen,
+        operation: impl FnOnce(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let outcome = operation(self.get_ref());
+        if matches!(&outcome, Err(error) if error.kind() == ErrorKind::WouldBlock) {
+            self.source.clear(direction, seen);
+        }
+        outcome
+    }
+
+    async fn with<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        poll_fn(|cx| context::spend(cx)).await;
+        loop {
+            let seen = self.ready(direction).await?;
+            match self.attempt(direction, seen, &mut operation) {
+                Err(error) if is_passing(&error) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Waits beside any number of other tasks.
+    async fn ready(&self, direction: Direction) -> io::Result<Seen> {
+        struct Wait<'a>(&'a Source, Direction, u64);
+        impl Drop for Wait<'_> {
+            fn drop(&mut self) {
+                if self.2 > 0 {
+                    self.0.forget(self.1, self.2);
+                }
+            }
+        }
+        let mut wait = Wait(&self.source, direction, 0);
+        poll_fn(|cx| wait.0.poll_beside(cx, direction, &mut wait.2)).await
+    }
+
+    /// One operation, or waiting for it as the only task that does in this direction.
+    #[inline]
+    pub(crate) fn poll_with<R>(
+        &self,
+        cx: &mut Context<'_>,
+        direction: Direction,
+        mut operation: impl FnMut(&T, Drained<'_>) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        ready!(context::spend(cx));
+        loop {
+            let seen = ready!(self.source.poll(cx, direction))?;
+            let drained = Drained(&self.source, direction, seen);
+            match self.attempt(direction, seen, |io| operation(io, drained)) {
+                Err(error) if is_passing(&error) => {}
+                outcome => return Poll::Ready(outcome),
+            }
+        }
+    }
+
+    /// Waits until it may be ready, as the only task that does in this direction.
+    pub(crate) fn poll_ready(
+        &self,
+        cx: &mut Context<'_>,
+        direction: Direction,
+    ) -> Poll<io::Result<()>> {
+        self.source.poll(cx, direction).map_ok(drop)
+    }
+
+    /// It is not ready until that is reported.
+    pub(crate) fn wait_for(&self, direction: Direction) {
+        let seen = self.source.seen(direction);
+        self.source.clear(direction, seen);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+/// Lets an operation say that it has taken all there was, so that the next one need not find that out.
+#[derive(Clone, Copy)]
+pub(crate) struct Drained<'a>(&'a Source, Direction, Seen);
+
+impl Drained<'_> {
+    /// A stream has given this many bytes of as many as there was room for. Fewer are all that it had.
+    ///
+    /// If its end was there when it was registered, Windows does not report it: there it has to be looked for.
+    #[inline]
+    pub(crate) fn note(self, count: usize, room: usize) {
+        if cfg!(unix) && (1..room).contains(&count) {
+            self.0.drained(self.1, self.2);
+        }
+    }
+}
+
+/// Reads by way of a buffer of this thread, for those whose buffers are not initialized.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) fn poll_read_through(
+    stream: Pin<&mut impl AsyncRead>,
+    cx: &mut Context<'_>,
+    room: usize,
+    put: impl FnOnce(&[u8]),
+) -> Poll<io::Result<()>> {
+    /// The most that one read takes.
+    const MOST: usize = 32 * 1024;
+    thread_local! {
+        static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    BUFFER.with_borrow_mut(|buffer| {
+        buffer.resize(MOST, 0);
+        let buffer = &mut buffer[..room.min(MOST)];
+        let count = ready!(stream.poll_read(cx, buffer))?;
+        put(&buffer[..count]);
+        Poll::Ready(Ok(()))
+    })
+}
+
+/// To wait, or to try again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+impl<T: AsSource> Drop for Async<T> {
+    fn drop(&mut self) {
+        if self.io.is_some() {
+            let _ = self.deregister();
+        }
+    }
+}
+
+impl<T: AsSource + fmt::Debug> fmt::Debug for Async<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Async").field(self.get_ref()).finish()
+    }
+}
+
+impl<T: AsSource> AsRef<T> for Async<T> {
+    fn as_ref(&self) -> &T {
+        self.get_ref()
+    }
+}
+
+impl<T: AsSource> Unpin for Async<T> {}
+
+/// By shared references to what is in it, so also for a reference to this.
+macro_rules! impl_read_and_write {
+    ($($type:ty),*) => {$(
+        impl<T: AsSource> AsyncRead for $type
+        where
+            for<'a> &'a T: Read,
+        {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffer: &mut [u8],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_with(cx, Direction::Read, |mut io, _| io.read(buffer))
+            }
+
+            fn poll_read_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffers: &mut [IoSliceMut<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_with(cx, Direction::Read, |mut io, _| io.read_vectored(buffers))
+            }
+        }
+
+        impl<T: AsSource> AsyncWrite for $type
+        where
+            for<'a> &'a T: Write,
+        {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_with(cx, Direction::Write, |mut io, _| io.write(bytes))
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffers: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_with(cx, Direction::Write, |mut io, _| io.write_vectored(buffers))
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.poll_with(cx, Direction::Write, |mut io, _| io.flush())
+            }
+
+            /// Flushes. To close the descriptor, drop the value.
+            fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.poll_flush(cx)
+            }
+        }
+    )*};
+}
+
+impl_read_and_write!(Async<T>, &Async<T>);

@@ -1,0 +1,125 @@
+//! Async tasks on a completion port, in which blocking is allowed.
+//!
+//! A [`Runtime`] runs tasks on the threads of a [`CompletionPort`](socknotify::CompletionPort). No more of them run at once
+//! than there are processors. A task whose poll blocks in a system call, on a disk, a lock or a database, leaves its place
+//! to another thread: within some milliseconds, without a word from the program. All other tasks go on, also those that it
+//! has woken. So there is no `spawn_blocking` to remember, and nothing to audit for calls that block.
+//!
+//! # A server
+//!
+//! ```
+//! use std::time::Duration;
+//! use futures_lite::{AsyncReadExt, AsyncWriteExt};
+//! use socknotify_async::{Runtime, TcpListener, TcpStream, spawn, timeout};
+//!
+//! async fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         let length = timeout(Duration::from_secs(60), stream.read(&mut buffer)).await??;
+//!         if length == 0 {
+//!             return Ok(());
+//!         }
+//!         // This may wait for a disk. No other connection does.
+//!         let manifest = std::fs::read("Cargo.toml")?;
+//!         stream.write_all(&manifest[..length.min(manifest.len())]).await?;
+//!     }
+//! }
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let runtime = Runtime::new()?;
+//!     let listener = runtime.block_on(async { TcpListener::bind("127.0.0.1:0") })?;
+//!     let address = listener.get_ref().local_addr()?;
+//!     let mut server = runtime.spawn(async move {
+//!         loop {
+//!             match listener.accept().await {
+//!                 Ok((stream, _)) => drop(spawn(serve(stream))),
+//!                 // Out of descriptors, say.
+//!                 Err(_) => socknotify_async::sleep(Duration::from_millis(50)).await,
+//!             }
+//!         }
+//!     });
+//!
+//!     runtime.block_on(async {
+//!         let mut client = TcpStream::connect(address).await?;
+//!         client.write_all(b"nine byte").await?;
+//!         let mut answer = [0; 9];
+//!         client.read_exact(&mut answer).await?;
+//!         assert_eq!(&answer, b"[package]");
+//!         std::io::Result::Ok(())
+//!     })?;
+//!     server.abort();
+//!     // Connections have a while to end.
+//!     assert!(runtime.shutdown(Duration::from_secs(5)));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What blocks
+//!
+//! Anything may: reading a file, a mutex, a client of a database that knows nothing of async, another [`Runtime::block_on`].
+//! What costs a thread, and some milliseconds until it is seen, is one task that blocks, not its neighbours. [`unblock`]
+//! says it before, and leaves the place at once. No more tasks block at once than there are
+//! [threads](Builder::threads); then the others wait.
+//!
+//! A task that computes for long keeps its place. Others run on the other places; those that wait behind it in its list
+//! go to another thread after some milliseconds.
+//!
+//! On OpenBSD and DragonFly the system does not show that a thread blocks: say it there, with [`unblock`].
+//!
+//! A guard of a [`std::sync::Mutex`] that is held over an `.await` is as wrong here as elsewhere: a task that waits for the
+//! lock keeps a thread until the other task runs again.
+//!
+//! # Fairness
+//!
+//! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs.
+//! - A thread asks the port after 64 tasks, or half a millisecond, whatever comes first. So reports of the kernel and timers
+//!   come between tasks that are always ready.
+//! - One in 16 tasks comes from another thread's list, so that nothing waits there for ever.
+//! - A task that wakes itself goes to the end of its list.
+//!
+//! # Sockets
+//!
+//! [`TcpStream`], [`TcpListener`], [`UdpSocket`], their like for Unix, and [`Async`] for any other socket or descriptor. Each
+//! is registered once, for edges. Whether it is ready is kept beside it, so an operation costs its own system call and no
+//! other. A future that is dropped before it is ready has done nothing, and can be made again.
+//!
+//! # Other crates
+//!
+//! Streams have the traits of `futures-io`. With the feature `hyper`, they have those of `hyper::rt`, and so
+//! hyper, h2 and an axum `Router` run here; with `tokio`, they have tokio's `AsyncRead` and `AsyncWrite`, which tokio-rustls
+//! and tokio-tungstenite ask for. tokio's runtime is never part of it: what needs that, such as `tokio::net`, `tokio::time`
+//! and clients built on them, does not run here.
+#![forbid(unsafe_code)]
+
+mod context;
+mod file;
+#[cfg(feature = "hyper")]
+pub mod hyper;
+#[cfg(all(test, interleavings))]
+mod interleavings;
+mod io;
+mod net;
+mod queue;
+mod runtime;
+mod shared;
+mod source;
+mod sync;
+mod task;
+mod timers;
+#[cfg(feature = "tokio")]
+mod tokio;
+
+pub use context::Entered;
+pub use file::File;
+pub use io::Async;
+pub use net::{ReadHalf, TcpListener, TcpStream, UdpSocket, WriteHalf};
+#[cfg(unix)]
+pub use net::{UnixDatagram, UnixListener, UnixStream};
+pub use runtime::{Builder, Handle, Runtime, spawn, unblock};
+pub use task::{JoinError, JoinHandle};
+pub use timers::{Elapsed, Interval, Sleep, Timeout, interval, sleep, sleep_until, timeout};
+
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,158 @@
+//! TCP: [`TcpListener`], [`TcpStream`].
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_io::{AsyncRead, AsyncWrite};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::{ReadHalf, WriteHalf, impl_stream, split, wrap};
+use crate::context;
+use crate::shared::Shared;
+use crate::source::Direction;
+
+wrap! {
+    /// A TCP listener.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures_lite::{AsyncReadExt, AsyncWriteExt};
+    /// use socknotify_async::{Runtime, TcpListener, TcpStream, spawn};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # Runtime::new()?.block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.get_ref().local_addr()?;
+    /// let echo = spawn(async move {
+    ///     let (stream, _) = listener.accept().await?;
+    ///     futures_lite::io::copy(&stream, &stream).await
+    /// });
+    /// let mut client = TcpStream::connect(address).await?;
+    /// client.write_all(b"ping").await?;
+    /// client.close().await?;
+    /// let mut answer = Vec::new();
+    /// client.read_to_end(&mut answer).await?;
+    /// assert_eq!(answer, b"ping");
+    /// assert_eq!(echo.await??, 4);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    TcpListener, std::net::TcpListener
+}
+
+wrap! {
+    /// A TCP connection. It reads and writes by the traits of `futures-io`, and so does a reference to it: one task reads,
+    /// and one writes.
+    ///
+    /// See [`TcpListener`] for an example.
+    TcpStream, std::net::TcpStream
+}
+
+impl TcpListener {
+    /// Makes a listener. A name is resolved first, and the thread may block for that.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let shared = context::expect();
+        let listener = shared.block(|| std::net::TcpListener::bind(address))?;
+        Self::new(listener, shared)
+    }
+
+    /// Accepts a connection. If the future is dropped, none is lost.
+    ///
+    /// # Errors
+    ///
+    /// The system's. After an error that passes, such as a limit of descriptors that is reached, wait a while before the
+    /// next try.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, peer) = self.0.read_with(|listener| listener.accept()).await?;
+        Ok((self.register(stream)?, peer))
+    }
+
+    /// The same for one task, for those who write futures by hand.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let accepted = self
+            .0
+            .poll_with(cx, Direction::Read, |listener, _| listener.accept());
+        let (stream, peer) = ready!(accepted)?;
+        Poll::Ready(self.register(stream).map(|stream| (stream, peer)))
+    }
+
+    fn register(&self, stream: std::net::TcpStream) -> io::Result<TcpStream> {
+        TcpStream::new(stream, Arc::clone(self.0.shared()))
+    }
+}
+
+impl TcpStream {
+    /// Connects, to the first address that answers. A name is resolved first, and the thread may block for that.
+    ///
+    /// # Errors
+    ///
+    /// That of the last address.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let shared = context::expect();
+        let addresses = shared.block(|| address.to_socket_addrs())?;
+        let mut outcome = Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the name has no address",
+        ));
+        for address in addresses {
+            outcome = Self::connect_to(address, &shared).await;
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn connect_to(address: SocketAddr, shared: &Arc<Shared>) -> io::Result<Self> {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        let stream = Self::new(socket.into(), Arc::clone(shared))?;
+        // Nothing is reported before the connect ends.
+        stream.0.wait_for(Direction::Write);
+        match SockRef::from(stream.get_ref()).connect(&address.into()) {
+            Err(error) if !is_connecting(&error) => return Err(error),
+            _ => {}
+        }
+        loop {
+            poll_fn(|cx| stream.0.poll_ready(cx, Direction::Write)).await?;
+            if let Some(error) = stream.get_ref().take_error()? {
+                return Err(error);
+            }
+            match stream.get_ref().peer_addr() {
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                    stream.0.wait_for(Direction::Write);
+                }
+                outcome => return outcome.map(|_| stream),
+            }
+        }
+    }
+}
+
+/// Whether a connect that fails like this has only begun.
+fn is_connecting(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    return error.raw_os_error() == Some(libc::EINPROGRESS);
+    #[cfg(windows)]
+    return error.kind() == io::ErrorKind::WouldBlock;
+}
+
+impl_stream!(TcpStream, true, TcpStream, &TcpStream);

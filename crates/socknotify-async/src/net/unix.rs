@@ -1,0 +1,202 @@
+//! Unix sockets: [`UnixListener`], [`UnixStream`], [`UnixDatagram`].
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{self, SocketAddr};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_io::{AsyncRead, AsyncWrite};
+
+use super::{ReadHalf, WriteHalf, impl_stream, split, wrap};
+use crate::context;
+use crate::source::Direction;
+
+wrap! {
+    /// A Unix listener.
+    UnixListener, net::UnixListener
+}
+
+wrap! {
+    /// A Unix stream. It reads and writes by the traits of `futures-io`, and so does a reference to it: one task reads, and
+    /// one writes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures_lite::{AsyncReadExt, AsyncWriteExt};
+    /// use socknotify_async::UnixStream;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # socknotify_async::Runtime::new()?.block_on(async {
+    /// let (mut ours, mut theirs) = UnixStream::pair()?;
+    /// theirs.write_all(b"ping").await?;
+    /// let mut answer = [0; 4];
+    /// ours.read_exact(&mut answer).await?;
+    /// assert_eq!(&answer, b"ping");
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    UnixStream, net::UnixStream
+}
+
+wrap! {
+    /// A Unix datagram socket. Any number of tasks may send and receive.
+    UnixDatagram, net::UnixDatagram
+}
+
+impl UnixListener {
+    /// Makes a listener.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::new(net::UnixListener::bind(path)?, context::expect())
+    }
+
+    /// Accepts a connection. If the future is dropped, none is lost.
+    ///
+    /// # Errors
+    ///
+    /// The system's. After an error that passes, such as a limit of descriptors that is reached, wait a while before the
+    /// next try.
+    pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
+        let (stream, peer) = self.0.read_with(|listener| listener.accept()).await?;
+        let stream = UnixStream::new(stream, Arc::clone(self.0.shared()))?;
+        Ok((stream, peer))
+    }
+}
+
+impl UnixStream {
+    /// Connects. While the listener's queue is full, the thread blocks, and leaves its place.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
+        let shared = context::expect();
+        let stream = shared.block(|| net::UnixStream::connect(path))?;
+        Self::new(stream, shared)
+    }
+
+    /// Makes two that are connected.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let shared = context::expect();
+        let (one, other) = net::UnixStream::pair()?;
+        Ok((
+            Self::new(one, Arc::clone(&shared))?,
+            Self::new(other, shared)?,
+        ))
+    }
+}
+
+impl_stream!(UnixStream, false, UnixStream, &UnixStream);
+
+impl UnixDatagram {
+    /// Makes a socket with this path.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::new(net::UnixDatagram::bind(path)?, context::expect())
+    }
+
+    /// Makes a socket without a path.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn unbound() -> io::Result<Self> {
+        Self::new(net::UnixDatagram::unbound()?, context::expect())
+    }
+
+    /// Makes two that are connected.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    #[track_caller]
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let shared = context::expect();
+        let (one, other) = net::UnixDatagram::pair()?;
+        Ok((
+            Self::new(one, Arc::clone(&shared))?,
+            Self::new(other, shared)?,
+        ))
+    }
+
+    /// Sends a datagram, and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub async fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        self.0
+            .write_with(|socket| socket.send_to(bytes, &path))
+            .await
+    }
+
+    /// Receives a datagram. What has no room in the buffer is lost.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.0.read_with(|socket| socket.recv_from(buffer)).await
+    }
+
+    /// Sends a datagram to the peer.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_with(|socket| socket.send(bytes)).await
+    }
+
+    /// Receives a datagram of the peer.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read_with(|socket| socket.recv(buffer)).await
+    }
+}

@@ -1,0 +1,368 @@
+//! [`Runtime`]: threads that run tasks, and the port that they share.
+
+use std::future::Future;
+use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use socknotify::{CompletionPort, Snapshot};
+
+use crate::context::{self, Entered};
+use crate::shared::{Crew, Shared};
+use crate::task::{self, JoinHandle};
+
+/// Runs tasks, on as many threads as are needed.
+///
+/// No more threads run at once than the port has places: one for each processor, unless the [builder](Self::builder) is
+/// told otherwise. A thread whose task blocks leaves its place, and another one goes on with all other tasks.
+///
+/// Dropping the runtime cancels its tasks and waits for nothing: see [`shutdown`](Self::shutdown).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use socknotify_async::{Runtime, spawn};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = Runtime::new()?;
+/// let sum = runtime.block_on(async {
+///     // It may block, and keeps nobody waiting.
+///     let slow = spawn(async {
+///         std::thread::sleep(Duration::from_millis(20));
+///         2
+///     });
+///     let quick = spawn(async { 3 });
+///     Ok::<_, std::io::Error>(slow.await? + quick.await?)
+/// })?;
+/// assert_eq!(sum, 5);
+/// assert!(runtime.shutdown(Duration::from_secs(5)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Runtime {
+    handle: Handle,
+}
+
+impl Runtime {
+    /// Makes a runtime with one place for each processor.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CompletionPort::new`], and the system's if it starts no thread.
+    pub fn new() -> io::Result<Self> {
+        Self::builder().build()
+    }
+
+    /// Options for a new runtime.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// What spawns tasks from elsewhere.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Runs a future on this thread, and returns its result. See [`Handle::block_on`].
+    ///
+    /// # Panics
+    ///
+    /// In a forked child of the runtime's process; and if the future does.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.handle.block_on(future)
+    }
+
+    /// Spawns a task. See [`Handle::spawn`].
+    ///
+    /// # Panics
+    ///
+    /// In a forked child of the runtime's process.
+    #[track_caller]
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.handle.spawn(future)
+    }
+
+    /// Waits up to `time` for the tasks to end by themselves. Then it cancels those that are left, and waits up to `time`
+    /// for the threads, of which some may block.
+    ///
+    /// Returns true if all tasks have ended by themselves, and all threads. Tasks can be spawned until the others are
+    /// cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are closed when this
+    /// returns, unless a thread that blocks still holds them.
+    ///
+    /// Called on one of the runtime's own threads, it waits for the others.
+    pub fn shutdown(self, time: Duration) -> bool {
+        let shared = &self.handle.0;
+        if !shared.is_here() {
+            return false;
+        }
+        let has_ended = shared.wait_for_tasks(Instant::now().checked_add(time));
+        shared.close();
+        let deadline = Instant::now().checked_add(time);
+        shared.wait_for_threads(deadline) && has_ended
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.handle.0.close();
+    }
+}
+
+/// Spawns tasks on a runtime, from any thread. It keeps the runtime's memory, but does not keep it from shutting down.
+#[derive(Clone, Debug)]
+pub struct Handle(pub(crate) Arc<Shared>);
+
+impl UnwindSafe for Handle {}
+impl RefUnwindSafe for Handle {}
+
+impl Handle {
+    /// The runtime that this thread belongs to, or is inside of.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[track_caller]
+    pub fn current() -> Self {
+        Handle(context::expect())
+    }
+
+    /// The same; `None` if there is none.
+    pub fn try_current() -> Option<Self> {
+        context::current().map(Handle)
+    }
+
+    /// Spawns a task: one of the runtime's threads runs it. If the runtime has shut down, it is cancelled.
+    ///
+    /// # Panics
+    ///
+    /// In a forked child of the runtime's process.
+    #[track_caller]
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.0.check_process();
+        task::spawn(&self.0, future)
+    }
+
+    /// Runs a future on this thread, and returns its result. Inside, the runtime is the [current](Self::current) one.
+    ///
+    /// The future need not be `Send`. It runs here alone, beside the runtime's threads, and may block. It may also be
+    /// called inside a task: the thread then leaves its place to another one meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// In a forked child of the runtime's process; and if the future does.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.0.check_process();
+        let _entered = self.enter();
+        let mut future = pin!(future);
+        let alarm = Arc::new(Alarm {
+            thread: thread::current(),
+            is_woken: AtomicBool::new(false),
+        });
+        let waker = Waker::from(Arc::clone(&alarm));
+        let mut cx = Context::from_waker(&waker);
+        self.0.block(|| {
+            loop {
+                if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+                    return value;
+                }
+                while !alarm.is_woken.swap(false, Ordering::SeqCst) {
+                    thread::park();
+                }
+            }
+        })
+    }
+
+    /// Makes the runtime the [current](Self::current) one of this thread, until the value is dropped. Then sockets can be
+    /// made, and [`spawn`](crate::spawn()) called, outside of tasks.
+    ///
+    /// Drop the values in the reverse order.
+    pub fn enter(&self) -> Entered {
+        context::enter(&self.0)
+    }
+
+    /// The number of tasks that have not ended.
+    pub fn tasks(&self) -> usize {
+        self.0.tasks.count()
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.0.threads()
+    }
+
+    /// The state of the port at this moment, for diagnosis.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.port.snapshot()
+    }
+}
+
+/// Wakes a thread that waits for its future.
+struct Alarm {
+    thread: Thread,
+    is_woken: AtomicBool,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_woken.swap(true, Ordering::SeqCst) {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// Options for a new [`Runtime`].
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = socknotify_async::Runtime::builder()
+///     .places(4)
+///     .threads(64)
+///     .name("worker")
+///     .build()?;
+/// # drop(runtime);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    port: socknotify::Builder,
+    crew: Crew,
+}
+
+/// One place for each processor, and up to 512 threads, which end after ten seconds without a task.
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            port: CompletionPort::builder(),
+            crew: Crew {
+                name: "socknotify".into(),
+                threads: 512,
+                idle: Duration::from_secs(10),
+            },
+        }
+    }
+}
+
+impl Builder {
+    /// The port's options. [`places`](Self::places) changes one of them.
+    pub fn port(mut self, port: socknotify::Builder) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// How many threads run at once; 0, the default, means one for each processor.
+    pub fn places(mut self, places: usize) -> Self {
+        self.port = self.port.concurrency(places);
+        self
+    }
+
+    /// The maximum number of threads, at least one: one less than this many tasks can block at once while others go on.
+    pub fn threads(mut self, most: usize) -> Self {
+        self.crew.threads = most.max(1);
+        self
+    }
+
+    /// What the threads are called, without a zero byte.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.crew.name = name.into();
+        self
+    }
+
+    /// How long a thread waits for a task before it ends, while another one waits, too.
+    pub fn idle(mut self, time: Duration) -> Self {
+        self.crew.idle = time;
+        self
+    }
+
+    /// Makes the runtime.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`socknotify::Builder::build`]; the system's if it starts no thread; and
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a name with a zero byte.
+    pub fn build(self) -> io::Result<Runtime> {
+        if self.crew.name.contains('\0') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let shared = Shared::start(self.port.build()?, self.crew)?;
+        Ok(Runtime {
+            handle: Handle(shared),
+        })
+    }
+}
+
+/// Spawns a task on the current runtime. See [`Handle::spawn`].
+///
+/// # Panics
+///
+/// If this thread is in no runtime, and in a forked child of the runtime's process.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # socknotify_async::Runtime::new()?.block_on(async {
+/// let task = socknotify_async::spawn(async { 7 });
+/// assert_eq!(task.await?, 7);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[track_caller]
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    Handle::current().spawn(future)
+}
+
+/// Runs work that blocks, as a task whose thread leaves its place at once.
+///
+/// Any task may block: its thread leaves its place as soon as that is seen, within some milliseconds. This says it
+/// before. No more tasks can block at once than the runtime has [threads](Builder::threads).
+///
+/// # Panics
+///
+/// As [`spawn`].
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # socknotify_async::Runtime::new()?.block_on(async {
+/// let text = socknotify_async::unblock(|| std::fs::read_to_string("Cargo.toml")).await??;
+/// assert!(text.contains("socknotify"));
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[track_caller]
+pub fn unblock<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+    let shared = context::expect();
+    shared.check_process();
+    let of = Arc::clone(&shared);
+    task::spawn(&shared, async move { of.block(work) })
+}

@@ -1,0 +1,420 @@
+//! What the threads of a runtime have in common, and what each of them does.
+
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use async_task::Runnable;
+use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrency};
+
+use crate::context::{self, Doing, Role};
+use crate::file::Files;
+use crate::queue::{Call, Queue};
+use crate::source::{Sources, shut_down};
+use crate::sync::{lock, wake};
+use crate::task::Tasks;
+use crate::timers::Timers;
+
+/// The keys of packets that are not of a socket: runnable tasks wait; and the port's alarm.
+const RUN: usize = usize::MAX;
+const ALARM: usize = usize::MAX - 1;
+
+/// How many packets a thread dequeues at once.
+const ROOM: usize = 64;
+/// After so many tasks, or this time, a thread asks the port again.
+const TASKS: u32 = 64;
+const SLICE: Duration = Duration::from_micros(500);
+/// One in so many tasks is taken from another thread's list first.
+const OTHERS: u32 = 16;
+/// How long tasks wait behind one that runs before another thread is called, in milliseconds: the first time, and at most,
+/// while such calls find nothing that waits.
+const SOON: u64 = 1;
+const LATEST: u64 = 4;
+
+/// How many threads, and what they are called.
+#[derive(Clone, Debug)]
+pub(crate) struct Crew {
+    pub(crate) name: String,
+    pub(crate) threads: usize,
+    /// How long a thread waits for a task before it ends, while another one waits, too.
+    pub(crate) idle: Duration,
+}
+
+pub(crate) struct Shared {
+    /// Different for each.
+    id: usize,
+    pub(crate) port: CompletionPort,
+    pub(crate) sources: Sources,
+    pub(crate) timers: Timers,
+    pub(crate) tasks: Tasks,
+    /// Made with the first file.
+    files: Mutex<Option<Arc<Files>>>,
+    queue: Queue<Runnable>,
+    /// In how many milliseconds the next call comes that comes soon.
+    soon: AtomicU64,
+    /// Where the next task goes that comes from elsewhere.
+    next: AtomicUsize,
+    crew: Crew,
+    threads: AtomicUsize,
+    /// Threads that wait in the port, or have been started and will.
+    waiting: AtomicUsize,
+    is_closed: AtomicBool,
+    /// Somebody waits for the last task or thread to end.
+    is_awaited: AtomicBool,
+    /// Signalled then.
+    ended: (Mutex<()>, Condvar),
+}
+
+impl Shared {
+    /// Make a runtime, and start its first threads.
+    pub(crate) fn start(port: CompletionPort, crew: Crew) -> io::Result<Arc<Self>> {
+        static RUNTIMES: AtomicUsize = AtomicUsize::new(0);
+        // A port without a limit has more places than there are processors.
+        let places = port.concurrency().min(default_concurrency());
+        let shared = Arc::new(Shared {
+            id: RUNTIMES.fetch_add(1, Ordering::Relaxed),
+            port,
+            sources: Sources::default(),
+            timers: Timers::new(),
+            tasks: Tasks::new(places),
+            files: Mutex::default(),
+            queue: Queue::new(places),
+            soon: AtomicU64::new(SOON),
+            next: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+            ended: (Mutex::new(()), Condvar::new()),
+            crew,
+        });
+        for _ in 0..places.min(shared.crew.threads) {
+            if let Err(error) = shared.start_thread() {
+                if shared.threads.load(Ordering::Relaxed) == 0 {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(shared)
+    }
+
+    /// Whether this is the process that made the runtime.
+    pub(crate) fn is_here(&self) -> bool {
+        let nothing = self.port.register_all(&mut []);
+        nothing != Err(RegisterError::Call(Error::OtherProcess))
+    }
+
+    /// # Panics
+    ///
+    /// In a forked child.
+    #[track_caller]
+    pub(crate) fn check_process(&self) {
+        assert!(
+            self.is_here(),
+            "the runtime belongs to the parent process: make one in the child"
+        );
+    }
+
+    /// The list for what this thread puts in.
+    pub(crate) fn list(&self) -> usize {
+        match context::role(self.id) {
+            Some(role) => role.list,
+            None => self.next.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Have a task run. `has_run`: it was woken while this thread has polled it, which is over.
+    pub(crate) fn schedule(&self, runnable: Runnable, has_run: bool) {
+        self.queue.put(self.list(), runnable);
+        match context::role(self.id).map(|role| role.doing) {
+            Some(Doing::Looking) => {}
+            Some(Doing::Polling) if has_run => {}
+            Some(Doing::Polling) => self.call(Call::Soon),
+            Some(Doing::Blocking) | None => self.call(Call::Now),
+        }
+        if self.is_closed() {
+            self.clear();
+        }
+    }
+
+    pub(crate) fn files(&self) -> io::Result<Arc<Files>> {
+        if !self.is_here() {
+            return Err(Error::OtherProcess.into());
+        }
+        let mut files = lock(&self.files);
+        if self.is_closed() {
+            return Err(shut_down());
+        }
+        match &*files {
+            Some(files) => Ok(Arc::clone(files)),
+            None => Ok(Arc::clone(files.insert(Files::start()?))),
+        }
+    }
+
+    /// Make sure that a thread looks at the tasks that wait.
+    #[inline]
+    fn call(&self, call: Call) {
+        if self.queue.call(call) {
+            self.send(call);
+        }
+    }
+
+    #[cold]
+    fn send(&self, call: Call) {
+        // They fail if the port is closed, and then the tasks are dropped.
+        match call {
+            Call::Now => drop(self.port.post(Entry::new(RUN, 0, 0))),
+            Call::Soon => {
+                let soon = Duration::from_millis(self.soon.load(Ordering::Relaxed));
+                self.timers.alarm_by(self, Instant::now() + soon);
+            }
+        }
+    }
+
+    /// Set the port's alarm. False if it could not be set: the port is closed, or the system has no memory.
+    pub(crate) fn set_alarm(&self, delay: Duration) -> bool {
+        self.port.set_alarm(delay, ALARM).is_ok()
+    }
+
+    /// Run what blocks, while other threads go on with what this one has left.
+    pub(crate) fn block<R>(&self, work: impl FnOnce() -> R) -> R {
+        /// Also after a panic.
+        struct Restore(Option<Role>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                context::set_role(self.0);
+            }
+        }
+        let Some(role) = context::role(self.id).filter(|it| it.doing == Doing::Polling) else {
+            return work();
+        };
+        let _restore = Restore(Some(role));
+        let doing = Doing::Blocking;
+        context::set_role(Some(Role { doing, ..role }));
+        if !self.queue.is_empty() {
+            self.call(Call::Now);
+        }
+        self.port.blocking(work)
+    }
+
+    /// Start one thread more, if the limit allows it.
+    #[cold]
+    fn start_thread(self: &Arc<Self>) -> io::Result<()> {
+        let most = self.crew.threads;
+        let order = Ordering::SeqCst;
+        let more = |threads| (threads < most).then_some(threads + 1);
+        let Ok(number) = self.threads.fetch_update(order, order, more) else {
+            return Ok(());
+        };
+        self.waiting.fetch_add(1, order);
+        let shared = Arc::clone(self);
+        let thread = thread::Builder::new().name(self.crew.name.clone());
+        let started = thread.spawn(move || shared.run(number));
+        if let Err(error) = started {
+            self.waiting.fetch_sub(1, order);
+            self.threads.fetch_sub(1, order);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// One thread.
+    fn run(self: Arc<Self>, list: usize) {
+        /// Also after a panic, which there is none of.
+        struct Ends(Arc<Shared>);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                context::set_role(None);
+                self.0.threads.fetch_sub(1, Ordering::SeqCst);
+                self.0.on_ended();
+            }
+        }
+        let ends = Ends(self);
+        let shared = &ends.0;
+        let _entered = context::enter(shared);
+        let mut entries = [Entry::default(); ROOM];
+        let idle = Some(shared.crew.idle);
+        let mut timeout = idle;
+        let mut turn = 0;
+        let looking = Role {
+            runtime: shared.id,
+            list,
+            doing: Doing::Looking,
+        };
+        context::set_role(Some(looking));
+        loop {
+            match shared.port.dequeue(&mut entries, timeout) {
+                Ok(entries) => {
+                    timeout = idle;
+                    if shared.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
+                        // Without it, those that there are go on.
+                        let _ = shared.start_thread();
+                    }
+                    shared.dispatch(entries);
+                    shared.run_tasks(looking, &mut turn);
+                    shared.waiting.fetch_add(1, Ordering::SeqCst);
+                }
+                Err(Error::TimedOut) => {
+                    // One thread stays, to start others, and need not look again.
+                    timeout = None;
+                    let order = Ordering::SeqCst;
+                    let less = |waiting: usize| (waiting > 1).then(|| waiting - 1);
+                    if shared.waiting.fetch_update(order, order, less).is_ok() {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Wake the tasks that wait for what has come.
+    fn dispatch(&self, entries: &[Entry]) {
+        let mut sockets = 0;
+        for entry in entries {
+            match entry.completion_key {
+                RUN => self.queue.answer(Call::Now),
+                ALARM => {
+                    // In this order: whoever calls after the answer finds that the alarm is to be set.
+                    let due = self.timers.on_alarm(self);
+                    self.queue.answer(Call::Soon);
+                    let soon = match self.queue.is_empty() {
+                        true => (self.soon.load(Ordering::Relaxed) * 2).min(LATEST),
+                        false => SOON,
+                    };
+                    self.soon.store(soon, Ordering::Relaxed);
+                    due.into_iter().for_each(wake);
+                }
+                _ => sockets += 1,
+            }
+        }
+        if sockets > 0 {
+            self.sources.dispatch(entries);
+        }
+    }
+
+    /// Run tasks, until there are none, or it is time for the port.
+    fn run_tasks(&self, looking: Role, turn: &mut u32) {
+        let mut begin = None;
+        for count in 1..=TASKS {
+            *turn = turn.wrapping_add(1);
+            let first = match *turn % OTHERS {
+                0 => looking.list.wrapping_add((*turn / OTHERS) as usize),
+                _ => looking.list,
+            };
+            let Some(runnable) = self.queue.take(first) else {
+                return;
+            };
+            if !self.queue.is_empty() {
+                self.call(Call::Soon);
+            }
+            let doing = Doing::Polling;
+            context::set_role(Some(Role { doing, ..looking }));
+            context::refill();
+            // What panics here is a result's `drop`, or the waker of a task that waits for this one.
+            let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
+            context::set_role(Some(looking));
+            // To read the clock costs as much as a small task, and most often there is one alone.
+            if count == 2 || count % 8 == 0 || context::is_spent() {
+                let begin = begin.get_or_insert_with(Instant::now);
+                if begin.elapsed() >= SLICE {
+                    break;
+                }
+            }
+        }
+        // This thread takes the packet itself if nobody else does.
+        if !self.queue.is_empty() {
+            self.call(Call::Now);
+        }
+    }
+
+    /// Whether this is one of the runtime's threads.
+    pub(crate) fn is_own_thread(&self) -> bool {
+        context::role(self.id).is_some()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Cancel all tasks, and release the threads.
+    pub(crate) fn close(&self) {
+        if self.is_closed.swap(true, Ordering::SeqCst) || !self.is_here() {
+            return;
+        }
+        self.port.close();
+        self.tasks.wake();
+        self.clear();
+        self.sources.close();
+        self.timers.take_all().into_iter().for_each(wake);
+        let files = lock(&self.files).take();
+        files.into_iter().for_each(|files| files.close());
+    }
+
+    /// Drop the tasks that nobody runs any more.
+    #[cold]
+    fn clear(&self) {
+        while let Some(runnable) = self.queue.take(0) {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(runnable)));
+        }
+    }
+
+    /// The last task, or a thread, has ended.
+    pub(crate) fn on_ended(&self) {
+        if self.is_awaited.load(Ordering::SeqCst) {
+            drop(lock(&self.ended.0));
+            self.ended.1.notify_all();
+        }
+    }
+
+    /// Wait until this holds, up to this time. False if it does not.
+    fn wait_until(&self, deadline: Option<Instant>, holds: impl Fn() -> bool) -> bool {
+        self.is_awaited.store(true, Ordering::SeqCst);
+        let mut guard = lock(&self.ended.0);
+        while !holds() {
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            guard = match left {
+                None => self
+                    .ended
+                    .1
+                    .wait(guard)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return false,
+                Some(left) => {
+                    let waited = self.ended.1.wait_timeout(guard, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        true
+    }
+
+    /// Wait until no task is left, up to this time.
+    pub(crate) fn wait_for_tasks(&self, deadline: Option<Instant>) -> bool {
+        self.wait_until(deadline, || self.tasks.count() == 0)
+    }
+
+    /// Wait until the threads have ended, but for this one.
+    pub(crate) fn wait_for_threads(&self, deadline: Option<Instant>) -> bool {
+        let own = usize::from(self.is_own_thread());
+        self.wait_until(deadline, || self.threads.load(Ordering::SeqCst) == own)
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::SeqCst)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("port", &self.port)
+            .field("tasks", &self.tasks.count())
+            .field("threads", &self.threads())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,257 @@
+//! What a runtime knows of one socket: whether it is ready, and who waits for that.
+//!
+//! A socket is registered once, for edges in both directions. Readiness is kept here until an operation finds that it has
+//! gone; so an operation on a socket that is ready costs its own system call, and no other.
+
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+use socknotify::{Entry, Events};
+
+use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::wake;
+
+/// A direction in which a socket is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// One socket.
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    /// Its place among the sources.
+    pub(crate) key: usize,
+    directions: [State; 2],
+}
+
+/// One direction of a socket.
+#[derive(Debug, Default)]
+struct State {
+    /// Flags, and above them a count of reports.
+    word: AtomicU32,
+    waiting: Mutex<Waiting>,
+}
+
+const READY: u32 = 1;
+/// The peer has hung up, or there is an error: the last edge has come.
+const OVER: u32 = 2;
+/// The runtime has shut down.
+const CLOSED: u32 = 4;
+const REPORT: u32 = 8;
+
+/// What was seen of a direction when it was ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen(u32);
+
+/// Who waits for one direction.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The task that has polled last: one that reads, or one that writes.
+    task: Option<Waker>,
+    /// Others, each under a number of its own.
+    others: Vec<(u64, Waker)>,
+    last: u64,
+}
+
+impl State {
+    /// Waits without an allocation, as the only task that does.
+    fn poll(&self, cx: &Context<'_>) -> Poll<Seen> {
+        self.poll_by(|| {
+            let task = &mut lock(&self.waiting).task;
+            match task {
+                Some(waker) if waker.will_wake(cx.waker()) => None,
+                // The one before is dropped without the lock.
+                _ => task.replace(cx.waker().clone()),
+            }
+        })
+    }
+
+    /// Waits beside others. `number` is 0 before the first call.
+    fn poll_beside(&self, cx: &Context<'_>, number: &mut u64) -> Poll<Seen> {
+        self.poll_by(|| {
+            let mut waiting = lock(&self.waiting);
+            let mut others = waiting.others.iter_mut();
+            if let Some((_, waker)) = others.find(|(other, _)| other == number) {
+                return match waker.will_wake(cx.waker()) {
+                    true => None,
+                    false => Some(std::mem::replace(waker, cx.waker().clone())),
+                };
+            }
+            waiting.last += 1;
+            *number = waiting.last;
+            let waker = cx.waker().clone();
+            waiting.others.push((*number, waker));
+            None
+        })
+    }
+
+    fn poll_by(&self, wait: impl FnOnce() -> Option<Waker>) -> Poll<Seen> {
+        let ready = || {
+            let word = self.word.load(Ordering::Acquire);
+            (word & (READY | CLOSED) != 0).then_some(Seen(word))
+        };
+        if let Some(seen) = ready() {
+            return Poll::Ready(seen);
+        }
+        drop(wait());
+        // A report may have come before anyone waited.
+        ready().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// It is ready no more, unless a report has come since this was seen.
+    fn clear(&self, Seen(word): Seen) {
+        let order = Ordering::AcqRel;
+        let _ = self
+            .word
+            .compare_exchange(word, word & !READY, order, Ordering::Relaxed);
+    }
+
+    fn report(&self, flags: u32) {
+        let add = |word: u32| Some((word | flags).wrapping_add(REPORT));
+        let _ = self
+            .word
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, add);
+        let mut waiting = lock(&self.waiting);
+        let task = waiting.task.take();
+        let others = std::mem::take(&mut waiting.others);
+        drop(waiting);
+        task.into_iter().for_each(wake);
+        others.into_iter().for_each(|(_, waker)| wake(waker));
+    }
+}
+
+impl Source {
+    fn state(&self, direction: Direction) -> &State {
+        &self.directions[direction as usize]
+    }
+
+    /// Waits until it is ready, as the only task that waits for this direction.
+    #[inline]
+    pub(crate) fn poll(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<Seen>> {
+        self.state(direction).poll(cx).map(check)
+    }
+
+    /// The same, beside others. See [`State::poll_beside`].
+    pub(crate) fn poll_beside(
+        &self,
+        cx: &Context<'_>,
+        direction: Direction,
+        number: &mut u64,
+    ) -> Poll<io::Result<Seen>> {
+        self.state(direction).poll_beside(cx, number).map(check)
+    }
+
+    /// One that has waited beside others does not any more.
+    pub(crate) fn forget(&self, direction: Direction, number: u64) {
+        let mut waiting = lock(&self.state(direction).waiting);
+        let mut others = waiting.others.iter();
+        let index = others.position(|(other, _)| *other == number);
+        let waker = index.map(|index| waiting.others.swap_remove(index));
+        drop(waiting);
+        drop(waker);
+    }
+
+    /// What can be told without waiting.
+    pub(crate) fn seen(&self, direction: Direction) -> Seen {
+        Seen(self.state(direction).word.load(Ordering::Acquire))
+    }
+
+    /// An operation would have blocked.
+    pub(crate) fn clear(&self, direction: Direction, seen: Seen) {
+        self.state(direction).clear(seen);
+    }
+
+    /// An operation has taken what was there. If the stream has ended, no other report comes.
+    #[inline]
+    pub(crate) fn drained(&self, direction: Direction, seen: Seen) {
+        if seen.0 & OVER == 0 {
+            self.clear(direction, seen);
+        }
+    }
+
+    pub(crate) fn report(&self, events: Events) {
+        let over = match events.intersects(Events::HANGUP | Events::ERR) {
+            true => READY | OVER,
+            false => 0,
+        };
+        for (direction, event) in [
+            (Direction::Read, Events::IN),
+            (Direction::Write, Events::OUT),
+        ] {
+            if events.contains(event) || over != 0 {
+                self.state(direction).report(READY | over);
+            }
+        }
+    }
+}
+
+fn check(seen: Seen) -> io::Result<Seen> {
+    match seen.0 & CLOSED {
+        0 => Ok(seen),
+        _ => Err(shut_down()),
+    }
+}
+
+/// The error of what needs a runtime that has shut down.
+pub(crate) fn shut_down() -> io::Error {
+    io::Error::other("the runtime has shut down")
+}
+
+/// The sockets of a runtime. Their keys are those of their registrations.
+#[derive(Debug, Default)]
+pub(crate) struct Sources(RwLock<Slab<Arc<Source>>>);
+
+impl Sources {
+    /// A new one. It counts as ready until an operation finds otherwise.
+    pub(crate) fn add(&self) -> Arc<Source> {
+        let mut sources = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let place = sources.vacant_entry();
+        let source = Arc::new(Source {
+            key: place.key(),
+            ..Source::default()
+        });
+        for state in &source.directions {
+            state.word.store(READY, Ordering::Relaxed);
+        }
+        Arc::clone(place.insert(source))
+    }
+
+    pub(crate) fn remove(&self, source: &Source) {
+        let mut sources = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        sources.remove(source.key);
+    }
+
+    fn get(&self, key: usize) -> Option<Arc<Source>> {
+        let sources = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        sources.get(key).cloned()
+    }
+
+    /// Wake those who wait for what is reported. A report of a socket that was closed meanwhile may go to the one that
+    /// has its key now, which looks once in vain.
+    pub(crate) fn dispatch(&self, entries: &[Entry]) {
+        for entry in entries {
+            if let Some(source) = self.get(entry.completion_key) {
+                source.report(entry.events());
+            }
+        }
+    }
+
+    /// Every operation that waits fails.
+    pub(crate) fn close(&self) {
+        let sources = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = sources
+            .iter()
+            .map(|(_, source)| Arc::clone(source))
+            .collect();
+        drop(sources);
+        for source in all {
+            for state in &source.directions {
+                state.report(CLOSED);
+            }
+        }
+    }
+}

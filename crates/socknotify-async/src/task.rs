@@ -1,0 +1,283 @@
+//! [`JoinHandle`]: a task from outside; and the list of tasks that have not ended.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker, ready};
+
+use async_task::{FallibleTask, Runnable, ScheduleInfo, WithInfo};
+use pin_project_lite::pin_project;
+use slab::Slab;
+
+use crate::shared::Shared;
+use crate::sync::lock;
+
+/// What a panic carries.
+type Panic = Box<dyn Any + Send>;
+
+/// What a task has ended with.
+type Outcome<T> = Result<T, Panic>;
+
+/// A task that was spawned. As a future, it waits until the task has ended, and returns its result.
+///
+/// Dropping it lets the task go on alone.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = socknotify_async::Runtime::new()?;
+/// runtime.block_on(async {
+///     let mut endless = socknotify_async::spawn(std::future::pending::<()>());
+///     endless.abort();
+///     assert!(endless.await.unwrap_err().is_cancelled());
+/// });
+/// # Ok(())
+/// # }
+/// ```
+pub struct JoinHandle<T>(State<T>);
+
+enum State<T> {
+    Running(FallibleTask<Outcome<T>>),
+    Aborted(Pin<Box<dyn Future<Output = Option<Outcome<T>>> + Send>>),
+    Ended(Option<Outcome<T>>),
+    Taken,
+}
+
+impl<T: Send + 'static> JoinHandle<T> {
+    /// Has the task's future dropped, instead of polled again. A poll that has begun goes on to its end, and one that has
+    /// ended the task counts.
+    pub fn abort(&mut self) {
+        self.0 = match std::mem::replace(&mut self.0, State::Taken) {
+            State::Running(task) => {
+                let mut cancel = Box::pin(task.cancel());
+                // It begins with the first poll.
+                match cancel
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                {
+                    Poll::Ready(outcome) => State::Ended(outcome),
+                    Poll::Pending => State::Aborted(cancel),
+                }
+            }
+            other => other,
+        };
+    }
+}
+
+impl<T> JoinHandle<T> {
+    /// Whether the task has ended, or will not be polled again.
+    pub fn is_finished(&self) -> bool {
+        match &self.0 {
+            State::Running(task) => task.is_finished(),
+            _ => true,
+        }
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = match &mut self.0 {
+            State::Running(task) => ready!(Pin::new(task).poll(cx)),
+            State::Aborted(cancel) => ready!(cancel.as_mut().poll(cx)),
+            State::Ended(outcome) => outcome.take(),
+            State::Taken => panic!("the result was taken before"),
+        };
+        self.0 = State::Taken;
+        Poll::Ready(match outcome {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(panic)) => Err(JoinError(Some(Mutex::new(panic)))),
+            None => Err(JoinError(None)),
+        })
+    }
+}
+
+impl<T> Unpin for JoinHandle<T> {}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let State::Running(task) = std::mem::replace(&mut self.0, State::Taken) {
+            task.detach();
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("is_finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a task has no result: it was cancelled, or has panicked.
+///
+/// A task is cancelled by [`JoinHandle::abort`], or if its runtime shuts down.
+pub struct JoinError(Option<Mutex<Panic>>);
+
+impl JoinError {
+    /// The task was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The task has panicked.
+    pub fn is_panic(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// What the panic carries, for [`std::panic::resume_unwind`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the error if the task was cancelled.
+    pub fn into_panic(self) -> Result<Box<dyn Any + Send>, Self> {
+        let panic = self.0.ok_or(JoinError(None))?;
+        Ok(panic
+            .into_inner()
+            .unwrap_or_else(|error| error.into_inner()))
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(panic) = &self.0 else {
+            return f.write_str("the task was cancelled");
+        };
+        let panic = lock(panic);
+        let message = panic.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        match message {
+            Some(message) => write!(f, "the task has panicked: {message}"),
+            None => f.write_str("the task has panicked"),
+        }
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinError({self})")
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+impl From<JoinError> for std::io::Error {
+    fn from(error: JoinError) -> Self {
+        std::io::Error::other(error)
+    }
+}
+
+pin_project! {
+    /// A task's future, and its entry in the list of tasks. What panics in the future goes no further, also in its `drop`.
+    struct Listed<F> {
+        #[pin]
+        future: Option<F>,
+        entry: Entry,
+    }
+
+    impl<F> PinnedDrop for Listed<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut future = this.project().future;
+            let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
+        }
+    }
+}
+
+impl<F: Future> Future for Listed<F> {
+    type Output = Outcome<F::Output>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let future = self.project().future.as_pin_mut();
+        let future = future.expect("it is there until this is dropped");
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+/// A task's entry in the list.
+struct Entry {
+    shared: Arc<Shared>,
+    part: usize,
+    key: usize,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let tasks = &self.shared.tasks;
+        // Dropping a waker may run any code.
+        let waker = lock(&tasks.parts[self.part]).try_remove(self.key);
+        drop(waker);
+        if tasks.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.shared.on_ended();
+        }
+    }
+}
+
+/// The tasks that have not ended, by their wakers: woken once the runtime is closed, they are dropped.
+pub(crate) struct Tasks {
+    parts: Box<[Mutex<Slab<Waker>>]>,
+    count: AtomicUsize,
+}
+
+impl Tasks {
+    /// The list is in parts, with a lock for each.
+    pub(crate) fn new(parts: usize) -> Self {
+        Tasks {
+            parts: (0..parts).map(|_| Mutex::new(Slab::new())).collect(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Wake all of them.
+    pub(crate) fn wake(&self) {
+        for part in &self.parts {
+            let wakers: Vec<_> = lock(part).iter().map(|(_, waker)| waker.clone()).collect();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Make a task, and have it run.
+pub(crate) fn spawn<F>(shared: &Arc<Shared>, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let tasks = &shared.tasks;
+    let part = shared.list() % tasks.parts.len();
+    // Its entry keeps the place until the task has a waker.
+    let key = lock(&tasks.parts[part]).insert(Waker::noop().clone());
+    tasks.count.fetch_add(1, Ordering::SeqCst);
+    let entry = Entry {
+        shared: Arc::clone(shared),
+        part,
+        key,
+    };
+    let of = Arc::clone(shared);
+    let schedule = WithInfo(move |runnable: Runnable, info: ScheduleInfo| {
+        of.schedule(runnable, info.woken_while_running);
+    });
+    let future = Some(future);
+    let listed = Listed { future, entry };
+    let (runnable, task) = async_task::spawn(listed, schedule);
+    lock(&tasks.parts[part])[key] = runnable.waker();
+    runnable.schedule();
+    JoinHandle(State::Running(task.fallible()))
+}

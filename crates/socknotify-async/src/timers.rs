@@ -1,0 +1,353 @@
+//! Time: [`sleep`], [`timeout`], [`interval`].
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use pin_project_lite::pin_project;
+
+use crate::context;
+use crate::shared::Shared;
+use crate::sync::lock;
+
+/// The timers of a runtime. The port's alarm is set for the first of them.
+pub(crate) struct Timers {
+    start: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// By time, in ticks, and number.
+    waiting: BTreeMap<(u64, u64), Waker>,
+    /// The number of the last timer.
+    last: u64,
+    /// When the alarm comes at the latest, in ticks.
+    alarm: u64,
+}
+
+/// Ticks are milliseconds: more timers go off with one alarm.
+const TICKS: u32 = 1000;
+const NEVER: u64 = u64::MAX;
+
+impl Timers {
+    pub(crate) fn new() -> Self {
+        Timers {
+            start: Instant::now(),
+            state: Mutex::new(State {
+                waiting: BTreeMap::new(),
+                last: 0,
+                alarm: NEVER,
+            }),
+        }
+    }
+
+    /// The first tick that begins at or after this time.
+    fn ticks_until(&self, time: Instant) -> u64 {
+        let time = time.saturating_duration_since(self.start);
+        let parts = time.subsec_nanos().div_ceil(1_000_000_000 / TICKS);
+        let ticks = time.as_secs().saturating_mul(TICKS.into());
+        ticks.saturating_add(parts.into()).min(NEVER - 1)
+    }
+
+    /// Wake the task at this time. Returns what identifies the timer.
+    fn set(&self, shared: &Shared, time: Instant, waker: Waker) -> (u64, u64) {
+        let at = self.ticks_until(time);
+        let mut state = lock(&self.state);
+        state.last += 1;
+        let key = (at, state.last);
+        state.waiting.insert(key, waker);
+        self.alarm(shared, &mut state, at);
+        key
+    }
+
+    fn unset(&self, key: (u64, u64)) {
+        let waker = lock(&self.state).waiting.remove(&key);
+        // It may be a task's last, and run its `drop`.
+        drop(waker);
+    }
+
+    /// Have the alarm come at this time, or before.
+    pub(crate) fn alarm_by(&self, shared: &Shared, time: Instant) {
+        let at = self.ticks_until(time);
+        self.alarm(shared, &mut lock(&self.state), at);
+    }
+
+    fn alarm(&self, shared: &Shared, state: &mut State, at: u64) {
+        if at < state.alarm {
+            let time = Duration::from_secs(at / u64::from(TICKS))
+                + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
+            if shared.set_alarm(time.saturating_sub(self.start.elapsed())) {
+                state.alarm = at;
+            }
+        }
+    }
+
+    /// The alarm has come. Returns the tasks to wake.
+    pub(crate) fn on_alarm(&self, shared: &Shared) -> Vec<Waker> {
+        let now = self.start.elapsed().as_millis() as u64;
+        let mut state = lock(&self.state);
+        state.alarm = NEVER;
+        let later = state.waiting.split_off(&(now + 1, 0));
+        let due = std::mem::replace(&mut state.waiting, later);
+        if let Some((&(at, _), _)) = state.waiting.first_key_value() {
+            self.alarm(shared, &mut state, at);
+        }
+        due.into_values().collect()
+    }
+
+    /// The runtime shuts down.
+    pub(crate) fn take_all(&self) -> Vec<Waker> {
+        std::mem::take(&mut lock(&self.state).waiting)
+            .into_values()
+            .collect()
+    }
+}
+
+/// Waits for a while. See [`sleep`].
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Sleep {
+    /// `None` if it never comes.
+    deadline: Option<Instant>,
+    timer: Option<((u64, u64), Waker)>,
+    shared: Arc<Shared>,
+}
+
+/// Waits for this long: never less, and up to some milliseconds more. Dropping the future cancels it.
+///
+/// # Panics
+///
+/// If this thread is in no runtime.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = socknotify_async::Runtime::new()?;
+/// let begin = Instant::now();
+/// runtime.block_on(async { socknotify_async::sleep(Duration::from_millis(5)).await });
+/// assert!(begin.elapsed() >= Duration::from_millis(5));
+/// # Ok(())
+/// # }
+/// ```
+#[track_caller]
+pub fn sleep(time: Duration) -> Sleep {
+    Sleep::new(Instant::now().checked_add(time))
+}
+
+/// Waits until this time. See [`sleep`].
+///
+/// # Panics
+///
+/// If this thread is in no runtime.
+#[track_caller]
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep::new(Some(deadline))
+}
+
+impl Sleep {
+    #[track_caller]
+    fn new(deadline: Option<Instant>) -> Self {
+        Sleep {
+            deadline,
+            timer: None,
+            shared: context::expect(),
+        }
+    }
+
+    /// When it ends. `None` if that is too far away to be represented.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Waits until this time instead, also if it has ended before.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.unset();
+        self.deadline = Some(deadline);
+    }
+
+    fn unset(&mut self) {
+        if let Some((key, _)) = self.timer.take() {
+            if self.shared.is_here() {
+                self.shared.timers.unset(key);
+            }
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    /// # Panics
+    ///
+    /// If the runtime has shut down, and in a forked child.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.deadline else {
+            return Poll::Pending;
+        };
+        if Instant::now() >= deadline {
+            self.unset();
+            return context::spend(cx);
+        }
+        let timer = self.timer.as_ref();
+        if timer.is_none_or(|(_, waker)| !waker.will_wake(cx.waker())) {
+            self.unset();
+            let shared = &self.shared;
+            shared.check_process();
+            let waker = cx.waker().clone();
+            let key = shared.timers.set(shared, deadline, waker.clone());
+            // A task is cancelled next.
+            let is_over = shared.is_closed() && !shared.is_own_thread();
+            assert!(!is_over, "the runtime has shut down");
+            self.timer = Some((key, waker));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.unset();
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A future that has to be ready in time. See [`timeout`].
+    #[must_use = "futures do nothing unless they are awaited"]
+    #[derive(Debug)]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        sleep: Sleep,
+    }
+}
+
+/// Awaits a future for this long at most. If it takes longer, the future is dropped with this one.
+///
+/// A future that is ready at its first poll is in time, however short the time.
+///
+/// # Panics
+///
+/// If this thread is in no runtime.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use socknotify_async::timeout;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # socknotify_async::Runtime::new()?.block_on(async {
+/// assert_eq!(timeout(Duration::from_secs(60), async { 7 }).await, Ok(7));
+/// let late = timeout(Duration::from_millis(1), std::future::pending::<()>()).await;
+/// assert!(late.is_err());
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[track_caller]
+pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
+    Timeout {
+        future,
+        sleep: sleep(time),
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(value) = this.future.poll(cx) {
+            return Poll::Ready(Ok(value));
+        }
+        Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed(())))
+    }
+}
+
+/// The time of a [`timeout`] is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed(());
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time is over")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(error: Elapsed) -> Self {
+        io::Error::new(io::ErrorKind::TimedOut, error)
+    }
+}
+
+/// Once per period. See [`interval`].
+#[derive(Debug)]
+pub struct Interval {
+    period: Duration,
+    sleep: Sleep,
+}
+
+/// Once per period, first after one period. A tick that would be late by a whole period is left out; so ticks are
+/// multiples of the period after the beginning. The shortest period is a millisecond.
+///
+/// # Panics
+///
+/// If this thread is in no runtime.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # socknotify_async::Runtime::new()?.block_on(async {
+/// let mut interval = socknotify_async::interval(Duration::from_millis(2));
+/// let first = interval.tick().await;
+/// assert!(interval.tick().await >= first + Duration::from_millis(2));
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[track_caller]
+pub fn interval(period: Duration) -> Interval {
+    let period = period.max(Duration::from_millis(1));
+    Interval {
+        period,
+        sleep: sleep(period),
+    }
+}
+
+impl Interval {
+    /// Waits for the next tick, and returns its time. Cancelled, it takes none.
+    pub async fn tick(&mut self) -> Instant {
+        std::future::poll_fn(|cx| self.poll_tick(cx)).await
+    }
+
+    /// The same, for those who write futures by hand.
+    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+        ready!(Pin::new(&mut self.sleep).poll(cx));
+        // Without a time it is never ready.
+        let tick = self.sleep.deadline.unwrap_or_else(Instant::now);
+        let missed = tick.elapsed().as_nanos() / self.period.as_nanos();
+        let missed = u32::try_from(missed).unwrap_or(u32::MAX);
+        let later = self.period.saturating_mul(missed.saturating_add(1));
+        self.sleep.deadline = tick.checked_add(later);
+        Poll::Ready(tick)
+    }
+}

@@ -1,0 +1,85 @@
+//! Operations on files.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use socknotify_async::{File, Runtime, spawn, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn files_are_written_and_read() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let file = File::try_from(tempfile::tempfile()?)?;
+        let content: Vec<u8> = (0..100_000).map(|index| (index % 251) as u8).collect();
+        let mut written = 0;
+        while written < content.len() {
+            let (count, _) = file
+                .write_at(content[written..].to_vec(), written as u64)
+                .await;
+            written += count?;
+        }
+        file.sync_data().await?;
+        file.sync_all().await?;
+        let file = std::sync::Arc::new(file);
+        // Many at once.
+        let parts: Vec<_> = (0..100)
+            .map(|part| {
+                let file = std::sync::Arc::clone(&file);
+                spawn(async move { file.read_at(vec![0; 1000], part * 1000).await })
+            })
+            .collect();
+        for (part, expected) in parts.into_iter().zip(content.chunks(1000)) {
+            let (count, bytes) = timeout(PATIENCE, part).await??;
+            assert_eq!((count?, &bytes[..]), (1000, expected));
+        }
+        let (count, bytes) = file.read_at(vec![7; 5], 100_000).await;
+        assert_eq!((count?, &bytes[..]), (0, &[7; 5][..]));
+        Ok(())
+    })
+}
+
+#[test]
+fn an_operation_may_be_dropped_at_any_moment() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let file = File::try_from(tempfile::tempfile()?)?;
+        for round in 0..200 {
+            let mut read = pin!(file.read_at(vec![0; 4096], 0));
+            if round % 2 == 0 {
+                let mut cx = Context::from_waker(Waker::noop());
+                let _ = read.as_mut().poll(&mut cx);
+            }
+        }
+        let (count, _) = timeout(PATIENCE, file.write_at(b"x".to_vec(), 0)).await?;
+        assert_eq!(count?, 1);
+        Ok(())
+    })
+}
+
+#[test]
+fn what_cannot_be_done_is_an_error() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    let file = runtime.block_on(async {
+        assert!(File::open("there is no such file").is_err());
+        let path = tempfile::NamedTempFile::new()?;
+        let file = File::open(path.path())?;
+        // It is open to be read.
+        let (count, buffer) = file.write_at(b"x".to_vec(), 0).await;
+        assert!(count.is_err() && buffer == b"x");
+        io::Result::Ok(file)
+    })?;
+    drop(runtime);
+    let (count, buffer) = handle.block_on(file.read_at(vec![0; 5], 0));
+    assert_eq!(count.unwrap_err().to_string(), "the runtime has shut down");
+    assert_eq!(buffer.len(), 5);
+    let entered = handle.enter();
+    assert!(File::open("Cargo.toml").is_err());
+    drop(entered);
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! A forked child has no runtime of its parent's, and is told so.
+#![cfg(unix)]
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use socknotify_async::{Runtime, TcpListener, sleep};
+
+/// Run this in a forked child. True if it returns true there.
+fn in_child(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the test's other threads hold no lock that the child needs: this is the only test of its program, and the
+    // runtime's threads wait. The child ends without running what is the parent's.
+    match unsafe { libc::fork() } {
+        -1 => panic!("{}", io::Error::last_os_error()),
+        0 => {
+            let outcome = catch_unwind(AssertUnwindSafe(work));
+            // SAFETY: it ends the process.
+            unsafe { libc::_exit(i32::from(!matches!(outcome, Ok(true)))) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: the status is written to.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+}
+
+fn panics(work: impl FnOnce()) -> bool {
+    let panic = catch_unwind(AssertUnwindSafe(work));
+    let message = panic
+        .err()
+        .and_then(|it| it.downcast_ref::<&str>().copied());
+    message.is_some_and(|message| message.contains("belongs to the parent process"))
+}
+
+#[test]
+fn a_forked_child_is_refused_clearly() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let listener = {
+        let _entered = runtime.handle().enter();
+        TcpListener::bind("127.0.0.1:0")?
+    };
+    let address = listener.get_ref().local_addr()?;
+    runtime.block_on(async { sleep(Duration::from_millis(5)).await });
+    let is_refused = in_child(|| {
+        let handle = runtime.handle().clone();
+        let spawns = panics(|| drop(handle.spawn(async {})));
+        let blocks = panics(|| handle.block_on(async {}));
+        let _entered = handle.enter();
+        let sleeps = panics(|| {
+            let mut sleep = std::pin::pin!(sleep(Duration::from_secs(1)));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = std::future::Future::poll(sleep.as_mut(), &mut cx);
+        });
+        let binds = TcpListener::bind("127.0.0.1:0").is_err();
+        // One of its own works; what is the parent's may be dropped.
+        let own = Runtime::new().expect("a runtime");
+        let has_run = own.block_on(own.spawn(async { 5 })).is_ok_and(|it| it == 5);
+        spawns && blocks && sleeps && binds && has_run && !runtime.shutdown(Duration::ZERO)
+    });
+    assert!(is_refused);
+    // The parent has its own, still.
+    std::net::TcpStream::connect(address).map(drop)
+}

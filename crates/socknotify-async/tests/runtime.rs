@@ -1,0 +1,453 @@
+//! Tasks: spawned, joined, aborted, and run fairly, also beside others that block.
+
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify_async::{Handle, Runtime, interval, sleep, spawn, timeout, unblock};
+
+/// For what has to come. A test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn with_places(places: usize) -> Runtime {
+    let builder = Runtime::builder().places(places);
+    builder.build().expect("a runtime")
+}
+
+/// Lets other tasks go on once.
+fn yield_now() -> impl Future<Output = ()> {
+    let mut is_over = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut is_over, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+/// A value that counts when it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn tasks_are_joined() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let sum = runtime.block_on(async {
+        let tasks: Vec<_> = (0..1000)
+            .map(|number| {
+                spawn(async move {
+                    yield_now().await;
+                    number
+                })
+            })
+            .collect();
+        let mut sum = 0;
+        for task in tasks {
+            sum += task.await?;
+        }
+        io::Result::Ok(sum)
+    })?;
+    assert_eq!(sum, 499_500);
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn a_task_may_be_spawned_from_any_thread_and_outlives_its_handle() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let (sender, results) = mpsc::channel();
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (sender, handle) = (sender.clone(), runtime.handle().clone());
+            scope.spawn(move || {
+                drop(handle.spawn(async move {
+                    yield_now().await;
+                    // A task spawns another one.
+                    drop(spawn(async move { sender.send(number) }));
+                }));
+            });
+        }
+    });
+    drop(sender);
+    let mut results: Vec<i32> = results.iter().collect();
+    results.sort();
+    assert_eq!(results, [0, 1, 2, 3]);
+    Ok(())
+}
+
+#[test]
+fn a_panic_is_an_error_of_its_task_alone() -> io::Result<()> {
+    let runtime = with_places(1);
+    let error = runtime.block_on(async {
+        let error = spawn(async { panic!("on purpose") }).await.unwrap_err();
+        assert_eq!(spawn(async { 5 }).await?, 5);
+        io::Result::Ok(error)
+    })?;
+    assert!(error.is_panic() && !error.is_cancelled());
+    assert_eq!(error.to_string(), "the task has panicked: on purpose");
+    let panic = error.into_panic().expect("a panic");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    Ok(())
+}
+
+#[test]
+fn a_panic_while_a_cancelled_task_is_dropped_goes_no_further() -> io::Result<()> {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let runtime = with_places(1);
+    let mut task = runtime.spawn(async {
+        let _panics = Panics;
+        pending::<()>().await;
+    });
+    runtime.block_on(async {
+        sleep(Duration::from_millis(2)).await;
+        task.abort();
+        assert!(task.await.is_err());
+        assert_eq!(spawn(async { 5 }).await?, 5);
+        Ok(())
+    })
+}
+
+#[test]
+fn an_aborted_task_is_dropped() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    for waits in [false, true] {
+        let value = Counted(Arc::clone(&drops));
+        let mut task = runtime.spawn(async move {
+            let _value = value;
+            pending::<()>().await;
+        });
+        if waits {
+            runtime.block_on(async { sleep(Duration::from_millis(2)).await });
+        }
+        task.abort();
+        assert!(task.is_finished());
+        let error = runtime.block_on(task).unwrap_err();
+        assert!(error.is_cancelled());
+        assert_eq!(error.to_string(), "the task was cancelled");
+    }
+    assert!(runtime.shutdown(PATIENCE), "no task is left");
+    assert_eq!(drops.load(Ordering::SeqCst), 2);
+    Ok(())
+}
+
+#[test]
+fn aborting_what_has_ended_keeps_its_result() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let mut task = runtime.spawn(async { 7 });
+    while !task.is_finished() {
+        thread::yield_now();
+    }
+    task.abort();
+    assert_eq!(runtime.block_on(task)?, 7);
+    Ok(())
+}
+
+#[test]
+fn shutdown_cancels_what_does_not_end() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let value = Counted(Arc::clone(&drops));
+    let endless = runtime.spawn(async move {
+        let _value = value;
+        pending::<()>().await;
+    });
+    let busy = runtime.spawn(async {
+        loop {
+            yield_now().await;
+        }
+    });
+    let handle = runtime.handle().clone();
+    assert_eq!(handle.tasks(), 2);
+    assert!(!runtime.shutdown(Duration::from_millis(20)));
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+    // The threads may still be about to end.
+    let begin = Instant::now();
+    while (handle.tasks(), handle.threads()) != (0, 0) {
+        assert!(begin.elapsed() < PATIENCE, "they do not end");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // What is spawned from now on is cancelled at once.
+    let late = handle.spawn(async { 5 });
+    handle.block_on(async {
+        for task in [late.await.map(drop), endless.await, busy.await] {
+            assert!(task.unwrap_err().is_cancelled());
+        }
+    });
+    Ok(())
+}
+
+#[test]
+fn shutdown_waits_for_tasks_and_no_longer() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let task = runtime.spawn(sleep_in(&runtime, Duration::from_millis(20)));
+    let begin = Instant::now();
+    assert!(runtime.shutdown(PATIENCE));
+    assert!(begin.elapsed() < PATIENCE && task.is_finished());
+    Ok(())
+}
+
+fn sleep_in(runtime: &Runtime, time: Duration) -> impl Future<Output = ()> + Send + 'static {
+    let _entered = runtime.handle().enter();
+    sleep(time)
+}
+
+#[test]
+fn a_runtime_may_be_dropped_by_its_own_task() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    let (sender, ended) = mpsc::channel();
+    drop(handle.spawn(async move {
+        drop(runtime);
+        yield_now().await;
+        // Cancelled there.
+        let _ = sender.send(());
+    }));
+    assert!(ended.recv_timeout(PATIENCE).is_err());
+    Ok(())
+}
+
+#[test]
+fn a_thread_outside_has_no_runtime() {
+    assert!(Handle::try_current().is_none());
+    assert!(catch_unwind(|| spawn(async {})).is_err());
+    let runtime = Runtime::new().expect("a runtime");
+    let entered = runtime.handle().enter();
+    assert!(Handle::try_current().is_some());
+    drop(entered);
+    assert!(Handle::try_current().is_none());
+}
+
+#[test]
+fn block_on_resumes_a_panic_and_may_be_nested() -> io::Result<()> {
+    let runtime = with_places(1);
+    let blocking = || runtime.block_on(async { panic!("on purpose") });
+    assert!(catch_unwind(AssertUnwindSafe(blocking)).is_err());
+    let handle = runtime.handle().clone();
+    // The only place is lent to the other task meanwhile.
+    let outer = runtime.spawn(async move {
+        let other = spawn(async { 5 });
+        handle.block_on(other)
+    });
+    assert_eq!(runtime.block_on(outer)??, 5);
+    Ok(())
+}
+
+#[test]
+fn a_wake_before_while_and_after_a_poll_is_not_lost() -> io::Result<()> {
+    const ROUNDS: usize = 2000;
+    let runtime = Runtime::new()?;
+    let slot = Arc::new((Mutex::new(None::<Waker>), AtomicUsize::new(0)));
+    let waiting = Arc::clone(&slot);
+    // It waits for each of the numbers.
+    let task = runtime.spawn(async move {
+        for round in 1..=ROUNDS {
+            poll_fn(|cx| {
+                if waiting.1.load(Ordering::SeqCst) >= round {
+                    return Poll::Ready(());
+                }
+                *waiting.0.lock().unwrap() = Some(cx.waker().clone());
+                match waiting.1.load(Ordering::SeqCst) >= round {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+        }
+    });
+    for round in 1..=ROUNDS {
+        slot.1.store(round, Ordering::SeqCst);
+        if let Some(waker) = slot.0.lock().unwrap().take() {
+            waker.wake();
+        }
+        if round % 7 == 0 {
+            thread::yield_now();
+        }
+    }
+    runtime.block_on(async { timeout(PATIENCE, task).await })??;
+    Ok(())
+}
+
+#[test]
+fn tasks_that_block_keep_nobody_waiting() -> io::Result<()> {
+    const BLOCKED: usize = 16;
+    let runtime = Runtime::builder().places(2).threads(64).build()?;
+    let barrier = Arc::new(Barrier::new(BLOCKED + 1));
+    let tasks: Vec<_> = (0..BLOCKED)
+        .map(|_| {
+            let barrier = Arc::clone(&barrier);
+            runtime.spawn(async move { barrier.wait().is_leader() })
+        })
+        .collect();
+    // These are behind them in the queue.
+    runtime.block_on(async {
+        for number in 0..100 {
+            let task = timeout(PATIENCE, spawn(async move { number })).await?;
+            assert_eq!(task?, number);
+        }
+        io::Result::Ok(())
+    })?;
+    // Only if all of them run at once does this return.
+    barrier.wait();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_a_task_has_woken_before_it_blocks_goes_on() -> io::Result<()> {
+    let runtime = with_places(1);
+    let (release, blocked) = mpsc::channel::<()>();
+    let (sender, others) = mpsc::channel();
+    let task = runtime.spawn(async move {
+        for number in 0..10 {
+            let sender = sender.clone();
+            drop(spawn(async move { sender.send(number) }));
+        }
+        // Nothing but this thread knows of those.
+        blocked.recv().is_ok()
+    });
+    for number in 0..10 {
+        assert_eq!(others.recv_timeout(PATIENCE), Ok(number));
+    }
+    release.send(()).expect("it waits");
+    assert!(runtime.block_on(task)?);
+    Ok(())
+}
+
+#[test]
+fn what_a_task_wakes_between_two_blocks_goes_on() -> io::Result<()> {
+    let runtime = with_places(1);
+    let (release, blocked) = mpsc::channel::<()>();
+    let (sender, others) = mpsc::channel();
+    let task = runtime.spawn(async move {
+        for number in 0..10 {
+            thread::sleep(Duration::from_millis(3));
+            let sender = sender.clone();
+            drop(spawn(async move { sender.send(number) }));
+        }
+        blocked.recv().is_ok()
+    });
+    for number in 0..10 {
+        assert_eq!(others.recv_timeout(PATIENCE), Ok(number));
+    }
+    release.send(()).expect("it waits");
+    assert!(runtime.block_on(task)?);
+    Ok(())
+}
+
+#[test]
+fn unblock_lends_its_place_at_once() -> io::Result<()> {
+    let runtime = with_places(1);
+    let (release, blocked) = mpsc::channel::<()>();
+    let task = {
+        let _entered = runtime.handle().enter();
+        unblock(move || blocked.recv().is_ok())
+    };
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    release.send(()).expect("it waits");
+    assert!(runtime.block_on(task)?);
+    let panicked = runtime.spawn(async { unblock(|| panic!("on purpose")).await });
+    assert!(runtime.block_on(panicked)?.unwrap_err().is_panic());
+    Ok(())
+}
+
+#[test]
+fn threads_end_that_have_nothing_to_do() -> io::Result<()> {
+    let builder = Runtime::builder().places(1).idle(Duration::from_millis(20));
+    let runtime = builder.build()?;
+    runtime.block_on(async {
+        let blocked = [(); 8].map(|()| unblock(|| thread::sleep(Duration::from_millis(10))));
+        for task in blocked {
+            task.await?;
+        }
+        io::Result::Ok(())
+    })?;
+    let begin = Instant::now();
+    while runtime.handle().threads() > 1 {
+        assert!(begin.elapsed() < PATIENCE, "they do not end");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // And begin again.
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    Ok(())
+}
+
+#[test]
+fn tasks_that_are_always_ready_keep_no_other_and_no_timer_waiting() -> io::Result<()> {
+    let runtime = with_places(1);
+    let is_over = Arc::new(AtomicBool::new(false));
+    for _ in 0..4 {
+        let is_over = Arc::clone(&is_over);
+        drop(runtime.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                yield_now().await;
+            }
+        }));
+    }
+    let task = runtime.spawn(async {
+        let mut interval = interval(Duration::from_millis(2));
+        for _ in 0..5 {
+            interval.tick().await;
+            spawn(async {}).await?;
+        }
+        io::Result::Ok(())
+    });
+    runtime.block_on(async { timeout(PATIENCE, task).await })???;
+    is_over.store(true, Ordering::Relaxed);
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn a_hundred_thousand_tasks() -> io::Result<()> {
+    const TASKS: usize = 100_000;
+    let runtime = Runtime::new()?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    for number in 0..TASKS {
+        let value = Counted(Arc::clone(&drops));
+        drop(runtime.spawn(async move {
+            let _value = value;
+            if number % 2 == 0 {
+                pending::<()>().await;
+            }
+        }));
+    }
+    let begin = Instant::now();
+    while runtime.handle().tasks() > TASKS / 2 {
+        assert!(begin.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!runtime.shutdown(Duration::from_millis(1)));
+    assert_eq!(drops.load(Ordering::SeqCst), TASKS);
+    Ok(())
+}
+
+#[test]
+fn a_thread_s_name_has_no_zero_byte() {
+    let named = Runtime::builder().name("zero\0").build();
+    assert_eq!(named.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let runtime = Runtime::builder().name("named").build().expect("one");
+    let name = runtime.spawn(async { thread::current().name().map(String::from) });
+    let name = runtime.block_on(name).expect("no panic");
+    assert_eq!(name.as_deref(), Some("named"));
+}

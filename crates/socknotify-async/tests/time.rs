@@ -1,0 +1,158 @@
+//! Sleeping, timeouts and intervals.
+
+use std::future::{pending, poll_fn};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use std::future::Future;
+
+use socknotify_async::{Runtime, interval, sleep, sleep_until, spawn, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_sleep_is_never_too_short() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let tasks: Vec<_> = [0, 1, 999, 1000, 1001, 5500, 20_000]
+            .map(Duration::from_micros)
+            .map(|time| {
+                spawn(async move {
+                    let begin = Instant::now();
+                    sleep(time).await;
+                    begin.elapsed() >= time
+                })
+            })
+            .into();
+        for task in tasks {
+            assert!(task.await?);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_earlier_timer_is_not_kept_by_a_later_one() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    runtime.block_on(async {
+        let mut later = pin!(sleep(Duration::from_secs(3600)));
+        poll_fn(|cx| Poll::Ready(later.as_mut().poll(cx).is_ready())).await;
+        timeout(PATIENCE, sleep(Duration::from_millis(5))).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_timer_that_a_task_sets_before_it_blocks_comes() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let (sender, elapsed) = std::sync::mpsc::channel();
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    drop(runtime.spawn(async move {
+        drop(spawn(async move {
+            sleep(Duration::from_millis(5)).await;
+            sender.send(())
+        }));
+        sleep(Duration::from_millis(1)).await;
+        let _ = blocked.recv();
+    }));
+    assert!(elapsed.recv_timeout(PATIENCE).is_ok());
+    drop(release);
+    Ok(())
+}
+
+#[test]
+fn dropped_timers_leave_nothing() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        for _ in 0..100 {
+            let late = timeout(Duration::from_secs(3600), async { 5 });
+            assert_eq!(late.await?, 5);
+            let mut never = pin!(sleep(Duration::from_secs(3600)));
+            let first = poll_fn(|cx| Poll::Ready(never.as_mut().poll(cx))).await;
+            assert!(first.is_pending());
+        }
+        assert!(
+            timeout(Duration::from_millis(1), pending::<()>())
+                .await
+                .is_err()
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_time_too_far_away_never_comes() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        assert_eq!(sleep(Duration::MAX).deadline(), None);
+        let never = timeout(Duration::MAX, sleep(Duration::MAX));
+        assert!(timeout(Duration::from_millis(2), never).await.is_err());
+        // The farthest that there is.
+        let mut far = Instant::now();
+        for step in (0..64).rev().map(|bit| Duration::from_secs(1 << bit)) {
+            far = far.checked_add(step).unwrap_or(far);
+        }
+        assert!(
+            timeout(Duration::from_millis(2), sleep_until(far))
+                .await
+                .is_err()
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_sleep_may_be_reset_and_moved_between_tasks() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let mut sleep = sleep(Duration::from_secs(3600));
+        // Another task's waker, which is forgotten.
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut sleep).poll(&mut cx).is_pending());
+        sleep.reset(Instant::now() + Duration::from_millis(5));
+        let slept = spawn(async move {
+            (&mut sleep).await;
+            sleep.reset(Instant::now() + Duration::from_millis(1));
+            sleep.await;
+        });
+        timeout(PATIENCE, slept).await??;
+        Ok(())
+    })
+}
+
+#[test]
+fn an_interval_leaves_out_what_is_late() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let period = Duration::from_millis(10);
+        let mut interval = interval(period);
+        let first = interval.tick().await;
+        thread::sleep(period * 3);
+        let late = interval.tick().await;
+        let next = interval.tick().await;
+        let periods = [late, next].map(|tick| {
+            let time = (tick - first).as_nanos();
+            assert_eq!(time % period.as_nanos(), 0);
+            time / period.as_nanos()
+        });
+        // The machine may be busy, and the first one late.
+        assert!(periods[0] >= 1 && periods[1] >= 3, "{periods:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_runtime_that_has_shut_down_has_no_time() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    let slept = catch_unwind(AssertUnwindSafe(|| {
+        handle.block_on(async { sleep(Duration::from_secs(3600)).await })
+    }));
+    assert!(slept.is_err());
+    Ok(())
+}
