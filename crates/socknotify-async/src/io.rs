@@ -93,12 +93,15 @@ impl<T: AsSource> Async<T> {
         }
         let source = shared.sources.add();
         let enable = Registration::enable(&io, source.key, FILTER, TRIGGER);
-        let mut registered = shared.port.register(enable);
+        let registered = shared.port.register(enable);
         #[cfg(unix)]
-        if registered == Err(RegisterError::Entry(RegistrationError::NotASocket)) {
-            let enable = Registration::descriptor(&io, source.key, FILTER, TRIGGER);
-            registered = shared.port.register(enable);
-        }
+        let registered = match registered {
+            Err(RegisterError::Entry(RegistrationError::NotASocket)) => {
+                let enable = Registration::descriptor(&io, source.key, FILTER, TRIGGER);
+                shared.port.register(enable)
+            }
+            registered => registered,
+        };
         if let Err(error) = registered {
             shared.sources.remove(&source);
             return Err(match error {

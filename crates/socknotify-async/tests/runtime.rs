@@ -313,13 +313,16 @@ fn tasks_that_block_keep_nobody_waiting() -> io::Result<()> {
     })
 }
 
-#[test]
-fn what_a_task_has_woken_before_it_blocks_goes_on() -> io::Result<()> {
+/// A task wakes ten others, blocks for so long before each, and then until all have run.
+fn what_a_blocking_task_wakes_goes_on(pause: Duration) -> io::Result<()> {
     let runtime = with_places(1);
     let (release, blocked) = mpsc::channel::<()>();
     let (sender, others) = mpsc::channel();
     let task = runtime.spawn(async move {
         for number in 0..10 {
+            if !pause.is_zero() {
+                thread::sleep(pause);
+            }
             let sender = sender.clone();
             drop(spawn(async move { sender.send(number) }));
         }
@@ -335,24 +338,13 @@ fn what_a_task_has_woken_before_it_blocks_goes_on() -> io::Result<()> {
 }
 
 #[test]
+fn what_a_task_has_woken_before_it_blocks_goes_on() -> io::Result<()> {
+    what_a_blocking_task_wakes_goes_on(Duration::ZERO)
+}
+
+#[test]
 fn what_a_task_wakes_between_two_blocks_goes_on() -> io::Result<()> {
-    let runtime = with_places(1);
-    let (release, blocked) = mpsc::channel::<()>();
-    let (sender, others) = mpsc::channel();
-    let task = runtime.spawn(async move {
-        for number in 0..10 {
-            thread::sleep(Duration::from_millis(3));
-            let sender = sender.clone();
-            drop(spawn(async move { sender.send(number) }));
-        }
-        blocked.recv().is_ok()
-    });
-    for number in 0..10 {
-        assert_eq!(others.recv_timeout(PATIENCE), Ok(number));
-    }
-    release.send(()).expect("it waits");
-    assert!(runtime.block_on(task)?);
-    Ok(())
+    what_a_blocking_task_wakes_goes_on(Duration::from_millis(3))
 }
 
 #[test]

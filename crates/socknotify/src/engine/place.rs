@@ -34,7 +34,7 @@ const NO_PROGRESS: Duration = Duration::from_millis(20);
 /// What a running thread has not taken goes on to others after this time, if a place is idle.
 const FLOWS_ON: Duration = Duration::from_millis(1);
 /// How much one look may cost: 1 for each thread that holds a place, and so much more if its state has to be read.
-pub(super) const MOST: usize = 80;
+pub(super) const MOST: usize = 48;
 /// The same for those that dequeue, which look more often.
 pub(super) const PEERS_MOST: usize = 16;
 const STATE: usize = 8;

@@ -209,10 +209,7 @@ impl Output {
         if self.is_empty() {
             return false;
         }
-        #[cfg(unix)]
-        let now = sys::fd(source::raw(source)).and_then(sys::calls::unacknowledged);
-        #[cfg(windows)]
-        let now = None;
+        let now = sys::fd(source::raw(source)).and_then(sys::unacknowledged);
         let before = std::mem::replace(&mut self.unacknowledged, now);
         now.is_some() && now != before
     }

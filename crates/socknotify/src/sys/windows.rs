@@ -32,6 +32,11 @@ pub(crate) fn fd(raw: RawSocket) -> Option<Fd> {
     (handle % 4 == 0).then_some(Fd(handle / 4))
 }
 
+/// The system does not tell how much a peer has not acknowledged.
+pub(crate) fn unacknowledged(_fd: Fd) -> Option<u64> {
+    None
+}
+
 /// The handle of a socket that is known by this number.
 pub(crate) fn handle(fd: Fd) -> *mut std::ffi::c_void {
     std::ptr::without_provenance_mut(fd.0 as usize * 4)

@@ -1339,7 +1339,9 @@ fn f4_to_watch_many_threads_that_compute_costs_little(backend: Backend) -> io::R
         let spent = thread_time() - before;
         is_over.store(true, Ordering::Relaxed);
         println!("{spent:?} of {time:?}");
-        assert!(spent < time / 100, "{spent:?}");
+        // A look takes twice as long without optimization.
+        let part = if cfg!(debug_assertions) { 50 } else { 100 };
+        assert!(spent < time / part, "{spent:?}");
         Ok(())
     })
 }

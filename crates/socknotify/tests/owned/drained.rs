@@ -534,7 +534,7 @@ fn d2_what_a_read_of_too_many_buffers_has_left_is_notified(backend: Backend) -> 
 #[cfg(unix)]
 mod unix {
     use super::*;
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
 
     use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -606,8 +606,7 @@ mod unix {
     #[for_every_backend]
     fn d2_the_next_packet_of_a_seqpacket_socket_is_notified(backend: Backend) -> io::Result<()> {
         let kinds = (net::AddressFamily::UNIX, net::SocketType::SEQPACKET);
-        let (one, two): (OwnedFd, OwnedFd) =
-            net::socketpair(kinds.0, kinds.1, net::SocketFlags::empty(), None)?;
+        let (one, two) = net::socketpair(kinds.0, kinds.1, net::SocketFlags::empty(), None)?;
         let (_port, mut worker, connection, mut theirs) =
             served(backend, (one.into(), two.into()))?;
         worker.arm(connection, Interest::IN);

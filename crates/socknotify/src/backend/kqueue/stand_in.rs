@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use self::queue::Queue;
@@ -185,11 +185,19 @@ pub(super) enum Rules {
 
 /// The rules of this process: OpenBSD's, if it runs with `SOCKNOTIFY_STAND_IN=openbsd`.
 pub(super) fn rules() -> Rules {
-    static RULES: OnceLock<Rules> = OnceLock::new();
-    *RULES.get_or_init(|| match std::env::var_os("SOCKNOTIFY_STAND_IN") {
-        Some(name) if name == "openbsd" => Rules::OpenBsd,
-        _ => Rules::NetBsd,
-    })
+    // No lock, for which a child would wait that is forked meanwhile. Threads that come at once find the same.
+    static IS_KNOWN: AtomicBool = AtomicBool::new(false);
+    static IS_OPEN_BSD: AtomicBool = AtomicBool::new(false);
+    if !IS_KNOWN.load(Ordering::Acquire) {
+        let name = std::env::var_os("SOCKNOTIFY_STAND_IN");
+        let is_open_bsd = name.is_some_and(|name| name == "openbsd");
+        IS_OPEN_BSD.store(is_open_bsd, Ordering::Relaxed);
+        IS_KNOWN.store(true, Ordering::Release);
+    }
+    match IS_OPEN_BSD.load(Ordering::Relaxed) {
+        true => Rules::OpenBsd,
+        false => Rules::NetBsd,
+    }
 }
 
 /// Receives; but what peeks leaves a socket's error as it is, which Linux does not.
