@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::case::{Order, Parameter, Setting};
+use crate::exchange::{LARGE_FILE, SMALL_FILE};
 use crate::figure::Figure;
 use crate::implementation::Implementation;
 use crate::row::Row;
@@ -28,6 +29,8 @@ enum Layer {
     Silent(usize),
     /// `Port::serve`, also where handlers say that they block.
     Serve,
+    /// Operations on files.
+    Files,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +43,7 @@ enum Limit {
     About(f64),
 }
 
-use Layer::{Any, Faithful, Owned, Serve, Silent};
+use Layer::{Any, Faithful, Files, Owned, Serve, Silent};
 use Limit::{About, AtLeast, AtMost, Within};
 
 /// What is looked up in the rows of a case.
@@ -118,7 +121,7 @@ const fn goal(
     }
 }
 
-pub(crate) const GOALS: [Goal; 40] = [
+pub(crate) const GOALS: [Goal; 43] = [
     goal(
         "64 connections, reads of an exact size, no handler blocks, requests per second",
         "tokio",
@@ -385,7 +388,33 @@ pub(crate) const GOALS: [Goal; 40] = [
         &[(Any, About(20.0))],
         net("idle", Kind::MostToLeastIdle, |_| true),
     ),
+    goal(
+        "files of 4 KiB over HTTP, cached, requests per second",
+        "tokio",
+        &[(Files, AtLeast(2.4))],
+        rate("files-http", TOKIO, |it| file(it) == (SMALL_FILE, true)),
+    ),
+    goal(
+        "files of 16 MiB, cached, requests per second",
+        "tokio",
+        &[(Files, AtLeast(1.3))],
+        rate("files-http", TOKIO, |it| file(it) == (LARGE_FILE, true)),
+    ),
+    goal(
+        "the same, CPU time per request",
+        "tokio",
+        &[(Files, AtMost(0.4))],
+        measure("files-http", Figure::ServerCpu, TOKIO, |it| {
+            file(it) == (LARGE_FILE, true)
+        }),
+    ),
 ];
+
+/// Its length, and whether it is cached.
+fn file(setting: &Setting) -> (usize, bool) {
+    let is_cached = setting.get(Parameter::Cached) == 1;
+    (setting.get(Parameter::Bytes), is_cached)
+}
 
 fn blocking(setting: &Setting) -> usize {
     setting.get(Parameter::Blocking)
@@ -421,6 +450,7 @@ impl Layer {
                 _ => self == Serve,
             },
             Implementation::ServeBlocking(_) => self == Serve,
+            Implementation::Files(_) => self == Files,
             _ => false,
         }
     }
@@ -446,6 +476,7 @@ impl fmt::Display for Layer {
             Silent(0) => "`serve`: ",
             Silent(least) => return write!(f, "`serve`, room of {least} and more: "),
             Serve => "`serve`, saying nothing and `blocking`: ",
+            Files => "",
         })
     }
 }

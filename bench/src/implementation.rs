@@ -66,6 +66,7 @@ impl Implementation {
             .chain(Self::with(Implementation::Drained))
             .chain(Self::with(Implementation::Eager))
             .chain(Self::serving())
+            .chain([FileDriver::IoUring, FileDriver::Threads].map(Implementation::Files))
     }
 
     /// The rooms of the workers of `Port::serve`.

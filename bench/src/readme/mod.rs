@@ -48,7 +48,7 @@ struct Block {
     has_goals: bool,
 }
 
-const BLOCKS: [Block; 7] = [
+const BLOCKS: [Block; 8] = [
     Block {
         name: "blocking",
         sections: &[Section::Blocking],
@@ -81,6 +81,13 @@ const BLOCKS: [Block; 7] = [
         name: "libraries in C",
         sections: &[Section::Servers, Section::Readiness],
         tables: &tables::FOREIGN,
+        ..EMPTY
+    },
+    Block {
+        document: BENCH,
+        name: "files over HTTP",
+        sections: &[Section::Files],
+        tables: &tables::FILES,
         ..EMPTY
     },
     Block {

@@ -25,15 +25,18 @@ pub(crate) enum Section {
     Servers,
     /// What a notification costs on one thread.
     Readiness,
+    /// Files over HTTP.
+    Files,
     /// What else the goals are about; most of it is counted.
     Goals,
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 4] = [
+    pub(crate) const ALL: [Section; 5] = [
         Section::Blocking,
         Section::Servers,
         Section::Readiness,
+        Section::Files,
         Section::Goals,
     ];
 
@@ -42,6 +45,7 @@ impl Section {
             Section::Blocking => "blocking",
             Section::Servers => "servers",
             Section::Readiness => "readiness",
+            Section::Files => "files",
             Section::Goals => "goals",
         }
     }
@@ -51,6 +55,7 @@ impl Section {
             Section::Blocking => &BLOCKING,
             Section::Servers => &SERVERS,
             Section::Readiness => &READINESS,
+            Section::Files => &FILES,
             Section::Goals => &GOALS,
         }
     }
@@ -139,6 +144,8 @@ const READINESS: [Part; 3] = [
     part("edge", BATCHES),
     part("level", BATCHES),
 ];
+
+const FILES: [Part; 1] = [part("files-http", &[])];
 
 const GOALS: [Part; 7] = [
     part("saturated", &[(Parameter::Threads, &[1, 2])]),

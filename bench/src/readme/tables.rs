@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use socknotify::Backend;
+use socknotify::owned::FileDriver;
 
 use super::Report;
 use crate::case::Setting;
@@ -370,6 +371,49 @@ pub(super) const FOREIGN: [Table; 2] = [
         ],
     },
 ];
+
+pub(super) const FILES: [Table; 2] = [
+    Table {
+        about: "Requests per second, relative to tokio. More is better.",
+        head: "a file of",
+        columns: &SERVING_FILES,
+        lines: &files(Figure::Rate),
+    },
+    Table {
+        about: "CPU time of the server per request, relative to tokio. Less is better.",
+        head: "a file of",
+        columns: &SERVING_FILES,
+        lines: &files(Figure::ServerCpu),
+    },
+];
+
+const SERVING_FILES: [Column; 4] = [
+    to_tokio("tokio", Implementation::Tokio),
+    to_tokio("tokio, opens at once", Implementation::TokioAtOnce),
+    to_tokio(
+        "the port, `io_uring`",
+        Implementation::Files(FileDriver::IoUring),
+    ),
+    to_tokio(
+        "the port, helper threads",
+        Implementation::Files(FileDriver::Threads),
+    ),
+];
+
+const fn files(figure: Figure) -> [Line; 4] {
+    const CASE: &str = "files-http";
+    [
+        line("4 KiB, cached", CASE, figure, "cached=1 bytes=4096"),
+        line("16 MiB, cached", CASE, figure, "cached=1 bytes=16777216"),
+        line("4 KiB, from the disk", CASE, figure, "cached=0 bytes=4096"),
+        line(
+            "16 MiB, from the disk",
+            CASE,
+            figure,
+            "cached=0 bytes=16777216",
+        ),
+    ]
+}
 
 pub(super) const ACCEPTING: [Table; 1] = [Table {
     about: "CPU time of the whole server per connection, in nanoseconds.",

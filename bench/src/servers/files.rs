@@ -1,7 +1,9 @@
 //! Two servers of files that do the same: over the port, and over tokio.
 //!
-//! Each request opens a file, asks for its length, and gets a head and the file, in parts of [`CHUNK`]. One part is
-//! sent before the next is read. A client's requests have a file of their own, so that none profits from another.
+//! Each request opens a file, asks for its length, and gets a head and the file. A client's requests have a file of their
+//! own, so that none profits from another. The port's server sends what is larger than [`CHUNK`] by `sendfile` in the
+//! handler, as `serve --mode files` does. All else is read in parts of [`CHUNK`], and one part is sent before the next is
+//! read.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,6 +26,9 @@ use crate::exchange::file_head;
 
 /// How much of a file is read at once.
 const CHUNK: u64 = 128 * 1024;
+
+/// How much the system sends at once, where it sends the file itself. Then others have their turn.
+const DIRECT: u64 = 1024 * 1024;
 
 /// The files.
 #[derive(Clone)]
@@ -115,6 +120,28 @@ struct Answer {
     /// Where in the chunk the file's next bytes go: at first, behind the head.
     room: usize,
     unsent: Range<usize>,
+    is_direct: bool,
+}
+
+impl Answer {
+    /// Sends what was read, or what the system sends itself, as far as it fits.
+    fn send(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+        if !self.unsent.is_empty() {
+            self.unsent.start += stream.write(&self.chunk[self.unsent.clone()])?;
+        }
+        if self.is_direct && self.unsent.is_empty() && !self.rest.is_empty() {
+            let count = DIRECT.min(self.rest.end - self.rest.start) as usize;
+            let from = Some(&mut self.rest.start);
+            if rustix::fs::sendfile(stream, &*self.file, from, count)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn waits_for_room(&self) -> bool {
+        !self.unsent.is_empty() || (self.is_direct && !self.rest.is_empty())
+    }
 }
 
 struct Opened(Held<Client>, io::Result<File>);
@@ -213,17 +240,26 @@ impl Server {
     ) -> io::Result<()> {
         let length = file.metadata()?.len();
         let mut chunk = file_head(length).into_bytes();
-        let room = chunk.len();
-        chunk.resize(room + length.min(CHUNK) as usize, 0);
+        let head = chunk.len();
+        let is_direct = length > CHUNK;
+        if !is_direct {
+            chunk.resize(head + length as usize, 0);
+        }
         held.answer = Some(Answer {
             file: self.port.adopt_file(file)?,
             rest: 0..length,
             chunk,
-            room,
-            unsent: 0..0,
+            room: head,
+            unsent: if is_direct { 0..head } else { 0..0 },
+            is_direct,
         });
-        read(held, worker);
-        Ok(())
+        match is_direct {
+            true => self.send(held, worker),
+            false => {
+                read(held, worker);
+                Ok(())
+            }
+        }
     }
 
     fn send(&self, mut held: Held<Client>, worker: &mut Worker<Client, Opened>) -> io::Result<()> {
@@ -231,16 +267,15 @@ impl Server {
         let Some(answer) = &mut client.answer else {
             return Ok(());
         };
-        match (&client.stream).write(&answer.chunk[answer.unsent.clone()]) {
-            Ok(count) => answer.unsent.start += count,
+        match answer.send(&client.stream) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if is_end(&error) => return Ok(()),
-            Err(error) => return Err(error),
+            outcome => outcome?,
         }
-        match (answer.unsent.is_empty(), answer.rest.is_empty()) {
-            (false, _) => worker.arm(held, Interest::OUT),
-            (true, false) => read(held, worker),
-            (true, true) => {
+        match (answer.waits_for_room(), answer.rest.is_empty()) {
+            (true, _) => worker.arm(held, Interest::OUT),
+            (false, false) => read(held, worker),
+            (false, true) => {
                 self.site.have_read(&answer.file)?;
                 client.answer = None;
                 worker.arm(held, Interest::IN);

@@ -26,9 +26,9 @@ use socknotify::{
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
-    counted_without_closed, drain_port, expect, expect_nothing, expect_quiet, expect_removed,
-    is_idle, port, port_with, raw, rounds, take_number, this_thread, thread_time, to_lonely_number,
-    wait_for_waiting, wait_until,
+    drain_port, expect, expect_nothing, expect_quiet, expect_removed, is_idle, port, port_with,
+    raw, rounds, take_number, this_thread, thread_time, to_lonely_number, wait_for_waiting,
+    wait_until,
 };
 
 const KEY: usize = 61;
@@ -560,7 +560,7 @@ fn g3_dropped_reports_of_a_duplicate_are_counted(backend: Backend) -> io::Result
         (dropped - 1..=dropped).contains(&stale),
         "{stale} of {dropped}"
     );
-    assert_eq!(counted_without_closed(&port), 0);
+    assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
 }
 

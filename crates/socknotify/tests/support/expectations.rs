@@ -19,15 +19,6 @@ pub(crate) fn counted(number: Option<usize>) -> Counted {
     Counted(number)
 }
 
-/// Registrations that a port has, after a socket was closed that lives on elsewhere. With kqueue nothing is
-/// reported of it any more, and the port does not notice before the number is used again.
-pub(crate) fn counted_without_closed(port: &CompletionPort) -> Counted {
-    match port.backend().name() {
-        "kqueue" => Counted(None),
-        _ => Counted(port.snapshot().registrations),
-    }
-}
-
 /// How many threads of those that wait one packet wakes. With kqueue one thread waits in the backend. So, beside the one
 /// that gets the packet, the oldest is woken, to watch whether that one comes back; and if it does not within the time of
 /// the wake policy, the newest, which waits there in its place.

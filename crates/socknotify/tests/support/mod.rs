@@ -21,9 +21,9 @@ use std::time::Duration;
 
 pub(crate) use self::backends::{backends, port, port_with, run, waking_port};
 pub(crate) use self::expectations::{
-    as_told_by, collect, counted, counted_without_closed, drain_port, expect, expect_no_early_end,
-    expect_nothing, expect_packets, expect_quiet, expect_removed, is_idle, notification,
-    wait_in_vain, woken_by_one_packet,
+    as_told_by, collect, counted, drain_port, expect, expect_no_early_end, expect_nothing,
+    expect_packets, expect_quiet, expect_removed, is_idle, notification, wait_in_vain,
+    woken_by_one_packet,
 };
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
