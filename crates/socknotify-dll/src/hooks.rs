@@ -231,7 +231,11 @@ unsafe extern "system" fn remove_ex(
         // SAFETY: the caller's promise.
         let dequeue = |port: &Port, timeout| unsafe { port.dequeue(entries, room, count, timeout) };
         let (status, taken) = match ports::find(handle) {
-            Some(port) if is_alertable == 0 => return dequeue(&port, left()),
+            Some(port) if is_alertable == 0 => {
+                let status = dequeue(&port, left());
+                ports::wake_those_in_system(handle, &port);
+                return status;
+            }
             Some(port) => {
                 let status = dequeue(&port, Some(Duration::ZERO));
                 let left = left();
@@ -259,6 +263,10 @@ unsafe extern "system" fn remove_ex(
         }
         if !taken.iter().any(Port::is_own) {
             return STATUS_SUCCESS;
+        }
+        if let Some(port) = ports::find_same(handle) {
+            port.feed(taken);
+            continue;
         }
         // The port was closed meanwhile.
         return kernel::ABANDONED;

@@ -100,7 +100,8 @@ unsafe extern "system" fn process(
         if !hooks::install() {
             return ERROR_NOT_SUPPORTED;
         }
-        let port = match ports::of(port) {
+        let handle = port;
+        let port = match ports::of(handle) {
             Ok(port) => port,
             Err(error) => return error,
         };
@@ -116,6 +117,7 @@ unsafe extern "system" fn process(
             }
             outcome
         };
+        ports::wake_those_in_system(handle, &port);
         match outcome {
             Ok(_) => ERROR_SUCCESS,
             // It was closed before this call, or while it waited.

@@ -21,8 +21,14 @@ static PORTS: RwLock<Option<Ports>> = RwLock::new(None);
 /// How many there are, to be read without the lock: most processes never have one.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads are in the system's call, on any port that has no sockets.
-static IN_SYSTEM: AtomicUsize = AtomicUsize::new(0);
+/// How many threads are in the system's call, with a handle that was no port's with sockets when they began. By the
+/// handle's value; a few thousand values later they share a counter.
+static IN_SYSTEM: [AtomicUsize; 1024] = [const { AtomicUsize::new(0) }; 1024];
+
+fn in_system(handle: HANDLE) -> &'static AtomicUsize {
+    // The two lowest bits mean nothing.
+    &IN_SYSTEM[(handle.addr() >> 2) % IN_SYSTEM.len()]
+}
 
 /// How many ports are known by no handle's value.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
@@ -75,7 +81,7 @@ pub(super) fn of(handle: HANDLE) -> Result<Arc<Port>, u32> {
     let (port, is_new) = insert(handle, port);
     if is_new {
         // Threads that wait already are to wait in the engine. There is one packet for each that may be among them.
-        for _ in 0..IN_SYSTEM.load(Ordering::SeqCst) {
+        for _ in 0..in_system(handle).load(Ordering::SeqCst) {
             port.wake();
         }
     }
@@ -108,13 +114,38 @@ fn insert(handle: HANDLE, made: Arc<Port>) -> (Arc<Port>, bool) {
 /// Wait in the system's call, on a port without sockets. `None` if it has some by now: the thread has not waited.
 pub(super) fn wait_in_system<T>(handle: HANDLE, wait: impl FnOnce() -> T) -> Option<T> {
     // Whoever makes the port sees this thread, or this thread sees the port.
-    IN_SYSTEM.fetch_add(1, Ordering::SeqCst);
+    let in_system = in_system(handle);
+    in_system.fetch_add(1, Ordering::SeqCst);
     let waited = match find(handle) {
         None => Some(wait()),
         Some(_) => None,
     };
-    IN_SYSTEM.fetch_sub(1, Ordering::SeqCst);
+    in_system.fetch_sub(1, Ordering::SeqCst);
     waited
+}
+
+/// This call may have queued something that is not in the kernel's queue. If a thread waits there since before the port
+/// had sockets, the packet that was for it may be gone: there is one more.
+pub(super) fn wake_those_in_system(handle: HANDLE, port: &Port) {
+    if in_system(handle).load(Ordering::SeqCst) > 0 {
+        port.wake();
+    }
+}
+
+/// The port of a handle that a packet of the library was dequeued with: the handle may be one that the program has
+/// duplicated.
+pub(super) fn find_same(handle: HANDLE) -> Option<Arc<Port>> {
+    if !is_any() {
+        return None;
+    }
+    let is_it = |port: &&Arc<Port>| kernel::is_same(handle, port.handle()) == Some(true);
+    let mut guard = write();
+    let ports = guard.as_mut()?;
+    let port = ports.all().find(is_it).cloned()?;
+    ports.orphans.retain(|other| !Arc::ptr_eq(other, &port));
+    ports.by_value.insert(handle.addr(), Arc::clone(&port));
+    ports.publish();
+    Some(port)
 }
 
 /// Close a handle, and the port if that was its last.

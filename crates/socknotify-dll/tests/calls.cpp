@@ -292,6 +292,15 @@ DWORD WINAPI wait_for_a_level(void *context) {
     return 0;
 }
 
+DWORD WINAPI wait_for_remove(void *context) {
+    Waiting &waiting = *static_cast<Waiting *>(context);
+    SetEvent(waiting.begun);
+    Taken taken = dequeue(waiting.port, patience);
+    require(taken.error == ERROR_SUCCESS && taken.count == 1, "a packet");
+    require(taken.events() == SOCK_NOTIFY_EVENT_REMOVE, "REMOVE");
+    return 0;
+}
+
 /* A level that one thread has taken, and does not serve, is told to another that waits. */
 void a_level_goes_to_the_next_thread() {
     constexpr std::size_t rounds = 15;
@@ -450,6 +459,53 @@ void a_new_socket_begins_anew() {
     std::printf("a new socket begins anew: ok (%d of 20 values used again)\n", same);
 }
 
+/* A thread waits before there are sockets, and whoever registers them takes each packet first: the thread is told of what
+   is in no packet. */
+void a_thread_that_waits_already_is_told() {
+    for (int round = 0; round < 3; round += 1) {
+        HANDLE port = make_port();
+        Pair pair = connect_pair();
+        Waiting waiting = {port, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
+        HANDLE thread = start(wait_for_remove, &waiting);
+        require(WaitForSingleObject(waiting.begun, patience) == WAIT_OBJECT_0, "a thread begins");
+        Sleep(100);
+        require(SuspendThread(thread) == 0, "SuspendThread");
+        send_one(pair.theirs);
+        wait_until_readable(pair.ours);
+        SOCK_NOTIFY_REGISTRATION entry = enable(pair.ours, as_key(pair.ours), in, once);
+        OVERLAPPED_ENTRY taken;
+        UINT32 count = 0;
+        DWORD error = ProcessSocketNotifications(port, 1, &entry, patience, 1, &taken, &count);
+        require(error == ERROR_SUCCESS && count == 1, "IN");
+        require(ResumeThread(thread) == 1, "ResumeThread");
+        /* It is not armed: there is no poll whose packet could wake the thread. */
+        require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
+        join(thread);
+        CloseHandle(waiting.begun);
+        close_pair(pair);
+        CloseHandle(port);
+    }
+    std::puts("a thread that waits already is told: ok");
+}
+
+/* Whatever handle of a port a program dequeues with, also one that sockets were never registered with. */
+void a_duplicate_delivers() {
+    HANDLE port = make_port();
+    HANDLE process = GetCurrentProcess();
+    HANDLE same = nullptr;
+    require(DuplicateHandle(process, port, process, &same, 0, FALSE, DUPLICATE_SAME_ACCESS), "DuplicateHandle");
+    Pair pair = connect_pair();
+    require_applied(port, enable(pair.ours, as_key(pair.ours), in, once));
+    send_one(pair.theirs);
+    Taken taken = dequeue(same, patience);
+    require(taken.error == ERROR_SUCCESS && taken.count == 1, "one");
+    require(taken.entries[0].lpCompletionKey == pair.ours && taken.events() == SOCK_NOTIFY_EVENT_IN, "its IN");
+    close_pair(pair);
+    CloseHandle(same);
+    CloseHandle(port);
+    std::puts("a duplicate delivers: ok");
+}
+
 } // namespace
 
 int main() {
@@ -469,5 +525,7 @@ int main() {
     an_edge_leaves_connect_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
+    a_thread_that_waits_already_is_told();
+    a_duplicate_delivers();
     return 0;
 }

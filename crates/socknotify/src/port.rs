@@ -485,7 +485,8 @@ impl Builder {
     /// (yes by default), with what the thread has not handled yet.
     ///
     /// Without this, a thread that blocks keeps its place, the events of its worker, and the level-triggered sockets
-    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
+    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel
+    /// gives the place to another; the setting concerns the events alone.
     pub fn detect_blocking(mut self, detects: bool) -> Self {
         self.ignores_blocking = !detects;
         self

@@ -50,6 +50,8 @@ pub(crate) struct Native {
     /// There have been connections.
     adopts: AtomicBool,
     keepers: Keepers,
+    /// Whether a thread that blocks is looked at.
+    detects: bool,
 }
 
 struct Open {
@@ -74,7 +76,7 @@ impl Native {
         function::find().is_some()
     }
 
-    pub(crate) fn new(concurrency: usize) -> Result<Self, Error> {
+    pub(crate) fn new(concurrency: usize, detects: bool) -> Result<Self, Error> {
         let function = function::find().ok_or(Error::BackendUnavailable)?;
         let places = i32::try_from(concurrency).unwrap_or(i32::MAX) as u32;
         let port = KernelPort::with_concurrency(places).map_err(|error| codes::error(&error))?;
@@ -90,6 +92,7 @@ impl Native {
             connections: Mutex::default(),
             adopts: AtomicBool::new(false),
             keepers: Keepers::new(),
+            detects,
         })
     }
 
@@ -125,6 +128,7 @@ impl Native {
         handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
         let open = self.enter()?;
+        let handover = handover.filter(|_| self.detects);
         let keeper = handover.and_then(|handover| self.keepers.begin(handover));
         let mut memory = Memory::borrow();
         self.check(&open, registrations, &mut memory);
