@@ -76,7 +76,7 @@ void the_queue_is_bounded() {
         int since = 0;
         PostQueuedCompletionStatus(port, 0, own, nullptr);
         double begin = now();
-        for (int round = 0; now() - begin < 3000; round += 1) {
+        for (int round = 0; round < 100 || now() - begin < 3000; round += 1) {
             Taken taken = {};
             ULONG count = 0;
             if (by_system) {
@@ -185,35 +185,40 @@ void many_take_as_long_as_they_are() {
     for (int trigger : {once, level, edge}) {
         /* Under Wine the first edge of a socket takes several calls of its server. */
         std::size_t number = trigger == edge ? 200 : 1000;
-        double begin = now();
-        HANDLE port = make_port();
-        std::vector<SOCKET> sockets = make_many_ready(number);
-        double making = now() - begin;
-        begin = now();
-        for (SOCKET socket : sockets) {
-            require_applied(port, enable(socket, as_key(socket), in, trigger));
-        }
-        double registering = now() - begin;
-        begin = now();
-        for (std::size_t left = number; left > 0;) {
-            OVERLAPPED_ENTRY entries[64];
-            UINT32 count = 0;
-            require(ProcessSocketNotifications(port, 0, nullptr, 0, 64, entries, &count) == ERROR_SUCCESS,
-                    "what is ready");
-            for (UINT32 index = 0; index < count; index += 1) {
-                receive_all(entries[index].lpCompletionKey);
+        /* A machine that is busy with something else for a moment has two more tries. */
+        for (int attempt = 1;; attempt += 1) {
+            double begin = now();
+            HANDLE port = make_port();
+            std::vector<SOCKET> sockets = make_many_ready(number);
+            double making = now() - begin;
+            begin = now();
+            for (SOCKET socket : sockets) {
+                require_applied(port, enable(socket, as_key(socket), in, trigger));
             }
-            require(count <= left, "each once");
-            left -= count;
+            double registering = now() - begin;
+            begin = now();
+            for (std::size_t left = number; left > 0;) {
+                OVERLAPPED_ENTRY entries[64];
+                UINT32 count = 0;
+                require(ProcessSocketNotifications(port, 0, nullptr, 0, 64, entries, &count) == ERROR_SUCCESS,
+                        "what is ready");
+                for (UINT32 index = 0; index < count; index += 1) {
+                    receive_all(entries[index].lpCompletionKey);
+                }
+                require(count <= left, "each once");
+                left -= count;
+            }
+            double getting = now() - begin;
+            std::printf("trigger %d: %d sockets are made in %.0f ms, registered in %.0f, and notified in %.0f\n", trigger,
+                        static_cast<int>(number), making, registering, getting);
+            double grace = trigger == edge ? 10 * static_cast<double>(number) : 200;
+            close_all(sockets);
+            CloseHandle(port);
+            if (registering < 10 * making + grace && getting < 4 * making + grace) {
+                break;
+            }
+            require(attempt < 3, "linear");
         }
-        double getting = now() - begin;
-        std::printf("trigger %d: %d sockets are made in %.0f ms, registered in %.0f, and notified in %.0f\n", trigger,
-                    static_cast<int>(number), making, registering, getting);
-        double grace = trigger == edge ? 10 * static_cast<double>(number) : 200;
-        require(registering < 10 * making + grace, "registering");
-        require(getting < 4 * making + grace, "getting");
-        close_all(sockets);
-        CloseHandle(port);
     }
     std::puts("many take as long as they are: ok");
 }
