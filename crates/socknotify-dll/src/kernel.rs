@@ -93,7 +93,7 @@ pub(super) fn find_function() -> Option<Function> {
     None
 }
 
-/// Keep this library loaded, because its threads run in it.
+/// Keep this library loaded, because the system's calls lead to it.
 pub(super) fn stay_loaded() {
     module_of(super::ProcessSocketNotifications);
 }

@@ -141,7 +141,8 @@ impl Port {
         timeout: Option<Duration>,
     ) -> Result<u32, Error> {
         let room = (room as usize).min(ROOM);
-        let mut memory = ENTRIES.take();
+        // While the thread ends, its memory may be gone.
+        let mut memory = ENTRIES.try_with(Cell::take).unwrap_or_default();
         if memory.len() < room {
             memory.resize(room, Entry::default());
         }
@@ -159,7 +160,7 @@ impl Port {
             }
             entries.len() as u32
         });
-        ENTRIES.set(memory);
+        let _ = ENTRIES.try_with(|kept| kept.set(memory));
         outcome
     }
 }
