@@ -103,8 +103,6 @@ struct Edge {
     edges: Option<Edges>,
     /// The poll, for conditions that did not hold, and for those that never fall and were not seen yet.
     poll: Option<*mut Poll>,
-    /// What it is for.
-    events: u32,
     /// Conditions that were reported, and are not polled before a thread waits.
     held: u32,
     /// Of the poll that has completed immediately: conditions that were held before.
@@ -220,15 +218,14 @@ impl State {
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
         let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
+        if let Some(poll) = edge.poll.take() {
+            // What it is for may have changed.
+            // SAFETY: as long as it was noted here, it has not ended.
+            unsafe { self.devices.cancel(poll) };
+        }
         edge.held = if edge.is_watched() { 0 } else { holds & FIRST };
         edge.suspect = 0;
         edge.seen |= holds & LASTING;
-        if edge.events != edge.events_for(&record.interest, record.kind) {
-            if let Some(poll) = edge.poll.take() {
-                // SAFETY: as long as it was noted here, it has not ended.
-                unsafe { self.devices.cancel(poll) };
-            }
-        }
         if !before.is_enabled() {
             edge.found = Events::empty();
         }
@@ -280,8 +277,11 @@ impl State {
             None => 0,
             Some(edge) => {
                 if edge.poll.is_none() {
-                    let events = edge.events_for(&record.interest, record.kind);
-                    edge.events = events;
+                    let first = match edge.is_watched() {
+                        true => 0,
+                        false => FIRST & !edge.held & polled(&record.interest, record.kind),
+                    };
+                    let events = first | edge.lasting & !edge.seen | device::LOCAL_CLOSE;
                     edge.poll = Some(begin(devices, events)?);
                 }
                 0
@@ -598,7 +598,6 @@ impl Edge {
         Edge {
             edges: None,
             poll: None,
-            events: 0,
             held: 0,
             suspect: 0,
             lasting: if is_endless { 0 } else { LASTING },
@@ -606,15 +605,6 @@ impl Edge {
             found: Events::empty(),
             is_ready: false,
         }
-    }
-
-    /// What to poll the socket for.
-    fn events_for(&self, interest: &Interest, kind: Kind) -> u32 {
-        let first = match self.is_watched() {
-            true => 0,
-            false => FIRST & !self.held & polled(interest, kind),
-        };
-        first | self.lasting & !self.seen | device::LOCAL_CLOSE
     }
 
     fn is_watched(&self) -> bool {
