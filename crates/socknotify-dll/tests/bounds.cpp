@@ -184,7 +184,7 @@ void closing_blocks_nobody() {
 void many_take_as_long_as_they_are() {
     for (int trigger : {once, level, edge}) {
         /* Under Wine the first edge of a socket takes several calls of its server. */
-        std::size_t number = trigger == edge ? 200 : 1000;
+        std::size_t number = trigger == edge ? 500 : 1000;
         /* A machine that is busy with something else for a moment has two more tries. */
         for (int attempt = 1;; attempt += 1) {
             double begin = now();
@@ -211,7 +211,7 @@ void many_take_as_long_as_they_are() {
             double getting = now() - begin;
             std::printf("trigger %d: %d sockets are made in %.0f ms, registered in %.0f, and notified in %.0f\n", trigger,
                         static_cast<int>(number), making, registering, getting);
-            double grace = trigger == edge ? 10 * static_cast<double>(number) : 200;
+            double grace = trigger == edge ? 1000 : 200;
             close_all(sockets);
             CloseHandle(port);
             if (registering < 10 * making + grace && getting < 4 * making + grace) {
@@ -253,17 +253,15 @@ DWORD WINAPI end_later(void *) {
     ExitThread(0);
 }
 
-/* The process with this argument has a port, sockets with each trigger, and one thread that ends. */
+/* The process with this argument has a port, sockets, and one thread that ends. A socket with an edge would have a thread
+ * of the system's pool keep the process. */
 void live_as_long_as_a_thread() {
     HANDLE port = make_port();
-    for (int trigger : {once, level, edge}) {
+    for (int trigger : {once, level}) {
         SOCKET socket = make_ready();
         require_applied(port, enable(socket, as_key(socket), in, trigger));
         require(take(port, patience).count == 1, "it works");
         receive_all(socket);
-        if (trigger != edge) {
-            closesocket(socket);
-        }
     }
     start(end_later, nullptr);
     ExitThread(0);

@@ -329,7 +329,8 @@ void a_level_goes_to_the_next_thread() {
     std::sort(times.begin(), times.end());
     double median = times[rounds / 2];
     std::printf("a level goes to the next thread: %.1f ms\n", median);
-    require(median < 25, "soon");
+    /* A thread that blocks is found out after some 20 ms, later on a busy machine. */
+    require(median < 200, "soon");
     close_pair(pair);
     CloseHandle(port);
 }

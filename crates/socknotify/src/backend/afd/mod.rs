@@ -184,7 +184,6 @@ impl Backend for Afd {
             state.post_ready(&self.port);
             return waited;
         }
-        state.arm_again(self);
         let must_retry = state.poll_unpolled(&self.port);
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
@@ -196,11 +195,9 @@ impl Backend for Afd {
             }
             loop {
                 if state.fed.is_empty() {
-                    state.waiting += 1;
                     drop(state);
                     self.port.take(packets, wait.room, timeout);
                     state = self.state();
-                    state.waiting -= 1;
                 } else {
                     let count = state.fed.len().min(wait.room);
                     packets.clear();

@@ -60,10 +60,6 @@ pub(super) struct State {
     pub(super) ready: Vec<Ready>,
     /// Sockets that could not be polled for want of memory.
     unpolled: Vec<Fd>,
-    /// Sockets with edges to poll again.
-    again: Vec<Fd>,
-    /// How many threads wait for packets.
-    pub(super) waiting: usize,
     /// Packets that were taken from the port by others.
     pub(super) fed: VecDeque<OVERLAPPED_ENTRY>,
     closed: bool,
@@ -92,21 +88,12 @@ struct Current {
 }
 
 /// The record of a socket whose edges are recorded.
-///
-/// A condition that does not hold is polled: the poll tells of its next edge. When it is reported, the driver begins to
-/// record edges. The program handles it then, and it falls; so it is polled again when a thread waits next. If it holds
-/// still, or again, the driver's record tells which. If it holds still, or if other threads wait meanwhile, the record is
-/// watched from there on, which takes a thread of the system's pool for each edge.
 struct Edge {
-    /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
-    /// for `connect`.
+    /// For a stream, only from its first condition on. Before that a poll is enough, and the selection would make the
+    /// socket non-blocking under Wine, also for `connect`.
     edges: Option<Edges>,
-    /// The poll, for conditions that did not hold, and for those that never fall and were not seen yet.
+    /// The poll for conditions that never fall and were not seen yet; or for the first condition to hold.
     poll: Option<*mut Poll>,
-    /// Conditions that were reported, and are not polled before a thread waits.
-    held: u32,
-    /// Of the poll that has completed immediately: conditions that were held before.
-    suspect: u32,
     /// The conditions that never fall, if the socket can have them.
     lasting: u32,
     /// Of these, those that were seen.
@@ -128,8 +115,6 @@ impl State {
             records: HashMap::new(),
             ready: Vec::new(),
             unpolled: Vec::new(),
-            again: Vec::new(),
-            waiting: 0,
             fed: VecDeque::new(),
             closed: false,
         }
@@ -218,13 +203,13 @@ impl State {
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
         let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
-        if let Some(poll) = edge.poll.take() {
-            // What it is for may have changed.
-            // SAFETY: as long as it was noted here, it has not ended.
-            unsafe { self.devices.cancel(poll) };
+        if edge.edges.is_none() && (record.kind == Kind::Datagram || holds != 0) {
+            if let Some(poll) = edge.poll.take() {
+                // SAFETY: as long as it was noted here, it has not ended.
+                unsafe { self.devices.cancel(poll) };
+            }
+            edge.edges = Some(Edges::new(&afd.port, EDGES.key(), fd)?);
         }
-        edge.held = if edge.is_watched() { 0 } else { holds & FIRST };
-        edge.suspect = 0;
         edge.seen |= holds & LASTING;
         if !before.is_enabled() {
             edge.found = Events::empty();
@@ -277,10 +262,7 @@ impl State {
             None => 0,
             Some(edge) => {
                 if edge.poll.is_none() {
-                    let first = match edge.is_watched() {
-                        true => 0,
-                        false => FIRST & !edge.held & polled(&record.interest, record.kind),
-                    };
+                    let first = if edge.edges.is_none() { FIRST } else { 0 };
                     let events = first | edge.lasting & !edge.seen | device::LOCAL_CLOSE;
                     edge.poll = Some(begin(devices, events)?);
                 }
@@ -360,7 +342,7 @@ impl State {
         match ready {
             // SAFETY: it has no packet, and nobody else has taken it.
             Ready::Poll(poll) => unsafe { self.end_poll(afd, table, poll) },
-            Ready::Edges(fd) => self.end_edges(afd, table, fd),
+            Ready::Edges(fd) => self.end_edges(table, fd),
         }
     }
 
@@ -404,101 +386,33 @@ impl State {
         report
     }
 
-    /// A poll has found a condition that never falls, or one that has begun to hold.
+    /// A poll has found a condition that never falls, or the first condition to hold.
     fn end_edge_poll(&mut self, afd: &Afd, table: &Table, fd: Fd, found: u32) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let edge = record.edge.as_mut()?;
-        let lasting = found & edge.lasting & !edge.seen;
-        edge.seen |= lasting;
-        let suspect = std::mem::take(&mut edge.suspect);
-        let mut begun = 0;
-        if !edge.is_watched() {
-            edge.held |= found & FIRST;
-            // Of what was held before, only the record knows.
-            begun = found
-                & FIRST
-                & if edge.edges.is_some() {
-                    !suspect
-                } else {
-                    FIRST
-                };
+        let mut events = found & edge.lasting & !edge.seen;
+        edge.seen |= events;
+        if edge.edges.is_none() && found & FIRST != 0 {
+            closes::catch_up();
+            if closes::known(fd) != Some(record.id) {
+                return None;
+            }
+            events |= found & FIRST;
+            // If that fails, it is polled again, and may succeed the next time.
+            edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
         }
-        edge.found |= conditions(lasting | begun, record.kind);
-        let report = self.report_edges(afd, table, fd);
-        let edge = self.records.get_mut(&fd)?.edge.as_mut()?;
-        if report.is_none() && edge.held & suspect != 0 {
-            edge.watch();
-        }
-        if edge.held == 0 {
-            self.poll_known(&afd.port, fd);
-        }
+        edge.found |= conditions(events, record.kind);
+        let report = record.take_edges(table);
+        self.poll_known(&afd.port, fd);
         report
     }
 
     /// There may be edges.
-    fn end_edges(&mut self, afd: &Afd, table: &Table, fd: Fd) -> Option<Report> {
+    fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
-        record.edge.as_mut()?.is_ready = false;
-        self.report_edges(afd, table, fd)
-    }
-
-    /// Report the edges of a socket, and see to it that the next ones are found.
-    fn report_edges(&mut self, afd: &Afd, table: &Table, fd: Fd) -> Option<Report> {
-        let record = self.records.get_mut(&fd)?;
-        let id = record.id;
         let edge = record.edge.as_mut()?;
-        if edge.held != 0 && edge.edges.is_none() {
-            closes::catch_up();
-            if closes::known(fd) != Some(id) {
-                return None;
-            }
-            // If that fails, what holds may be reported once too often.
-            edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
-        }
-        let report = record.take_edges(table);
-        let edge = record.edge.as_mut()?;
-        if edge.held != 0 {
-            if self.waiting > 0 {
-                edge.watch();
-            }
-            if edge.held != 0 {
-                self.again.push(fd);
-            }
-        }
-        report
-    }
-
-    /// Poll the sockets again whose edges were reported.
-    pub(super) fn arm_again(&mut self, afd: &Afd) {
-        if self.again.is_empty() {
-            return;
-        }
-        closes::catch_up();
-        for fd in std::mem::take(&mut self.again) {
-            let edge = self
-                .records
-                .get_mut(&fd)
-                .filter(|record| closes::known(fd) == Some(record.id))
-                .and_then(|record| record.edge.as_mut());
-            let Some(edge) = edge.filter(|edge| edge.held != 0) else {
-                continue;
-            };
-            let held = std::mem::take(&mut edge.held);
-            if let Some(poll) = edge.poll.take() {
-                // SAFETY: as long as it was noted here, it has not ended.
-                unsafe { self.devices.cancel(poll) };
-            }
-            let before = self.ready.len();
-            self.poll_known(&afd.port, fd);
-            let is_over = self.ready.len() > before;
-            let edge = self
-                .records
-                .get_mut(&fd)
-                .and_then(|record| record.edge.as_mut());
-            if let Some(edge) = edge.filter(|_| is_over) {
-                edge.suspect = held;
-            }
-        }
+        edge.is_ready = false;
+        record.take_edges(table)
     }
 
     /// A packet was dequeued.
@@ -516,7 +430,7 @@ impl State {
             Some(POLL) => reports
                 .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
             Some(EDGES) => {
-                reports.extend(self.end_edges(afd, table, Fd(packet.lpOverlapped.addr() as u32)));
+                reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
             }
             Some(ALARM) => waited.alarmed = true,
             Some(CLOSED) => {
@@ -598,28 +512,10 @@ impl Edge {
         Edge {
             edges: None,
             poll: None,
-            held: 0,
-            suspect: 0,
             lasting: if is_endless { 0 } else { LASTING },
             seen: 0,
             found: Events::empty(),
             is_ready: false,
-        }
-    }
-
-    fn is_watched(&self) -> bool {
-        self.edges.as_ref().is_some_and(Edges::is_watched)
-    }
-
-    /// Have each edge queue a packet from here on.
-    fn watch(&mut self) {
-        // If that fails, it is polled again.
-        if self
-            .edges
-            .as_mut()
-            .is_some_and(|edges| edges.watch().is_ok())
-        {
-            self.held = 0;
         }
     }
 
