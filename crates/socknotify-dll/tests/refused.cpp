@@ -168,7 +168,9 @@ void what_was_armed_comes_again() {
                 polls_refused = 0;
                 InterlockedExchange(&polls_to_refuse, 3);
                 call(port, 50);
-                require(polls_refused == 3, "polls were refused");
+                /* An edge has none here: the driver records it. */
+                require(polls_refused == (trigger == edge ? 0 : 3), "polls were refused");
+                InterlockedExchange(&polls_to_refuse, 0);
             }
             InterlockedExchange(&polls_to_refuse, 1);
             DWORD result = apply(port, enable(pair.ours, as_key(7), in | out, trigger));
