@@ -10,7 +10,7 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::service::TowerToHyperService;
 use socknotify_async::hyper::Timer;
-use socknotify_async::{TcpListener, spawn, unblock};
+use socknotify_async::{TcpListener, unblock};
 
 #[allow(dead_code, reason = "not in the tests")]
 mod common;
@@ -27,16 +27,14 @@ pub async fn serve(listener: TcpListener) -> io::Result<()> {
         .route("/greet/{name}", get(greet))
         .route("/blocks", get(blocks))
         .with_state("hello");
-    loop {
-        let (stream, _) = listener.accept().await?;
+    socknotify_async_examples::serve(listener, |stream| {
+        let mut server = http1::Builder::new();
+        server.timer(Timer);
         let service = TowerToHyperService::new(router.clone());
-        drop(spawn(async move {
-            let mut server = http1::Builder::new();
-            server.timer(Timer);
-            let connection = server.serve_connection(stream, service);
-            connection.with_upgrades().await
-        }));
-    }
+        let connection = server.serve_connection(stream, service);
+        connection.with_upgrades()
+    })
+    .await
 }
 
 async fn greet(State(greeting): State<&'static str>, Path(name): Path<String>) -> String {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use socknotify_async::{TcpListener, spawn};
+use socknotify_async::TcpListener;
 use tokio::io::{copy, split};
 use tokio_rustls::TlsAcceptor;
 
@@ -34,14 +34,14 @@ pub async fn serve(listener: TcpListener) -> io::Result<()> {
         .with_single_cert(vec![certificate], key)
         .map_err(io::Error::other)?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    loop {
-        let (stream, _) = listener.accept().await?;
+    socknotify_async_examples::serve(listener, |stream| {
         let acceptor = acceptor.clone();
-        drop(spawn(async move {
+        async move {
             let stream = acceptor.accept(stream).await?;
             let (mut read, mut write) = split(stream);
             copy(&mut read, &mut write).await?;
             tokio::io::AsyncWriteExt::shutdown(&mut write).await
-        }));
-    }
+        }
+    })
+    .await
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use futures_util::{SinkExt, StreamExt};
-use socknotify_async::{TcpListener, spawn};
+use socknotify_async::TcpListener;
 use tokio_tungstenite::accept_async;
 
 #[allow(dead_code, reason = "not in the tests")]
@@ -16,18 +16,16 @@ fn main() -> io::Result<()> {
 
 /// Serves echoes.
 pub async fn serve(listener: TcpListener) -> io::Result<()> {
-    loop {
-        let (stream, _) = listener.accept().await?;
-        drop(spawn(async move {
-            let socket = accept_async(stream).await.map_err(io::Error::other)?;
-            let (mut write, mut read) = socket.split();
-            while let Some(message) = read.next().await {
-                let message = message.map_err(io::Error::other)?;
-                if message.is_text() || message.is_binary() {
-                    write.send(message).await.map_err(io::Error::other)?;
-                }
+    socknotify_async_examples::serve(listener, async |stream| {
+        let socket = accept_async(stream).await.map_err(io::Error::other)?;
+        let (mut write, mut read) = socket.split();
+        while let Some(message) = read.next().await {
+            let message = message.map_err(io::Error::other)?;
+            if message.is_text() || message.is_binary() {
+                write.send(message).await.map_err(io::Error::other)?;
             }
-            io::Result::Ok(())
-        }));
-    }
+        }
+        io::Result::Ok(())
+    })
+    .await
 }

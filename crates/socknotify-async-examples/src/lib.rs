@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
 use hyper::{Request, Response};
+use socknotify_async::hyper::{Executor, Timer};
+use socknotify_async::{TcpListener, TcpStream, sleep, spawn};
 
 /// The service that is compared: a small answer, and before every so many a sleep, as of a slow disk or database.
 #[derive(Debug, Default)]
@@ -59,53 +63,63 @@ impl Service {
 /// What the service answers.
 pub type Answer = Response<Full<Bytes>>;
 
-/// Serves hyper's HTTP/1 on every connection that a listener accepts, for ever.
+/// Serves each connection that a listener accepts in a task of its own, for ever.
 ///
 /// # Errors
 ///
-/// The listener's.
-pub async fn serve_http1<S, F>(
-    listener: socknotify_async::TcpListener,
-    service: S,
+/// Those of the connections are theirs alone. When no connection can be accepted, as there are no descriptors left, it waits
+/// a while.
+pub async fn serve<F>(
+    listener: TcpListener,
+    serve_connection: impl Fn(TcpStream) -> F,
 ) -> io::Result<()>
 where
-    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
+    F: Future<Output: Send> + Send + 'static,
 {
     loop {
-        let (stream, _) = listener.accept().await?;
-        stream.get_ref().set_nodelay(true)?;
-        let service = hyper::service::service_fn(service.clone());
-        socknotify_async::spawn(async move {
-            let mut server = hyper::server::conn::http1::Builder::new();
-            server.timer(socknotify_async::hyper::Timer);
-            server.serve_connection(stream, service).await
-        });
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // It fails if the peer has gone, which the connection finds out, too.
+                let _ = stream.get_ref().set_nodelay(true);
+                drop(spawn(serve_connection(stream)));
+            }
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
     }
 }
 
-/// The same with HTTP/2.
+/// Serves hyper's HTTP/1.
 ///
 /// # Errors
 ///
-/// The listener's.
-pub async fn serve_http2<S, F>(
-    listener: socknotify_async::TcpListener,
-    service: S,
-) -> io::Result<()>
+/// As [`serve`].
+pub async fn serve_http1<S, F>(listener: TcpListener, service: S) -> io::Result<()>
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
 {
-    loop {
-        let (stream, _) = listener.accept().await?;
-        stream.get_ref().set_nodelay(true)?;
-        let service = hyper::service::service_fn(service.clone());
-        socknotify_async::spawn(async move {
-            let executor = socknotify_async::hyper::Executor;
-            let mut server = hyper::server::conn::http2::Builder::new(executor);
-            server.timer(socknotify_async::hyper::Timer);
-            server.serve_connection(stream, service).await
-        });
-    }
+    serve(listener, |stream| {
+        let mut server = http1::Builder::new();
+        server.timer(Timer);
+        server.serve_connection(stream, service_fn(service.clone()))
+    })
+    .await
+}
+
+/// Serves HTTP/2, to clients that know that it does.
+///
+/// # Errors
+///
+/// As [`serve`].
+pub async fn serve_http2<S, F>(listener: TcpListener, service: S) -> io::Result<()>
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
+{
+    serve(listener, |stream| {
+        let mut server = http2::Builder::new(Executor);
+        server.timer(Timer);
+        server.serve_connection(stream, service_fn(service.clone()))
+    })
+    .await
 }

@@ -1,11 +1,13 @@
 //! The examples do what they say.
 #![allow(clippy::duplicate_mod, reason = "each example has it")]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
@@ -45,14 +47,25 @@ where
     Ok(())
 }
 
-/// A page by `curl`, another program.
-fn curl(arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new("curl")
-        .args(["-sS"])
-        .args(arguments)
-        .output()?;
+/// What another program says.
+fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
+    let output = Command::new(program).args(arguments).output()?;
     assert!(output.status.success(), "{output:?}");
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn curl(arguments: &[&str]) -> io::Result<String> {
+    output("curl", &[&["-sS"], arguments].concat())
+}
+
+/// Ask for so many pages over so many connections, and have all of them answered.
+fn load(address: SocketAddr, pages: &str, connections: &str, more: &[&str]) -> io::Result<()> {
+    let url = format!("http://{address}/");
+    let arguments = [&["-n", pages, "-c", connections, &url], more].concat();
+    let report = output("h2load", &arguments)?;
+    let all = format!("{pages} succeeded, 0 failed");
+    assert!(report.contains(&all), "{report}");
+    Ok(())
 }
 
 #[test]
@@ -75,6 +88,16 @@ fn http2_is_served_to_our_client_and_to_curl() -> io::Result<()> {
         let page = format!("http://{address}/");
         assert_eq!(curl(&["--http2-prior-knowledge", &page])?, "hello\n");
         Ok(())
+    })
+}
+
+#[test]
+fn http1_and_http2_are_served_to_many_connections() -> io::Result<()> {
+    with_server(http::serve, async |address| {
+        load(address, "5000", "500", &["--h1"])
+    })?;
+    with_server(http::serve2, async |address| {
+        load(address, "5000", "50", &["-m", "10"])
     })
 }
 
@@ -167,6 +190,58 @@ fn a_websocket_echoes() -> io::Result<()> {
             assert_eq!(answer.to_text().map_err(io::Error::other)?, text);
         }
         socket.close(None).await.map_err(io::Error::other)?;
+        Ok(())
+    })
+}
+
+/// A socket that, before it is read, has another stream read.
+#[cfg(unix)]
+struct Nested {
+    socket: std::os::unix::net::UnixStream,
+    other: std::sync::Mutex<socknotify_async::UnixStream>,
+}
+
+#[cfg(unix)]
+impl std::os::fd::AsFd for Nested {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(unix)]
+impl Read for &Nested {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let other = &mut *self.other.lock().expect("no panic");
+        assert!(read_once(other, &mut cx).is_pending());
+        (&self.socket).read(buffer)
+    }
+}
+
+/// By tokio's trait.
+#[cfg(unix)]
+fn read_once(
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Vec<u8>>> {
+    let mut bytes = [0; 8];
+    let mut buffer = tokio::io::ReadBuf::new(&mut bytes);
+    let read = Pin::new(stream).poll_read(cx, &mut buffer);
+    read.map_ok(|()| buffer.filled().to_vec())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_read_may_read_another_stream() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let (socket, mut peer) = std::os::unix::net::UnixStream::pair()?;
+        let (other, _open) = socknotify_async::UnixStream::pair()?;
+        let other = other.into();
+        let mut stream = socknotify_async::Async::new(Nested { socket, other })?;
+        peer.write_all(b"outer")?;
+        let read = poll_fn(|cx| read_once(&mut stream, cx));
+        assert_eq!(timeout(PATIENCE, read).await??, b"outer");
         Ok(())
     })
 }

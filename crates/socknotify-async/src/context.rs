@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use crate::shared::Shared;
 
@@ -34,6 +34,8 @@ thread_local! {
     static ROLE: Cell<Option<Role>> = const { Cell::new(None) };
     /// What is left of the budget of the task that is polled.
     static LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
+    /// What is in its waker.
+    static POLLED: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
 
 /// The runtime that this thread belongs to, or is inside of.
@@ -88,14 +90,23 @@ pub(crate) fn role(runtime: usize) -> Option<Role> {
     role.filter(|role| role.runtime == runtime)
 }
 
-pub(crate) fn set_role(role: Option<Role>) {
-    let _ = ROLE.try_with(|it| it.set(role));
+/// Returns what it was before.
+#[inline]
+pub(crate) fn set_role(role: Option<Role>) -> Option<Role> {
+    ROLE.try_with(|it| it.replace(role)).ok().flatten()
 }
 
-/// A task is polled next.
+/// A task is polled next, or the future of `block_on`, which has this waker. Neither panics as it is woken.
 #[inline]
-pub(crate) fn refill() {
+pub(crate) fn begin_poll(waker: &Waker) {
     LEFT.set(BUDGET);
+    POLLED.set(waker.data());
+}
+
+/// Whether this is the waker of what this thread polls.
+#[inline]
+pub(crate) fn is_polled(waker: &Waker) -> bool {
+    POLLED.get() == waker.data()
 }
 
 /// The task that was polled last has used up its budget.

@@ -33,9 +33,9 @@ use crate::sync::{lock, wake};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// # socknotify_async::Runtime::new()?.block_on(async {
-/// let file = File::open("Cargo.toml")?;
+/// let file = File::open("README.md")?;
 /// let (count, buffer) = file.read_at(vec![0; 9], 0).await;
-/// assert_eq!(&buffer[..count?], b"[package]");
+/// assert_eq!(&buffer[..count?], b"# socknot");
 /// # Ok(())
 /// # })
 /// # }
@@ -213,18 +213,22 @@ impl Files {
 
     /// `None` if the runtime has shut down.
     fn poll(&self, id: OperationId, cx: &Context<'_>) -> Poll<Option<FileCompletion>> {
+        let begun = State::Begun(Some(cx.waker().clone()));
         let mut pending = lock(&self.pending);
-        let Some(pending) = pending.as_mut() else {
+        let Some(operations) = pending.as_mut() else {
             return Poll::Ready(None);
         };
-        match pending.remove(&id) {
-            Some(State::Done(completion)) => Poll::Ready(Some(completion)),
-            _ => {
-                let waker = cx.waker().clone();
-                pending.insert(id, State::Begun(Some(waker)));
-                Poll::Pending
-            }
+        let before = operations.insert(id, begun);
+        if let Some(State::Done(completion)) = before {
+            let begun = operations.remove(&id);
+            drop(pending);
+            drop(begun);
+            return Poll::Ready(Some(completion));
         }
+        // Dropping a waker may run any code.
+        drop(pending);
+        drop(before);
+        Poll::Pending
     }
 
     fn forget(&self, id: OperationId) {

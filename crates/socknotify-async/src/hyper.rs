@@ -1,6 +1,6 @@
 //! The traits of [`hyper::rt`], for hyper 1 and what is built on it.
 //!
-//! [`TcpStream`], [`UnixStream`](crate::UnixStream) and [`Async`] are its streams.
+//! [`TcpStream`](crate::TcpStream), [`UnixStream`](crate::UnixStream) and [`Async`](crate::Async) are its streams.
 //!
 //! # Examples
 //!
@@ -30,16 +30,12 @@
 //! ```
 
 use std::future::Future;
-use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use ::hyper::rt;
-use futures_io::{AsyncRead, AsyncWrite};
 
-use crate::io::poll_read_through;
-use crate::{Async, Handle, Sleep, TcpStream};
+use crate::{Handle, Sleep};
 
 /// Spawns hyper's tasks on the current runtime.
 ///
@@ -86,58 +82,4 @@ impl rt::Timer for Timer {
 
 impl rt::Sleep for Sleep {}
 
-macro_rules! impl_streams {
-    ($(($type:ty, $($bounds:tt)*))*) => {$(
-        impl<$($bounds)*> rt::Read for $type
-        where
-            $type: AsyncRead,
-        {
-            fn poll_read(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                mut buffer: rt::ReadBufCursor<'_>,
-            ) -> Poll<io::Result<()>> {
-                poll_read_through(self, cx, buffer.remaining(), |bytes| buffer.put_slice(bytes))
-            }
-        }
-
-        impl<$($bounds)*> rt::Write for $type
-        where
-            $type: AsyncWrite,
-        {
-            fn poll_write(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                bytes: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                AsyncWrite::poll_write(self, cx, bytes)
-            }
-
-            fn is_write_vectored(&self) -> bool {
-                true
-            }
-
-            fn poll_write_vectored(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buffers: &[IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                AsyncWrite::poll_write_vectored(self, cx, buffers)
-            }
-
-            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                AsyncWrite::poll_flush(self, cx)
-            }
-
-            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                AsyncWrite::poll_close(self, cx)
-            }
-        }
-    )*};
-}
-
-impl_streams! { (TcpStream, ) }
-#[cfg(unix)]
-impl_streams! { (crate::UnixStream, ) (Async<T>, T: std::os::fd::AsFd) }
-#[cfg(windows)]
-impl_streams! { (Async<T>, T: std::os::windows::io::AsSocket) }
+crate::streams::impl_streams!(rt::Read, rt::ReadBufCursor<'_>, rt::Write);

@@ -159,7 +159,8 @@ impl Wake for Bell {
     }
 }
 
-/// A socket that gets a message: it is put into the socket, and then reported.
+/// A socket that gets messages: each is put into the socket, and then reported. Beside, a report comes that says nothing, as
+/// of a socket that was closed.
 #[test]
 fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
     for beside in [false, true] {
@@ -177,6 +178,10 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                         }
                     }
                 })
+            };
+            let reports = {
+                let source = Arc::clone(&source);
+                thread::spawn(move || source.report(Events::IN))
             };
             let bell = Bell::new();
             let waker = Waker::from(Arc::clone(&bell));
@@ -197,6 +202,7 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                 }
             }
             sends.join().unwrap();
+            reports.join().unwrap();
         });
     }
 }

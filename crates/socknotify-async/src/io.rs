@@ -16,9 +16,9 @@ use crate::shared::Shared;
 use crate::source::{Direction, Seen, Source, shut_down};
 
 #[cfg(unix)]
-use std::os::fd::AsFd as AsSource;
+pub(crate) use std::os::fd::AsFd as AsSource;
 #[cfg(windows)]
-use std::os::windows::io::AsSocket as AsSource;
+pub(crate) use std::os::windows::io::AsSocket as AsSource;
 
 /// A socket, or on Unix any descriptor that the system can watch, for use in tasks.
 ///
@@ -274,15 +274,6 @@ impl<T: AsSource> Async<T> {
         }
     }
 
-    /// Waits until it may be ready, as the only task that does in this direction.
-    pub(crate) fn poll_ready(
-        &self,
-        cx: &mut Context<'_>,
-        direction: Direction,
-    ) -> Poll<io::Result<()>> {
-        self.source.poll(cx, direction).map_ok(drop)
-    }
-
     /// It is not ready until that is reported.
     pub(crate) fn wait_for(&self, direction: Direction) {
         let seen = self.source.seen(direction);
@@ -321,15 +312,17 @@ pub(crate) fn poll_read_through(
     /// The most that one read takes.
     const MOST: usize = 32 * 1024;
     thread_local! {
-        static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+        static BUFFER: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
     }
-    BUFFER.with_borrow_mut(|buffer| {
-        buffer.resize(MOST, 0);
-        let buffer = &mut buffer[..room.min(MOST)];
-        let count = ready!(stream.poll_read(cx, buffer))?;
+    // What reads may run any code, and this again.
+    let mut buffer = BUFFER.take();
+    buffer.resize(MOST, 0);
+    let read = stream.poll_read(cx, &mut buffer[..room.min(MOST)]);
+    if let Poll::Ready(Ok(count)) = read {
         put(&buffer[..count]);
-        Poll::Ready(Ok(()))
-    })
+    }
+    BUFFER.set(buffer);
+    read.map_ok(drop)
 }
 
 /// To wait, or to try again.

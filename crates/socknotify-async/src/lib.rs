@@ -20,8 +20,8 @@
 //!             return Ok(());
 //!         }
 //!         // This may wait for a disk. No other connection does.
-//!         let manifest = std::fs::read("Cargo.toml")?;
-//!         stream.write_all(&manifest[..length.min(manifest.len())]).await?;
+//!         let page = std::fs::read("README.md")?;
+//!         stream.write_all(&page[..length.min(page.len())]).await?;
 //!     }
 //! }
 //!
@@ -44,7 +44,7 @@
 //!         client.write_all(b"nine byte").await?;
 //!         let mut answer = [0; 9];
 //!         client.read_exact(&mut answer).await?;
-//!         assert_eq!(&answer, b"[package]");
+//!         assert_eq!(&answer, b"# socknot");
 //!         std::io::Result::Ok(())
 //!     })?;
 //!     server.abort();
@@ -71,7 +71,8 @@
 //!
 //! # Fairness
 //!
-//! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs.
+//! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs;
+//!   so a [`timeout`] ends what never has to wait.
 //! - A thread asks the port after 64 tasks, or half a millisecond, whatever comes first. So reports of the kernel and timers
 //!   come between tasks that are always ready.
 //! - One in 16 tasks comes from another thread's list, so that nothing waits there for ever.
@@ -82,6 +83,8 @@
 //! [`TcpStream`], [`TcpListener`], [`UdpSocket`], their like for Unix, and [`Async`] for any other socket or descriptor. Each
 //! is registered once, for edges. Whether it is ready is kept beside it, so an operation costs its own system call and no
 //! other. A future that is dropped before it is ready has done nothing, and can be made again.
+//!
+//! TCP's urgent data are not waited for, and what a peer sends after them may be read only when more comes.
 //!
 //! # Other crates
 //!
@@ -103,6 +106,8 @@ mod queue;
 mod runtime;
 mod shared;
 mod source;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+mod streams;
 mod sync;
 mod task;
 mod timers;

@@ -106,10 +106,10 @@ impl Runtime {
         if !shared.is_here() {
             return false;
         }
-        let has_ended = shared.wait_for_tasks(Instant::now().checked_add(time));
+        let deadline = || Instant::now().checked_add(time);
+        let has_ended = shared.block(|| shared.wait_for_tasks(deadline()));
         shared.close();
-        let deadline = Instant::now().checked_add(time);
-        shared.wait_for_threads(deadline) && has_ended
+        shared.block(|| shared.wait_for_threads(deadline())) && has_ended
     }
 }
 
@@ -177,6 +177,7 @@ impl Handle {
         let mut cx = Context::from_waker(&waker);
         self.0.block(|| {
             loop {
+                context::begin_poll(&waker);
                 if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
                     return value;
                 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -128,7 +127,7 @@ impl Shared {
     }
 
     /// Have a task run. `has_run`: it was woken while this thread has polled it, which is over.
-    pub(crate) fn schedule(&self, runnable: Runnable, has_run: bool) {
+    pub(crate) fn schedule(self: &Arc<Self>, runnable: Runnable, has_run: bool) {
         self.queue.put(self.list(), runnable);
         match context::role(self.id).map(|role| role.doing) {
             Some(Doing::Looking) => {}
@@ -136,8 +135,9 @@ impl Shared {
             Some(Doing::Polling) => self.call(Call::Soon),
             Some(Doing::Blocking) | None => self.call(Call::Now),
         }
-        if self.is_closed() {
-            self.clear();
+        // The runtime's own threads drop what is left before they end.
+        if self.is_closed() && !self.is_own_thread() {
+            self.clear_elsewhere();
         }
     }
 
@@ -165,13 +165,16 @@ impl Shared {
 
     #[cold]
     fn send(&self, call: Call) {
-        // They fail if the port is closed, and then the tasks are dropped.
-        match call {
-            Call::Now => drop(self.port.post(Entry::new(RUN, 0, 0))),
+        let is_sent = match call {
+            Call::Now => self.port.post(Entry::new(RUN, 0, 0)).is_ok(),
             Call::Soon => {
                 let soon = Duration::from_millis(self.soon.load(Ordering::Relaxed));
-                self.timers.alarm_by(self, Instant::now() + soon);
+                self.timers.alarm_by(self, Instant::now() + soon)
             }
+        };
+        if !is_sent {
+            // The port is closed, or the system has no memory: the next one tries again.
+            self.queue.answer(call);
         }
     }
 
@@ -267,7 +270,13 @@ impl Shared {
                         return;
                     }
                 }
-                Err(_) => return,
+                Err(_) => {
+                    if shared.is_closed() {
+                        // A task that this thread has polled meanwhile waits again.
+                        shared.cancel_tasks();
+                    }
+                    return;
+                }
             }
         }
     }
@@ -301,6 +310,9 @@ impl Shared {
     fn run_tasks(&self, looking: Role, turn: &mut u32) {
         let mut begin = None;
         for count in 1..=TASKS {
+            if self.is_closed() {
+                return;
+            }
             *turn = turn.wrapping_add(1);
             let first = match *turn % OTHERS {
                 0 => looking.list.wrapping_add((*turn / OTHERS) as usize),
@@ -314,9 +326,7 @@ impl Shared {
             }
             let doing = Doing::Polling;
             context::set_role(Some(Role { doing, ..looking }));
-            context::refill();
-            // What panics here is a result's `drop`, or the waker of a task that waits for this one.
-            let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
+            runnable.run();
             context::set_role(Some(looking));
             // To read the clock costs as much as a small task, and most often there is one alone.
             if count == 2 || count % 8 == 0 || context::is_spent() {
@@ -337,29 +347,53 @@ impl Shared {
         context::role(self.id).is_some()
     }
 
+    /// Whether this thread polls one of the runtime's tasks, and no other future inside of it.
+    pub(crate) fn is_polling(&self) -> bool {
+        context::role(self.id).is_some_and(|role| role.doing == Doing::Polling)
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Cancel all tasks, and release the threads.
     pub(crate) fn close(&self) {
-        if self.is_closed.swap(true, Ordering::SeqCst) || !self.is_here() {
+        if !self.is_here() || self.is_closed.swap(true, Ordering::SeqCst) {
             return;
         }
+        // Here, and not in threads that end meanwhile.
+        self.cancel_tasks();
         self.port.close();
-        self.tasks.wake();
-        self.clear();
         self.sources.close();
         self.timers.take_all().into_iter().for_each(wake);
         let files = lock(&self.files).take();
         files.into_iter().for_each(|files| files.close());
     }
 
-    /// Drop the tasks that nobody runs any more.
-    #[cold]
-    fn clear(&self) {
+    /// Drop all tasks but those that are polled.
+    fn cancel_tasks(&self) {
+        let before = context::role(self.id);
+        // What they wake as they are dropped only goes to the queue: so it takes no stack, and is under no lock of theirs.
+        let role = context::set_role(Some(Role {
+            runtime: self.id,
+            list: before.map_or(0, |it| it.list),
+            doing: Doing::Looking,
+        }));
+        self.tasks.wake();
         while let Some(runnable) = self.queue.take(0) {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(runnable)));
+            drop(runnable);
+        }
+        context::set_role(role);
+    }
+
+    /// The runtime is closed, and its threads may have ended. This thread may hold locks that the task takes as it is
+    /// dropped: so another one drops it.
+    #[cold]
+    fn clear_elsewhere(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        let started = thread::Builder::new().spawn(move || shared.cancel_tasks());
+        if started.is_err() {
+            self.cancel_tasks();
         }
     }
 

@@ -112,9 +112,12 @@ impl State {
 
     fn report(&self, flags: u32) {
         let add = |word: u32| Some((word | flags).wrapping_add(REPORT));
-        let _ = self
-            .word
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, add);
+        let (order, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let before = self.word.fetch_update(order, relaxed, add);
+        if flags & CLOSED == 0 && before.is_ok_and(|word| word & READY != 0) {
+            // Whoever made it ready wakes those who waited, and since then nobody has waited.
+            return;
+        }
         let mut waiting = lock(&self.waiting);
         let task = waiting.task.take();
         let others = std::mem::take(&mut waiting.others);

@@ -7,20 +7,48 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use async_task::{FallibleTask, Runnable, ScheduleInfo, WithInfo};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
+use crate::context;
 use crate::shared::Shared;
-use crate::sync::lock;
+use crate::sync::{lock, wake};
 
 /// What a panic carries.
 type Panic = Box<dyn Any + Send>;
 
-/// What a task has ended with.
-type Outcome<T> = Result<T, Panic>;
+/// What a task has ended with: `None` once that is taken. If nobody takes it, what panics as it is dropped goes no further.
+struct Outcome<T>(Option<Result<T, Panic>>);
+
+impl<T> Drop for Outcome<T> {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.0 = None));
+        }
+    }
+}
+
+/// The waker of who waits for a task, which may be anyone's, and panic.
+struct Foreign(Option<Waker>);
+
+impl Wake for Foreign {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.iter().cloned().for_each(wake);
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.0 = None));
+    }
+}
 
 /// A task that was spawned. As a future, it waits until the task has ended, and returns its result.
 ///
@@ -48,9 +76,20 @@ enum State<T> {
     Taken,
 }
 
+impl<T> State<T> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<T>>> {
+        match self {
+            State::Running(task) => Pin::new(task).poll(cx),
+            State::Aborted(cancel) => cancel.as_mut().poll(cx),
+            State::Ended(outcome) => Poll::Ready(outcome.take()),
+            State::Taken => panic!("the result was taken before"),
+        }
+    }
+}
+
 impl<T: Send + 'static> JoinHandle<T> {
-    /// Has the task's future dropped, instead of polled again. A poll that has begun goes on to its end, and one that has
-    /// ended the task counts.
+    /// Has the task's future dropped, instead of polled again. A poll that has begun goes on to its end, but if it ends the
+    /// task, the result is dropped. A task that has ended before keeps its result.
     pub fn abort(&mut self) {
         self.0 = match std::mem::replace(&mut self.0, State::Taken) {
             State::Running(task) => {
@@ -86,14 +125,15 @@ impl<T> Future for JoinHandle<T> {
     ///
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = match &mut self.0 {
-            State::Running(task) => ready!(Pin::new(task).poll(cx)),
-            State::Aborted(cancel) => ready!(cancel.as_mut().poll(cx)),
-            State::Ended(outcome) => outcome.take(),
-            State::Taken => panic!("the result was taken before"),
-        };
+        let outcome = ready!(if context::is_polled(cx.waker()) {
+            self.0.poll(cx)
+        } else {
+            // Where the task ends, a panic would end the process.
+            let waker = Waker::from(Arc::new(Foreign(Some(cx.waker().clone()))));
+            self.0.poll(&mut Context::from_waker(&waker))
+        });
         self.0 = State::Taken;
-        Poll::Ready(match outcome {
+        Poll::Ready(match outcome.and_then(|mut it| it.0.take()) {
             Some(Ok(value)) => Ok(value),
             Some(Err(panic)) => Err(JoinError(Some(Mutex::new(panic)))),
             None => Err(JoinError(None)),
@@ -200,10 +240,12 @@ impl<F: Future> Future for Listed<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.project().future.as_pin_mut();
         let future = future.expect("it is there until this is dropped");
-        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
+        context::begin_poll(cx.waker());
+        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(poll) => Ok(ready!(poll)),
+            Err(panic) => Err(panic),
+        };
+        Poll::Ready(Outcome(Some(result)))
     }
 }
 
@@ -278,6 +320,10 @@ where
     let listed = Listed { future, entry };
     let (runnable, task) = async_task::spawn(listed, schedule);
     lock(&tasks.parts[part])[key] = runnable.waker();
-    runnable.schedule();
+    if shared.is_closed() {
+        drop(runnable);
+    } else {
+        runnable.schedule();
+    }
     JoinHandle(State::Running(task.fallible()))
 }

@@ -70,20 +70,23 @@ impl Timers {
         drop(waker);
     }
 
-    /// Have the alarm come at this time, or before.
-    pub(crate) fn alarm_by(&self, shared: &Shared, time: Instant) {
+    /// Have the alarm come at this time, or before. False if it could not be set.
+    pub(crate) fn alarm_by(&self, shared: &Shared, time: Instant) -> bool {
         let at = self.ticks_until(time);
-        self.alarm(shared, &mut lock(&self.state), at);
+        self.alarm(shared, &mut lock(&self.state), at)
     }
 
-    fn alarm(&self, shared: &Shared, state: &mut State, at: u64) {
-        if at < state.alarm {
-            let time = Duration::from_secs(at / u64::from(TICKS))
-                + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
-            if shared.set_alarm(time.saturating_sub(self.start.elapsed())) {
-                state.alarm = at;
-            }
+    fn alarm(&self, shared: &Shared, state: &mut State, at: u64) -> bool {
+        if at >= state.alarm {
+            return true;
         }
+        let time = Duration::from_secs(at / u64::from(TICKS))
+            + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
+        let is_set = shared.set_alarm(time.saturating_sub(self.start.elapsed()));
+        if is_set {
+            state.alarm = at;
+        }
+        is_set
     }
 
     /// The alarm has come. Returns the tasks to wake.
@@ -171,6 +174,10 @@ impl Sleep {
         self.deadline = Some(deadline);
     }
 
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|it| Instant::now() >= it)
+    }
+
     fn unset(&mut self) {
         if let Some((key, _)) = self.timer.take() {
             if self.shared.is_here() {
@@ -201,11 +208,11 @@ impl Future for Sleep {
             shared.check_process();
             let waker = cx.waker().clone();
             let key = shared.timers.set(shared, deadline, waker.clone());
-            // A task is cancelled next.
-            let is_over = shared.is_closed() && !shared.is_own_thread();
-            assert!(!is_over, "the runtime has shut down");
             self.timer = Some((key, waker));
         }
+        // A task is cancelled next. Another thread would wait for ever.
+        let is_over = self.shared.is_closed() && !self.shared.is_polling();
+        assert!(!is_over, "the runtime has shut down");
         Poll::Pending
     }
 }
@@ -271,8 +278,13 @@ impl<F: Future> Future for Timeout<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        let was_spent = context::is_spent();
         if let Poll::Ready(value) = this.future.poll(cx) {
             return Poll::Ready(Ok(value));
+        }
+        // What never waits spends all of each poll's budget, and leaves nothing of it.
+        if context::is_spent() && !was_spent && this.sleep.is_over() {
+            return Poll::Ready(Err(Elapsed(())));
         }
         Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed(())))
     }

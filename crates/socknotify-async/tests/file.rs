@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::pin;
-use std::task::{Context, Waker};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 use socknotify_async::{File, Runtime, spawn, timeout};
@@ -25,11 +27,11 @@ fn files_are_written_and_read() -> io::Result<()> {
         }
         file.sync_data().await?;
         file.sync_all().await?;
-        let file = std::sync::Arc::new(file);
+        let file = Arc::new(file);
         // Many at once.
         let parts: Vec<_> = (0..100)
             .map(|part| {
-                let file = std::sync::Arc::clone(&file);
+                let file = Arc::clone(&file);
                 spawn(async move { file.read_at(vec![0; 1000], part * 1000).await })
             })
             .collect();
@@ -81,5 +83,48 @@ fn what_cannot_be_done_is_an_error() -> io::Result<()> {
     let entered = handle.enter();
     assert!(File::open("Cargo.toml").is_err());
     drop(entered);
+    Ok(())
+}
+
+/// A waker that holds an operation: dropped, it cancels that.
+struct Holds(#[allow(dead_code, reason = "it is dropped")] Mutex<Pin<Box<Read>>>);
+
+type Read = dyn Future<Output = (io::Result<usize>, Vec<u8>)> + Send;
+
+impl Wake for Holds {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_may_have_operations_that_it_drops() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let file = {
+        let _entered = runtime.handle().enter();
+        Arc::new(File::try_from(tempfile::tempfile()?)?)
+    };
+    let read = {
+        let file = Arc::clone(&file);
+        move || -> Pin<Box<Read>> {
+            let file = Arc::clone(&file);
+            Box::pin(async move { file.read_at(vec![0; 16], 0).await })
+        }
+    };
+    let (sender, polled) = mpsc::channel();
+    thread::spawn(move || {
+        let mut held = read();
+        let mut outer = read();
+        let mut noop = Context::from_waker(Waker::noop());
+        let _ = held.as_mut().poll(&mut noop);
+        let waker = Waker::from(Arc::new(Holds(Mutex::new(held))));
+        let is_pending = outer
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending();
+        drop(waker);
+        // The one before is dropped here, if it still waits.
+        let _ = outer.as_mut().poll(&mut noop);
+        sender.send(is_pending)
+    });
+    assert!(polled.recv_timeout(PATIENCE).is_ok());
     Ok(())
 }

@@ -3,9 +3,10 @@
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,6 +122,73 @@ fn a_panic_while_a_cancelled_task_is_dropped_goes_no_further() -> io::Result<()>
         assert_eq!(spawn(async { 5 }).await?, 5);
         Ok(())
     })
+}
+
+#[test]
+fn a_result_that_nobody_takes_may_panic_as_it_is_dropped() -> io::Result<()> {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let runtime = with_places(1);
+    drop(runtime.spawn(async { Panics }));
+    drop(runtime.spawn(async { std::panic::panic_any(Panics) }));
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn a_waker_that_panics_is_its_owner_s_trouble() -> io::Result<()> {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    let waker = Waker::from(Arc::new(Panics));
+    let runtime = with_places(1);
+    let (release, blocked) = mpsc::channel::<()>();
+    let mut joined = runtime.spawn(async move { blocked.recv().is_ok() });
+    let mut slept = {
+        let _entered = runtime.handle().enter();
+        Box::pin(sleep(Duration::from_millis(1)))
+    };
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut joined).poll(&mut cx).is_pending());
+    assert!(slept.as_mut().poll(&mut cx).is_pending());
+    thread::sleep(Duration::from_millis(5));
+    release.send(()).expect("it waits");
+    while !joined.is_finished() {
+        thread::yield_now();
+    }
+    // The only thread goes on.
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    assert!(runtime.block_on(joined)?);
+    Ok(())
+}
+
+#[test]
+fn an_aborted_task_s_poll_goes_on_and_its_result_is_dropped() -> io::Result<()> {
+    let runtime = with_places(1);
+    let drops = Arc::new(AtomicUsize::new(0));
+    let value = Counted(Arc::clone(&drops));
+    let (sender, begun) = mpsc::channel();
+    let (release, blocked) = mpsc::channel::<()>();
+    let mut task = runtime.spawn(async move {
+        sender.send(()).expect("it is waited for");
+        let _ = blocked.recv();
+        value
+    });
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    task.abort();
+    assert_eq!(drops.load(Ordering::SeqCst), 0);
+    release.send(()).expect("it waits");
+    assert!(runtime.block_on(task).is_err_and(|it| it.is_cancelled()));
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+    Ok(())
 }
 
 #[test]

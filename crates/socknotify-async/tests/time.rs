@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use std::future::Future;
 
-use socknotify_async::{Runtime, interval, sleep, sleep_until, spawn, timeout};
+use socknotify_async::{Runtime, UdpSocket, interval, sleep, sleep_until, spawn, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -122,6 +122,37 @@ fn a_sleep_may_be_reset_and_moved_between_tasks() -> io::Result<()> {
         timeout(PATIENCE, slept).await??;
         Ok(())
     })
+}
+
+/// Sends for ever, and never has to wait.
+async fn sends_for_ever() -> io::Result<()> {
+    let receiver = UdpSocket::bind("127.0.0.1:0")?;
+    let sender = UdpSocket::bind("127.0.0.1:0")?;
+    let address = receiver.get_ref().local_addr()?;
+    loop {
+        sender.send_to(b"ping", address).await?;
+    }
+}
+
+#[test]
+fn a_timeout_ends_what_never_waits() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let (sender, ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let task = runtime.spawn(async {
+            let sends = timeout(Duration::from_millis(20), sends_for_ever());
+            sends.await.is_err()
+        });
+        let _ = sender.send(runtime.block_on(task).is_ok_and(|it| it));
+        let sends = runtime.block_on(async {
+            let sends = timeout(Duration::from_millis(20), sends_for_ever());
+            sends.await.is_err()
+        });
+        let _ = sender.send(sends);
+    });
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "in a task");
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "in block_on");
+    Ok(())
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! TCP: [`TcpListener`], [`TcpStream`].
 
-use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
@@ -132,18 +131,16 @@ impl TcpStream {
             Err(error) if !is_connecting(&error) => return Err(error),
             _ => {}
         }
-        loop {
-            poll_fn(|cx| stream.0.poll_ready(cx, Direction::Write)).await?;
-            if let Some(error) = stream.get_ref().take_error()? {
-                return Err(error);
-            }
-            match stream.get_ref().peer_addr() {
-                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-                    stream.0.wait_for(Direction::Write);
-                }
-                outcome => return outcome.map(|_| stream),
-            }
-        }
+        // A report of a socket that had its key before may come first.
+        let connected = stream.0.write_with(|stream| match stream.take_error()? {
+            Some(error) => Err(error),
+            None => stream.peer_addr().map_err(|error| match error.kind() {
+                io::ErrorKind::NotConnected => io::ErrorKind::WouldBlock.into(),
+                _ => error,
+            }),
+        });
+        connected.await?;
+        Ok(stream)
     }
 }
 

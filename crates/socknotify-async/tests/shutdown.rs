@@ -1,0 +1,207 @@
+//! A runtime that shuts down while tasks, wakers and timers are in the middle of something.
+
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use socknotify_async::{Runtime, sleep};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs `work` in a thread of its own, which may not take for ever.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, result) = mpsc::channel();
+    thread::spawn(move || sender.send(work()));
+    result.recv_timeout(PATIENCE).expect("it ends in time")
+}
+
+type Slot = Arc<Mutex<Option<Waker>>>;
+
+/// Keeps its waker where others find it, and runs something when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A task that waits for ever, has its waker in the slot, and runs this when it is dropped.
+fn waiting(slot: Slot, on_drop: impl FnMut() + Send + 'static) -> impl Future<Output = ()> + Send {
+    let on_drop = OnDrop(on_drop);
+    async move {
+        let _on_drop = on_drop;
+        poll_fn(|cx| {
+            *slot.lock().unwrap() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn until_it_waits(slot: &Slot) {
+    while slot.lock().unwrap().is_none() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn tasks_that_wake_one_another_as_they_are_dropped_take_no_stack() -> io::Result<()> {
+    const TASKS: usize = 100_000;
+    let runtime = Runtime::builder().places(1).build()?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let slots: Vec<Slot> = (0..=TASKS).map(|_| Slot::default()).collect();
+    for number in 0..TASKS {
+        let (slot, drops) = (Arc::clone(&slots[number]), Arc::clone(&drops));
+        // Each has what the next one waits for.
+        let next = Arc::clone(&slots[number + 1]);
+        drop(runtime.spawn(waiting(slot, move || {
+            drops.fetch_add(1, Ordering::SeqCst);
+            let waker = next.lock().unwrap().take();
+            waker.into_iter().for_each(Waker::wake);
+        })));
+    }
+    until_it_waits(&slots[TASKS - 1]);
+    runtime.shutdown(Duration::ZERO);
+    assert_eq!(drops.load(Ordering::SeqCst), TASKS);
+    Ok(())
+}
+
+/// A task wakes another one under a lock, while it is dropped. The other one's drop takes that lock, too.
+fn a_wake_under_a_lock(from_another_thread: bool) -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let lock = Arc::new(Mutex::new(()));
+    let (first, second) = (Slot::default(), Slot::default());
+    let (sender, was_free) = mpsc::channel();
+    let wakes = {
+        let (lock, second) = (Arc::clone(&lock), Arc::clone(&second));
+        move || {
+            let _guard = lock.lock().unwrap();
+            let waker = second.lock().unwrap().clone();
+            waker.expect("it waits").wake();
+        }
+    };
+    drop(runtime.spawn(waiting(Arc::clone(&first), move || {
+        let wakes = wakes.clone();
+        if from_another_thread {
+            thread::spawn(wakes).join().expect("no panic");
+        } else {
+            wakes();
+        }
+    })));
+    until_it_waits(&first);
+    drop(runtime.spawn(waiting(Arc::clone(&second), move || {
+        let _ = sender.send(lock.try_lock().is_ok());
+    })));
+    until_it_waits(&second);
+    runtime.shutdown(Duration::ZERO);
+    assert_eq!(was_free.recv_timeout(PATIENCE), Ok(true));
+    Ok(())
+}
+
+#[test]
+fn a_wake_drops_no_task_under_the_waker_s_locks() -> io::Result<()> {
+    a_wake_under_a_lock(false)?;
+    a_wake_under_a_lock(true)
+}
+
+#[test]
+fn who_sleeps_outside_of_a_runtime_that_shuts_down_does_not_sleep_on() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    let sleeps = thread::spawn(move || {
+        let sleeps = || handle.block_on(async { sleep(Duration::from_secs(3600)).await });
+        catch_unwind(AssertUnwindSafe(sleeps)).is_err()
+    });
+    // It waits by then, most often.
+    thread::sleep(Duration::from_millis(20));
+    drop(runtime);
+    assert!(in_time(move || sleeps.join().expect("no panic")));
+    Ok(())
+}
+
+#[test]
+fn a_task_that_sleeps_in_block_on_does_not_keep_its_thread() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    let (sender, begun) = mpsc::channel();
+    drop(runtime.spawn(async move {
+        let _ = sender.send(());
+        handle.block_on(async { sleep(Duration::from_secs(3600)).await });
+    }));
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    thread::sleep(Duration::from_millis(20));
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    in_time(move || {
+        while handle.threads() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    Ok(())
+}
+
+#[test]
+fn spawning_waking_and_aborting_beside_a_shutdown_leaves_no_task() -> io::Result<()> {
+    for _ in 0..50 {
+        let runtime = Runtime::builder().places(2).build()?;
+        let handle = runtime.handle().clone();
+        let drops = Arc::new(AtomicUsize::new(0));
+        let others: Vec<_> = (0..3)
+            .map(|_| {
+                let (handle, drops) = (handle.clone(), Arc::clone(&drops));
+                thread::spawn(move || {
+                    let mut spawned = 0;
+                    for number in 0..300 {
+                        let slot = Slot::default();
+                        let drops = Arc::clone(&drops);
+                        let mut task = handle.spawn(waiting(Arc::clone(&slot), move || {
+                            drops.fetch_add(1, Ordering::SeqCst);
+                        }));
+                        spawned += 1;
+                        let waker = slot.lock().unwrap().take();
+                        waker.into_iter().for_each(Waker::wake);
+                        if number % 3 == 0 {
+                            task.abort();
+                        }
+                    }
+                    spawned
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_micros(300));
+        runtime.shutdown(Duration::ZERO);
+        let joined = others.into_iter().map(|it| it.join().expect("no panic"));
+        let spawned: usize = joined.sum();
+        let begin = std::time::Instant::now();
+        while (handle.tasks(), handle.threads()) != (0, 0) {
+            assert!(begin.elapsed() < PATIENCE, "{handle:?}");
+            thread::yield_now();
+        }
+        assert_eq!(drops.load(Ordering::SeqCst), spawned);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_task_may_shut_its_runtime_down() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    let other = handle.spawn(pending::<()>());
+    let (sender, outcome) = mpsc::channel();
+    let joined = handle.block_on(async {
+        let shuts_down = handle.spawn(async move {
+            // It waits for itself, too.
+            let _ = sender.send(runtime.shutdown(Duration::from_millis(5)));
+        });
+        (shuts_down.await.is_ok(), other.await.is_err())
+    });
+    assert_eq!(outcome.recv_timeout(PATIENCE), Ok(false));
+    assert!(joined.1);
+    Ok(())
+}
