@@ -5,20 +5,15 @@ use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-use port::Events;
 use windows_sys::Win32::Foundation::{
-    DUPLICATE_SAME_ACCESS, DuplicateHandle, ERROR_INVALID_HANDLE, ERROR_SUCCESS, GetLastError,
-    HANDLE, NTSTATUS,
+    DUPLICATE_SAME_ACCESS, DuplicateHandle, ERROR_ABANDONED_WAIT_0, ERROR_INVALID_HANDLE, HANDLE,
+    NTSTATUS, STATUS_SUCCESS,
 };
-use windows_sys::Win32::Networking::WinSock::{
-    POLLERR, POLLHUP, POLLNVAL, POLLRDNORM, POLLWRNORM, SO_TYPE, SOCK_STREAM, SOCKET, SOL_SOCKET,
-    WSAPOLLFD, WSAPoll, getsockopt,
-};
-use windows_sys::Win32::System::IO::{GetQueuedCompletionStatusEx, OVERLAPPED_ENTRY};
 use windows_sys::Win32::System::LibraryLoader::{
     GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleA,
     GetModuleHandleExA, GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
 };
+use windows_sys::Win32::System::SystemInformation::OSVERSIONINFOW;
 use windows_sys::Win32::System::Threading::GetCurrentProcess;
 
 use super::Function;
@@ -32,13 +27,6 @@ unsafe extern "system" {
         length: u32,
         returned: *mut u32,
     ) -> NTSTATUS;
-    fn NtSetIoCompletion(
-        port: HANDLE,
-        key: usize,
-        overlapped: usize,
-        status: NTSTATUS,
-        bytes: usize,
-    ) -> NTSTATUS;
     fn NtQueryObject(
         handle: HANDLE,
         class: i32,
@@ -47,12 +35,26 @@ unsafe extern "system" {
         returned: *mut u32,
     ) -> NTSTATUS;
     fn RtlDllShutdownInProgress() -> u8;
+    fn RtlGetVersion(version: *mut OSVERSIONINFOW) -> NTSTATUS;
 }
 
 /// Whether the process is exiting. Then this is its only thread, and the others may have held locks.
 pub(super) fn is_exiting() -> bool {
     // SAFETY: it only returns a value.
     unsafe { RtlDllShutdownInProgress() != 0 }
+}
+
+/// Whether this is a version of Windows without `ProcessSocketNotifications`.
+pub(super) fn lacks_the_function() -> bool {
+    /// The first that has it.
+    const BUILD: u32 = 20_348;
+    let mut version = OSVERSIONINFOW {
+        dwOSVersionInfoSize: size_of::<OSVERSIONINFOW>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the structure is there for the call, and as long as it says.
+    unsafe { RtlGetVersion(&mut version) };
+    version.dwBuildNumber < BUILD
 }
 
 /// The system's `ProcessSocketNotifications`.
@@ -91,7 +93,7 @@ pub(super) fn find_function() -> Option<Function> {
     None
 }
 
-/// Keep this library loaded, because its threads run in it.
+/// Keep this library loaded, because the system's calls lead to it.
 pub(super) fn stay_loaded() {
     module_of(super::ProcessSocketNotifications);
 }
@@ -116,40 +118,35 @@ pub(super) fn duplicate(port: HANDLE) -> Result<OwnedHandle, u32> {
         }
         OwnedHandle::from_raw_handle(handle)
     };
-    match depth(&duplicate) {
-        Some(_) => Ok(duplicate),
-        None => Err(ERROR_INVALID_HANDLE),
+    let mut depth = 0_i32;
+    // SAFETY: the value is there for the call, and as long as it says.
+    let status =
+        unsafe { NtQueryIoCompletion(duplicate.as_raw_handle(), 0, &mut depth, 4, null_mut()) };
+    match status {
+        STATUS_SUCCESS => Ok(duplicate),
+        _ => Err(ERROR_INVALID_HANDLE),
     }
 }
 
-/// The number of packets in a port's queue. `None` if the handle is no port.
-pub(super) fn depth(port: &OwnedHandle) -> Option<u64> {
-    let mut depth = 0;
-    // SAFETY: the value is there for the call, and as long as it says.
-    let status = unsafe { NtQueryIoCompletion(port.as_raw_handle(), 0, &mut depth, 4, null_mut()) };
-    (status >= 0).then(|| u64::try_from(depth).unwrap_or(0))
-}
+/// What `RtlNtStatusToDosError` translates to `ERROR_ABANDONED_WAIT_0` everywhere. The status of that name it translates to
+/// another error under Wine.
+pub(super) const ABANDONED: NTSTATUS = (0x8007_0000 | ERROR_ABANDONED_WAIT_0) as NTSTATUS;
 
-/// Whether this handle is the last one of its object.
-pub(super) fn is_last(handle: &OwnedHandle) -> bool {
+/// How many handles the object of this one has. 0 if that is unknown.
+pub(super) fn handles(handle: HANDLE) -> u32 {
     // Attributes, access, and the number of handles, among others.
     let mut information = [0_u32; 14];
     let length = size_of_val(&information) as u32;
     // SAFETY: the memory is there for the call, and as long as it says.
-    let status = unsafe {
-        NtQueryObject(
-            handle.as_raw_handle(),
-            0,
-            &mut information,
-            length,
-            null_mut(),
-        )
-    };
-    status >= 0 && information[2] <= 1
+    let status = unsafe { NtQueryObject(handle, 0, &mut information, length, null_mut()) };
+    match status {
+        STATUS_SUCCESS => information[2],
+        _ => 0,
+    }
 }
 
 /// Whether two handles refer to the same object. `None` if this system cannot compare them.
-pub(super) fn is_same(port: HANDLE, other: &OwnedHandle) -> Option<bool> {
+pub(super) fn is_same(port: HANDLE, other: HANDLE) -> Option<bool> {
     type Compare = unsafe extern "system" fn(HANDLE, HANDLE) -> i32;
     static COMPARE: OnceLock<Option<Compare>> = OnceLock::new();
     let compare = (*COMPARE.get_or_init(|| {
@@ -165,101 +162,5 @@ pub(super) fn is_same(port: HANDLE, other: &OwnedHandle) -> Option<bool> {
         }
     }))?;
     // SAFETY: an invalid handle equals no other.
-    Some(unsafe { compare(port, other.as_raw_handle()) != 0 })
-}
-
-/// Above all statuses of the system: a success code of an application.
-const OURS: u32 = 0x2000_0000;
-
-/// The number of marks, from 0 on.
-pub(super) const MARKS: u32 = OURS;
-
-/// Post a packet with a mark, in the field for the status of an operation. The system's functions only report whether
-/// that is a success.
-pub(super) fn post(port: &OwnedHandle, key: usize, bytes: u32, mark: u32) -> bool {
-    let status = (OURS | mark) as NTSTATUS;
-    // SAFETY: the packet points to nothing.
-    unsafe { NtSetIoCompletion(port.as_raw_handle(), key, 0, status, bytes as usize) >= 0 }
-}
-
-/// Take the mark of a packet that was posted here, and clear it.
-pub(super) fn take_mark(packet: &mut OVERLAPPED_ENTRY) -> Option<u32> {
-    let status = packet.Internal as u32;
-    if !packet.lpOverlapped.is_null() || status & !(MARKS - 1) != OURS {
-        return None;
-    }
-    packet.Internal = 0;
-    Some(status & (MARKS - 1))
-}
-
-/// Whether a socket is a stream.
-pub(super) fn is_stream(socket: SOCKET) -> bool {
-    let mut value = 0_i32;
-    let mut length = size_of::<i32>() as i32;
-    // SAFETY: the value is there for the call, and as long as it says.
-    let status = unsafe {
-        let value = (&raw mut value).cast();
-        getsockopt(socket, SOL_SOCKET, SO_TYPE, value, &mut length)
-    };
-    status == 0 && value == SOCK_STREAM
-}
-
-/// An entry for [`look`].
-pub(super) fn question(socket: SOCKET) -> WSAPOLLFD {
-    WSAPOLLFD {
-        fd: socket,
-        events: POLLRDNORM | POLLWRNORM,
-        revents: 0,
-    }
-}
-
-/// `WSAPoll` — Find the conditions that hold now. On failure nothing is known.
-pub(super) fn look(questions: &mut [WSAPOLLFD]) {
-    if questions.is_empty() {
-        return;
-    }
-    // SAFETY: the memory is there for the call, and as long as it says.
-    if unsafe { WSAPoll(questions.as_mut_ptr(), questions.len() as u32, 0) } < 0 {
-        for question in questions {
-            question.revents = POLLNVAL;
-        }
-    }
-}
-
-/// The conditions that were found. `None` if nothing is known.
-pub(super) fn answer(question: &WSAPOLLFD, is_stream: bool) -> Option<Events> {
-    let is = |events: i16| question.revents & events != 0;
-    if is(POLLNVAL) {
-        return None;
-    }
-    let mut events = Events::empty();
-    events.set(Events::IN, is(POLLRDNORM | POLLHUP));
-    events.set(Events::OUT, is(POLLWRNORM) && !is(POLLERR));
-    if is_stream {
-        events.set(Events::HANGUP, is(POLLHUP));
-        events.set(Events::ERR, is(POLLERR));
-    }
-    Some(events)
-}
-
-/// `GetQueuedCompletionStatusEx`
-///
-/// # Safety
-///
-/// There is room for as many entries, and for their number.
-pub(super) unsafe fn take(
-    port: &OwnedHandle,
-    entries: *mut OVERLAPPED_ENTRY,
-    room: u32,
-    timeout: u32,
-    received: *mut u32,
-) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match GetQueuedCompletionStatusEx(port.as_raw_handle(), entries, room, received, timeout, 0)
-        {
-            0 => GetLastError(),
-            _ => ERROR_SUCCESS,
-        }
-    }
+    Some(unsafe { compare(port, other) != 0 })
 }

@@ -2,25 +2,34 @@
 //!
 //! It works on any port made by `CreateIoCompletionPort`, and the program can dequeue with any call. If the system has
 //! the function, this calls the system's.
+//!
+//! The library has no thread. What runs, it runs in the caller's threads:
+//!
+//! | module | what | under which lock |
+//! |---|---|---|
+//! | [`hooks`] | the system's calls that dequeue and close, intercepted | none |
+//! | [`ports`] | which handles are ports that have sockets | its table's, for nothing but the table |
+//! | [`port`](self::port) | one port: arguments and packets, to and from the engine | none; the engine has its own, for each port |
+//! | [`kernel`] | calls of the system | none |
 #![cfg(windows)]
 
-mod bridge;
-mod call;
+mod hooks;
 mod kernel;
-mod sent;
+mod port;
+mod ports;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::time::Duration;
 
+use ::port::Error;
 use windows_sys::Win32::Foundation::{
-    ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMETER, ERROR_SHUTDOWN_IN_PROGRESS, ERROR_SUCCESS,
-    HANDLE, SetLastError,
+    ERROR_ABANDONED_WAIT_0, ERROR_INTERNAL_ERROR, ERROR_INVALID_HANDLE, ERROR_INVALID_PARAMETER,
+    ERROR_NOT_SUPPORTED, ERROR_SHUTDOWN_IN_PROGRESS, ERROR_SUCCESS, HANDLE, SetLastError,
 };
 use windows_sys::Win32::Networking::WinSock::SOCK_NOTIFY_REGISTRATION;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
-
-use self::bridge::Bridge;
-use self::call::Call;
+use windows_sys::Win32::System::Threading::INFINITE;
 
 type Function = unsafe extern "system" fn(
     HANDLE,
@@ -51,6 +60,8 @@ pub unsafe extern "system" fn ProcessSocketNotifications(
     entries: *mut OVERLAPPED_ENTRY,
     received: *mut u32,
 ) -> u32 {
+    // Whoever links this function links that too.
+    std::hint::black_box(&raw const hooks::AT_START);
     let function = FUNCTION.get_or_init(|| kernel::find_function().unwrap_or(process));
     // SAFETY: the caller's promise.
     unsafe {
@@ -86,26 +97,34 @@ unsafe extern "system" fn process(
         || (room == 0) != received.is_null()
         || (room == 0 && timeout != 0);
     let body = || {
-        let bridge = match Bridge::of(port) {
-            Ok(bridge) => bridge,
+        if !hooks::install() {
+            return ERROR_NOT_SUPPORTED;
+        }
+        let handle = port;
+        let port = match ports::of(handle) {
+            Ok(port) => port,
             Err(error) => return error,
         };
-        let mut call = Call::new(&bridge, room > 0);
-        for index in 0..registration_count as usize {
-            // SAFETY: the caller's promise. The structure need not be aligned.
-            unsafe {
-                let place = registrations.add(index);
-                let mut registration = place.read_unaligned();
-                registration.registrationResult = call.register(&registration);
-                place.write_unaligned(registration);
-            }
-        }
-        if room == 0 {
-            call.send_ready();
-            return ERROR_SUCCESS;
-        }
+        let timeout = match timeout {
+            INFINITE => None,
+            milliseconds => Some(Duration::from_millis(milliseconds.into())),
+        };
         // SAFETY: the caller's promise.
-        unsafe { call.dequeue(entries, room, timeout, received) }
+        let outcome = unsafe {
+            let outcome = port.process(registrations, registration_count, entries, room, timeout);
+            if room > 0 {
+                received.write_unaligned(outcome.unwrap_or(0));
+            }
+            outcome
+        };
+        ports::wake_those_in_system(handle, &port);
+        match outcome {
+            Ok(_) => ERROR_SUCCESS,
+            // It was closed before this call, or while it waited.
+            Err(Error::Closed) if room == 0 => ERROR_INVALID_HANDLE,
+            Err(Error::Closed) => ERROR_ABANDONED_WAIT_0,
+            Err(error) => error.code(),
+        }
     };
     let error = if kernel::is_exiting() {
         ERROR_SHUTDOWN_IN_PROGRESS

@@ -135,7 +135,7 @@ void what_holds_of_many_is_there_at_once() {
     std::puts("what holds of many is there at once: ok");
 }
 
-/* Packets of the program's own that are always there, so that the depth of the queue tells nothing. */
+/* Packets of the program's own that are always there. */
 void others_hide_nothing_for_long() {
     constexpr int rounds = 40;
     constexpr ULONG_PTR own = 1;
@@ -189,8 +189,7 @@ void others_hide_nothing_for_long() {
     std::puts("others hide nothing for long: ok");
 }
 
-/* Packets of others hide whether a level's packet was taken; that of a removal, or of one that was disabled, is
- * not taken for gone. */
+/* With a packet of the program's own in the queue, too. */
 void nothing_follows_disable_or_remove() {
     HANDLE port = make_port();
     Pair pair = connect_pair();
@@ -201,14 +200,13 @@ void nothing_follows_disable_or_remove() {
             PostQueuedCompletionStatus(port, 0, 1, nullptr);
             require_applied(port, enable(pair.ours, as_key(7), in, level));
             require_applied(port, entry_for(pair.ours, static_cast<UINT8>(operation)));
-            /* Several times as long as it is waited for a packet that is hidden. */
             Sleep(50);
             ULONG own = 0;
             ULONG told = 0;
             ULONG removed = 0;
             for (Taken taken = call(port, 0); taken.error == ERROR_SUCCESS; taken = call(port, 0)) {
                 for (UINT32 index = 0; index < taken.count; index += 1) {
-                    require(removed == 0, "REMOVE is the last one");
+                    require(removed == 0 || taken.entries[index].lpCompletionKey == 1, "REMOVE is the last one");
                     own += taken.entries[index].lpCompletionKey == 1;
                     told += taken.entries[index].dwNumberOfBytesTransferred == in;
                     removed += (taken.entries[index].dwNumberOfBytesTransferred & SOCK_NOTIFY_EVENT_REMOVE) != 0;
@@ -226,41 +224,38 @@ void nothing_follows_disable_or_remove() {
 
 struct Leaving {
     HANDLE port;
-    /* An entry that asks for nothing. It has its result when the call has begun. */
-    SOCK_NOTIFY_REGISTRATION entry;
-
-    bool has_begun() {
-        volatile DWORD &result = entry.registrationResult;
-        return result == ERROR_SUCCESS;
-    }
+    Taken (*call)(HANDLE, DWORD);
+    HANDLE begun;
 };
 
 DWORD WINAPI take_until_closed(void *context) {
     Leaving &leaving = *static_cast<Leaving *>(context);
-    OVERLAPPED_ENTRY entries[8];
-    UINT32 count = 0;
-    DWORD error =
-        ProcessSocketNotifications(leaving.port, 1, &leaving.entry, INFINITE, 8, entries, &count);
-    return error == ERROR_SUCCESS ? 1000 + count : error;
+    SetEvent(leaving.begun);
+    Taken taken = leaving.call(leaving.port, INFINITE);
+    return taken.error == ERROR_SUCCESS ? 1000 + taken.count : taken.error;
 }
 
-/* Whoever waits in a port that is closed leaves with an error, and takes nothing from the next one. */
+/* Whoever waits in a port that is closed, in whichever call, leaves at once with an error, and takes nothing from the
+ * next one. */
 void closing_a_port_releases_its_threads() {
     int same = 0;
+    double longest = 0;
     for (int round = 0; round < 4; round += 1) {
         HANDLE port = make_port();
-        SOCK_NOTIFY_REGISTRATION entry = entry_for(INVALID_SOCKET, SOCK_NOTIFY_OP_NONE);
-        entry.registrationResult = ERROR_IO_PENDING;
-        Leaving leaving[3] = {{port, entry}, {port, entry}, {port, entry}};
-        HANDLE threads[3];
-        for (std::size_t index = 0; index < 3; index += 1) {
+        require(take(port, 0).error == WAIT_TIMEOUT, "the library knows it");
+        Leaving leaving[4];
+        HANDLE threads[4];
+        for (std::size_t index = 0; index < 4; index += 1) {
+            leaving[index] = {port, index % 2 ? take : dequeue, CreateEventA(nullptr, TRUE, FALSE, nullptr)};
             threads[index] = start(take_until_closed, &leaving[index]);
         }
         for (Leaving &one : leaving) {
-            while (!one.has_begun()) {
-                SwitchToThread();
-            }
+            require(WaitForSingleObject(one.begun, patience) == WAIT_OBJECT_0, "a thread begins");
+            CloseHandle(one.begun);
         }
+        /* Until they wait. A program must not close a port that a thread is only about to use. */
+        Sleep(200);
+        double begin = now();
         CloseHandle(port);
         HANDLE next = make_port();
         same += next == port;
@@ -275,10 +270,12 @@ void closing_a_port_releases_its_threads() {
             require(outcome == ERROR_ABANDONED_WAIT_0, "with that error");
             CloseHandle(thread);
         }
+        longest = std::max(longest, now() - begin);
         require(dequeue(next, 0).count == 5, "what is the next port's");
         CloseHandle(next);
     }
-    std::printf("closing a port releases its threads: ok (%d of 4 values used again)\n", same);
+    std::printf("closing a port releases its threads: ok (%.1f ms at most; %d of 4 values used again)\n", longest,
+                same);
 }
 
 struct Waiting {
@@ -295,6 +292,15 @@ DWORD WINAPI wait_for_a_level(void *context) {
     return 0;
 }
 
+DWORD WINAPI wait_for_remove(void *context) {
+    Waiting &waiting = *static_cast<Waiting *>(context);
+    SetEvent(waiting.begun);
+    Taken taken = dequeue(waiting.port, patience);
+    require(taken.error == ERROR_SUCCESS && taken.count == 1, "a packet");
+    require(taken.events() == SOCK_NOTIFY_EVENT_REMOVE, "REMOVE");
+    return 0;
+}
+
 /* A level that one thread has taken, and does not serve, is told to another that waits. */
 void a_level_goes_to_the_next_thread() {
     constexpr std::size_t rounds = 15;
@@ -306,7 +312,7 @@ void a_level_goes_to_the_next_thread() {
         Waiting waiting = {port, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
         HANDLE thread = start(wait_for_a_level, &waiting);
         WaitForSingleObject(waiting.begun, patience);
-        /* Long enough for the library's thread to sleep for as long as it does. */
+        /* Until it waits. */
         Sleep(120);
         /* Either of them takes it first. */
         send_one(pair.theirs);
@@ -323,7 +329,8 @@ void a_level_goes_to_the_next_thread() {
     std::sort(times.begin(), times.end());
     double median = times[rounds / 2];
     std::printf("a level goes to the next thread: %.1f ms\n", median);
-    require(median < 25, "soon");
+    /* A thread that blocks is found out after some 20 ms, later on a busy machine. */
+    require(median < 200, "soon");
     close_pair(pair);
     CloseHandle(port);
 }
@@ -441,10 +448,9 @@ void a_new_socket_begins_anew() {
             wait_until_readable(next.ours);
             require_applied(port, enable(next.ours, as_key(7), in, once));
             Taken taken = take(port, patience);
-            require(taken.count == 2, "the closed one's, and the new one's");
-            require(SocketNotificationRetrieveEvents(&taken.entries[0]) == out &&
-                        SocketNotificationRetrieveEvents(&taken.entries[1]) == in,
-                    "each as it was");
+            require(taken.count == 1 || (taken.count == 2 && taken.events() == out), "the closed one's may come");
+            require(SocketNotificationRetrieveEvents(&taken.entries[taken.count - 1]) == in, "the new one's");
+            require(dequeue(port, 0).error == WAIT_TIMEOUT, "nothing else");
         } else {
             dequeue(port, 0);
         }
@@ -452,6 +458,53 @@ void a_new_socket_begins_anew() {
     }
     CloseHandle(port);
     std::printf("a new socket begins anew: ok (%d of 20 values used again)\n", same);
+}
+
+/* A thread waits before there are sockets, and whoever registers them takes each packet first: the thread is told of what
+   is in no packet. */
+void a_thread_that_waits_already_is_told() {
+    for (int round = 0; round < 3; round += 1) {
+        HANDLE port = make_port();
+        Pair pair = connect_pair();
+        Waiting waiting = {port, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
+        HANDLE thread = start(wait_for_remove, &waiting);
+        require(WaitForSingleObject(waiting.begun, patience) == WAIT_OBJECT_0, "a thread begins");
+        Sleep(100);
+        require(SuspendThread(thread) == 0, "SuspendThread");
+        send_one(pair.theirs);
+        wait_until_readable(pair.ours);
+        SOCK_NOTIFY_REGISTRATION entry = enable(pair.ours, as_key(pair.ours), in, once);
+        OVERLAPPED_ENTRY taken;
+        UINT32 count = 0;
+        DWORD error = ProcessSocketNotifications(port, 1, &entry, patience, 1, &taken, &count);
+        require(error == ERROR_SUCCESS && count == 1, "IN");
+        require(ResumeThread(thread) == 1, "ResumeThread");
+        /* It is not armed: there is no poll whose packet could wake the thread. */
+        require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
+        join(thread);
+        CloseHandle(waiting.begun);
+        close_pair(pair);
+        CloseHandle(port);
+    }
+    std::puts("a thread that waits already is told: ok");
+}
+
+/* Whatever handle of a port a program dequeues with, also one that sockets were never registered with. */
+void a_duplicate_delivers() {
+    HANDLE port = make_port();
+    HANDLE process = GetCurrentProcess();
+    HANDLE same = nullptr;
+    require(DuplicateHandle(process, port, process, &same, 0, FALSE, DUPLICATE_SAME_ACCESS), "DuplicateHandle");
+    Pair pair = connect_pair();
+    require_applied(port, enable(pair.ours, as_key(pair.ours), in, once));
+    send_one(pair.theirs);
+    Taken taken = dequeue(same, patience);
+    require(taken.error == ERROR_SUCCESS && taken.count == 1, "one");
+    require(taken.entries[0].lpCompletionKey == pair.ours && taken.events() == SOCK_NOTIFY_EVENT_IN, "its IN");
+    close_pair(pair);
+    CloseHandle(same);
+    CloseHandle(port);
+    std::puts("a duplicate delivers: ok");
 }
 
 } // namespace
@@ -473,5 +526,7 @@ int main() {
     an_edge_leaves_connect_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
+    a_thread_that_waits_already_is_told();
+    a_duplicate_delivers();
     return 0;
 }

@@ -37,10 +37,12 @@ int main(void) {
     require(bind(receiver, (struct sockaddr *)&address, length) == 0, "bind");
     require(getsockname(receiver, (struct sockaddr *)&address, &length) == 0, "getsockname");
     HANDLE port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, 0);
-    HANDLE thread = CreateThread(NULL, 0, dequeue, port, 0, NULL);
 
     HMODULE library = LoadLibraryA("socknotify.dll");
     require(library != NULL, "LoadLibrary");
+    /* It waits before a socket is registered with the port. */
+    HANDLE thread = CreateThread(NULL, 0, dequeue, port, 0, NULL);
+    Sleep(100);
     process function = (process)(void (*)(void))GetProcAddress(library, "ProcessSocketNotifications");
     require(function != NULL, "GetProcAddress");
     SOCK_NOTIFY_REGISTRATION registration;

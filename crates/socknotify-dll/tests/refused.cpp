@@ -1,7 +1,8 @@
 /*
- * Packets that the system refuses to queue, for want of memory: what they would have told is told later.
+ * Packets that the system refuses to queue, and polls that it refuses to begin, for want of memory: what they would have
+ * told is told later.
  *
- * The library's call of NtSetIoCompletion is led here, through the list of functions that it imports.
+ * The library's calls of PostQueuedCompletionStatus and NtDeviceIoControlFile are led here, through the list of functions that it imports.
  */
 #include "loopback.hpp"
 
@@ -10,25 +11,44 @@
 
 namespace {
 
-using Post = LONG(NTAPI *)(HANDLE, ULONG_PTR, ULONG_PTR, LONG, ULONG_PTR);
-
-constexpr LONG insufficient_resources = static_cast<LONG>(0xC000009A);
+using Control = LONG(NTAPI *)(HANDLE, HANDLE, void *, void *, void *, ULONG, void *, ULONG, void *, ULONG);
+using Post = BOOL(WINAPI *)(HANDLE, DWORD, ULONG_PTR, OVERLAPPED *);
 
 Post systems = nullptr;
 volatile LONG to_refuse = 0;
 volatile LONG refused = 0;
 
-LONG NTAPI post_or_refuse(HANDLE port, ULONG_PTR key, ULONG_PTR overlapped, LONG status, ULONG_PTR bytes) {
+BOOL WINAPI post_or_refuse(HANDLE port, DWORD bytes, ULONG_PTR key, OVERLAPPED *overlapped) {
     if (InterlockedDecrement(&to_refuse) >= 0) {
         InterlockedIncrement(&refused);
-        return insufficient_resources;
+        SetLastError(ERROR_NO_SYSTEM_RESOURCES);
+        return FALSE;
     }
     InterlockedIncrement(&to_refuse);
-    return systems(port, key, overlapped, status, bytes);
+    return systems(port, bytes, key, overlapped);
+}
+
+Control systems_control = nullptr;
+volatile LONG polls_to_refuse = 0;
+volatile LONG polls_refused = 0;
+
+/* A poll that would wait. */
+LONG NTAPI control_or_refuse(HANDLE device, HANDLE event, void *routine, void *context, void *outcome, ULONG code,
+                             void *from, ULONG from_length, void *to, ULONG to_length) {
+    constexpr ULONG poll = 0x12024;
+    constexpr LONG insufficient_resources = static_cast<LONG>(0xC000009A);
+    if (code == poll && context != nullptr) {
+        if (InterlockedDecrement(&polls_to_refuse) >= 0) {
+            InterlockedIncrement(&polls_refused);
+            return insufficient_resources;
+        }
+        InterlockedIncrement(&polls_to_refuse);
+    }
+    return systems_control(device, event, routine, context, outcome, code, from, from_length, to, to_length);
 }
 
 /* Lead the library's calls of this function to that one. Returns the function. */
-Post lead(const char *name, Post elsewhere) {
+template <typename Function> Function lead(const char *name, Function elsewhere) {
     HMODULE library = GetModuleHandleA("socknotify.dll");
     require(library != nullptr, "the library is loaded");
     BYTE *base = reinterpret_cast<BYTE *>(library);
@@ -48,7 +68,7 @@ Post lead(const char *name, Post elsewhere) {
             if (std::strcmp(reinterpret_cast<const char *>(import->Name), name) != 0) {
                 continue;
             }
-            Post found = reinterpret_cast<Post>(places->u1.Function);
+            Function found = reinterpret_cast<Function>(places->u1.Function);
             DWORD before;
             require(VirtualProtect(places, sizeof *places, PAGE_READWRITE, &before), "VirtualProtect");
             places->u1.Function = reinterpret_cast<ULONG_PTR>(elsewhere);
@@ -66,15 +86,40 @@ void refuse(LONG number) {
     InterlockedExchange(&to_refuse, number);
 }
 
+struct Waiting {
+    HANDLE port;
+    Taken (*call)(HANDLE, DWORD);
+    Taken taken;
+};
+
+DWORD WINAPI wait_in(void *context) {
+    Waiting &waiting = *static_cast<Waiting *>(context);
+    waiting.taken = waiting.call(waiting.port, patience);
+    return 0;
+}
+
+/* A thread that waits, in a port that the library knows. */
+HANDLE start_waiting(Waiting &waiting) {
+    require(take(waiting.port, 0).error == WAIT_TIMEOUT, "nothing yet");
+    HANDLE thread = start(wait_in, &waiting);
+    /* If it does not wait by then, this shows less. */
+    Sleep(50);
+    return thread;
+}
+
+/* The packet that wakes the thread is refused. */
 void removals_come_later() {
     for (auto call : {take, dequeue}) {
         HANDLE port = make_port();
         Pair pair = connect_pair();
         require_applied(port, enable(pair.ours, as_key(7), in, once));
+        Waiting waiting = {port, call, {}};
+        HANDLE thread = start_waiting(waiting);
         refuse(3);
         require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
-        Taken taken = call(port, patience);
+        join(thread);
         require(refused == 3, "packets were refused");
+        Taken &taken = waiting.taken;
         require(taken.count == 1 && taken.events() == SOCK_NOTIFY_EVENT_REMOVE, "REMOVE");
         require(taken.entries[0].lpCompletionKey == 7, "its key");
         require(call(port, 100).error == WAIT_TIMEOUT, "it is the last one");
@@ -87,20 +132,57 @@ void removals_come_later() {
     std::puts("removals that were refused: ok");
 }
 
+/* What holds at ENABLE is posted for the thread that waits. */
 void levels_come_later() {
-    for (int trigger : {once, level}) {
-        HANDLE port = make_port();
-        Pair pair = connect_pair();
-        refuse(2);
-        require_applied(port, enable(pair.ours, as_key(7), in, trigger));
-        send_one(pair.theirs);
-        Taken taken = take(port, patience);
-        require(refused == 2, "packets were refused");
-        require(taken.count == 1 && taken.events() == SOCK_NOTIFY_EVENT_IN, "the level");
-        close_pair(pair);
-        CloseHandle(port);
+    for (auto call : {take, dequeue}) {
+        for (int trigger : {once, level}) {
+            HANDLE port = make_port();
+            Pair pair = connect_pair();
+            Waiting waiting = {port, call, {}};
+            HANDLE thread = start_waiting(waiting);
+            refuse(2);
+            require_applied(port, enable(pair.ours, as_key(7), out, trigger));
+            join(thread);
+            require(refused == 2, "packets were refused");
+            require(waiting.taken.count == 1 && waiting.taken.events() == SOCK_NOTIFY_EVENT_OUT, "the level");
+            close_pair(pair);
+            CloseHandle(port);
+        }
     }
     std::puts("levels that were refused: ok");
+}
+
+/* The polls that arm it again are refused for a while: it comes again, and can be enabled again. */
+void what_was_armed_comes_again() {
+    for (auto call : {take, dequeue}) {
+        for (int trigger : {level, edge}) {
+            HANDLE port = make_port();
+            Pair pair = connect_pair();
+            require_applied(port, enable(pair.ours, as_key(7), in, trigger));
+            for (int round = 0; round < 3; round += 1) {
+                send_one(pair.theirs);
+                wait_until_readable(pair.ours);
+                Taken taken = call(port, patience);
+                require(taken.count == 1 && taken.events() == in, "it comes");
+                receive_all(pair.ours);
+                polls_refused = 0;
+                InterlockedExchange(&polls_to_refuse, 3);
+                call(port, 50);
+                /* An edge has none here: the driver records it. */
+                require(polls_refused == (trigger == edge ? 0 : 3), "polls were refused");
+                InterlockedExchange(&polls_to_refuse, 0);
+            }
+            InterlockedExchange(&polls_to_refuse, 1);
+            DWORD result = apply(port, enable(pair.ours, as_key(7), in | out, trigger));
+            require(result == ERROR_SUCCESS || result == ERROR_NO_SYSTEM_RESOURCES, "ENABLE says so, or it comes");
+            InterlockedExchange(&polls_to_refuse, 0);
+            require_applied(port, enable(pair.ours, as_key(7), in | out, trigger));
+            require(call(port, patience).events() & out, "it is registered");
+            close_pair(pair);
+            CloseHandle(port);
+        }
+    }
+    std::puts("polls that were refused: ok");
 }
 
 } // namespace
@@ -109,8 +191,10 @@ int main() {
     std::setvbuf(stdout, nullptr, _IONBF, 0);
     WSADATA data;
     require(WSAStartup(MAKEWORD(2, 2), &data) == 0, "WSAStartup");
-    systems = lead("NtSetIoCompletion", post_or_refuse);
+    systems = lead("PostQueuedCompletionStatus", post_or_refuse);
+    systems_control = lead("NtDeviceIoControlFile", control_or_refuse);
     removals_come_later();
+    what_was_armed_comes_again();
     levels_come_later();
     return 0;
 }

@@ -371,6 +371,19 @@ impl CompletionPort {
         self.choice.reason
     }
 
+    /// A port on what was made already.
+    #[cfg(windows)]
+    pub(crate) fn of(system: SystemPort) -> Self {
+        CompletionPort {
+            system,
+            choice: Choice {
+                backend: Backend::Afd,
+                reason: "asked for",
+            },
+            blocking_detection: thread_state::METHOD,
+        }
+    }
+
     /// The port beneath, for the layer that owns connections, and for what only some systems have.
     pub(crate) fn system(&self) -> &SystemPort {
         &self.system
@@ -472,7 +485,8 @@ impl Builder {
     /// (yes by default), with what the thread has not handled yet.
     ///
     /// Without this, a thread that blocks keeps its place, the events of its worker, and the level-triggered sockets
-    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel does this, and the setting has no effect.
+    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel
+    /// gives the place to another; the setting concerns the events alone.
     pub fn detect_blocking(mut self, detects: bool) -> Self {
         self.ignores_blocking = !detects;
         self

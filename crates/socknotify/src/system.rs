@@ -118,7 +118,9 @@ impl Backend {
                 detects_blocking,
             )),
             #[cfg(windows)]
-            Backend::Native => SystemPort::Native(Arc::new(Native::new(concurrency)?)),
+            Backend::Native => {
+                SystemPort::Native(Arc::new(Native::new(concurrency, detects_blocking)?))
+            }
             #[cfg(windows)]
             Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(
                 Afd::new()?,

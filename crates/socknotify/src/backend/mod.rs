@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 #[cfg(windows)]
-pub(crate) use self::afd::Afd;
+pub(crate) use self::afd::{Afd, closes, is_own};
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 pub(crate) use self::epoll::{Completions, Epoll};
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]

@@ -1,17 +1,19 @@
 //! Windows from build 20348: the kernel's own port, and its `ProcessSocketNotifications`.
 //!
 //! The kernel has the queue, the places, the order of threads and the registrations. This module adds closing while
-//! threads use the port, waits that end within a millisecond and never early, named errors, and [`connections`].
+//! threads use the port, waits that end within a millisecond and never early, named errors, [`connections`], and what
+//! flows on from threads that block ([`keepers`]).
 
 #![allow(unsafe_code, reason = "the system's function, and handles")]
 
 mod connections;
 mod function;
+mod keepers;
 
 use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{
@@ -24,6 +26,8 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::connections::{Arming, Connections, Key, Verdict};
 use self::function::Function;
+use self::keepers::{FIRST_TICK, Keepers, LAST_TICK};
+use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys::RawSocket;
 use crate::windows::alarm::Alarm;
@@ -45,6 +49,9 @@ pub(crate) struct Native {
     connections: Mutex<Connections>,
     /// There have been connections.
     adopts: AtomicBool,
+    keepers: Keepers,
+    /// Whether a thread that blocks is looked at.
+    detects: bool,
 }
 
 struct Open {
@@ -69,7 +76,7 @@ impl Native {
         function::find().is_some()
     }
 
-    pub(crate) fn new(concurrency: usize) -> Result<Self, Error> {
+    pub(crate) fn new(concurrency: usize, detects: bool) -> Result<Self, Error> {
         let function = function::find().ok_or(Error::BackendUnavailable)?;
         let places = i32::try_from(concurrency).unwrap_or(i32::MAX) as u32;
         let port = KernelPort::with_concurrency(places).map_err(|error| codes::error(&error))?;
@@ -84,6 +91,8 @@ impl Native {
             waiting: AtomicUsize::new(0),
             connections: Mutex::default(),
             adopts: AtomicBool::new(false),
+            keepers: Keepers::new(),
+            detects,
         })
     }
 
@@ -91,7 +100,12 @@ impl Native {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        // Only closing takes it otherwise. A thread that looks at others is in the port already, and must not wait for that.
+        let open = match self.open.try_read() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(Error::Closed),
+        };
         match &*open {
             Some(_) => Ok(InUse(open)),
             None => Err(Error::Closed),
@@ -111,8 +125,11 @@ impl Native {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
+        handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
         let open = self.enter()?;
+        let handover = handover.filter(|_| self.detects);
+        let keeper = handover.and_then(|handover| self.keepers.begin(handover));
         let mut memory = Memory::borrow();
         self.check(&open, registrations, &mut memory);
         let outcome = match entries.is_empty() {
@@ -120,7 +137,21 @@ impl Native {
             false => self.register_and_wait(&open, registrations, entries, timeout, &mut memory),
         };
         memory.give_back();
+        if let (Some(keeper), Ok(count)) = (keeper, outcome) {
+            self.keepers.end(&keeper, count);
+            if count > 1 {
+                self.look_after(&open);
+            }
+        }
         outcome
+    }
+
+    /// Events are in a thread's hand: if others wait, one of them is to look at it.
+    fn look_after(&self, open: &Open) {
+        if self.waiting.load(Ordering::SeqCst) > 0 && self.keepers.must_look() {
+            // If there is no memory for a packet, the next thread that waits does.
+            let _ = open.port.post(0, 0, own(LOOK));
+        }
     }
 
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
@@ -215,12 +246,27 @@ impl Native {
             _ => None,
         };
         let mut left = timeout;
+        let mut tick = FIRST_TICK;
         loop {
-            self.waiting
-                .fetch_add(usize::from(waits), Ordering::Relaxed);
-            let status = self.call(open, memory, entries.len(), left);
-            self.waiting
-                .fetch_sub(usize::from(waits), Ordering::Relaxed);
+            self.waiting.fetch_add(usize::from(waits), Ordering::SeqCst);
+            let looks = waits && self.keepers.begin_to_look();
+            let until = match looks {
+                true => Some(left.map_or(tick, |left| left.min(tick))),
+                false => left,
+            };
+            let status = self.call(open, memory, entries.len(), until);
+            self.waiting.fetch_sub(usize::from(waits), Ordering::SeqCst);
+            if looks {
+                self.keepers.end_to_look();
+                if status == WAIT_TIMEOUT {
+                    tick = match self.keepers.look() {
+                        true => FIRST_TICK,
+                        false => LAST_TICK.min(tick * 2),
+                    };
+                } else {
+                    self.look_after(open);
+                }
+            }
             self.settle(registrations, memory, status);
             let mut is_over = !waits;
             match status {
@@ -314,7 +360,7 @@ impl Native {
 
     /// Deliver the packets that are still of interest.
     fn deliver(&self, open: &Open, entries: &mut [Entry], memory: &mut Memory) -> usize {
-        let packets = memory.packets.iter().filter(|packet| !is_release(packet));
+        let packets = memory.packets.iter().filter(|packet| !is_own(packet));
         let packets = packets.map(|packet| {
             let overlapped = packet.lpOverlapped.expose_provenance();
             let bytes = packet.dwNumberOfBytesTransferred;
@@ -503,7 +549,7 @@ impl Native {
     /// Release a thread that waits in the port, which is closed.
     fn release_waiter(open: &Open) {
         // If there is no memory for a packet, other packets release the waiting threads.
-        let _ = open.port.post(0, 0, (&raw const RELEASE).addr());
+        let _ = open.port.post(0, 0, own(RELEASE));
     }
 
     pub(crate) fn concurrency(&self) -> usize {
@@ -515,7 +561,7 @@ impl Native {
             registrations: None,
             queued: self.enter().map_or(0, |open| open.port.depth()),
             running: None,
-            waiting: self.waiting.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::SeqCst),
             is_watched: false,
             left: None,
             detected_after: None,
@@ -524,12 +570,21 @@ impl Native {
     }
 }
 
-/// Whether a packet only releases a thread. No other packet points to this place.
-fn is_release(packet: &OVERLAPPED_ENTRY) -> bool {
-    packet.lpOverlapped.addr() == (&raw const RELEASE).addr()
+/// Packets that only release a thread point to these. No other packet does.
+static OWN: [u8; 2] = [0; 2];
+
+/// The port is closed.
+const RELEASE: usize = 0;
+/// The thread is to look at others.
+const LOOK: usize = 1;
+
+fn own(kind: usize) -> usize {
+    OWN.as_ptr().addr() + kind
 }
 
-static RELEASE: u8 = 0;
+fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
+    packet.lpOverlapped.addr().wrapping_sub(own(RELEASE)) < OWN.len()
+}
 
 /// A thread's memory for calls, kept from one to the next.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use windows_sys::Win32::System::Threading::{
     SetThreadpoolTimer, WaitForThreadpoolTimerCallbacks,
 };
 
-use super::port::KernelPort;
+use super::port::{KernelPort, ticks};
 
 struct Destination {
     port: HANDLE,
@@ -45,9 +45,7 @@ impl Alarm {
 
     /// Post after this time, in place of the time that was set before.
     pub(crate) fn set(&self, delay: Duration) {
-        // In steps of 100 ns; negative values count from now.
-        let ticks = i64::try_from(delay.as_nanos().div_ceil(100)).unwrap_or(i64::MAX);
-        let due = -ticks.max(1);
+        let due = ticks(delay).min(-1);
         let due = FILETIME {
             dwLowDateTime: due as u32,
             dwHighDateTime: (due >> 32) as u32,

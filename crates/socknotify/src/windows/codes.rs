@@ -22,7 +22,9 @@ pub(crate) fn call_error(code: u32) -> Error {
     match code {
         WAIT_TIMEOUT => Error::TimedOut,
         ERROR_ABANDONED_WAIT_0 => Error::Closed,
-        ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY => Error::OutOfMemory,
+        ERROR_NOT_ENOUGH_MEMORY | ERROR_OUTOFMEMORY | ERROR_NO_SYSTEM_RESOURCES => {
+            Error::OutOfMemory
+        }
         code => Error::Os(code as i32),
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod alarm;
 mod associate;
 pub(crate) mod calls;
 pub(crate) mod codes;
+mod host;
 pub(crate) mod port;
 mod system;
 

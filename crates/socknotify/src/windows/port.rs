@@ -2,19 +2,19 @@
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
+use std::thread;
 use std::time::Duration;
 
+use super::{calls, codes};
+use crate::Error;
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, NTSTATUS, STATUS_SUCCESS};
 use windows_sys::Win32::System::IO::{
-    CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY,
-    PostQueuedCompletionStatus,
+    CreateIoCompletionPort, OVERLAPPED, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
 };
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::INFINITE;
-
-use super::calls;
 
 #[link(name = "ntdll")]
 unsafe extern "system" {
@@ -24,6 +24,14 @@ unsafe extern "system" {
         information: *mut i32,
         length: u32,
         returned: *mut u32,
+    ) -> NTSTATUS;
+    fn NtRemoveIoCompletionEx(
+        port: HANDLE,
+        packets: *mut OVERLAPPED_ENTRY,
+        room: u32,
+        removed: *mut u32,
+        timeout: *const i64,
+        alertable: u8,
     ) -> NTSTATUS;
 }
 
@@ -48,6 +56,11 @@ impl KernelPort {
             }
             Ok(KernelPort(OwnedHandle::from_raw_handle(port)))
         }
+    }
+
+    /// A port that the caller has made.
+    pub(crate) fn from_handle(port: OwnedHandle) -> Self {
+        KernelPort(port)
     }
 
     pub(crate) fn handle(&self) -> HANDLE {
@@ -76,6 +89,17 @@ impl KernelPort {
         Ok(())
     }
 
+    /// Post a packet that must come: if there is no memory for it, until there is.
+    pub(crate) fn insist(&self, key: usize, overlapped: usize) {
+        while let Err(error) = self.post(0, key, overlapped) {
+            match codes::error(&error) {
+                Error::OutOfMemory => thread::sleep(Duration::from_millis(1)),
+                // Nobody uses it any more.
+                _ => return,
+            }
+        }
+    }
+
     /// The number of packets in its queue.
     pub(crate) fn depth(&self) -> usize {
         let mut depth = 0;
@@ -90,6 +114,8 @@ impl KernelPort {
     }
 
     /// Wait for at least one packet, and take at most `room`. None on a timeout.
+    ///
+    /// This is what `GetQueuedCompletionStatusEx` calls. `socknotify.dll` intercepts that one, and is called by it.
     pub(crate) fn take(
         &self,
         packets: &mut Vec<OVERLAPPED_ENTRY>,
@@ -100,18 +126,21 @@ impl KernelPort {
         packets.clear();
         packets.reserve(room);
         let mut count = 0;
+        // In whole milliseconds, which is what the kernel can do. Under Wine shorter waits only take processor time.
+        let ticks = timeout.map(|_| i64::from(milliseconds(timeout)) * -10_000);
+        let timeout = ticks.as_ref().map_or(null(), std::ptr::from_ref);
         // SAFETY: the kernel writes at most `room` packets into memory reserved for them, and says how
         // many it has written.
         unsafe {
-            let taken = GetQueuedCompletionStatusEx(
+            let status = NtRemoveIoCompletionEx(
                 self.handle(),
                 packets.as_mut_ptr(),
                 room as u32,
                 &mut count,
-                milliseconds(timeout),
+                timeout,
                 0,
             );
-            if taken != 0 {
+            if status == STATUS_SUCCESS {
                 packets.set_len(count as usize);
             }
         }
@@ -138,4 +167,10 @@ pub(crate) fn milliseconds(timeout: Option<Duration>) -> u32 {
             whole.min(u128::from(INFINITE / 2)) as u32
         }
     }
+}
+
+/// The same in the kernel's own steps of 100 ns. Negative values count from now.
+pub(crate) fn ticks(timeout: Duration) -> i64 {
+    let ticks = timeout.as_nanos().div_ceil(100);
+    -i64::try_from(ticks).unwrap_or(i64::MAX)
 }

@@ -63,8 +63,7 @@ impl SystemPort {
     ) -> Result<usize, Error> {
         match self {
             SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, handover),
-            // The kernel has the places, and no thread takes what another has dequeued.
-            SystemPort::Native(port) => port.process(registrations, entries, timeout),
+            SystemPort::Native(port) => port.process(registrations, entries, timeout, handover),
         }
     }
 

@@ -4,16 +4,20 @@
 //! socket from the next one. So each socket that a port watches has a poll that waits only for its closing,
 //! and completes before the value can be reused. Cancelling the poll shows whether it has completed. The
 //! packets of completed ones go to a separate port.
+//!
+//! Under Wine the packet can come late, and each of these calls is slow. If `socknotify.dll` intercepts the call that
+//! closes handles there, it [says](closing) what is about to be closed, and no poll is needed.
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::device::{Devices, LOCAL_CLOSE, Outcome, Poll};
-use crate::sys::Fd;
+use crate::sys::{self, Fd, RawSocket};
 use crate::windows::port::{self, KernelPort};
 
 /// The key of all packets.
@@ -21,6 +25,9 @@ const KEY: usize = 0;
 
 /// How many closes are fetched at once.
 const BATCH: usize = 64;
+
+/// Whoever closes a socket says so before.
+static ARE_SAID: AtomicBool = AtomicBool::new(false);
 
 static CLOSES: Mutex<Option<Closes>> = Mutex::new(None);
 
@@ -35,7 +42,8 @@ struct Closes {
 struct Socket {
     /// No other socket of this process ever has the same.
     id: u64,
-    poll: *mut Poll,
+    /// None if closes are said.
+    poll: Option<*mut Poll>,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -55,12 +63,24 @@ impl Closes {
 
     /// Which socket has this number. It has to be caught up.
     fn identify(&mut self, fd: Fd) -> io::Result<u64> {
+        if are_said() {
+            let socket = self.sockets.entry(fd).or_insert_with(|| {
+                self.latest += 1;
+                let id = self.latest;
+                Socket { id, poll: None }
+            });
+            return Ok(socket.id);
+        }
         let known = self.sockets.remove(&fd);
-        // SAFETY: as long as it is in the table, its packet was not dequeued.
-        let known = known.filter(|socket| unsafe { self.devices.cancel(socket.poll) });
+        let known = known.filter(|socket| {
+            // SAFETY: as long as it is in the table, its packet was not dequeued.
+            let is_open = |poll| unsafe { self.devices.cancel(poll) };
+            socket.poll.is_some_and(is_open)
+        });
         let poll = begin(&mut self.devices, &self.port, fd)?;
         let id = known.map_or(self.latest + 1, |socket| socket.id);
         self.latest = self.latest.max(id);
+        let poll = Some(poll);
         self.sockets.insert(fd, Socket { id, poll });
         Ok(id)
     }
@@ -75,7 +95,7 @@ impl Closes {
                 // SAFETY: nothing but polls is on this port, and each packet is taken once.
                 let Outcome { fd, found } = unsafe { self.devices.end(poll) };
                 let current = self.sockets.get_mut(&fd);
-                let Some(socket) = current.filter(|socket| socket.poll == poll) else {
+                let Some(socket) = current.filter(|socket| socket.poll == Some(poll)) else {
                     continue;
                 };
                 let again = match found & LOCAL_CLOSE {
@@ -83,7 +103,7 @@ impl Closes {
                     _ => None,
                 };
                 match again {
-                    Some(poll) => socket.poll = poll,
+                    Some(poll) => socket.poll = Some(poll),
                     None => drop(self.sockets.remove(&fd)),
                 }
             }
@@ -118,8 +138,44 @@ pub(super) fn identify(fd: Fd) -> io::Result<u64> {
     closes.identify(fd)
 }
 
+fn are_said() -> bool {
+    ARE_SAID.load(Ordering::Relaxed)
+}
+
+/// From here on, whoever closes a socket [says so](closing). Called before the first socket is identified.
+pub(crate) fn say() {
+    ARE_SAID.store(port::is_wine(), Ordering::Relaxed);
+}
+
+/// The handle with this value is about to be closed.
+pub(crate) fn closing(value: usize) {
+    if are_said() {
+        if let (Some(closes), Some(fd)) = (&mut *lock(), sys::fd(value as RawSocket)) {
+            closes.sockets.remove(&fd);
+        }
+    }
+}
+
+/// The socket that had this number was closed, though nobody said so.
+pub(super) fn closed(fd: Fd, id: u64) {
+    if are_said() {
+        if let Some(closes) = &mut *lock() {
+            if closes
+                .sockets
+                .get(&fd)
+                .is_some_and(|socket| socket.id == id)
+            {
+                closes.sockets.remove(&fd);
+            }
+        }
+    }
+}
+
 /// Process the reports of closed sockets.
 pub(super) fn catch_up() {
+    if are_said() {
+        return;
+    }
     if let Some(closes) = &mut *lock() {
         closes.catch_up();
     }
@@ -134,7 +190,7 @@ pub(super) fn known(fd: Fd) -> Option<u64> {
 /// Whether this number still refers to this socket, as of the last [`catch_up`].
 pub(super) fn is_still(fd: Fd, id: u64) -> bool {
     // Under Wine a close completes the poll at once, but its packet can come later.
-    match port::is_wine() {
+    match port::is_wine() && !are_said() {
         true => {
             let closes = &mut *lock();
             closes

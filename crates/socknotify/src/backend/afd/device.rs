@@ -385,6 +385,16 @@ impl Devices {
         }
     }
 
+    /// Cancel all polls. Their packets still come.
+    pub(super) fn cancel_all(&self) {
+        for device in &self.devices {
+            calls::note();
+            let mut outcome = nothing();
+            // SAFETY: the call touches no memory of ours but the outcome, which outlives it.
+            unsafe { NtCancelIoFileEx(device.0.as_raw_handle(), null(), &mut outcome) };
+        }
+    }
+
     /// A poll's packet was dequeued, or it has completed immediately.
     ///
     /// # Safety

@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
-mod closes;
+pub(crate) mod closes;
 mod conditions;
 mod device;
 mod edges;
@@ -20,7 +20,7 @@ mod state;
 mod winsock;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
@@ -28,7 +28,7 @@ use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::device::{Device, Poll};
-use self::state::{ALARM, CLOSED, POLL, Ready, State, WAKE, is_checked};
+use self::state::{ALARM, CLOSED, Own, POLL, Ready, State, WAKE, is_checked};
 use crate::engine::{
     Arm, ArmError, Backend, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };
@@ -39,13 +39,18 @@ use crate::windows::codes;
 use crate::windows::port::KernelPort;
 use crate::{Entry, Error, EventFilter, RegistrationError, sys};
 
+/// How long it takes until what had no memory is tried again.
+const RETRY: Duration = Duration::from_millis(10);
+
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
     // They are dropped in this order: the timer posts to the port.
-    alarm: Alarm,
+    /// Made when it is first set: it takes a thread of the system's pool.
+    alarm: OnceLock<Alarm>,
     state: Mutex<State>,
     /// For polls that do not wait.
     device: Device,
+    is_shared: bool,
     port: KernelPort,
 }
 
@@ -62,17 +67,24 @@ unsafe impl Send for Memory {}
 
 impl Afd {
     pub(crate) fn new() -> Result<Self, Error> {
-        Self::open().map_err(|error| codes::error(&error))
+        KernelPort::new()
+            .and_then(|port| Self::on(port, false))
+            .map_err(|error| codes::error(&error))
     }
 
-    fn open() -> io::Result<Self> {
-        let port = KernelPort::new()?;
+    /// On this port. If it is shared, others post packets of their own to it, which come in turn.
+    pub(crate) fn on(port: KernelPort, is_shared: bool) -> io::Result<Self> {
         Ok(Afd {
-            alarm: Alarm::new(&port, ALARM)?,
+            is_shared,
+            alarm: OnceLock::new(),
             state: Mutex::new(State::new()),
             device: Device::synchronous()?,
             port,
         })
+    }
+
+    pub(crate) fn handle(&self) -> HANDLE {
+        self.port.handle()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -81,20 +93,14 @@ impl Afd {
 
     /// `CreateIoCompletionPort` — Have operations on this handle complete on the port.
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
-        let mut state = self.state();
-        let known = state.foreign.iter().find(|known| ***known == key);
-        if let Some(known) = known {
-            let address = std::ptr::from_ref(&**known).expose_provenance();
-            let associated = self.port.associate(handle, address);
-            return associated.map_err(|error| codes::error(&error));
-        }
-        let key = Box::new(key);
-        let address = std::ptr::from_ref(&*key).expose_provenance();
-        self.port
-            .associate(handle, address)
-            .map_err(|error| codes::error(&error))?;
-        state.foreign.push(key);
-        Ok(())
+        let associated = self.port.associate(handle, key);
+        associated.map_err(|error| codes::error(&error))
+    }
+
+    /// Packets that were taken from the port by somebody who cannot read them. The next thread that waits does.
+    pub(crate) fn feed(&self, packets: &[OVERLAPPED_ENTRY]) {
+        self.state().fed.extend(packets);
+        self.wake();
     }
 
     /// Arm a batch. True if something could not be armed.
@@ -178,16 +184,25 @@ impl Backend for Afd {
             state.post_ready(&self.port);
             return waited;
         }
+        let must_retry = state.poll_unpolled(&self.port);
         ready.append(&mut state.ready);
-        if ready.is_empty() || !wait.may_skip {
+        if ready.is_empty() || !wait.may_skip || self.is_shared {
             let mut timeout = wait.timeout;
             if has_failed || !ready.is_empty() {
                 timeout = Some(Duration::ZERO);
+            } else if must_retry {
+                timeout = Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
             }
             loop {
-                drop(state);
-                self.port.take(packets, wait.room, timeout);
-                state = self.state();
+                if state.fed.is_empty() {
+                    drop(state);
+                    self.port.take(packets, wait.room, timeout);
+                    state = self.state();
+                } else {
+                    let count = state.fed.len().min(wait.room);
+                    packets.clear();
+                    packets.extend(state.fed.drain(..count));
+                }
                 waited.asked = true;
                 waited.is_full = packets.len() >= wait.room;
                 for packet in &*packets {
@@ -207,7 +222,7 @@ impl Backend for Afd {
             }
         }
         for ready in ready.drain(..) {
-            match reports.len() < wait.room {
+            match reports.len() + others.len() < wait.room {
                 true => reports.extend(state.end(self, table, ready)),
                 false => state.ready.push(ready),
             }
@@ -219,12 +234,19 @@ impl Backend for Afd {
     }
 
     fn wake(&self) {
-        // If there is no memory for a packet, other packets wake threads.
-        let _ = self.port.post(0, WAKE, 0);
+        self.port.insist(WAKE.key(), 0);
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        self.alarm.set(after);
+        if self.alarm.get().is_none() {
+            let alarm = Alarm::new(&self.port, ALARM.key());
+            let alarm = alarm.map_err(|error| codes::error(&error))?;
+            // Another thread may have been first.
+            let _ = self.alarm.set(alarm);
+        }
+        if let Some(alarm) = self.alarm.get() {
+            alarm.set(after);
+        }
         Ok(())
     }
 
@@ -232,7 +254,7 @@ impl Backend for Afd {
         // Only one port at a time can record the edges of a socket.
         self.state().close();
         // Whoever dequeues it posts it again.
-        let _ = self.port.post(0, CLOSED, 0);
+        self.port.insist(CLOSED.key(), 0);
     }
 }
 
@@ -256,13 +278,18 @@ impl Drop for Afd {
             }
             for packet in packets
                 .iter()
-                .filter(|packet| packet.lpCompletionKey == POLL)
+                .filter(|packet| Own::of(packet.lpCompletionKey) == Some(POLL))
             {
                 // SAFETY: under this key there are polls, and each packet is taken once.
                 unsafe { state.devices.end(packet.lpOverlapped.cast::<Poll>()) };
             }
         }
     }
+}
+
+/// Whether a packet with this key is for this backend alone.
+pub(crate) fn is_own(key: usize) -> bool {
+    Own::of(key).is_some()
 }
 
 fn refusal(error: &io::Error) -> RegistrationError {

@@ -1,8 +1,9 @@
 //! The sockets that are watched, and their polls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 
+use windows_sys::Win32::Foundation::ERROR_TOO_MANY_OPEN_FILES;
 use windows_sys::Win32::Networking::WinSock::SO_ACCEPTCONN;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
@@ -15,14 +16,32 @@ use crate::sys::Fd;
 use crate::windows::port::KernelPort;
 use crate::{Entry, Events, RegistrationError};
 
-/// The keys of this backend's own packets. Those of others are addresses, and no address is as low.
-pub(super) const POLL: usize = 1;
+/// The kind of a packet that is this backend's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own(usize);
+
+pub(super) const POLL: Own = Own(0);
 /// A socket may have edges.
-pub(super) const EDGES: usize = 2;
-pub(super) const WAKE: usize = 3;
-pub(super) const ALARM: usize = 4;
+pub(super) const EDGES: Own = Own(1);
+pub(super) const WAKE: Own = Own(2);
+pub(super) const ALARM: Own = Own(3);
 /// The port is closed.
-pub(super) const CLOSED: usize = 5;
+pub(super) const CLOSED: Own = Own(4);
+
+/// The addresses of these are the keys of own packets: nobody else has them.
+static KEYS: [u8; 5] = [0; 5];
+
+impl Own {
+    pub(super) fn key(self) -> usize {
+        KEYS.as_ptr().addr() + self.0
+    }
+
+    /// The kind of a packet with this key, unless it is a packet of others.
+    pub(super) fn of(key: usize) -> Option<Self> {
+        let kind = key.wrapping_sub(KEYS.as_ptr().addr());
+        (kind < KEYS.len()).then_some(Own(kind))
+    }
+}
 
 /// Something to report that has no packet yet.
 #[derive(Clone, Copy)]
@@ -39,9 +58,10 @@ pub(super) struct State {
     records: HashMap<Fd, Record>,
     /// Who holds the lock reports it, or [posts](Self::post_ready) its packet.
     pub(super) ready: Vec<Ready>,
-    /// The callers' keys for what else completes on the port. They stay where they are.
-    #[allow(clippy::vec_box, reason = "packets carry their addresses")]
-    pub(super) foreign: Vec<Box<usize>>,
+    /// Sockets that could not be polled for want of memory.
+    unpolled: Vec<Fd>,
+    /// Packets that were taken from the port by others.
+    pub(super) fed: VecDeque<OVERLAPPED_ENTRY>,
     closed: bool,
 }
 
@@ -91,10 +111,11 @@ unsafe impl Send for State {}
 impl State {
     pub(super) fn new() -> Self {
         State {
-            devices: Devices::new(POLL),
+            devices: Devices::new(POLL.key()),
             records: HashMap::new(),
             ready: Vec::new(),
-            foreign: Vec::new(),
+            unpolled: Vec::new(),
+            fed: VecDeque::new(),
             closed: false,
         }
     }
@@ -136,6 +157,10 @@ impl State {
             true => self.arm_edges(afd, fd, &before),
             false => self.poll(&afd.port, fd).map_err(|error| arm_error(&error)),
         };
+        if !is_new && armed.is_err_and(is_passing) {
+            self.unpolled.push(fd);
+            return Ok(());
+        }
         if armed.is_err() && is_new {
             self.drop_record(fd);
         }
@@ -183,7 +208,7 @@ impl State {
                 // SAFETY: as long as it was noted here, it has not ended.
                 unsafe { self.devices.cancel(poll) };
             }
-            edge.edges = Some(Edges::new(&afd.port, EDGES, fd)?);
+            edge.edges = Some(Edges::new(&afd.port, EDGES.key(), fd)?);
         }
         edge.seen |= holds & LASTING;
         if !before.is_enabled() {
@@ -197,6 +222,23 @@ impl State {
             self.ready.push(Ready::Edges(fd));
         }
         self.poll(&afd.port, fd)
+    }
+
+    /// The same for a socket that was registered before. What passes is tried again later; if it is closed, that will be
+    /// detected.
+    fn poll_known(&mut self, port: &KernelPort, fd: Fd) {
+        let polled = self.poll(port, fd);
+        if polled.is_err_and(|error| is_passing(arm_error(&error))) {
+            self.unpolled.push(fd);
+        }
+    }
+
+    /// Try again to poll what could not be polled. True if that is to be done again.
+    pub(super) fn poll_unpolled(&mut self, port: &KernelPort) -> bool {
+        for fd in std::mem::take(&mut self.unpolled) {
+            self.poll_known(port, fd);
+        }
+        !self.unpolled.is_empty()
     }
 
     /// Poll a socket for what is wanted, and for nothing else.
@@ -262,9 +304,12 @@ impl State {
     /// Stop watching all sockets, for good.
     pub(super) fn close(&mut self) {
         self.closed = true;
-        let fds: Vec<Fd> = self.records.keys().copied().collect();
-        for fd in fds {
-            self.drop_record(fd);
+        // All at once: one by one takes as many calls.
+        self.devices.cancel_all();
+        for (fd, record) in std::mem::take(&mut self.records) {
+            if let Some(edge) = record.edge {
+                self.drop_edge(fd, record.id, Edge { poll: None, ..edge });
+            }
         }
     }
 
@@ -284,14 +329,12 @@ impl State {
 
     /// Post the packets of what was not reported.
     pub(super) fn post_ready(&mut self, port: &KernelPort) {
-        // If one cannot be posted, the next thread that waits takes it.
-        self.ready.retain(|ready| {
-            let posted = match *ready {
-                Ready::Poll(poll) => port.post(0, POLL, poll.expose_provenance()),
-                Ready::Edges(fd) => port.post(0, EDGES, fd.0 as usize),
-            };
-            posted.is_err()
-        });
+        for ready in self.ready.drain(..) {
+            match ready {
+                Ready::Poll(poll) => port.insist(POLL.key(), poll.expose_provenance()),
+                Ready::Edges(fd) => port.insist(EDGES.key(), fd.0 as usize),
+            }
+        }
     }
 
     /// The report of what has no packet.
@@ -318,6 +361,7 @@ impl State {
             edge.poll.take_if(|current| *current == poll)?;
         }
         if found & device::LOCAL_CLOSE != 0 {
+            closes::closed(fd, record.id);
             self.drop_record(fd);
             return None;
         }
@@ -337,8 +381,7 @@ impl State {
         // It is older than what is wanted now. A thread that is about to arm that may be late each time.
         let report = latest.and_then(|latest| record.report_latest(afd, &latest));
         if report.is_none() {
-            // If it cannot be polled again, it is closed, which will be detected.
-            let _ = self.poll(&afd.port, fd);
+            self.poll_known(&afd.port, fd);
         }
         report
     }
@@ -356,12 +399,11 @@ impl State {
             }
             events |= found & FIRST;
             // If that fails, it is polled again, and may succeed the next time.
-            edge.edges = Edges::new(&afd.port, EDGES, fd).ok();
+            edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
         }
         edge.found |= conditions(events, record.kind);
         let report = record.take_edges(table);
-        // As above.
-        let _ = self.poll(&afd.port, fd);
+        self.poll_known(&afd.port, fd);
         report
     }
 
@@ -383,28 +425,26 @@ impl State {
         others: &mut Vec<Entry>,
         waited: &mut Waited,
     ) {
-        match packet.lpCompletionKey {
+        match Own::of(packet.lpCompletionKey) {
             // SAFETY: under this key there are polls, and each packet is taken once.
-            POLL => reports
+            Some(POLL) => reports
                 .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
-            EDGES => reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32))),
-            WAKE => waited.woken = true,
-            ALARM => waited.alarmed = true,
-            CLOSED => {
-                waited.woken = true;
-                // For the next thread. If there is no memory for a packet, other packets wake it.
-                let _ = afd.port.post(0, CLOSED, 0);
+            Some(EDGES) => {
+                reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
             }
-            key => {
-                let key = std::ptr::with_exposed_provenance::<usize>(key);
-                // SAFETY: keys of others are addresses in `foreign`.
-                let key = unsafe { key.read() };
+            Some(ALARM) => waited.alarmed = true,
+            Some(CLOSED) => {
+                waited.woken = true;
+                // For the next thread.
+                afd.port.insist(CLOSED.key(), 0);
+            }
+            Some(_) => waited.woken = true,
+            None => {
                 let overlapped = packet.lpOverlapped.expose_provenance();
-                others.push(Entry::new(
-                    key,
-                    packet.dwNumberOfBytesTransferred,
-                    overlapped,
-                ));
+                let bytes = packet.dwNumberOfBytesTransferred;
+                let mut entry = Entry::new(packet.lpCompletionKey, bytes, overlapped);
+                entry.status = packet.Internal as i32;
+                others.push(entry);
             }
         }
     }
@@ -492,6 +532,19 @@ impl Edge {
 /// Whether [`State::arm`] checks which socket it is.
 pub(super) fn is_checked(interest: &Interest) -> bool {
     interest.mode() == Mode::Edge && interest.is_enabled()
+}
+
+/// Whether the same may succeed later.
+fn is_passing(error: ArmError) -> bool {
+    const TOO_MANY_HANDLES: i32 = ERROR_TOO_MANY_OPEN_FILES as i32;
+    matches!(
+        error,
+        ArmError::Refused(
+            RegistrationError::OutOfMemory
+                | RegistrationError::LimitReached
+                | RegistrationError::Os(TOO_MANY_HANDLES)
+        )
+    )
 }
 
 fn arm_error(error: &io::Error) -> ArmError {

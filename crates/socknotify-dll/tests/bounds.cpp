@@ -1,0 +1,304 @@
+/*
+ * What has a bound: the packets in the queue, the time that calls take with many sockets and many ports, and how long the
+ * process lives.
+ */
+#include "loopback.hpp"
+
+#include <winternl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace {
+
+double now() {
+    LARGE_INTEGER count, frequency;
+    QueryPerformanceFrequency(&frequency);
+    QueryPerformanceCounter(&count);
+    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
+}
+
+template <typename Function> Function system_function(const char *name) {
+    FARPROC found = GetProcAddress(GetModuleHandleA("ntdll.dll"), name);
+    require(found != nullptr, name);
+    return reinterpret_cast<Function>(reinterpret_cast<void (*)()>(found));
+}
+
+/* The number of packets in the queue. */
+LONG depth_of(HANDLE port) {
+    using Query = LONG(NTAPI *)(HANDLE, int, LONG *, ULONG, ULONG *);
+    static const Query query = system_function<Query>("NtQueryIoCompletion");
+    LONG depth = 0;
+    require(query(port, 0, &depth, sizeof depth, nullptr) >= 0, "NtQueryIoCompletion");
+    return depth;
+}
+
+/* A datagram socket that has something to receive. */
+SOCKET make_ready() {
+    SOCKET made = make_socket(SOCK_DGRAM);
+    sockaddr_in address = bind_to_loopback(made);
+    require(sendto(made, "x", 1, 0, reinterpret_cast<sockaddr *>(&address), sizeof address) == 1, "sendto");
+    return made;
+}
+
+std::vector<SOCKET> make_many_ready(std::size_t number) {
+    std::vector<SOCKET> sockets;
+    for (std::size_t index = 0; index < number; index += 1) {
+        sockets.push_back(make_ready());
+    }
+    return sockets;
+}
+
+void close_all(const std::vector<SOCKET> &sockets) {
+    for (SOCKET socket : sockets) {
+        closesocket(socket);
+    }
+}
+
+/* Levels that hold all the time, a server that is slow, and stops once for longer than a second: whichever call it
+ * dequeues with, each socket has one packet in the queue at most, and the program's own packets come in time. */
+void the_queue_is_bounded() {
+    constexpr std::size_t number = 60;
+    constexpr ULONG_PTR own = 1;
+    for (bool by_system : {false, true}) {
+        HANDLE port = make_port();
+        std::vector<SOCKET> sockets = make_many_ready(number);
+        for (SOCKET socket : sockets) {
+            require_applied(port, enable(socket, as_key(socket), in, level));
+        }
+        LONG deepest = 0;
+        LONG others = 1;
+        int rounds_of_own = 0;
+        int longest = 0;
+        int since = 0;
+        PostQueuedCompletionStatus(port, 0, own, nullptr);
+        double begin = now();
+        for (int round = 0; round < 100 || now() - begin < 3000; round += 1) {
+            Taken taken = {};
+            ULONG count = 0;
+            if (by_system) {
+                require(GetQueuedCompletionStatusEx(port, taken.entries, 16, &count, patience, FALSE), "dequeue");
+            } else {
+                UINT32 received = 0;
+                require(ProcessSocketNotifications(port, 0, nullptr, patience, 16, taken.entries, &received) ==
+                            ERROR_SUCCESS,
+                        "dequeue");
+                count = received;
+            }
+            since += 1;
+            for (ULONG index = 0; index < count; index += 1) {
+                if (taken.entries[index].lpCompletionKey == own) {
+                    longest = std::max(longest, since);
+                    since = 0;
+                    rounds_of_own += 1;
+                    PostQueuedCompletionStatus(port, 0, own, nullptr);
+                }
+            }
+            deepest = std::max(deepest, depth_of(port));
+            Sleep(round == 10 ? 1200 : 8);
+        }
+        std::printf("by %s: %ld packets at most, own ones after %d calls at most\n", by_system ? "the system" : "the library",
+                    deepest, longest);
+        require(deepest <= static_cast<LONG>(number) + others, "one packet for each");
+        require(rounds_of_own > 5, "own packets come");
+        /* Each socket once, and some rounds of grace. */
+        require(longest <= static_cast<int>(number / 16) + 10, "in turn");
+        close_all(sockets);
+        CloseHandle(port);
+    }
+    std::puts("the queue is bounded: ok");
+}
+
+struct Closing {
+    std::vector<SOCK_NOTIFY_REGISTRATION> batch;
+    HANDLE registered;
+    HANDLE go;
+    double took;
+};
+
+/* Wine has a poll end in the thread that began it: that is this one, too. */
+DWORD WINAPI register_and_close(void *context) {
+    Closing &closing = *static_cast<Closing *>(context);
+    HANDLE port = make_port();
+    UINT32 number = static_cast<UINT32>(closing.batch.size());
+    require(ProcessSocketNotifications(port, number, closing.batch.data(), 0, 0, nullptr, nullptr) == ERROR_SUCCESS,
+            "enable");
+    SetEvent(closing.registered);
+    WaitForSingleObject(closing.go, patience);
+    double begin = now();
+    CloseHandle(port);
+    closing.took = now() - begin;
+    return 0;
+}
+
+/* A port with many sockets is closed: calls on another one go on. */
+void closing_blocks_nobody() {
+    constexpr std::size_t number = 1000;
+    HANDLE other = make_port();
+    SOCKET one = make_ready();
+    Closing closing = {{}, CreateEventA(nullptr, TRUE, FALSE, nullptr), CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
+    std::vector<SOCKET> sockets;
+    for (std::size_t index = 0; index < number; index += 1) {
+        SOCKET socket = make_socket(SOCK_DGRAM);
+        bind_to_loopback(socket);
+        sockets.push_back(socket);
+        closing.batch.push_back(enable(socket, as_key(socket), in, level));
+    }
+    HANDLE thread = start(register_and_close, &closing);
+    require(WaitForSingleObject(closing.registered, patience) == WAIT_OBJECT_0, "the sockets are registered");
+    double before = 0;
+    double during = 0;
+    int calls = 0;
+    auto call = [&](double &longest) {
+        double begin = now();
+        require_applied(other, enable(one, as_key(1), in, once));
+        require(take(other, patience).count == 1, "the other port's");
+        longest = std::max(longest, now() - begin);
+    };
+    for (double begin = now(); now() - begin < 300;) {
+        call(before);
+    }
+    SetEvent(closing.go);
+    while (WaitForSingleObject(thread, 0) == WAIT_TIMEOUT) {
+        call(during);
+        calls += 1;
+    }
+    CloseHandle(thread);
+    CloseHandle(closing.registered);
+    CloseHandle(closing.go);
+    std::printf("closing took %.1f ms; %d calls meanwhile, %.1f ms at most; before %.1f ms\n", closing.took, calls, during,
+                before);
+    /* It was the whole time of the closing, of a second. A busy machine takes some of either. */
+    require(during < 2 * before + 100, "calls on the other port go on");
+    close_all(sockets);
+    closesocket(one);
+    CloseHandle(other);
+    std::puts("closing blocks nobody: ok");
+}
+
+/* Registering sockets one by one, and getting a notification of each, beside making the sockets: what else the machine
+ * does concerns these alike. Each of them was many times as long when every call waited for another thread. */
+void many_take_as_long_as_they_are() {
+    for (int trigger : {once, level, edge}) {
+        /* Under Wine the first edge of a socket takes several calls of its server. */
+        std::size_t number = trigger == edge ? 500 : 1000;
+        /* A machine that is busy with something else for a moment has two more tries. */
+        for (int attempt = 1;; attempt += 1) {
+            double begin = now();
+            HANDLE port = make_port();
+            std::vector<SOCKET> sockets = make_many_ready(number);
+            double making = now() - begin;
+            begin = now();
+            for (SOCKET socket : sockets) {
+                require_applied(port, enable(socket, as_key(socket), in, trigger));
+            }
+            double registering = now() - begin;
+            begin = now();
+            for (std::size_t left = number; left > 0;) {
+                OVERLAPPED_ENTRY entries[64];
+                UINT32 count = 0;
+                require(ProcessSocketNotifications(port, 0, nullptr, 0, 64, entries, &count) == ERROR_SUCCESS,
+                        "what is ready");
+                for (UINT32 index = 0; index < count; index += 1) {
+                    receive_all(entries[index].lpCompletionKey);
+                }
+                require(count <= left, "each once");
+                left -= count;
+            }
+            double getting = now() - begin;
+            std::printf("trigger %d: %d sockets are made in %.0f ms, registered in %.0f, and notified in %.0f\n", trigger,
+                        static_cast<int>(number), making, registering, getting);
+            double grace = trigger == edge ? 1000 : 200;
+            close_all(sockets);
+            CloseHandle(port);
+            if (registering < 10 * making + grace && getting < 4 * making + grace) {
+                break;
+            }
+            require(attempt < 3, "linear");
+        }
+    }
+    std::puts("many take as long as they are: ok");
+}
+
+void ports_are_cheap() {
+    constexpr int number = 100;
+    std::vector<HANDLE> ports;
+    SOCKET socket = make_socket(SOCK_DGRAM);
+    bind_to_loopback(socket);
+    double begin = now();
+    for (int index = 0; index < number; index += 1) {
+        HANDLE port = make_port();
+        require(apply(port, entry_for(socket, SOCK_NOTIFY_OP_DISABLE)) == ERROR_SUCCESS, "the library knows it");
+        ports.push_back(port);
+    }
+    double took = (now() - begin) / number;
+    begin = now();
+    for (HANDLE port : ports) {
+        CloseHandle(port);
+    }
+    double closing = (now() - begin) / number;
+    closesocket(socket);
+    std::printf("a port is made in %.2f ms, and closed in %.2f ms\n", took, closing);
+    /* They were 38 to 90 ms. */
+    require(took < 15 && closing < 15, "ports are cheap");
+    std::puts("ports are cheap: ok");
+}
+
+DWORD WINAPI end_later(void *) {
+    Sleep(100);
+    std::puts("the last thread ends");
+    ExitThread(0);
+}
+
+/* The process with this argument has a port, sockets, and one thread that ends. A socket with an edge would have a thread
+ * of the system's pool keep the process. */
+void live_as_long_as_a_thread() {
+    HANDLE port = make_port();
+    for (int trigger : {once, level}) {
+        SOCKET socket = make_ready();
+        require_applied(port, enable(socket, as_key(socket), in, trigger));
+        require(take(port, patience).count == 1, "it works");
+        receive_all(socket);
+    }
+    start(end_later, nullptr);
+    ExitThread(0);
+}
+
+void the_process_ends_with_its_last_thread() {
+    char path[MAX_PATH];
+    require(GetModuleFileNameA(nullptr, path, sizeof path) > 0, "the program's path");
+    std::string line = std::string("\"") + path + "\" last-thread";
+    STARTUPINFOA startup = {};
+    startup.cb = sizeof startup;
+    PROCESS_INFORMATION process;
+    require(CreateProcessA(nullptr, &line[0], nullptr, nullptr, FALSE, 0, nullptr, nullptr, &startup, &process),
+            "CreateProcess");
+    DWORD outcome = WaitForSingleObject(process.hProcess, 20000);
+    if (outcome != WAIT_OBJECT_0) {
+        TerminateProcess(process.hProcess, 1);
+    }
+    require(outcome == WAIT_OBJECT_0, "it ends");
+    CloseHandle(process.hThread);
+    CloseHandle(process.hProcess);
+    std::puts("the process ends with its last thread: ok");
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    WSADATA data;
+    require(WSAStartup(MAKEWORD(2, 2), &data) == 0, "WSAStartup");
+    if (count > 1 && std::strcmp(arguments[1], "last-thread") == 0) {
+        live_as_long_as_a_thread();
+    }
+    the_queue_is_bounded();
+    closing_blocks_nobody();
+    many_take_as_long_as_they_are();
+    ports_are_cheap();
+    the_process_ends_with_its_last_thread();
+    return 0;
+}
