@@ -161,6 +161,8 @@ impl<T: AsSource> Async<T> {
     ///
     /// If the runtime has shut down.
     pub async fn readable(&self) -> io::Result<()> {
+        // Who has spent its budget would otherwise try in vain, and wait for nothing, again and again.
+        poll_fn(|cx| context::spend(cx)).await;
         self.ready(Direction::Read).await.map(drop)
     }
 
@@ -170,6 +172,7 @@ impl<T: AsSource> Async<T> {
     ///
     /// If the runtime has shut down.
     pub async fn writable(&self) -> io::Result<()> {
+        poll_fn(|cx| context::spend(cx)).await;
         self.ready(Direction::Write).await.map(drop)
     }
 

@@ -193,6 +193,32 @@ fn what_is_dropped_while_it_waits_loses_nothing() -> io::Result<()> {
 }
 
 #[test]
+fn who_tries_and_then_waits_goes_on_however_much_is_there() -> io::Result<()> {
+    const BYTES: usize = 1000;
+    async fn read_all(stream: TcpStream) -> io::Result<()> {
+        for _ in 0..BYTES {
+            let (mut byte, mut reader) = ([0], &stream);
+            let mut read = pin!(reader.read(&mut byte));
+            loop {
+                match poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+                    Poll::Ready(count) => break assert_eq!(count?, 1),
+                    Poll::Pending => stream.readable().await?,
+                }
+            }
+        }
+        Ok(())
+    }
+    run(async {
+        let (mut peer, stream) = pair_with_std().await?;
+        peer.write_all(&[7; BYTES])?;
+        read_all(stream).await?;
+        let (mut peer, stream) = pair_with_std().await?;
+        peer.write_all(&[7; BYTES])?;
+        spawn(read_all(stream)).await.map_err(io::Error::other)?
+    })
+}
+
+#[test]
 fn any_number_of_tasks_wait_for_one_socket() -> io::Result<()> {
     const TASKS: usize = 8;
     const DATAGRAMS: usize = 400;
