@@ -21,9 +21,7 @@ use std::{env, thread};
 
 use end::End;
 use socknotify::EventFilter;
-use socknotify::owned::{
-    BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Source, Worker,
-};
+use socknotify::owned::{BorrowedSocket, Event, Held, Id, Listening, Port, Source, Worker};
 
 const THREADS: usize = 4;
 const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
@@ -107,9 +105,11 @@ impl Server {
 
     fn join(&self, worker: &mut Worker<Client>, client: Held<Client>) {
         let id = client.id();
+        let greeting = format!("* you are {id}\n");
+        lock(&client.outbox).bytes.extend(greeting.as_bytes());
         lock(&self.outboxes).insert(id, Arc::clone(&client.outbox));
         self.say(id, &format!("* {id} has come\n"));
-        worker.arm(client, Interest::IN);
+        self.turn(worker, client);
     }
 
     /// Put a line into everybody else's outbox.

@@ -55,20 +55,15 @@ fn ask_for_capitals(address: SocketAddr, client: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A client of the chat, and the name it has there, which the one before it is told.
-fn join(
-    server: &Example,
-    before: &mut BufReader<TcpStream>,
-) -> io::Result<(BufReader<TcpStream>, String)> {
-    let client = BufReader::new(server.connect()?);
-    let line = read_line(before)?;
+/// A client of the chat, and the name it has there.
+fn join(server: &Example) -> io::Result<(BufReader<TcpStream>, String)> {
+    let mut client = BufReader::new(server.connect()?);
+    let line = read_line(&mut client)?;
     let name = line
-        .strip_prefix("* ")
-        .and_then(|rest| rest.strip_suffix(" has come\n"));
-    Ok((
-        client,
-        name.unwrap_or_else(|| panic!("{line:?}")).to_owned(),
-    ))
+        .strip_prefix("* you are ")
+        .and_then(|rest| rest.strip_suffix("\n"));
+    let name = name.unwrap_or_else(|| panic!("{line:?}")).to_owned();
+    Ok((client, name))
 }
 
 /// It is the example `echo`, which runs here, and is short.
@@ -153,10 +148,13 @@ fn key_value_answers_in_order_and_ends_in_good_order() -> io::Result<()> {
 #[test]
 fn chat_tells_the_others() -> io::Result<()> {
     let server = Example::start("chat", &[])?;
-    let mut one = BufReader::new(server.connect()?);
-    let (mut two, second) = join(&server, &mut one)?;
-    let (mut three, third) = join(&server, &mut two)?;
-    assert_eq!(read_line(&mut one)?, format!("* {third} has come\n"));
+    let (mut one, _) = join(&server)?;
+    let (mut two, second) = join(&server)?;
+    assert_eq!(read_line(&mut one)?, format!("* {second} has come\n"));
+    let (mut three, third) = join(&server)?;
+    for other in [&mut one, &mut two] {
+        assert_eq!(read_line(other)?, format!("* {third} has come\n"));
+    }
 
     // Two lines and a half.
     two.get_mut().write_all(b"hello\nhow are you?\nwell")?;
@@ -183,8 +181,9 @@ fn chat_tells_the_others() -> io::Result<()> {
 #[test]
 fn chat_drops_a_client_that_does_not_read() -> io::Result<()> {
     let server = Example::start("chat", &[])?;
-    let mut one = BufReader::new(server.connect()?);
-    let (mut two, second) = join(&server, &mut one)?;
+    let (mut one, _) = join(&server)?;
+    let (mut two, second) = join(&server)?;
+    assert_eq!(read_line(&mut one)?, format!("* {second} has come\n"));
     // It takes little, so that it need not be sent much.
     let deaf = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     deaf.set_recv_buffer_size(4096)?;
@@ -390,8 +389,9 @@ fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
     };
 
     let chat = Example::start("chat", &[])?;
-    let mut one = BufReader::new(chat.connect()?);
-    let (two, _) = join(&chat, &mut one)?;
+    let (mut one, _) = join(&chat)?;
+    let (two, second) = join(&chat)?;
+    assert_eq!(read_line(&mut one)?, format!("* {second} has come\n"));
     interrupt(&chat)?;
     expect_end(one);
     expect_end(two);
