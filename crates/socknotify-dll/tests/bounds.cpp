@@ -14,13 +14,6 @@
 
 namespace {
 
-double now() {
-    LARGE_INTEGER count, frequency;
-    QueryPerformanceFrequency(&frequency);
-    QueryPerformanceCounter(&count);
-    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
-}
-
 template <typename Function> Function system_function(const char *name) {
     FARPROC found = GetProcAddress(GetModuleHandleA("ntdll.dll"), name);
     require(found != nullptr, name);

@@ -24,13 +24,6 @@ void close_pairs(std::vector<Pair> &pairs) {
     }
 }
 
-double now() {
-    LARGE_INTEGER count, frequency;
-    QueryPerformanceFrequency(&frequency);
-    QueryPerformanceCounter(&count);
-    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
-}
-
 /* Two sockets are ready: both come, whether the call would wait or not. */
 void all_that_is_ready_comes() {
     for (DWORD time : {0, 1000}) {

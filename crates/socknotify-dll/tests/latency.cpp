@@ -16,33 +16,6 @@ namespace {
 
 constexpr std::size_t rounds = 100;
 
-double now() {
-    LARGE_INTEGER count, frequency;
-    QueryPerformanceFrequency(&frequency);
-    QueryPerformanceCounter(&count);
-    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
-}
-
-struct Sender {
-    SOCKET socket;
-    HANDLE go;
-    double sent;
-};
-
-DWORD WINAPI send_soon(void *context) {
-    Sender &sender = *static_cast<Sender *>(context);
-    while (WaitForSingleObject(sender.go, patience) == WAIT_OBJECT_0) {
-        if (sender.socket == INVALID_SOCKET) {
-            return 0;
-        }
-        /* Whoever is to be told waits by then. */
-        Sleep(3);
-        sender.sent = now();
-        send_one(sender.socket);
-    }
-    return 1;
-}
-
 /* The driver's poll, for one socket. */
 struct Poll {
     LARGE_INTEGER timeout;

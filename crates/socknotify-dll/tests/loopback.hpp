@@ -172,6 +172,35 @@ inline void send_one(SOCKET socket) {
     require(sent == 1, "send");
 }
 
+/* In milliseconds. */
+inline double now() {
+    LARGE_INTEGER count, frequency;
+    QueryPerformanceFrequency(&frequency);
+    QueryPerformanceCounter(&count);
+    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
+}
+
+struct Sender {
+    SOCKET socket;
+    HANDLE go;
+    double sent;
+};
+
+/* A thread that sends whenever it is told to, and notes when. It ends without a socket. */
+inline DWORD WINAPI send_soon(void *context) {
+    Sender &sender = *static_cast<Sender *>(context);
+    while (WaitForSingleObject(sender.go, patience) == WAIT_OBJECT_0) {
+        if (sender.socket == INVALID_SOCKET) {
+            return 0;
+        }
+        /* Whoever is to be woken waits by then. */
+        Sleep(3);
+        sender.sent = now();
+        send_one(sender.socket);
+    }
+    return 1;
+}
+
 inline void wait_until_readable(SOCKET socket) {
     WSAPOLLFD poll = {socket, POLLRDNORM, 0};
     require(WSAPoll(&poll, 1, patience) == 1, "WSAPoll");

@@ -56,13 +56,6 @@ struct Wepoll {
     }
 };
 
-double now() {
-    LARGE_INTEGER count, frequency;
-    QueryPerformanceFrequency(&frequency);
-    QueryPerformanceCounter(&count);
-    return static_cast<double>(count.QuadPart) * 1000 / static_cast<double>(frequency.QuadPart);
-}
-
 /* A way to wait for sockets that can be received from. */
 struct Way {
     std::string name;
@@ -145,26 +138,6 @@ struct Way {
 
     std::vector<SOCKET> ready;
 };
-
-struct Sender {
-    SOCKET socket;
-    HANDLE go;
-    double sent;
-};
-
-DWORD WINAPI send_soon(void *context) {
-    Sender &sender = *static_cast<Sender *>(context);
-    while (WaitForSingleObject(sender.go, patience) == WAIT_OBJECT_0) {
-        if (sender.socket == INVALID_SOCKET) {
-            return 0;
-        }
-        /* Whoever is to be woken waits by then. */
-        Sleep(3);
-        sender.sent = now();
-        send_one(sender.socket);
-    }
-    return 1;
-}
 
 /* How long it takes until a thread that waits has been woken. */
 void measure_wakes(std::vector<Way> &ways, int rounds) {
