@@ -2,7 +2,8 @@
 //!
 //! - A one-shot registration is one poll each time that it is armed, and nothing in between. So is a
 //!   level-triggered one, and a connection that the port owns.
-//! - An edge-triggered one has its [`Edges`](edges::Edges), and a poll for conditions that never fall.
+//! - An edge-triggered one is a poll too, begun again when a thread dequeues next. If a condition holds then, its
+//!   [`Edges`](edges::Edges) tell whether it fell in between, and are watched if it did not.
 //! - A wake-up is a packet, and so is whatever else completes on the port.
 //!
 //! A poll of a ready socket completes immediately, without a packet. The thread that began it takes the result if it
@@ -184,6 +185,7 @@ impl Backend for Afd {
             state.post_ready(&self.port);
             return waited;
         }
+        state.arm_again(&self.port);
         let must_retry = state.poll_unpolled(&self.port);
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
@@ -195,9 +197,12 @@ impl Backend for Afd {
             }
             loop {
                 if state.fed.is_empty() {
+                    let waits = usize::from(timeout != Some(Duration::ZERO));
+                    state.waiting += waits;
                     drop(state);
                     self.port.take(packets, wait.room, timeout);
                     state = self.state();
+                    state.waiting -= waits;
                 } else {
                     let count = state.fed.len().min(wait.room);
                     packets.clear();

@@ -9,7 +9,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::conditions::{FAILED, FIRST, Kind, LASTING, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
-use super::edges::Edges;
+use super::edges::{Edges, shows_ends};
 use super::{Afd, closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table, Waited};
 use crate::sys::Fd;
@@ -60,6 +60,10 @@ pub(super) struct State {
     pub(super) ready: Vec<Ready>,
     /// Sockets that could not be polled for want of memory.
     unpolled: Vec<Fd>,
+    /// Sockets with edges that were reported, to be polled before a thread waits.
+    again: Vec<Fd>,
+    /// How many threads wait for packets.
+    pub(super) waiting: usize,
     /// Packets that were taken from the port by others.
     pub(super) fed: VecDeque<OVERLAPPED_ENTRY>,
     closed: bool,
@@ -87,21 +91,38 @@ struct Current {
     generation: u32,
 }
 
-/// The record of a socket whose edges are recorded.
+/// The edges of a socket.
+///
+/// A poll tells of a condition that begins to hold. When that is reported, the driver begins to record edges. Before a
+/// thread waits next, the socket is polled again. If the condition has fallen, the poll waits for the next edge. If it
+/// holds, the record tells whether it fell in between. If it did not, or if another thread waits already when it is
+/// reported, the record is watched from there on.
+///
+/// So while a thread waits, an enabled socket has a poll in progress for all that is wanted, or one that has completed and
+/// was not dequeued, or is watched.
 struct Edge {
-    /// For a stream, only from its first condition on. Before that a poll is enough, and the selection would make the
-    /// socket non-blocking under Wine, also for `connect`.
+    /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
+    /// for `connect`.
     edges: Option<Edges>,
-    /// The poll for conditions that never fall and were not seen yet; or for the first condition to hold.
-    poll: Option<*mut Poll>,
+    poll: Option<EdgePoll>,
+    /// Conditions that were reported, and have held at the last poll.
+    held: u32,
     /// The conditions that never fall, if the socket can have them.
     lasting: u32,
     /// Of these, those that were seen.
     seen: u32,
-    /// What is to be reported.
+    /// Of a socket that is watched: what is to be reported.
     found: Events,
-    /// It is among what is ready, or has a packet.
+    /// It is watched, and is among what is ready, or has a packet.
     is_ready: bool,
+}
+
+/// A poll in progress.
+#[derive(Clone, Copy)]
+struct EdgePoll {
+    poll: *mut Poll,
+    /// What it is for.
+    events: u32,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -115,6 +136,8 @@ impl State {
             records: HashMap::new(),
             ready: Vec::new(),
             unpolled: Vec::new(),
+            again: Vec::new(),
+            waiting: 0,
             fed: VecDeque::new(),
             closed: false,
         }
@@ -202,26 +225,65 @@ impl State {
         let edge = record
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
-        let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
-        if edge.edges.is_none() && (record.kind == Kind::Datagram || holds != 0) {
-            if let Some(poll) = edge.poll.take() {
-                // SAFETY: as long as it was noted here, it has not ended.
-                unsafe { self.devices.cancel(poll) };
+        // What holds may be reported, once.
+        edge.held = 0;
+        if edge.is_watched() {
+            let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
+            edge.seen |= holds & LASTING;
+            if !before.is_enabled() {
+                edge.found = Events::empty();
             }
-            edge.edges = Some(Edges::new(&afd.port, EDGES.key(), fd)?);
-        }
-        edge.seen |= holds & LASTING;
-        if !before.is_enabled() {
-            edge.found = Events::empty();
-        }
-        let taken = edge.take();
-        edge.found |=
-            taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
-        let is_wanted = edge.found.intersects(record.interest.filter().wanted());
-        if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
-            self.ready.push(Ready::Edges(fd));
+            let taken = edge.take(afd, fd, record.kind);
+            edge.found |=
+                taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
+            let is_wanted = edge.found.intersects(record.interest.filter().wanted());
+            if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
+                self.ready.push(Ready::Edges(fd));
+            }
         }
         self.poll(&afd.port, fd)
+    }
+
+    /// Poll the sockets whose edges were reported, before a thread waits.
+    pub(super) fn arm_again(&mut self, port: &KernelPort) {
+        if self.again.is_empty() {
+            return;
+        }
+        let mut again = std::mem::take(&mut self.again);
+        again.retain(|&fd| {
+            let edge = self
+                .records
+                .get(&fd)
+                .and_then(|record| record.edge.as_ref());
+            let is_due = edge.is_some_and(|edge| edge.poll.is_none());
+            if is_due {
+                self.poll_known(port, fd);
+            }
+            is_due
+        });
+        // A number may have been closed and used again until it was polled.
+        closes::catch_up();
+        for &fd in &again {
+            // If it was, it is not watched any more.
+            let _ = self.check(fd);
+        }
+        again.clear();
+        self.again = again;
+    }
+
+    /// Watch the record of a socket's edges.
+    fn watch(&mut self, port: &KernelPort, fd: Fd) {
+        let edge = self
+            .records
+            .get_mut(&fd)
+            .and_then(|record| record.edge.as_mut());
+        let edges = edge.and_then(|edge| edge.edges.as_mut());
+        if edges.is_some_and(|edges| edges.watch().is_ok()) {
+            self.poll_known(port, fd);
+        } else {
+            // There is no memory. What is polled later is found to hold still.
+            self.unpolled.push(fd);
+        }
     }
 
     /// The same for a socket that was registered before. What passes is tried again later; if it is closed, that will be
@@ -250,9 +312,9 @@ impl State {
             ..
         } = self;
         let mut begin = |devices: &mut Devices, events| {
-            let Begun { poll, is_over } = devices.begin(port, fd, events)?;
-            ready.extend(is_over.then_some(Ready::Poll(poll)));
-            Ok::<_, io::Error>(poll)
+            let begun = devices.begin(port, fd, events)?;
+            ready.extend(begun.is_over.then_some(Ready::Poll(begun.poll)));
+            Ok::<_, io::Error>(begun)
         };
         let Some(record) = records.get_mut(&fd) else {
             return Ok(());
@@ -261,10 +323,18 @@ impl State {
             None if record.interest.is_enabled() => polled(&record.interest, record.kind),
             None => 0,
             Some(edge) => {
+                let events = edge.polled(&record.interest, record.kind);
+                let current = edge.poll.take_if(|current| current.events != events);
+                if let Some(EdgePoll { poll, .. }) = current {
+                    // SAFETY: as long as it was noted here, it has not ended.
+                    unsafe { devices.cancel(poll) };
+                }
                 if edge.poll.is_none() {
-                    let first = if edge.edges.is_none() { FIRST } else { 0 };
-                    let events = first | edge.lasting & !edge.seen | device::LOCAL_CLOSE;
-                    edge.poll = Some(begin(devices, events)?);
+                    let Begun { poll, is_over } = begin(devices, events)?;
+                    if !is_over {
+                        edge.held = 0;
+                    }
+                    edge.poll = Some(EdgePoll { poll, events });
                 }
                 0
             }
@@ -279,7 +349,7 @@ impl State {
         record.poll = None;
         if wanted != 0 {
             record.poll = Some(Current {
-                poll: begin(devices, wanted)?,
+                poll: begin(devices, wanted)?.poll,
                 events: wanted,
                 generation: record.interest.generation(),
             });
@@ -315,7 +385,7 @@ impl State {
 
     /// Stop recording the edges of a socket.
     fn drop_edge(&mut self, fd: Fd, id: u64, edge: Edge) {
-        if let Some(poll) = edge.poll {
+        if let Some(EdgePoll { poll, .. }) = edge.poll {
             // SAFETY: as above.
             unsafe { self.devices.cancel(poll) };
         }
@@ -342,7 +412,7 @@ impl State {
         match ready {
             // SAFETY: it has no packet, and nobody else has taken it.
             Ready::Poll(poll) => unsafe { self.end_poll(afd, table, poll) },
-            Ready::Edges(fd) => self.end_edges(table, fd),
+            Ready::Edges(fd) => self.end_edges(afd, table, fd),
         }
     }
 
@@ -358,7 +428,7 @@ impl State {
         let current = record.poll.take_if(|current| current.poll == poll);
         if current.is_none() {
             let edge = record.edge.as_mut()?;
-            edge.poll.take_if(|current| *current == poll)?;
+            edge.poll.take_if(|current| current.poll == poll)?;
         }
         if found & device::LOCAL_CLOSE != 0 {
             closes::closed(fd, record.id);
@@ -386,33 +456,71 @@ impl State {
         report
     }
 
-    /// A poll has found a condition that never falls, or the first condition to hold.
+    /// A socket's poll for edges has completed.
     fn end_edge_poll(&mut self, afd: &Afd, table: &Table, fd: Fd, found: u32) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
+        let latest = table.interest(fd)?;
+        let is_latest = latest.generation() == record.interest.generation();
         let edge = record.edge.as_mut()?;
-        let mut events = found & edge.lasting & !edge.seen;
-        edge.seen |= events;
-        if edge.edges.is_none() && found & FIRST != 0 {
-            closes::catch_up();
-            if closes::known(fd) != Some(record.id) {
-                return None;
-            }
-            events |= found & FIRST;
-            // If that fails, it is polled again, and may succeed the next time.
+        if edge.is_watched() {
+            let lasting = found & edge.lasting & !edge.seen;
+            edge.seen |= lasting;
+            edge.found |= conditions(lasting, record.kind);
+            let report = record.take_edges(afd, table);
+            self.poll_known(&afd.port, fd);
+            return report;
+        }
+        if !latest.is_enabled() || latest.mode() != Mode::Edge {
+            // What is for edges only. Whoever has disabled it arms that.
+            self.poll_known(&afd.port, fd);
+            return None;
+        }
+        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
+        let found = match is_latest {
+            true => found,
+            false => afd.device.poll_one(fd, polled(&latest, record.kind)),
+        };
+        if !is_latest {
+            record.interest = latest;
+            edge.held = 0;
+        }
+        // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
+        // later.
+        if !is_open(fd, record.id) {
+            return None;
+        }
+        let lasting = found & edge.lasting & !edge.seen;
+        let first = found & FIRST;
+        edge.seen |= lasting;
+        if edge.edges.is_none() && first != 0 {
             edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
         }
-        edge.found |= conditions(events, record.kind);
-        let report = record.take_edges(table);
-        self.poll_known(&afd.port, fd);
-        report
+        // Without memory for a record, what holds may be reported once too often.
+        let recorded = edge.edges.as_ref().map_or(FIRST, Edges::take);
+        let begun = lasting | first & (!edge.held | recorded);
+        edge.held |= first;
+        let events = edge.without_out(conditions(begun, record.kind));
+        let events = events & latest.filter().wanted();
+        if first == 0 {
+            self.poll_known(&afd.port, fd);
+        } else if events.is_empty() || self.waiting > 0 {
+            self.watch(&afd.port, fd);
+        } else {
+            self.again.push(fd);
+        }
+        (!events.is_empty()).then(|| Report {
+            fd,
+            generation: latest.generation(),
+            events,
+        })
     }
 
-    /// There may be edges.
-    fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
+    /// There may be edges of a socket that is watched.
+    fn end_edges(&mut self, afd: &Afd, table: &Table, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let edge = record.edge.as_mut()?;
         edge.is_ready = false;
-        record.take_edges(table)
+        record.take_edges(afd, table)
     }
 
     /// A packet was dequeued.
@@ -430,7 +538,7 @@ impl State {
             Some(POLL) => reports
                 .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
             Some(EDGES) => {
-                reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
+                reports.extend(self.end_edges(afd, table, Fd(packet.lpOverlapped.addr() as u32)));
             }
             Some(ALARM) => waited.alarmed = true,
             Some(CLOSED) => {
@@ -451,12 +559,6 @@ impl State {
 }
 
 impl Record {
-    /// Whether the number still refers to this socket.
-    fn is_open(&self) -> bool {
-        closes::catch_up();
-        closes::known(self.interest.fd) == Some(self.id)
-    }
-
     /// Report what holds now, for what is wanted now.
     fn report_latest(&self, afd: &Afd, latest: &Interest) -> Option<Report> {
         let fd = self.interest.fd;
@@ -467,7 +569,7 @@ impl Record {
         };
         let events = conditions(found, self.kind);
         // What is wanted by now is wanted of this socket, if it is open even later.
-        (!events.is_empty() && self.is_open()).then(|| Report {
+        (!events.is_empty() && is_open(fd, self.id)).then(|| Report {
             fd,
             generation: latest.generation(),
             events,
@@ -475,7 +577,7 @@ impl Record {
     }
 
     /// Report the edges that are wanted now, and forget the others.
-    fn take_edges(&mut self, table: &Table) -> Option<Report> {
+    fn take_edges(&mut self, afd: &Afd, table: &Table) -> Option<Report> {
         let fd = self.interest.fd;
         let mut latest = table.interest(fd)?;
         let mut events = Events::empty();
@@ -484,11 +586,11 @@ impl Record {
         loop {
             // The events of another socket must not be taken; and what is wanted by now is wanted of this socket, if it
             // is open even later.
-            if !self.is_open() {
+            if !is_open(fd, self.id) {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            events |= edge.take() | std::mem::take(&mut edge.found);
+            events |= edge.take(afd, fd, self.kind) | std::mem::take(&mut edge.found);
             let before = std::mem::replace(&mut latest, table.interest(fd)?);
             if latest.generation() == before.generation() {
                 break;
@@ -512,6 +614,7 @@ impl Edge {
         Edge {
             edges: None,
             poll: None,
+            held: 0,
             lasting: if is_endless { 0 } else { LASTING },
             seen: 0,
             found: Events::empty(),
@@ -519,14 +622,51 @@ impl Edge {
         }
     }
 
-    /// The conditions that have begun to hold since the last call.
-    fn take(&mut self) -> Events {
-        let mut events = self.edges.as_ref().map_or(Events::empty(), Edges::take);
+    fn is_watched(&self) -> bool {
+        self.edges.as_ref().is_some_and(Edges::is_watched)
+    }
+
+    /// What its poll is for.
+    fn polled(&self, interest: &Interest, kind: Kind) -> u32 {
+        /// After the end of a stream, nothing more arrives. Under Wine, a poll for that would keep its server busy.
+        const INPUT: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT;
+        let mut events = polled(interest, kind) & (FIRST | self.lasting) & !self.seen;
+        if self.seen != 0 {
+            events &= !INPUT;
+        }
+        if self.is_watched() {
+            events &= if shows_ends() { 0 } else { LASTING };
+        }
+        if !interest.is_enabled() {
+            events = 0;
+        }
+        events | device::LOCAL_CLOSE
+    }
+
+    /// The conditions that have begun to hold since the last call. The number has to refer to this socket.
+    fn take(&mut self, afd: &Afd, fd: Fd, kind: Kind) -> Events {
+        let mut recorded = self.edges.as_ref().map_or(0, Edges::take);
+        if recorded & LASTING != 0 {
+            let lasting = afd.device.poll_one(fd, self.lasting) & self.lasting & !self.seen;
+            self.seen |= lasting;
+            recorded = recorded & !LASTING | lasting;
+        }
+        self.without_out(conditions(recorded, kind))
+    }
+
+    /// After an error nothing can be sent.
+    fn without_out(&self, mut events: Events) -> Events {
         if self.seen & FAILED != 0 {
             events.remove(Events::OUT);
         }
         events
     }
+}
+
+/// Whether the number still refers to this socket.
+fn is_open(fd: Fd, id: u64) -> bool {
+    closes::catch_up();
+    closes::known(fd) == Some(id)
 }
 
 /// Whether [`State::arm`] checks which socket it is.
