@@ -4,9 +4,9 @@
  *
  * The library's calls of PostQueuedCompletionStatus and NtDeviceIoControlFile are led here, through the list of functions that it imports.
  */
+#include "imports.hpp"
 #include "loopback.hpp"
 
-#include <cstring>
 #include <initializer_list>
 
 namespace {
@@ -45,39 +45,6 @@ LONG NTAPI control_or_refuse(HANDLE device, HANDLE event, void *routine, void *c
         InterlockedIncrement(&polls_to_refuse);
     }
     return systems_control(device, event, routine, context, outcome, code, from, from_length, to, to_length);
-}
-
-/* Lead the library's calls of this function to that one. Returns the function. */
-template <typename Function> Function lead(const char *name, Function elsewhere) {
-    HMODULE library = GetModuleHandleA("socknotify.dll");
-    require(library != nullptr, "the library is loaded");
-    BYTE *base = reinterpret_cast<BYTE *>(library);
-    IMAGE_DOS_HEADER *header = reinterpret_cast<IMAGE_DOS_HEADER *>(base);
-    IMAGE_NT_HEADERS *headers = reinterpret_cast<IMAGE_NT_HEADERS *>(base + header->e_lfanew);
-    DWORD imports = headers->OptionalHeader.DataDirectory[IMAGE_DIRECTORY_ENTRY_IMPORT].VirtualAddress;
-    IMAGE_IMPORT_DESCRIPTOR *from = reinterpret_cast<IMAGE_IMPORT_DESCRIPTOR *>(base + imports);
-    for (; from->Name != 0; from += 1) {
-        IMAGE_THUNK_DATA *names = reinterpret_cast<IMAGE_THUNK_DATA *>(base + from->OriginalFirstThunk);
-        IMAGE_THUNK_DATA *places = reinterpret_cast<IMAGE_THUNK_DATA *>(base + from->FirstThunk);
-        for (; names->u1.AddressOfData != 0; names += 1, places += 1) {
-            if (IMAGE_SNAP_BY_ORDINAL(names->u1.Ordinal)) {
-                continue;
-            }
-            IMAGE_IMPORT_BY_NAME *import =
-                reinterpret_cast<IMAGE_IMPORT_BY_NAME *>(base + names->u1.AddressOfData);
-            if (std::strcmp(reinterpret_cast<const char *>(import->Name), name) != 0) {
-                continue;
-            }
-            Function found = reinterpret_cast<Function>(places->u1.Function);
-            DWORD before;
-            require(VirtualProtect(places, sizeof *places, PAGE_READWRITE, &before), "VirtualProtect");
-            places->u1.Function = reinterpret_cast<ULONG_PTR>(elsewhere);
-            VirtualProtect(places, sizeof *places, before, &before);
-            return found;
-        }
-    }
-    require(false, "the function is imported");
-    return nullptr;
 }
 
 /* Refuse the next packets of the library. */
@@ -168,8 +135,7 @@ void what_was_armed_comes_again() {
                 polls_refused = 0;
                 InterlockedExchange(&polls_to_refuse, 3);
                 call(port, 50);
-                /* An edge has none here: the driver records it. */
-                require(polls_refused == (trigger == edge ? 0 : 3), "polls were refused");
+                require(polls_refused == 3, "polls were refused");
                 InterlockedExchange(&polls_to_refuse, 0);
             }
             InterlockedExchange(&polls_to_refuse, 1);

@@ -9,8 +9,7 @@
 //!
 //! `WSAEventSelect` does the same, but first makes the socket non-blocking.
 //!
-//! The end of a stream and errors never fall. Polls report them. Under Wine the record does once it is watched: while
-//! there is something to receive, a poll for the end of a stream keeps Wine's server busy.
+//! The end of a stream and errors never fall. Polls report them.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
@@ -19,18 +18,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Networking::WinSock::{
-    FD_ACCEPT, FD_CLOSE, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE,
-    WSAEnumNetworkEvents, WSANETWORKEVENTS,
+    FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, WSAEnumNetworkEvents,
+    WSANETWORKEVENTS,
 };
 use windows_sys::Win32::System::IO::PostQueuedCompletionStatus;
 use windows_sys::Win32::System::Threading::{
     CreateEventW, INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD,
 };
 
-use super::conditions::LASTING;
 use super::device::{self, select_events};
 use crate::sys::{self, Fd};
-use crate::windows::port::{self, KernelPort};
+use crate::windows::port::KernelPort;
 
 /// Where the packet of an edge goes.
 struct Destination {
@@ -76,8 +74,7 @@ impl Edges {
             wait: null_mut(),
             destination,
         };
-        let ends = if shows_ends() { LASTING } else { 0 };
-        select_events(sys::handle(fd), edges.event.as_raw_handle(), WANTED | ends)?;
+        select_events(sys::handle(fd), edges.event.as_raw_handle(), WANTED)?;
         Ok(edges)
     }
 
@@ -111,7 +108,7 @@ impl Edges {
     }
 
     /// `WSAEnumNetworkEvents` — The driver's conditions that have begun to hold since the last call; in the first call,
-    /// those that held at the beginning. If any of [`LASTING`] does, so may the others of it.
+    /// those that held at the beginning.
     pub(super) fn take(&self) -> u32 {
         // What is recorded from here on has a packet of its own.
         // SAFETY: the destination lives as long as this.
@@ -128,7 +125,6 @@ impl Edges {
             | bits(seen & FD_ACCEPT != 0, device::ACCEPT)
             | bits(seen & FD_OOB != 0, device::RECEIVE_EXPEDITED)
             | bits(seen & FD_WRITE != 0 || connected, device::SEND)
-            | bits(seen & FD_CLOSE != 0, LASTING)
     }
 
     /// End it for a socket that was closed, and whose number may be another's.
@@ -143,11 +139,6 @@ const WANTED: u32 = device::RECEIVE
     | device::ACCEPT
     | device::CONNECT
     | device::CONNECT_FAIL;
-
-/// Whether the record tells of the end of a stream and of errors.
-pub(super) fn shows_ends() -> bool {
-    port::is_wine()
-}
 
 impl Drop for Edges {
     fn drop(&mut self) {

@@ -29,7 +29,7 @@ use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::device::{Device, Poll};
-use self::state::{ALARM, CLOSED, Own, POLL, Ready, State, WAKE, is_checked};
+use self::state::{ALARM, CLOSED, Own, POLL, State, WAKE, is_checked};
 use crate::engine::{
     Arm, ArmError, Backend, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };
@@ -59,7 +59,7 @@ pub(crate) struct Afd {
 #[derive(Default)]
 pub(crate) struct Memory {
     packets: Vec<OVERLAPPED_ENTRY>,
-    ready: Vec<Ready>,
+    ready: Vec<*mut Poll>,
     reports: Vec<Report>,
 }
 
@@ -226,10 +226,11 @@ impl Backend for Afd {
                 timeout = Some(Duration::ZERO);
             }
         }
-        for ready in ready.drain(..) {
+        for poll in ready.drain(..) {
             match reports.len() + others.len() < wait.room {
-                true => reports.extend(state.end(self, table, ready)),
-                false => state.ready.push(ready),
+                // SAFETY: it has no packet, and nobody else has taken it.
+                true => reports.extend(unsafe { state.end_poll(self, table, poll) }),
+                false => state.ready.push(poll),
             }
         }
         state.post_ready(&self.port);
@@ -267,11 +268,9 @@ impl Drop for Afd {
     fn drop(&mut self) {
         let mut state = self.state();
         state.close();
-        for ready in std::mem::take(&mut state.ready) {
-            if let Ready::Poll(poll) = ready {
-                // SAFETY: these have no packets.
-                unsafe { state.devices.end(poll) };
-            }
+        for poll in std::mem::take(&mut state.ready) {
+            // SAFETY: these have no packets.
+            unsafe { state.devices.end(poll) };
         }
         // The kernel uses the memory of the others until their packets were dequeued.
         let mut packets = Vec::new();

@@ -9,7 +9,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::conditions::{FAILED, FIRST, Kind, LASTING, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
-use super::edges::{Edges, shows_ends};
+use super::edges::Edges;
 use super::{Afd, closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table, Waited};
 use crate::sys::Fd;
@@ -43,21 +43,13 @@ impl Own {
     }
 }
 
-/// Something to report that has no packet yet.
-#[derive(Clone, Copy)]
-pub(super) enum Ready {
-    /// A poll that has completed immediately.
-    Poll(*mut Poll),
-    /// A socket with edges.
-    Edges(Fd),
-}
-
 /// The state of a port on the driver, under its lock.
 pub(super) struct State {
     pub(super) devices: Devices,
     records: HashMap<Fd, Record>,
-    /// Who holds the lock reports it, or [posts](Self::post_ready) its packet.
-    pub(super) ready: Vec<Ready>,
+    /// Polls that have completed immediately, and have no packet. Who holds the lock reports them, or
+    /// [posts](Self::post_ready) their packets.
+    pub(super) ready: Vec<*mut Poll>,
     /// Sockets that could not be polled for want of memory.
     unpolled: Vec<Fd>,
     /// Sockets with edges that were reported, to be polled before a thread waits.
@@ -94,27 +86,25 @@ struct Current {
 /// The edges of a socket.
 ///
 /// A poll tells of a condition that begins to hold. When that is reported, the driver begins to record edges. Before a
-/// thread waits next, the socket is polled again. If the condition has fallen, the poll waits for the next edge. If it
-/// holds, the record tells whether it fell in between. If it did not, or if another thread waits already when it is
-/// reported, the record is watched from there on.
+/// thread waits next, the condition is polled again. If it has fallen, the poll waits for the next edge. If it holds, the
+/// record tells whether it fell in between. If it did not, or if another thread waits already when it is reported, the
+/// record is watched from there on, and the condition is not polled until it was reported again.
 ///
-/// So while a thread waits, an enabled socket has a poll in progress for all that is wanted, or one that has completed and
-/// was not dequeued, or is watched.
+/// So while a thread waits, each condition that an enabled socket is registered for is polled, or is watched, or has a
+/// packet.
 struct Edge {
     /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
     /// for `connect`.
     edges: Option<Edges>,
     poll: Option<EdgePoll>,
-    /// Conditions that were reported, and have held at the last poll.
+    /// Conditions that were reported, and not polled since. If a poll finds them, the record says whether they have fallen.
+    reported: u32,
+    /// Conditions that are watched, and not polled, because they hold.
     held: u32,
     /// The conditions that never fall, if the socket can have them.
     lasting: u32,
     /// Of these, those that were seen.
     seen: u32,
-    /// Of a socket that is watched: what is to be reported.
-    found: Events,
-    /// It is watched, and is among what is ready, or has a packet.
-    is_ready: bool,
 }
 
 /// A poll in progress.
@@ -210,7 +200,7 @@ impl State {
             Some(record)
                 if record.edge.is_none() || before.generation() != record.interest.generation() =>
             {
-                let begun = self.begin_edges(afd, fd, before);
+                let begun = self.begin_edges(afd, fd);
                 begun.map_err(|error| arm_error(&error))
             }
             // What is to be reported is on its way.
@@ -218,29 +208,14 @@ impl State {
         }
     }
 
-    fn begin_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> io::Result<()> {
+    fn begin_edges(&mut self, afd: &Afd, fd: Fd) -> io::Result<()> {
         let Some(record) = self.records.get_mut(&fd) else {
             return Ok(());
         };
         let edge = record
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
-        // What holds may be reported, once.
-        edge.held = 0;
-        if edge.is_watched() {
-            let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
-            edge.seen |= holds & LASTING;
-            if !before.is_enabled() {
-                edge.found = Events::empty();
-            }
-            let taken = edge.take(afd, fd, record.kind);
-            edge.found |=
-                taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
-            let is_wanted = edge.found.intersects(record.interest.filter().wanted());
-            if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
-                self.ready.push(Ready::Edges(fd));
-            }
-        }
+        edge.start_over();
         self.poll(&afd.port, fd)
     }
 
@@ -250,17 +225,16 @@ impl State {
             return;
         }
         let mut again = std::mem::take(&mut self.again);
-        again.retain(|&fd| {
+        for &fd in &again {
             let edge = self
                 .records
-                .get(&fd)
-                .and_then(|record| record.edge.as_ref());
-            let is_due = edge.is_some_and(|edge| edge.poll.is_none());
-            if is_due {
+                .get_mut(&fd)
+                .and_then(|record| record.edge.as_mut());
+            if let Some(edge) = edge {
+                edge.held &= !edge.reported;
                 self.poll_known(port, fd);
             }
-            is_due
-        });
+        }
         // A number may have been closed and used again until it was polled.
         closes::catch_up();
         for &fd in &again {
@@ -271,17 +245,22 @@ impl State {
         self.again = again;
     }
 
-    /// Watch the record of a socket's edges.
-    fn watch(&mut self, port: &KernelPort, fd: Fd) {
+    /// Watch conditions that hold.
+    fn watch(&mut self, port: &KernelPort, fd: Fd, conditions: u32) {
         let edge = self
             .records
             .get_mut(&fd)
             .and_then(|record| record.edge.as_mut());
-        let edges = edge.and_then(|edge| edge.edges.as_mut());
+        let Some(edge) = edge else {
+            return;
+        };
+        let edges = edge.edges.as_mut();
         if edges.is_some_and(|edges| edges.watch().is_ok()) {
+            edge.held |= conditions;
             self.poll_known(port, fd);
         } else {
-            // There is no memory. What is polled later is found to hold still.
+            // There is no memory. They are found to hold when they are polled later.
+            edge.reported |= conditions;
             self.unpolled.push(fd);
         }
     }
@@ -313,7 +292,7 @@ impl State {
         } = self;
         let mut begin = |devices: &mut Devices, events| {
             let begun = devices.begin(port, fd, events)?;
-            ready.extend(begun.is_over.then_some(Ready::Poll(begun.poll)));
+            ready.extend(begun.is_over.then_some(begun.poll));
             Ok::<_, io::Error>(begun)
         };
         let Some(record) = records.get_mut(&fd) else {
@@ -332,7 +311,7 @@ impl State {
                 if edge.poll.is_none() {
                     let Begun { poll, is_over } = begin(devices, events)?;
                     if !is_over {
-                        edge.held = 0;
+                        edge.reported &= !events;
                     }
                     edge.poll = Some(EdgePoll { poll, events });
                 }
@@ -399,20 +378,8 @@ impl State {
 
     /// Post the packets of what was not reported.
     pub(super) fn post_ready(&mut self, port: &KernelPort) {
-        for ready in self.ready.drain(..) {
-            match ready {
-                Ready::Poll(poll) => port.insist(POLL.key(), poll.expose_provenance()),
-                Ready::Edges(fd) => port.insist(EDGES.key(), fd.0 as usize),
-            }
-        }
-    }
-
-    /// The report of what has no packet.
-    pub(super) fn end(&mut self, afd: &Afd, table: &Table, ready: Ready) -> Option<Report> {
-        match ready {
-            // SAFETY: it has no packet, and nobody else has taken it.
-            Ready::Poll(poll) => unsafe { self.end_poll(afd, table, poll) },
-            Ready::Edges(fd) => self.end_edges(afd, table, fd),
+        for poll in self.ready.drain(..) {
+            port.insist(POLL.key(), poll.expose_provenance());
         }
     }
 
@@ -421,7 +388,12 @@ impl State {
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    unsafe fn end_poll(&mut self, afd: &Afd, table: &Table, poll: *mut Poll) -> Option<Report> {
+    pub(super) unsafe fn end_poll(
+        &mut self,
+        afd: &Afd,
+        table: &Table,
+        poll: *mut Poll,
+    ) -> Option<Report> {
         // SAFETY: the caller's promise.
         let Outcome { fd, found } = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
@@ -462,14 +434,6 @@ impl State {
         let latest = table.interest(fd)?;
         let is_latest = latest.generation() == record.interest.generation();
         let edge = record.edge.as_mut()?;
-        if edge.is_watched() {
-            let lasting = found & edge.lasting & !edge.seen;
-            edge.seen |= lasting;
-            edge.found |= conditions(lasting, record.kind);
-            let report = record.take_edges(afd, table);
-            self.poll_known(&afd.port, fd);
-            return report;
-        }
         if !latest.is_enabled() || latest.mode() != Mode::Edge {
             // What is for edges only. Whoever has disabled it arms that.
             self.poll_known(&afd.port, fd);
@@ -482,7 +446,7 @@ impl State {
         };
         if !is_latest {
             record.interest = latest;
-            edge.held = 0;
+            edge.start_over();
         }
         // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
         // later.
@@ -497,16 +461,19 @@ impl State {
         }
         // Without memory for a record, what holds may be reported once too often.
         let recorded = edge.edges.as_ref().map_or(FIRST, Edges::take);
-        let begun = lasting | first & (!edge.held | recorded);
-        edge.held |= first;
+        let begun = lasting | first & (!edge.reported | recorded);
+        let still = first & !begun;
+        edge.reported |= begun & FIRST;
+        edge.reported &= !still;
         let events = edge.without_out(conditions(begun, record.kind));
         let events = events & latest.filter().wanted();
-        if first == 0 {
-            self.poll_known(&afd.port, fd);
-        } else if events.is_empty() || self.waiting > 0 {
-            self.watch(&afd.port, fd);
-        } else {
+        if !events.is_empty() {
             self.again.push(fd);
+        }
+        if still != 0 || first != 0 && self.waiting > 0 {
+            self.watch(&afd.port, fd, first);
+        } else if first == 0 || events.is_empty() {
+            self.poll_known(&afd.port, fd);
         }
         (!events.is_empty()).then(|| Report {
             fd,
@@ -516,11 +483,13 @@ impl State {
     }
 
     /// There may be edges of a socket that is watched.
-    fn end_edges(&mut self, afd: &Afd, table: &Table, fd: Fd) -> Option<Report> {
+    fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
-        let edge = record.edge.as_mut()?;
-        edge.is_ready = false;
-        record.take_edges(afd, table)
+        let report = record.take_edges(table);
+        if report.is_some() {
+            self.again.push(fd);
+        }
+        report
     }
 
     /// A packet was dequeued.
@@ -538,7 +507,7 @@ impl State {
             Some(POLL) => reports
                 .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
             Some(EDGES) => {
-                reports.extend(self.end_edges(afd, table, Fd(packet.lpOverlapped.addr() as u32)));
+                reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
             }
             Some(ALARM) => waited.alarmed = true,
             Some(CLOSED) => {
@@ -577,7 +546,7 @@ impl Record {
     }
 
     /// Report the edges that are wanted now, and forget the others.
-    fn take_edges(&mut self, afd: &Afd, table: &Table) -> Option<Report> {
+    fn take_edges(&mut self, table: &Table) -> Option<Report> {
         let fd = self.interest.fd;
         let mut latest = table.interest(fd)?;
         let mut events = Events::empty();
@@ -590,7 +559,9 @@ impl Record {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            events |= edge.take(afd, fd, self.kind) | std::mem::take(&mut edge.found);
+            let recorded = edge.edges.as_ref().map_or(0, Edges::take);
+            edge.reported |= recorded;
+            events |= edge.without_out(conditions(recorded, self.kind));
             let before = std::mem::replace(&mut latest, table.interest(fd)?);
             if latest.generation() == before.generation() {
                 break;
@@ -614,44 +585,30 @@ impl Edge {
         Edge {
             edges: None,
             poll: None,
+            reported: 0,
             held: 0,
             lasting: if is_endless { 0 } else { LASTING },
             seen: 0,
-            found: Events::empty(),
-            is_ready: false,
         }
     }
 
-    fn is_watched(&self) -> bool {
-        self.edges.as_ref().is_some_and(Edges::is_watched)
+    /// It is armed for something else. What holds may be reported, once.
+    fn start_over(&mut self) {
+        (self.reported, self.held, self.seen) = (0, 0, 0);
     }
 
     /// What its poll is for.
     fn polled(&self, interest: &Interest, kind: Kind) -> u32 {
         /// After the end of a stream, nothing more arrives. Under Wine, a poll for that would keep its server busy.
         const INPUT: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT;
-        let mut events = polled(interest, kind) & (FIRST | self.lasting) & !self.seen;
-        if self.seen != 0 {
+        let mut events = polled(interest, kind) & (FIRST | self.lasting) & !self.seen & !self.held;
+        if self.seen & (device::DISCONNECT | device::ABORT) != 0 {
             events &= !INPUT;
-        }
-        if self.is_watched() {
-            events &= if shows_ends() { 0 } else { LASTING };
         }
         if !interest.is_enabled() {
             events = 0;
         }
         events | device::LOCAL_CLOSE
-    }
-
-    /// The conditions that have begun to hold since the last call. The number has to refer to this socket.
-    fn take(&mut self, afd: &Afd, fd: Fd, kind: Kind) -> Events {
-        let mut recorded = self.edges.as_ref().map_or(0, Edges::take);
-        if recorded & LASTING != 0 {
-            let lasting = afd.device.poll_one(fd, self.lasting) & self.lasting & !self.seen;
-            self.seen |= lasting;
-            recorded = recorded & !LASTING | lasting;
-        }
-        self.without_out(conditions(recorded, kind))
     }
 
     /// After an error nothing can be sent.
