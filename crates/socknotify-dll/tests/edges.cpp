@@ -1,6 +1,6 @@
 /*
- * Edges: what thousands of them cost, in calls of the system, which do not depend on what else the machine does; and that
- * none is lost among many sockets and threads, however much of what has arrived a thread receives.
+ * What thousands of sockets cost, in calls of the system, which do not depend on what else the machine does; and that no edge
+ * is lost among many sockets and threads, however much of what has arrived a thread receives.
  */
 #include "imports.hpp"
 #include "loopback.hpp"
@@ -130,10 +130,9 @@ double calls_for_each(std::size_t number, int trigger) {
         require(count <= left, "each once");
         left -= count;
     }
-    if (trigger == edge) {
-        require(take(port, 0).error == WAIT_TIMEOUT, "each once");
-        require(waits == waits_before, "polls tell of the next edges");
-    }
+    /* This arms the rest. */
+    require(take(port, 0).error == WAIT_TIMEOUT, "each once");
+    require(waits == waits_before, "polls tell of the next edges");
     double each = static_cast<double>(calls - before) / static_cast<double>(number);
     std::printf("trigger %d, %d sockets: %.2f calls for each; registered in %.0f ms, notified and armed again in %.0f ms\n",
                 trigger, static_cast<int>(number), each, registering, getting);
@@ -142,16 +141,20 @@ double calls_for_each(std::size_t number, int trigger) {
     return each;
 }
 
-/* Twice as many calls would be twice the time: edges take at most three times as many as one-shots do, however many there
- * are. */
+/* Each call takes as long, whatever the trigger: levels and edges take at most three times as many as one-shots do, and
+ * each as many for each socket, however many there are. */
 void thousands_are_linear() {
-    double few = calls_for_each(125, edge);
-    double many = calls_for_each(1000, edge);
-    double one_shot = calls_for_each(1000, once);
-    /* One device, and what else is made once, for each 32 sockets. */
-    require(many < few + 0.5, "as many calls for each, however many there are");
-    require(many <= 3 * one_shot, "at most three times one-shot");
-    std::puts("thousands of edges are linear: ok");
+    double one_shot = 0;
+    for (int trigger : {once, level, edge}) {
+        double few = calls_for_each(125, trigger);
+        double many = calls_for_each(1000, trigger);
+        require(many <= few, "as many calls for each, however many there are");
+        if (trigger == once) {
+            one_shot = many;
+        }
+        require(many <= 3 * one_shot, "at most three times one-shot");
+    }
+    std::puts("thousands are linear: ok");
 }
 
 struct Receiving {
@@ -241,7 +244,8 @@ int main() {
     what_cannot_be_watched_comes_later();
     for (int threads : {1, 3}) {
         for (int filter : {in, in | out | hangup}) {
-            none_is_lost_of_many(400, threads, filter, 64);
+            /* Under Wine each edge takes long while several threads wait. */
+            none_is_lost_of_many(threads == 1 ? 400 : 100, threads, filter, 64);
             none_is_lost_of_many(50, threads, filter, 1);
         }
     }

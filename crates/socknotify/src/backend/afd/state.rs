@@ -101,6 +101,8 @@ struct Edge {
     reported: u32,
     /// Conditions that are watched, and not polled, because they hold.
     held: u32,
+    /// Conditions that have begun to hold by the record, and that the last poll did not find or was not for.
+    recorded: u32,
     /// The conditions that never fall, if the socket can have them.
     lasting: u32,
     /// Of these, those that were seen.
@@ -312,6 +314,7 @@ impl State {
                     let Begun { poll, is_over } = begin(devices, events)?;
                     if !is_over {
                         edge.reported &= !events;
+                        edge.recorded &= !events;
                     }
                     edge.poll = Some(EdgePoll { poll, events });
                 }
@@ -460,9 +463,10 @@ impl State {
             edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
         }
         // Without memory for a record, what holds may be reported once too often.
-        let recorded = edge.edges.as_ref().map_or(FIRST, Edges::take);
-        let begun = lasting | first & (!edge.reported | recorded);
+        edge.recorded |= edge.edges.as_ref().map_or(first, Edges::take);
+        let begun = lasting | first & (!edge.reported | edge.recorded) | edge.held & edge.recorded;
         let still = first & !begun;
+        edge.recorded &= !(first | edge.held);
         edge.reported |= begun & FIRST;
         edge.reported &= !still;
         let events = edge.without_out(conditions(begun, record.kind));
@@ -587,6 +591,7 @@ impl Edge {
             poll: None,
             reported: 0,
             held: 0,
+            recorded: 0,
             lasting: if is_endless { 0 } else { LASTING },
             seen: 0,
         }
@@ -594,7 +599,7 @@ impl Edge {
 
     /// It is armed for something else. What holds may be reported, once.
     fn start_over(&mut self) {
-        (self.reported, self.held, self.seen) = (0, 0, 0);
+        (self.reported, self.held, self.recorded, self.seen) = (0, 0, 0, 0);
     }
 
     /// What its poll is for.
