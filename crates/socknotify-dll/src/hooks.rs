@@ -220,12 +220,12 @@ unsafe extern "system" fn remove_ex(
             // SAFETY: the caller's promise. The system writes as many packets as it counts.
             unsafe {
                 let status = system(handle, entries, room, count, timeout, is_alertable);
-                let taken = if status == STATUS_SUCCESS {
-                    count.read()
-                } else {
-                    0
+                let taken: &mut [_] = match status {
+                    STATUS_SUCCESS => slice::from_raw_parts_mut(entries, count.read() as usize),
+                    // There need not be any memory.
+                    _ => &mut [],
                 };
-                (status, slice::from_raw_parts_mut(entries, taken as usize))
+                (status, taken)
             }
         };
         // SAFETY: the caller's promise.

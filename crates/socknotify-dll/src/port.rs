@@ -3,14 +3,15 @@
 //! The driver's polls complete on the caller's port itself. Whoever dequeues there has the engine translate them.
 
 use std::cell::Cell;
-use std::os::windows::io::RawSocket;
+use std::os::windows::io::{AsRawHandle, RawSocket};
 use std::time::Duration;
 
 use port::{
     CompletionPort, Entry, Error, EventFilter, Operation, Registration, RegistrationError, Trigger,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_SUCCESS, HANDLE, NTSTATUS, STATUS_INVALID_HANDLE, STATUS_SUCCESS, STATUS_TIMEOUT,
+    ERROR_SUCCESS, HANDLE, NTSTATUS, STATUS_INVALID_HANDLE, STATUS_INVALID_PARAMETER,
+    STATUS_SUCCESS, STATUS_TIMEOUT,
 };
 use windows_sys::Win32::Networking::WinSock::SOCK_NOTIFY_REGISTRATION;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -25,28 +26,42 @@ thread_local! {
     static ENTRIES: Cell<Vec<Entry>> = const { Cell::new(Vec::new()) };
 }
 
-pub(super) struct Port(CompletionPort);
+pub(super) struct Port {
+    port: CompletionPort,
+    /// The program had several handles of it when it was made.
+    has_duplicates: bool,
+}
 
 impl Port {
     pub(super) fn new(handle: HANDLE) -> Result<Self, u32> {
         let handle = kernel::duplicate(handle)?;
+        // The caller's handle, and the library's.
+        let has_duplicates = kernel::handles(handle.as_raw_handle()) > 2;
         let port = CompletionPort::on(handle).map_err(Error::code)?;
-        Ok(Port(port))
+        Ok(Port {
+            port,
+            has_duplicates,
+        })
     }
 
     /// The library's own handle of it.
     pub(super) fn handle(&self) -> HANDLE {
-        self.0.kernel_port()
+        self.port.kernel_port()
+    }
+
+    /// Whether the program had several handles of it when sockets were first registered with it.
+    pub(super) fn has_duplicates(&self) -> bool {
+        self.has_duplicates
     }
 
     /// Release the threads that wait in it, and free its sockets.
     pub(super) fn close(&self) {
-        self.0.close();
+        self.port.close();
     }
 
     /// Have a thread that waits in the system's call return from there.
     pub(super) fn wake(&self) {
-        self.0.wake();
+        self.port.wake();
     }
 
     /// Whether a packet is one that only the library can read.
@@ -66,7 +81,7 @@ impl Port {
 
     /// Packets that were taken from it by the system's call.
     pub(super) fn feed(&self, packets: &[OVERLAPPED_ENTRY]) {
-        self.0.feed(packets);
+        self.port.feed(packets);
     }
 
     /// Apply entries, and dequeue. Each entry gets its result.
@@ -117,6 +132,9 @@ impl Port {
         count: *mut u32,
         timeout: Option<Duration>,
     ) -> NTSTATUS {
+        if room == 0 {
+            return STATUS_INVALID_PARAMETER;
+        }
         // SAFETY: the caller's promise.
         unsafe {
             let outcome = self.dequeue_with(&mut [], packets, room, timeout);
@@ -146,7 +164,7 @@ impl Port {
         if memory.len() < room {
             memory.resize(room, Entry::default());
         }
-        let outcome = self.0.process(batch, &mut memory[..room], timeout);
+        let outcome = self.port.process(batch, &mut memory[..room], timeout);
         let outcome = outcome.map(|entries| {
             for (index, entry) in entries.iter().enumerate() {
                 let packet = OVERLAPPED_ENTRY {

@@ -25,6 +25,18 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// handle's value; a few thousand values later they share a counter.
 static IN_SYSTEM: [AtomicUsize; 1024] = [const { AtomicUsize::new(0) }; 1024];
 
+/// All of them.
+static ALL_IN_SYSTEM: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads may be in the system's call on this port, or are there on others.
+fn may_be_in_system(handle: HANDLE, port: &Port) -> usize {
+    // Under another handle.
+    if port.has_duplicates() {
+        return ALL_IN_SYSTEM.load(Ordering::SeqCst);
+    }
+    in_system(handle).load(Ordering::SeqCst)
+}
+
 fn in_system(handle: HANDLE) -> &'static AtomicUsize {
     // The two lowest bits mean nothing.
     &IN_SYSTEM[(handle.addr() >> 2) % IN_SYSTEM.len()]
@@ -81,7 +93,7 @@ pub(super) fn of(handle: HANDLE) -> Result<Arc<Port>, u32> {
     let (port, is_new) = insert(handle, port);
     if is_new {
         // Threads that wait already are to wait in the engine. There is one packet for each that may be among them.
-        for _ in 0..in_system(handle).load(Ordering::SeqCst) {
+        for _ in 0..may_be_in_system(handle, &port) {
             port.wake();
         }
     }
@@ -97,7 +109,7 @@ fn insert(handle: HANDLE, made: Arc<Port>) -> (Arc<Port>, bool) {
         return (Arc::clone(port), false);
     }
     // The caller's handle, and the library's: if there are more, it may be there under another value.
-    let may_be_there = kernel::handles(made.handle()) > 2;
+    let may_be_there = made.has_duplicates();
     let is_it = |other: &&Arc<Port>| kernel::is_same(handle, other.handle()) == Some(true);
     let same = may_be_there
         .then(|| ports.all().find(is_it).cloned())
@@ -116,10 +128,12 @@ pub(super) fn wait_in_system<T>(handle: HANDLE, wait: impl FnOnce() -> T) -> Opt
     // Whoever makes the port sees this thread, or this thread sees the port.
     let in_system = in_system(handle);
     in_system.fetch_add(1, Ordering::SeqCst);
+    ALL_IN_SYSTEM.fetch_add(1, Ordering::SeqCst);
     let waited = match find(handle) {
         None => Some(wait()),
         Some(_) => None,
     };
+    ALL_IN_SYSTEM.fetch_sub(1, Ordering::SeqCst);
     in_system.fetch_sub(1, Ordering::SeqCst);
     waited
 }
@@ -127,7 +141,7 @@ pub(super) fn wait_in_system<T>(handle: HANDLE, wait: impl FnOnce() -> T) -> Opt
 /// This call may have queued something that is not in the kernel's queue. If a thread waits there since before the port
 /// had sockets, the packet that was for it may be gone: there is one more.
 pub(super) fn wake_those_in_system(handle: HANDLE, port: &Port) {
-    if in_system(handle).load(Ordering::SeqCst) > 0 {
+    if may_be_in_system(handle, port) > 0 {
         port.wake();
     }
 }

@@ -502,6 +502,48 @@ void a_thread_that_waits_already_is_told() {
     std::puts("a thread that waits already is told: ok");
 }
 
+/* The same with a thread that waits with another handle of the port. */
+void a_thread_that_waits_with_a_duplicate_is_told() {
+    HANDLE port = make_port();
+    HANDLE process = GetCurrentProcess();
+    HANDLE same = nullptr;
+    require(DuplicateHandle(process, port, process, &same, 0, FALSE, DUPLICATE_SAME_ACCESS), "DuplicateHandle");
+    Pair pair = connect_pair();
+    Waiting waiting = {same, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
+    HANDLE thread = start(wait_for_remove, &waiting);
+    require(WaitForSingleObject(waiting.begun, patience) == WAIT_OBJECT_0, "a thread begins");
+    Sleep(100);
+    /* It is not armed: there is no poll whose packet could wake the thread. */
+    require(SuspendThread(thread) == 0, "SuspendThread");
+    send_one(pair.theirs);
+    wait_until_readable(pair.ours);
+    SOCK_NOTIFY_REGISTRATION entry = enable(pair.ours, as_key(pair.ours), in, once);
+    OVERLAPPED_ENTRY taken;
+    UINT32 count = 0;
+    DWORD error = ProcessSocketNotifications(port, 1, &entry, patience, 1, &taken, &count);
+    require(error == ERROR_SUCCESS && count == 1, "IN");
+    require(ResumeThread(thread) == 1, "ResumeThread");
+    require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
+    join(thread);
+    CloseHandle(waiting.begun);
+    close_pair(pair);
+    CloseHandle(same);
+    CloseHandle(port);
+    std::puts("a thread that waits with a duplicate is told: ok");
+}
+
+/* Without room, the system's call is wrong, and says so. */
+void no_room_is_an_invalid_parameter() {
+    HANDLE port = make_port();
+    OVERLAPPED_ENTRY entry;
+    ULONG count = 0;
+    require(take(port, 0).error == WAIT_TIMEOUT, "the library knows it");
+    require(!GetQueuedCompletionStatusEx(port, &entry, 0, &count, 0, FALSE), "no room");
+    require(GetLastError() == ERROR_INVALID_PARAMETER, "ERROR_INVALID_PARAMETER");
+    CloseHandle(port);
+    std::puts("no room is an invalid parameter: ok");
+}
+
 /* Whatever handle of a port a program dequeues with, also one that sockets were never registered with. */
 void a_duplicate_delivers() {
     HANDLE port = make_port();
@@ -540,6 +582,8 @@ int main() {
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
     a_thread_that_waits_already_is_told();
+    a_thread_that_waits_with_a_duplicate_is_told();
     a_duplicate_delivers();
+    no_room_is_an_invalid_parameter();
     return 0;
 }
