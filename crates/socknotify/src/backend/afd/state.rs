@@ -96,7 +96,7 @@ struct Edge {
     /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
     /// for `connect`.
     edges: Option<Edges>,
-    poll: Option<EdgePoll>,
+    poll: Option<Current>,
     /// Conditions that were reported, and not polled since. If a poll finds them, the record says whether they have fallen.
     reported: u32,
     /// Conditions that are watched, and not polled, because they hold.
@@ -107,14 +107,6 @@ struct Edge {
     lasting: u32,
     /// Of these, those that were seen.
     seen: u32,
-}
-
-/// A poll in progress.
-#[derive(Clone, Copy)]
-struct EdgePoll {
-    poll: *mut Poll,
-    /// What it is for.
-    events: u32,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -305,19 +297,24 @@ impl State {
             None => 0,
             Some(edge) => {
                 let events = edge.polled(&record.interest, record.kind);
-                let current = edge.poll.take_if(|current| current.events != events);
-                if let Some(EdgePoll { poll, .. }) = current {
-                    // SAFETY: as long as it was noted here, it has not ended.
-                    unsafe { devices.cancel(poll) };
-                }
-                if edge.poll.is_none() {
-                    let Begun { poll, is_over } = begin(devices, events)?;
-                    if !is_over {
-                        edge.reported &= !events;
-                        edge.recorded &= !events;
+                if let Some(current) = edge.poll {
+                    // As below.
+                    // SAFETY: as below.
+                    if events == current.events || unsafe { !devices.cancel(current.poll) } {
+                        return Ok(());
                     }
-                    edge.poll = Some(EdgePoll { poll, events });
                 }
+                edge.poll = None;
+                let Begun { poll, is_over } = begin(devices, events)?;
+                if !is_over {
+                    edge.reported &= !events;
+                    edge.recorded &= !events;
+                }
+                edge.poll = Some(Current {
+                    poll,
+                    events,
+                    generation: record.interest.generation(),
+                });
                 0
             }
         };
@@ -367,7 +364,7 @@ impl State {
 
     /// Stop recording the edges of a socket.
     fn drop_edge(&mut self, fd: Fd, id: u64, edge: Edge) {
-        if let Some(EdgePoll { poll, .. }) = edge.poll {
+        if let Some(Current { poll, .. }) = edge.poll {
             // SAFETY: as above.
             unsafe { self.devices.cancel(poll) };
         }
@@ -401,18 +398,19 @@ impl State {
         let Outcome { fd, found } = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
         let current = record.poll.take_if(|current| current.poll == poll);
-        if current.is_none() {
-            let edge = record.edge.as_mut()?;
-            edge.poll.take_if(|current| current.poll == poll)?;
-        }
+        let of_edges = match &mut record.edge {
+            Some(edge) => edge.poll.take_if(|current| current.poll == poll),
+            None => None,
+        };
+        let Current { generation, .. } = current.or(of_edges)?;
         if found & device::LOCAL_CLOSE != 0 {
             closes::closed(fd, record.id);
             self.drop_record(fd);
             return None;
         }
-        let Some(Current { generation, .. }) = current else {
-            return self.end_edge_poll(afd, table, fd, found);
-        };
+        if of_edges.is_some() {
+            return self.end_edge_poll(afd, table, fd, found, generation);
+        }
         let events = conditions(found, record.kind);
         let latest = table.interest(fd);
         let is_latest = latest.is_some_and(|latest| latest.generation() == generation);
@@ -432,10 +430,17 @@ impl State {
     }
 
     /// A socket's poll for edges has completed.
-    fn end_edge_poll(&mut self, afd: &Afd, table: &Table, fd: Fd, found: u32) -> Option<Report> {
+    fn end_edge_poll(
+        &mut self,
+        afd: &Afd,
+        table: &Table,
+        fd: Fd,
+        found: u32,
+        generation: u32,
+    ) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let latest = table.interest(fd)?;
-        let is_latest = latest.generation() == record.interest.generation();
+        let is_latest = latest.generation() == generation;
         let edge = record.edge.as_mut()?;
         if !latest.is_enabled() || latest.mode() != Mode::Edge {
             // What is for edges only. Whoever has disabled it arms that.
@@ -447,7 +452,7 @@ impl State {
             true => found,
             false => afd.device.poll_one(fd, polled(&latest, record.kind)),
         };
-        if !is_latest {
+        if latest.generation() != record.interest.generation() {
             record.interest = latest;
             edge.start_over();
         }
