@@ -105,6 +105,22 @@ void the_queue_is_bounded() {
     std::puts("the queue is bounded: ok");
 }
 
+/* A socket that is ready is enabled with one filter and another, and nobody dequeues. */
+void enabling_queues_one_packet() {
+    for (int trigger : {once, level, edge}) {
+        HANDLE port = make_port();
+        SOCKET socket = make_ready();
+        for (int round = 0; round < 200; round += 1) {
+            require_applied(port, enable(socket, as_key(socket), round % 2 ? in : in | out, trigger));
+            require(depth_of(port) <= 1, "one packet");
+        }
+        require(take(port, patience).events() == in, "it comes, as it is wanted");
+        closesocket(socket);
+        CloseHandle(port);
+    }
+    std::puts("enabling queues one packet: ok");
+}
+
 struct Closing {
     std::vector<SOCK_NOTIFY_REGISTRATION> batch;
     HANDLE registered;
@@ -259,6 +275,7 @@ int main(int count, char **arguments) {
         live_as_long_as_a_thread();
     }
     the_queue_is_bounded();
+    enabling_queues_one_packet();
     closing_blocks_nobody();
     ports_are_cheap();
     the_process_ends_with_its_last_thread();
