@@ -173,6 +173,9 @@ impl<T: Source, M> Worker<T, M> {
             self.armed_until.push((self.armed.len(), deadline));
         }
         self.armed.push(arm);
+        if self.local.has_flowed_on() {
+            let _ = self.submit();
+        }
     }
 
     /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process),
@@ -205,6 +208,7 @@ impl<T: Source, M> Worker<T, M> {
             return Err(Error::OtherProcess);
         }
         local::enter(&self.local);
+        self.local.begin();
         if let Some((since, events)) = self.batch.take() {
             self.is_slow = since.elapsed() > SLOW * events;
         }
@@ -222,6 +226,11 @@ impl<T: Source, M> Worker<T, M> {
             }
             if self.events == 0 && outcome.is_ok() {
                 outcome = self.submit_and_wait(timeout);
+            }
+            if self.events > 1 && self.local.has_flowed_on() {
+                // This thread has blocked within this call, perhaps in the caller's code that makes connections.
+                self.local.keep_events(1);
+                self.events = self.local.events();
             }
             let events = self.events;
             if events > 0 {
