@@ -67,12 +67,17 @@ impl Tally {
     }
 }
 
-/// Forks one child after the other until this many operations are done. Returns how many there were.
+/// Forks one child after the other until all operations are done. Returns how many there were.
+///
+/// With `SOCKNOTIFY_STRESS_CHILDREN=0` there are none: valgrind counts what a child does not free as lost.
 #[cfg(unix)]
 fn fork(port: &TestPort, file: &socknotify::owned::PortFile, is_over: impl Fn() -> bool) -> u32 {
     use super::support::Child;
 
     let mut children = 0;
+    if std::env::var("SOCKNOTIFY_STRESS_CHILDREN").is_ok_and(|count| count == "0") {
+        return children;
+    }
     while !is_over() {
         let mut mine = Some(FileOperation::read_at(file, vec![0; 8], 0));
         let child = Child::fork(|| {
