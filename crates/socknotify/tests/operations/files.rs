@@ -511,6 +511,13 @@ fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
             // It is open, and the caller's again. Windows has no metadata of a device.
             assert!(refused.into_connection().try_clone().is_ok());
         }
+        #[cfg(unix)]
+        {
+            let directory = File::open(std::env::temp_dir())?;
+            let refused = port.adopt_file(directory).expect_err("it is no file");
+            let error = io::Error::from(refused).kind();
+            assert_eq!(error, io::ErrorKind::IsADirectory);
+        }
     }
     Ok(())
 }
