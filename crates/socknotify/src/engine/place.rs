@@ -19,7 +19,7 @@ use crate::handover::Handover;
 use crate::sys::Fd;
 
 use super::scheduler::{Flag, Gate};
-use super::sync::{AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
+use super::sync::{AtomicU64, Glance, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
 
 /// How often threads that dequeue look at others.
 pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
@@ -411,6 +411,9 @@ impl Seen {
 
     /// Whether a thread that has left its place runs again.
     fn runs_again(&mut self, now: Instant) -> bool {
+        if self.holder.thread.glance() == Glance::StoodStill {
+            return false;
+        }
         match self.holder.thread.look() {
             Look::Running => true,
             Look::Time(time) => {
@@ -563,7 +566,7 @@ impl Roster {
                 continue;
             }
             let stays = now.saturating_duration_since(seen.since);
-            let computes = seen.asleep.is_none() && seen.holder.thread.computes();
+            let computes = seen.asleep.is_none() && seen.holder.thread.glance() == Glance::Computed;
             most = most.saturating_sub(if computes { 1 } else { 1 + STATE });
             let blocked = if computes {
                 Some(false)

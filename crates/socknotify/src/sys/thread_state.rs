@@ -34,6 +34,21 @@ pub(crate) enum Look {
     Unknown,
 }
 
+/// What a thread has done since the last [glance](ThreadState::glance).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "no other system shows this for less than a look")
+)]
+pub(crate) enum Glance {
+    /// It has had a processor most of the time.
+    Computed,
+    /// It has had none.
+    StoodStill,
+    /// Anything else, or nothing can be seen.
+    Unknown,
+}
+
 /// What is needed to see what one thread does.
 #[derive(Debug)]
 pub(crate) struct ThreadState {
@@ -51,10 +66,13 @@ impl ThreadState {
         }
     }
 
-    /// Whether the thread has had a processor most of the time since the last call, which costs less to see. `false`
-    /// says nothing.
-    pub(crate) fn computes(&self) -> bool {
-        self.process.is_this() && self.thread.computes()
+    /// What the thread has done since the last call, where that costs less to see than what it does now.
+    pub(crate) fn glance(&self) -> Glance {
+        if self.process.is_this() {
+            self.thread.glance()
+        } else {
+            Glance::Unknown
+        }
     }
 
     /// What the thread does now. [`Unknown`](Look::Unknown) in a forked child.
