@@ -195,7 +195,10 @@ fn measure(arguments: Arguments) -> io::Result<()> {
     let chosen = cases::named(&arguments.cases)?;
     let quick = arguments.quick;
     let mut plan = plan(arguments);
-    let environment = Environment::now(quick, plan.effort.rounds);
+    let mut environment = Environment::now(quick, plan.effort.rounds);
+    if report.is_some() {
+        environment = environment.before_run();
+    }
     if let (false, Some(tool)) = (plan.only_time, count::missing_tool()) {
         let text = format!("counting needs {tool}, which is not installed");
         if plan.only_count {
