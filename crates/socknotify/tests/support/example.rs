@@ -15,7 +15,7 @@ use processes::started;
 /// Longer than anything takes, and short enough to wait for when something is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An example that runs until its standard input ends.
+/// An example that runs until it is stopped.
 pub(crate) struct Example {
     pub(crate) process: Child,
     /// What it says after its address.
@@ -49,6 +49,7 @@ impl Example {
     }
 
     /// End its standard input, and so the program.
+    #[allow(dead_code, reason = "most examples end at an interrupt")]
     pub(crate) fn stop(mut self) -> io::Result<()> {
         drop(self.process.stdin.take());
         let status = self.process.wait()?;
