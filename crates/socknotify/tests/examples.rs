@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::path::Path;
 #[cfg(unix)]
 use std::process::Command;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -55,11 +56,9 @@ fn ask_for_capitals(address: SocketAddr, client: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Its standard input has ended, as in the background, which is nothing to it.
+/// Without standard input, as in the background.
 fn started(name: &str, arguments: &[String]) -> io::Result<Example> {
-    let mut server = Example::start(name, arguments)?;
-    drop(server.process.stdin.take());
-    Ok(server)
+    Example::start_with(name, arguments, Stdio::null)
 }
 
 /// A client of the chat, and the name it has there.

@@ -27,10 +27,19 @@ pub(crate) struct Example {
 impl Example {
     /// Starts the program with this path, or the library's example of this name.
     pub(crate) fn start(program: impl AsRef<Path>, arguments: &[String]) -> io::Result<Self> {
+        Example::start_with(program, arguments, Stdio::piped)
+    }
+
+    /// With this standard input.
+    pub(crate) fn start_with(
+        program: impl AsRef<Path>,
+        arguments: &[String],
+        input: fn() -> Stdio,
+    ) -> io::Result<Self> {
         let program = binary(program.as_ref())?;
         let mut command = Command::new(&program);
         command.arg("127.0.0.1:0").args(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(input()).stdout(Stdio::piped());
         let mut process = started(|| command.spawn())?;
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let line = read_line(&mut output)?;
