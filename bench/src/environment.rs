@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 /// What a report has to say of its run.
+#[derive(Clone)]
 pub(crate) struct Environment {
     date: String,
     commit: String,
@@ -14,11 +17,11 @@ pub(crate) struct Environment {
     command: String,
     /// Quick or full, and how many rounds.
     effort: String,
-    load: String,
+    /// How many processors others kept busy.
+    busy: String,
 }
 
 impl Environment {
-    /// Before the run: the load is that of others.
     pub(crate) fn now(is_quick: bool, rounds: usize) -> Self {
         let kind = if is_quick { "quick" } else { "full" };
         Environment {
@@ -28,7 +31,21 @@ impl Environment {
             system: system(),
             command: command(),
             effort: format!("{kind}, rounds: {rounds}"),
-            load: load(),
+            busy: UNKNOWN.to_owned(),
+        }
+    }
+
+    /// Before a run, with how many processors others keep busy. That takes a second, in which this program sleeps: so what
+    /// it did before does not count, as it would in a load average.
+    pub(crate) fn before_run(&self) -> Self {
+        let first = Times::now();
+        thread::sleep(Duration::from_secs(1));
+        let busy = first
+            .zip(Times::now())
+            .map(|(first, then)| first.busy_until(then));
+        Environment {
+            busy: busy.map_or(UNKNOWN.to_owned(), |busy| format!("{busy:.2}")),
+            ..self.clone()
         }
     }
 
@@ -41,7 +58,7 @@ impl Environment {
             ("system", &self.system),
             ("command", &self.command),
             ("effort", &self.effort),
-            ("load average before", &self.load),
+            ("busy processors before", &self.busy),
         ]
     }
 
@@ -107,9 +124,58 @@ fn system() -> String {
     format!("{} {}", name.to_string_lossy(), release.to_string_lossy())
 }
 
-/// Of the last one, five and fifteen minutes.
-fn load() -> String {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let numbers: Vec<_> = text.split(' ').take(3).collect();
-    numbers.join(", ")
+/// What all processors have done since the system was started, in ticks of the clock.
+#[derive(Clone, Copy)]
+struct Times {
+    processors: u32,
+    idle: u64,
+    all: u64,
+}
+
+impl Times {
+    fn now() -> Option<Self> {
+        Times::from_stat(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn from_stat(text: &str) -> Option<Self> {
+        let sum = text.lines().next()?.strip_prefix("cpu ")?;
+        // User, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen. Guests are among the first two.
+        let times = sum.split_whitespace().take(8).map(|time| time.parse());
+        let times: Vec<u64> = times.collect::<Result<_, _>>().ok()?;
+        let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+        Some(Times {
+            processors: text.lines().filter(is_processor).count().try_into().ok()?,
+            idle: times.get(3)? + times.get(4)?,
+            all: times.iter().sum(),
+        })
+    }
+
+    /// How many processors were busy, on average.
+    fn busy_until(self, then: Times) -> f64 {
+        let idle = then.idle.saturating_sub(self.idle);
+        let all = then.all.saturating_sub(self.all);
+        if all == 0 {
+            return 0.0;
+        }
+        f64::from(self.processors) * (1.0 - idle as f64 / all as f64).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_is_what_is_neither_idle_nor_waits_for_a_disk() {
+        let text = |sum| format!("cpu  {sum}\ncpu0 1 2 3\ncpu1 1 2 3\nintr 7 8\n");
+        let [first, then] = [
+            "500 0 100 9000 100 0 0 0 0 0",
+            "530 0 110 9140 110 0 5 5 9 0",
+        ]
+        .map(|sum| Times::from_stat(&text(sum)).expect("it is complete"));
+        assert_eq!(first.busy_until(then), 0.5);
+        assert_eq!(first.busy_until(first), 0.0);
+        assert!(Times::from_stat("cpu  1 2\n").is_none());
+        assert!(Times::now().is_some_and(|now| now.processors > 0 && now.idle < now.all));
+    }
 }

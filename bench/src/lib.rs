@@ -37,8 +37,11 @@ mod stopwatch;
 mod uring;
 mod ways;
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -192,7 +195,10 @@ fn measure(arguments: Arguments) -> io::Result<()> {
     let chosen = cases::named(&arguments.cases)?;
     let quick = arguments.quick;
     let mut plan = plan(arguments);
-    let environment = Environment::now(quick, plan.effort.rounds);
+    let mut environment = Environment::now(quick, plan.effort.rounds);
+    if report.is_some() {
+        environment = environment.before_run();
+    }
     if let (false, Some(tool)) = (plan.only_time, count::missing_tool()) {
         let text = format!("counting needs {tool}, which is not installed");
         if plan.only_count {
@@ -250,4 +256,23 @@ fn plan(arguments: Arguments) -> Plan {
         only: arguments.only,
         is_exact: false,
     }
+}
+
+/// What the servers in `docs/COMPARE.md` have to do: echo, also to a client that reads late.
+#[doc(hidden)]
+pub fn expect_echo(serve: impl FnOnce(TcpListener) -> io::Result<()> + Send + 'static) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(|| serve(listener));
+    let mut client = TcpStream::connect(address).expect("a connection");
+    // Until the server has no room to answer, and so reads no more.
+    let limit = Duration::from_millis(100);
+    client.set_write_timeout(Some(limit)).expect("a limit");
+    let mut sent = 0;
+    while let Ok(length) = client.write(&[b'x'; 4096]) {
+        sent += length;
+    }
+    let mut echoed = vec![0; sent];
+    client.read_exact(&mut echoed).expect("everything");
+    assert!(echoed.iter().all(|&byte| byte == b'x'));
 }

@@ -147,7 +147,7 @@ fn assert_tells_of_the_run(page: &str, directory: &Path) {
         "commit",
         "processor",
         "system",
-        "load_average_before",
+        "busy_processors_before",
     ] {
         let value = run[name].as_str().unwrap_or_default();
         assert!(!value.is_empty() && page.contains(value), "{name}: {run}");

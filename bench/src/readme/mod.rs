@@ -266,8 +266,8 @@ struct Report {
     run: Value,
 }
 
-/// From this load on, other programs have a part in the figures.
-const BUSY: f64 = 0.5;
+/// From so many processors on, other programs have a part in the figures.
+const BUSY: f64 = 0.1;
 
 impl Report {
     fn read(directory: &Path) -> io::Result<Self> {
@@ -296,7 +296,7 @@ impl Report {
         Ok(all)
     }
 
-    /// With the rows of another part. The load is the highest.
+    /// With the rows of another part. What others did is the most.
     fn with(mut self, part: Report) -> io::Result<Self> {
         for name in ["commit", "processor", "system"] {
             if self.run[name] != part.run[name] {
@@ -310,8 +310,8 @@ impl Report {
         if !efforts.split(" and ").any(|it| it == other) {
             self.run["effort"] = format!("{efforts} and {other}").into();
         }
-        if load(&part.run) > load(&self.run) {
-            self.run[LOAD] = part.run[LOAD].clone();
+        if busy(&part.run) > busy(&self.run) {
+            self.run[BUSY_BEFORE] = part.run[BUSY_BEFORE].clone();
         }
         self.rows.extend(part.rows);
         Ok(self)
@@ -320,9 +320,9 @@ impl Report {
     /// When, where and how.
     fn measured(&self) -> String {
         let of = |name: &str| self.run[name].as_str().unwrap_or("unknown");
-        let load = load(&self.run);
-        let busy = match load >= BUSY {
-            true => format!("; **beside other programs** (load {load:.1})"),
+        let busy = busy(&self.run);
+        let busy = match busy >= BUSY {
+            true => format!("; **beside other programs** (which kept {busy:.1} processors busy)"),
             false => String::new(),
         };
         format!(
@@ -336,13 +336,11 @@ impl Report {
     }
 }
 
-const LOAD: &str = "load_average_before";
+const BUSY_BEFORE: &str = "busy_processors_before";
 
-/// Of the minute before.
-fn load(run: &Value) -> f64 {
-    let text = run[LOAD].as_str().unwrap_or_default();
-    let first = text.split(',').next().unwrap_or_default();
-    first.parse().unwrap_or_default()
+fn busy(run: &Value) -> f64 {
+    let text = run[BUSY_BEFORE].as_str().unwrap_or_default();
+    text.parse().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -382,7 +380,7 @@ mod tests {
             }
         }
         let run = serde_json::json!({
-            "date": "2026-11-22", "effort": "full, rounds: 7", LOAD: "0.12, 3.00, 4.00",
+            "date": "2026-11-22", "effort": "full, rounds: 7", BUSY_BEFORE: "0.03",
         });
         Report { rows, run }
     }
@@ -418,11 +416,11 @@ mod tests {
     #[test]
     fn what_ran_beside_other_programs_says_so() {
         let mut report = report();
-        report.run[LOAD] = "2.40, 3.00, 4.00".into();
+        report.run[BUSY_BEFORE] = "1.24".into();
         assert!(
             report
                 .measured()
-                .contains("**beside other programs** (load 2.4)")
+                .contains("**beside other programs** (which kept 1.2 processors busy)")
         );
     }
 

@@ -235,6 +235,7 @@ impl Extent {
             only: part.counted.iter().map(Implementation::to_string).collect(),
             is_exact: true,
         };
+        let environment = here.before_run();
         let mut rows = Vec::new();
         for case in cases::named(&[part.case.to_owned()])? {
             println!("\n{}: {}", case.name, case.about);
@@ -245,7 +246,7 @@ impl Extent {
         }
         fs::create_dir_all(directory)?;
         // The rows come last: what is not complete is not there.
-        report::write_run(directory, here)?;
+        report::write_run(directory, &environment)?;
         report::write_rows(directory, &rows)
     }
 }

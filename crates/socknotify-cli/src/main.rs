@@ -1,5 +1,5 @@
 //! `socknotify`: servers, a load generator and diagnostics on completion ports.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod descriptors;
 mod doctor;

@@ -44,11 +44,6 @@ impl Stream {
         each!(self, socket => system::send_file(socket, file, from, count))
     }
 
-    /// How many bytes of what was sent the peer has not acknowledged. `None` if the system does not tell.
-    pub(crate) fn unacknowledged(&self) -> Option<u64> {
-        each!(self, socket => system::unacknowledged(socket))
-    }
-
     /// The address of the other end, for people.
     pub(crate) fn peer(&self) -> String {
         match self {

@@ -8,7 +8,7 @@
 //! - A client that does not read fills its outbox up to a limit, and is dropped.
 //!
 //! Run it with `cargo run -p socknotify --example chat 127.0.0.1:7007`, and talk to it with
-//! `nc 127.0.0.1 7007`. It ends with Ctrl-C, or when its standard input does.
+//! `nc 127.0.0.1 7007`. It ends with Ctrl-C.
 
 #[path = "end/mod.rs"]
 mod end;

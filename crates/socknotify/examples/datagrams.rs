@@ -11,7 +11,10 @@
 //! - A thread may find nothing to receive. That is no error: another thread was faster.
 //!
 //! Run it with `cargo run -p socknotify --example datagrams 127.0.0.1:7007`, and talk to it with
-//! `nc -u 127.0.0.1 7007`. It ends when its standard input does.
+//! `nc -u 127.0.0.1 7007`. It ends with Ctrl-C.
+
+#[path = "end/mod.rs"]
+mod end;
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -26,6 +29,7 @@ const THREADS: usize = 4;
 const LENGTH: usize = 2048;
 
 fn main() -> io::Result<()> {
+    let end = end::End::new()?;
     let socket = UdpSocket::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
     socket.set_nonblocking(true)?;
     let socket = Arc::new(socket);
@@ -39,9 +43,9 @@ fn main() -> io::Result<()> {
         for _ in 0..THREADS {
             scope.spawn(|| serve(port.worker(1)));
         }
-        let ended = io::copy(&mut io::stdin(), &mut io::sink());
+        let ended = end.wait();
         port.close();
-        ended.map(drop)
+        ended
     })
 }
 

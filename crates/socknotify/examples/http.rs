@@ -11,7 +11,7 @@
 //!
 //! Run it with `cargo run -p socknotify --example http 127.0.0.1:7007`, and try
 //! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default. It
-//! ends with Ctrl-C, or when its standard input does.
+//! ends with Ctrl-C.
 
 #[path = "end/mod.rs"]
 mod end;

@@ -1,7 +1,10 @@
 //! A key-value server: `SET key value`, `GET key` and `DEL key`, one a line, answered in order.
 //!
 //! A client that is idle for a minute is closed. A line has 4 KiB at most. No more than 10,000 clients are served at once.
-//! From a client that does not read, nothing is read. When standard input ends, answers are still sent, for ten seconds.
+//! From a client that does not read, nothing is read. At Ctrl-C, answers are still sent, for ten seconds.
+
+#[path = "end/mod.rs"]
+mod end;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -49,6 +52,7 @@ fn serve(client: &mut Client, table: &Mutex<Table>) -> io::Result<Option<Interes
 }
 
 fn main() -> io::Result<()> {
+    let end = end::End::new()?;
     let listener = TcpListener::bind(env::args().nth(1).unwrap_or("127.0.0.1:7007".into()))?;
     println!("listening on {}", listener.local_addr()?);
     let (port, table) = (Port::<Client>::new()?, Mutex::default());
@@ -56,10 +60,7 @@ fn main() -> io::Result<()> {
     let client = |stream, _| Client(stream, Input::new(4096), Output::new());
     port.listen(listener, listening, client)?;
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            port.drain(Duration::from_secs(10));
-        });
+        scope.spawn(|| end.wait().map(|()| port.drain(Duration::from_secs(10))));
         port.serve(Serving::default(), |worker, event| {
             if let Event::Ready(mut client, _) | Event::Draining(mut client) = event {
                 let next = serve(&mut client, &table).ok().flatten();

@@ -6,8 +6,11 @@
 //! - To wait for its other socket, a direction is taken out of the port and adopted again.
 //! - The end of a stream is passed on as such (half-close), and an error ends both directions.
 //!
-//! Run it with `cargo run -p socknotify --example proxy 127.0.0.1:7007 127.0.0.1:80`. It ends when its
-//! standard input does.
+//! Run it with `cargo run -p socknotify --example proxy 127.0.0.1:7007 127.0.0.1:80`. It ends with
+//! Ctrl-C.
+
+#[path = "end/mod.rs"]
+mod end;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -49,6 +52,7 @@ fn main() -> io::Result<()> {
     let target = arguments
         .next()
         .ok_or(io::Error::other("a target is needed: ADDRESS:PORT"))?;
+    let end = end::End::new()?;
     let listener = TcpListener::bind(address)?;
     println!("listening on {}", listener.local_addr()?);
 
@@ -63,9 +67,9 @@ fn main() -> io::Result<()> {
         for _ in 0..THREADS {
             scope.spawn(|| server.serve(server.port.worker(64)));
         }
-        let ended = io::copy(&mut io::stdin(), &mut io::sink());
+        let ended = end.wait();
         server.port.close();
-        ended.map(drop)
+        ended
     })
 }
 

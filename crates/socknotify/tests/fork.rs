@@ -23,7 +23,6 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use socket2::Socket;
 use socknotify::owned::{Event, FileOperation, Held, Interest, Port, SharedTrigger};
 use socknotify::{
@@ -33,68 +32,10 @@ use socknotify::{
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, counted, drain_port, expect,
-    expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
+    Child, CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, counted, drain_port,
+    expect, expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
     to_lonely_number, uninterrupted, wait_readiness,
 };
-
-/// A child process. It is killed and waited for at the latest when this goes.
-struct Child(Option<Pid>);
-
-impl Child {
-    /// Forks, and has the child do `work`, whose result is its exit status.
-    fn fork(work: impl FnOnce() -> u8) -> io::Result<Child> {
-        Child::fork_for(60, work)
-    }
-
-    /// The same. It is killed after so many seconds, more on an emulated processor.
-    fn fork_for(seconds: u32, work: impl FnOnce() -> u8) -> io::Result<Child> {
-        let seconds = if cfg!(emulated) {
-            seconds * 10
-        } else {
-            seconds
-        };
-        // SAFETY: the child calls only what is safe in a signal handler, and the port, whose calls in
-        // a forked child are what is tested.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                // SAFETY: a number goes in, and the default action is to kill.
-                unsafe { libc::alarm(seconds) };
-                let status = work();
-                // SAFETY: it ends the child, and runs no destructor of what is the parent's.
-                unsafe { libc::_exit(status.into()) }
-            }
-            child => Ok(Child(Pid::from_raw(child))),
-        }
-    }
-
-    /// Forks a child that does nothing, and keeps what it has inherited.
-    fn idle() -> io::Result<Child> {
-        Child::fork(|| {
-            loop {
-                // SAFETY: it waits for a signal, and the one that comes kills it.
-                unsafe { libc::pause() };
-            }
-        })
-    }
-
-    /// The exit status, when it has come to its end by itself.
-    fn status(mut self) -> Option<i32> {
-        let child = self.0.take()?;
-        let (_, status) = waitpid(Some(child), WaitOptions::empty()).ok()??;
-        status.exit_status()
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        if let Some(child) = self.0.take() {
-            let _ = kill_process(child, Signal::KILL);
-            let _ = waitpid(Some(child), WaitOptions::empty());
-        }
-    }
-}
 
 /// Makes every call there is. 0 if each of them was refused, else the number of the first that was not.
 fn call_everything(port: &CompletionPort, pair: &Pair) -> u8 {

@@ -7,9 +7,10 @@
 mod support;
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Instant;
 
+use socket2::{Domain, Socket, Type};
 use socknotify::Backend;
 use socknotify::owned::{Event, Interest, Port};
 
@@ -27,13 +28,23 @@ fn rests_and_comes_back(backend: Backend) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let id = port.listen(listener, Interest::IN, |stream, _| stream)?;
-    let mut clients = Vec::new();
+    let clients = (0..4).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None));
+    let clients: Vec<_> = clients.collect::<io::Result<_>>()?;
+
+    let mut others = Vec::new();
+    while let Ok(other) = UdpSocket::bind("127.0.0.1:0") {
+        others.push(other);
+        assert!(others.len() < 10_000, "there is no limit");
+    }
+    for client in &clients {
+        client.connect(&address.into())?;
+    }
+    let end = Instant::now() + PATIENCE;
     let mut rests = 0;
-    while rests < 4 {
-        // This finds no handle either, in the end.
-        clients.extend(TcpStream::connect(address));
-        assert!(clients.len() < 10_000, "there is no limit");
-        worker.process(Some(Duration::from_millis(1)))?;
+    // More often than it accepts in advance: so it has paused in between.
+    while rests < 40 {
+        assert!(Instant::now() < end, "it pauses, and tries again: {rests}");
+        worker.process(Some(PATIENCE))?;
         while let Some(event) = worker.take() {
             let Event::NotAccepting(it, _) = event else {
                 panic!("{event:?}");
@@ -42,27 +53,21 @@ fn rests_and_comes_back(backend: Backend) -> io::Result<()> {
             rests += 1;
         }
     }
-    clients.truncate(clients.len() / 2);
-    let end = Instant::now() + PATIENCE;
-    let mut client = loop {
-        assert!(Instant::now() < end, "handles are given back");
-        worker.process(Some(Duration::from_millis(1)))?;
-        // Those that were closed are dropped here.
-        while worker.take().is_some() {}
-        if let Ok(client) = TcpStream::connect(address) {
-            break client;
-        }
-    };
-    client.write_all(b"x")?;
-    loop {
-        assert!(Instant::now() < end, "it is accepted");
+
+    drop(others);
+    let mut served = 0;
+    for mut client in &clients {
+        client.write_all(b"x")?;
+    }
+    while served < clients.len() {
+        assert!(Instant::now() < end, "all are accepted: {served}");
         worker.process(Some(PATIENCE))?;
         while let Some(event) = worker.take() {
             if let Event::Ready(mut connection, _) = event {
-                if connection.read(&mut [0])? == 1 {
-                    return Ok(());
-                }
+                assert_eq!(connection.read(&mut [0])?, 1);
+                served += 1;
             }
         }
     }
+    Ok(())
 }

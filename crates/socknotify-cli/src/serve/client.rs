@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{
-    BorrowedSocket, Buffer, FileOperation, Interest, PortFile, Readiness, Source,
+    BorrowedSocket, Buffer, FileOperation, Interest, PortFile, Readiness, Source, unacknowledged,
 };
 
 use super::delivery::{Delivery, Stage};
@@ -235,7 +235,7 @@ impl Client {
 
     /// Whether the client has acknowledged something since this was last asked, or the system has accepted more for it.
     fn has_taken(&mut self) -> bool {
-        let now = self.stream.unacknowledged();
+        let now = unacknowledged(&self.stream);
         let before = std::mem::replace(&mut self.unacknowledged, now);
         now != before
     }

@@ -40,26 +40,6 @@ pub(crate) fn open_at_once(_root: impl AsFd, _path: &str) -> Option<io::Result<F
     None
 }
 
-/// `ioctl(SIOCOUTQ)` — How many bytes of what was sent the peer has not acknowledged. `None` if the system does not tell.
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "nothing else wraps it")]
-pub(crate) fn unacknowledged(socket: impl AsFd) -> Option<u64> {
-    use std::ffi::c_int;
-
-    use rustix::ioctl::{Getter, Opcode, ioctl};
-
-    // It has the same number as the one for terminals.
-    const SIOCOUTQ: Opcode = libc::TIOCOUTQ as Opcode;
-    // SAFETY: With this number the kernel writes one `int`, and has no other effect, whatever the descriptor is.
-    let queued = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) };
-    u64::try_from(queued.ok()?).ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn unacknowledged(_socket: impl AsFd) -> Option<u64> {
-    None
-}
-
 /// `sendfile` — Sends a part of a file, as much as the socket takes. `None` if the system, or the file's, cannot.
 ///
 /// It waits for the disk if the file is not in memory. It never waits for the peer: the socket does not block.

@@ -20,11 +20,6 @@ pub(crate) fn open_at_once<D>(_root: D, _path: &str) -> Option<io::Result<File>>
     None
 }
 
-/// Nothing tells how much of what was sent has arrived.
-pub(crate) fn unacknowledged<S>(_socket: S) -> Option<u64> {
-    None
-}
-
 pub(crate) fn send_file<S>(
     _socket: S,
     _file: &File,

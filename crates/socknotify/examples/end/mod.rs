@@ -1,10 +1,10 @@
-//! When an example ends: at Ctrl-C, or when its standard input does.
+//! When an example ends: at Ctrl-C.
 
 use std::io;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 
-/// What tells of the end. Here, before the first client is served: without it Ctrl-C ends the process.
+/// What tells of Ctrl-C. Make it before the first client is served: without it Ctrl-C ends the process.
 pub(crate) struct End {
     #[cfg(unix)]
     told: UnixStream,
@@ -13,19 +13,9 @@ pub(crate) struct End {
 #[cfg(unix)]
 impl End {
     pub(crate) fn new() -> io::Result<Self> {
-        use std::io::Write;
-
-        use signal_hook::consts::SIGINT;
-        use signal_hook::low_level::pipe;
-
-        // Whichever comes first writes a byte.
+        // The handler writes a byte.
         let (told, signal) = UnixStream::pair()?;
-        let mut at_end = signal.try_clone()?;
-        pipe::register(SIGINT, signal)?;
-        std::thread::spawn(move || {
-            let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            at_end.write_all(b"x")
-        });
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, signal)?;
         Ok(End { told })
     }
 
@@ -42,6 +32,8 @@ impl End {
     }
 
     pub(crate) fn wait(self) -> io::Result<()> {
-        io::copy(&mut io::stdin(), &mut io::sink()).map(drop)
+        loop {
+            std::thread::park();
+        }
     }
 }

@@ -485,15 +485,17 @@ impl<B: Backend> Engine<B> {
 
     /// The notification of an edge-triggered registration is about to be delivered. Now and then find out whether its
     /// number still refers to the same file, which may live on under a duplicate. If not, its registration ends.
+    ///
+    /// Its identity says so. To arm it again would say so, too, and report once more what still holds.
+    #[cold]
     pub(super) fn is_still_registered(&self, fd: Fd, generation: u32, slot: &Slot) -> bool {
         let word = slot.word();
-        if word.generation() != generation
-            || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale)
-        {
+        if word.generation() != generation || self.is_same(fd, word) == Ok(true) {
             return true;
         }
         let mut core = lock(&self.core);
-        if !core.closed && self.has_ended(fd, word) {
+        let is_this = self.table.word(fd).generation() == generation;
+        if !core.closed && is_this && self.is_same(fd, word) != Ok(true) {
             self.forget(&mut core, fd);
         }
         false

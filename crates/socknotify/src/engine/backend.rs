@@ -144,6 +144,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Wake a thread that waits, or else the next one to wait.
     fn wake(&self);
 
+    /// Make what alarms need: then setting one cannot fail for want of resources.
+    fn prepare_alarm(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Report an alarm after this time. The latest call replaces earlier ones.
     fn set_alarm(&self, after: Duration) -> Result<(), Error>;
 

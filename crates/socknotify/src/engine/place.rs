@@ -17,20 +17,16 @@ use std::time::{Duration, Instant};
 
 use crate::handover::Handover;
 use crate::sys::Fd;
+use crate::sys::thread_state::Progress;
+pub(super) use crate::sys::thread_state::{FIRST_TICK, LAST_TICK};
 
 use super::scheduler::{Flag, Gate};
-use super::sync::{AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
+use super::sync::{AtomicU64, Glance, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
 
 /// How often threads that dequeue look at others.
 pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
 /// A thread that is seen to sleep twice has left its place, if at least this time is between.
 const SECOND_LOOK: Duration = Duration::from_micros(50);
-/// The first time after which a thread that waits looks at those that run.
-pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
-/// And the last, while nothing changes.
-pub(super) const LAST_TICK: Duration = Duration::from_millis(4);
-/// Where only a thread's processor time can be seen: without progress for this long it has left.
-const NO_PROGRESS: Duration = Duration::from_millis(20);
 /// What a running thread has not taken goes on to others after this time, if a place is idle.
 const FLOWS_ON: Duration = Duration::from_millis(1);
 /// How much one look may cost: 1 for each thread that holds a place, and so much more if its state has to be read.
@@ -376,8 +372,7 @@ struct Seen {
     since: Instant,
     /// When it was first seen to sleep.
     asleep: Option<Instant>,
-    /// Its processor time, and since when there is no progress.
-    time: Option<(u64, Instant)>,
+    progress: Progress,
     has_flowed_on: bool,
     /// After it has left: when it is looked at again, and how long that is after the look before.
     again: (Instant, Duration),
@@ -396,27 +391,19 @@ impl Seen {
                 // The model checker knows no time.
                 Some(cfg!(interleavings) || now.saturating_duration_since(first) >= SECOND_LOOK)
             }
-            Look::Time(time) => match self.time {
-                Some((before, since)) if before == time => {
-                    Some(now.saturating_duration_since(since) >= NO_PROGRESS)
-                }
-                _ => {
-                    self.time = Some((time, now));
-                    Some(false)
-                }
-            },
+            Look::Time(time) => Some(self.progress.is_missing(time, now)),
             Look::Ended => None,
         }
     }
 
     /// Whether a thread that has left its place runs again.
     fn runs_again(&mut self, now: Instant) -> bool {
+        if self.holder.thread.glance() == Glance::StoodStill {
+            return false;
+        }
         match self.holder.thread.look() {
             Look::Running => true,
-            Look::Time(time) => {
-                let before = self.time.replace((time, now));
-                before.is_some_and(|(before, _)| before != time)
-            }
+            Look::Time(time) => self.progress.has_grown(time, now),
             Look::Blocked | Look::Ended | Look::Unknown => false,
         }
     }
@@ -461,7 +448,7 @@ impl Roster {
             word: Word(0),
             since: Instant::now(),
             asleep: None,
-            time: None,
+            progress: Progress::default(),
             has_flowed_on: false,
             again: (Instant::now(), FIRST_TICK),
         });
@@ -551,7 +538,7 @@ impl Roster {
                 seen.word = word;
                 seen.since = now;
                 seen.asleep = None;
-                seen.time = None;
+                seen.progress = Progress::default();
                 seen.has_flowed_on = false;
             }
             if word.doing() != Doing::Packets || seen.since == now && !is_close {
@@ -563,7 +550,7 @@ impl Roster {
                 continue;
             }
             let stays = now.saturating_duration_since(seen.since);
-            let computes = seen.asleep.is_none() && seen.holder.thread.computes();
+            let computes = seen.asleep.is_none() && seen.holder.thread.glance() == Glance::Computed;
             most = most.saturating_sub(if computes { 1 } else { 1 + STATE });
             let blocked = if computes {
                 Some(false)
@@ -588,7 +575,7 @@ impl Roster {
                         found.left.push(Arc::clone(&seen.holder));
                         found.after = Some(stays);
                         seen.word = word.with(Doing::Left);
-                        seen.time = None;
+                        seen.progress = Progress::default();
                         seen.again = (now + FIRST_TICK, FIRST_TICK);
                     }
                     if blocked.is_none() {

@@ -15,9 +15,9 @@ pub(super) use std::thread_local;
 
 #[cfg(interleavings)]
 pub(super) use self::model::ThreadState;
-pub(super) use crate::sys::thread_state::Look;
 #[cfg(not(interleavings))]
 pub(super) use crate::sys::thread_state::ThreadState;
+pub(super) use crate::sys::thread_state::{Glance, Look};
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub(super) mod model {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use loom::thread_local;
 
-    use super::Look;
+    use super::{Glance, Look};
 
     thread_local! {
         static IS_BLOCKED: Arc<AtomicBool> = Arc::new(AtomicBool::new(false));
@@ -84,8 +84,8 @@ pub(super) mod model {
             ThreadState(IS_BLOCKED.with(Arc::clone))
         }
 
-        pub(in super::super) fn computes(&self) -> bool {
-            false
+        pub(in super::super) fn glance(&self) -> Glance {
+            Glance::Unknown
         }
 
         pub(in super::super) fn look(&self) -> Look {

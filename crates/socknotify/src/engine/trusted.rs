@@ -178,6 +178,12 @@ impl<B: Backend> Engine<B> {
         slot.change(halt).is_ok()
     }
 
+    /// Make what [`post_after`](Self::post_after) needs: then it cannot fail for want of resources. Any key may follow.
+    pub(crate) fn prepare_alarm(&self, _key: usize) -> Result<(), Error> {
+        let _core = self.enter()?;
+        self.backend.prepare_alarm()
+    }
+
     /// Queue this packet after this time. The latest call replaces earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let mut core = self.enter()?;

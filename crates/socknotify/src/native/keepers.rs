@@ -2,24 +2,18 @@
 //!
 //! The kernel sees that a thread blocks, and releases another one. But it knows nothing of the packets that the first has
 //! dequeued. So one thread that waits looks, from [`FIRST_TICK`] up to [`LAST_TICK`], at the threads of workers that have
-//! events in hand. One that makes no progress for [`NO_PROGRESS`] is blocked, or kept from a processor for long.
+//! events in hand. One whose [`Progress`] is missing is blocked, or kept from a processor for long.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::handover::Handover;
 use crate::lock::lock;
-use crate::sys::thread_state::{Look, ThreadState};
-
-/// The first time after which a thread that waits looks at others.
-pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
-/// And the last, while nothing changes.
-pub(super) const LAST_TICK: Duration = Duration::from_millis(4);
-/// A thread without progress for this long is blocked.
-const NO_PROGRESS: Duration = Duration::from_millis(20);
+pub(super) use crate::sys::thread_state::{FIRST_TICK, LAST_TICK};
+use crate::sys::thread_state::{Look, Progress, ThreadState};
 
 /// A worker on one thread, as others see it.
 pub(super) struct Keeper {
@@ -58,8 +52,7 @@ thread_local! {
 struct Seen {
     keeper: Arc<Keeper>,
     calls: u64,
-    /// Its processor time, and since when there is no progress.
-    time: Option<(u64, Instant)>,
+    progress: Progress,
     has_flowed_on: bool,
 }
 
@@ -133,7 +126,7 @@ impl Keepers {
         all.push(Seen {
             keeper: Arc::clone(&keeper),
             calls: 0,
-            time: None,
+            progress: Progress::default(),
             has_flowed_on: false,
         });
         keeper
@@ -177,23 +170,19 @@ impl Keepers {
             if calls != seen.calls {
                 has_moved = true;
                 seen.calls = calls;
-                seen.time = None;
+                seen.progress = Progress::default();
             }
             if calls % 2 == 0 {
                 blocked.push((handover, false));
                 return true;
             }
             let look = seen.keeper.thread.look();
-            let flows_on = match (look, seen.time) {
-                (Look::Ended, _) => true,
-                (Look::Time(time), Some((before, since))) if time == before => {
-                    let is_blocked = now.saturating_duration_since(since) >= NO_PROGRESS;
-                    is_blocked && !std::mem::replace(&mut seen.has_flowed_on, true)
-                }
-                (Look::Time(time), _) => {
-                    seen.time = Some((time, now));
-                    seen.has_flowed_on = false;
-                    false
+            let flows_on = match look {
+                Look::Ended => true,
+                Look::Time(time) => {
+                    let is_blocked = seen.progress.is_missing(time, now);
+                    let has_flowed_on = std::mem::replace(&mut seen.has_flowed_on, is_blocked);
+                    is_blocked && !has_flowed_on
                 }
                 _ => false,
             };

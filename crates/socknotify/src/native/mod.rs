@@ -13,7 +13,9 @@ mod keepers;
 use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
+};
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{
@@ -56,8 +58,19 @@ pub(crate) struct Native {
 
 struct Open {
     // They are dropped in this order: the timer posts to the port.
-    alarm: Mutex<Option<Alarm>>,
+    alarm: OnceLock<Alarm>,
     port: KernelPort,
+}
+
+impl Open {
+    fn alarm(&self, key: usize) -> Result<&Alarm, Error> {
+        if self.alarm.get().is_none() {
+            let alarm = Alarm::new(&self.port, key).map_err(|error| codes::error(&error))?;
+            // Another thread may have been first.
+            let _ = self.alarm.set(alarm);
+        }
+        Ok(self.alarm.get().expect("it is set"))
+    }
 }
 
 /// The port in use.
@@ -84,7 +97,7 @@ impl Native {
             function,
             concurrency,
             open: RwLock::new(Some(Open {
-                alarm: Mutex::default(),
+                alarm: OnceLock::new(),
                 port,
             })),
             closed: AtomicBool::new(false),
@@ -415,19 +428,17 @@ impl Native {
         Ok(())
     }
 
+    /// Make what [`post_after`](Self::post_after) needs for packets with this key: then it cannot fail for want of
+    /// resources.
+    pub(crate) fn prepare_alarm(&self, key: usize) -> Result<(), Error> {
+        self.enter()?.alarm(key).map(drop)
+    }
+
     /// Queue an empty packet with this entry's key, the same every time, after this time. The latest call replaces
     /// earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let open = self.enter()?;
-        let mut alarm = lock(&open.alarm);
-        let alarm = match &*alarm {
-            Some(alarm) => alarm,
-            None => {
-                let made = Alarm::new(&open.port, entry.completion_key);
-                alarm.insert(made.map_err(|error| codes::error(&error))?)
-            }
-        };
-        alarm.set(delay);
+        open.alarm(entry.completion_key)?.set(delay);
         Ok(())
     }
 

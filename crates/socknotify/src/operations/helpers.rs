@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Error;
+use crate::drops::drop_all;
 use crate::lock::lock;
 use crate::sys::Process;
 
@@ -215,7 +216,7 @@ impl Helpers {
         drop(state);
         self.0.changed.notify_all();
         // Without a lock: dropping work may run any code.
-        drop(queues);
+        drop_all(queues.into_iter().flatten());
     }
 }
 

@@ -13,6 +13,7 @@ use super::flights::{Flights, Reason};
 use super::helpers::{Helpers, Perform, Performed};
 use super::opening::Opening;
 use super::{FileDriver, Layer, Settled, system};
+use crate::drops::drop_all;
 use crate::slots::Token;
 use crate::system::SystemPort;
 use crate::{Entry, Error};
@@ -253,6 +254,7 @@ impl<D: Send + 'static> Operations<D> {
             if flight.is_some() {
                 self.count.fetch_sub(1, Ordering::Relaxed);
             }
+            drop_all(flight);
         }
     }
 

@@ -202,17 +202,44 @@ impl Output {
     ///     }
     /// }
     /// ```
-    #[doc(alias = "SIOCOUTQ")]
-    #[doc(alias = "FIONWRITE")]
-    #[doc(alias = "SO_NWRITE")]
     pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
         if self.is_empty() {
             return false;
         }
-        let now = sys::fd(source::raw(source)).and_then(sys::unacknowledged);
+        let now = unacknowledged(source);
         let before = std::mem::replace(&mut self.unacknowledged, now);
         now.is_some() && now != before
     }
+}
+
+/// How many bytes of what was sent through a stream its peer has not acknowledged.
+///
+/// If it changes, the peer's system has taken something: for programs that send without an [`Output`], and want what
+/// [`Output::has_progressed`] says.
+///
+/// `None` if the system does not tell: on Windows, OpenBSD and DragonFly BSD, and if the socket has no such number.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::Write;
+/// use std::net::{TcpListener, TcpStream};
+/// use socknotify::owned::unacknowledged;
+///
+/// # fn main() -> std::io::Result<()> {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let mut stream = TcpStream::connect(listener.local_addr()?)?;
+/// stream.write_all(b"hello")?;
+/// // Loopback acknowledges at once, also what nobody has read yet; a peer that is full does not.
+/// assert!(matches!(unacknowledged(&stream), Some(0..=5) | None));
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "SIOCOUTQ")]
+#[doc(alias = "FIONWRITE")]
+#[doc(alias = "SO_NWRITE")]
+pub fn unacknowledged<S: Source + ?Sized>(source: &S) -> Option<u64> {
+    sys::fd(source::raw(source)).and_then(sys::unacknowledged)
 }
 
 /// Adds bytes to send. It never fails, and sends nothing.

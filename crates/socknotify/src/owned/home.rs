@@ -1,7 +1,6 @@
 //! [`Home`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +8,7 @@ use super::Readiness;
 use super::armed::Armed;
 use super::listener::Listener;
 use super::packet::{CANCELLED, DRAINING, RESUMED};
+pub(super) use crate::drops::drop_all;
 use crate::lock::{self, lock};
 use crate::slots::{Occupied, Slots, Token};
 use crate::sys::{Process, RawSocket};
@@ -107,16 +107,6 @@ pub(super) type Locked<'a, T> = Occupied<'a, Place<T>, Armed<Node<T>>>;
 pub(super) fn is_waiting<T>(place: &Locked<'_, T>) -> bool {
     let is_listener = matches!(place.fixture.as_deref(), Some(Fixture::Listener(_)));
     is_listener || place.beside().has(place.generation())
-}
-
-/// Drop the caller's values with no lock held. If one panics, the panic hook reports it, and nothing else is lost.
-pub(super) fn drop_all<V>(values: impl IntoIterator<Item = V>) {
-    for value in values {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-            // To drop this may panic as well.
-            std::mem::forget(payload);
-        }
-    }
 }
 
 impl<T> Node<T> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::home::{Home, Place, Room};
 use super::listener::{Listener, Round};
-use super::packet::{DRAINING, RESUMED};
+use super::packet::{DRAINING, RESUMED, TIMER};
 use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
 use crate::{Error, EventFilter, Registration, RegistrationError};
@@ -28,7 +28,7 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// If the listener cannot be watched, as in [`adopt`](Self::adopt).
+    /// If the listener cannot be watched, as in [`adopt`](Self::adopt), or the system cannot make a timer for its pauses.
     ///
     /// # Examples
     ///
@@ -78,6 +78,8 @@ impl<T: Source, M> Port<T, M> {
         let watch = || -> io::Result<()> {
             let system = home.port.system();
             system.adopt(socket, key)??;
+            // It pauses when there are no resources: its timer must not need any then.
+            system.prepare_alarm(home.slots.reserved_key(TIMER))?;
             listener.begin(system, key);
             let registration = Registration::arm(socket, key, listener.filter(), false);
             home.port.register(registration)?;

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::TimerId;
@@ -26,6 +27,9 @@ pub(super) struct Local {
     events: Window,
     /// Connections that were handed back, and are not armed yet, as [packets to arm](packet_to_arm).
     armed: Window,
+    /// Others have taken what was in the windows since the thread dequeued last. They may not look again: so it keeps
+    /// nothing there that could wait for it while it blocks.
+    has_flowed_on: AtomicBool,
     /// Events behind those: there was no room for them, or the port was closed when others were to have them.
     ///
     /// Who takes from the windows of another thread holds this lock. Those of the operations and of the engine are taken
@@ -55,8 +59,21 @@ impl Local {
             files: Arc::downgrade(files),
             events: Window::new(room),
             armed: Window::new(room.max(ARMED)),
+            has_flowed_on: AtomicBool::new(false),
             rest: Mutex::default(),
         })
+    }
+
+    /// The thread is about to dequeue.
+    #[inline]
+    pub(super) fn begin(&self) {
+        self.has_flowed_on.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether others have taken what was here since then. After something was added: if not, they find it.
+    #[inline]
+    pub(super) fn has_flowed_on(&self) -> bool {
+        self.has_flowed_on.load(Ordering::Relaxed)
     }
 
     /// The number of events to take.
@@ -142,8 +159,10 @@ impl Handover for Local {
         }
         let files = self.files.upgrade();
         let mut rest = lock(&self.rest);
-        let armed = self.armed.take_all_but(0);
-        let mut events = self.events.take_all_but(0);
+        // Before it takes: what it does not find then, is added by a thread that sees this.
+        self.has_flowed_on.store(true, Ordering::Relaxed);
+        let armed = self.armed.take_all();
+        let mut events = self.events.take_all();
         events.extend(rest.drain(..));
         self.requeue(files.as_deref(), &mut rest, &armed, &events);
     }

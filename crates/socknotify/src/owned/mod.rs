@@ -151,7 +151,7 @@ mod worker;
 pub use crate::operations::{
     Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile,
 };
-pub use buffers::{Input, Output};
+pub use buffers::{Input, Output, unacknowledged};
 pub use builder::Builder;
 pub use connect::Connect;
 pub use event::Event;

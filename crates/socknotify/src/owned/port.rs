@@ -253,8 +253,8 @@ impl<T: Source, M> Port<T, M> {
     /// Closes the port, and returns the connections that were armed.
     ///
     /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds. Those whose events
-    /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. Messages that were not taken
-    /// are dropped; if dropping one panics, the panic goes no further.
+    /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. Messages that were not taken, and
+    /// work and operations that were not done, are dropped; if dropping one panics, the panic goes no further.
     ///
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
     /// buffer. Other operations are not begun. A helper thread whose read never ends, as of `/proc/kmsg`, is not waited

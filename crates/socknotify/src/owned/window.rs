@@ -118,7 +118,7 @@ impl Window {
     pub(super) fn push(&self, packets: &[Entry]) -> usize {
         loop {
             let word = self.word();
-            // While nothing is in it, nobody else changes the word.
+            // While nothing is in it, nobody else changes what is in the cells.
             let base = if word.len() == 0 {
                 word.emptied()
             } else {
@@ -157,6 +157,19 @@ impl Window {
             let word = self.word();
             if word.len() == 0 || self.replace(word, word.emptied()) {
                 return word.len();
+            }
+        }
+    }
+
+    /// Take all packets, from any thread. What this thread has written before, the owner sees when it adds more, also if
+    /// there were none.
+    pub(super) fn take_all(&self) -> Vec<Entry> {
+        loop {
+            let word = self.word();
+            let taken = self.cells[word.first()..word.end()].iter();
+            let taken = taken.map(Cell::get).collect();
+            if self.replace(word, word.emptied()) {
+                return taken;
             }
         }
     }
@@ -255,6 +268,7 @@ mod tests {
 #[cfg(all(test, interleavings))]
 mod interleavings {
     use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
     use loom::thread;
 
     use super::*;
@@ -286,6 +300,25 @@ mod interleavings {
             taken.extend(std::iter::from_fn(|| window.take()));
             assert_eq!(window.len(), 0);
             check(&taken, 0..next);
+        });
+    }
+
+    /// Either the other thread gets it, or its owner sees that the other one has been here.
+    #[test]
+    fn what_is_added_after_all_was_taken_is_known_to_be() {
+        loom::model(|| {
+            let window = Arc::new(Window::new(2));
+            let has_taken = Arc::new(AtomicBool::new(false));
+            let (theirs, tells) = (Arc::clone(&window), Arc::clone(&has_taken));
+            let other = thread::spawn(move || {
+                tells.store(true, Ordering::Relaxed);
+                theirs.take_all()
+            });
+            window.push(&[packet(0)]);
+            let is_known = has_taken.load(Ordering::Relaxed);
+            let taken = other.join().expect("no panic");
+            assert!(is_known || taken == [packet(0)]);
+            assert_eq!(taken.len() + window.clear(), 1);
         });
     }
 

@@ -173,6 +173,9 @@ impl<T: Source, M> Worker<T, M> {
             self.armed_until.push((self.armed.len(), deadline));
         }
         self.armed.push(arm);
+        if self.local.has_flowed_on() {
+            let _ = self.submit();
+        }
     }
 
     /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process),
@@ -205,6 +208,7 @@ impl<T: Source, M> Worker<T, M> {
             return Err(Error::OtherProcess);
         }
         local::enter(&self.local);
+        self.local.begin();
         if let Some((since, events)) = self.batch.take() {
             self.is_slow = since.elapsed() > SLOW * events;
         }
@@ -222,6 +226,11 @@ impl<T: Source, M> Worker<T, M> {
             }
             if self.events == 0 && outcome.is_ok() {
                 outcome = self.submit_and_wait(timeout);
+            }
+            if self.events > 1 && self.local.has_flowed_on() {
+                // This thread has blocked within this call, perhaps in the caller's code that makes connections.
+                self.local.keep_events(1);
+                self.events = self.local.events();
             }
             let events = self.events;
             if events > 0 {
@@ -342,16 +351,34 @@ impl<T: Source, M> Worker<T, M> {
             let registrations = std::mem::take(&mut self.registrations);
             for registration in &registrations {
                 if let Err(error) = registration.result() {
-                    let key = registration.completion_key;
-                    let notice = match self.shared.take_back(key) {
-                        Some(node) => Some(Notice::Refused(node, error)),
-                        None => self.shared.refused_listener(key, error),
-                    };
-                    notice.into_iter().for_each(|it| self.notify(it));
+                    self.on_refused(registration.completion_key, error);
                 }
             }
         }
         self.registrations.clear();
+    }
+
+    /// The system refuses to watch a connection, or a listener, which is closed then.
+    #[cold]
+    fn on_refused(&mut self, key: usize, error: RegistrationError) {
+        if let Some(node) = self.shared.take_back(key) {
+            return self.notify(Notice::Refused(node, error));
+        }
+        // Closing it drops the last reference to it.
+        let listener = self.shared.home.listener(key).map(|(id, ..)| id);
+        if let Some(id) = listener {
+            self.close_listener(key);
+            self.notify(Notice::NotAccepting(id, error.into()));
+        }
+    }
+
+    /// Close a listener, which runs the caller's code.
+    #[cold]
+    fn close_listener(&mut self, key: usize) {
+        let close = || self.shared.home.close_listener(key);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
+            self.notify(Notice::Panicked(panic));
+        }
     }
 
     /// Report something to this worker.
@@ -483,12 +510,11 @@ impl<T: Source, M> Worker<T, M> {
                 continue;
             }
             if is_over {
-                let close = || home.close_listener(key);
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
-                    self.notify(Notice::Panicked(panic));
-                }
+                self.close_listener(key);
             } else if let Some((id, socket, listener)) = home.listener(key) {
                 self.accept_from(&entry, id, socket, &listener);
+                // The last reference, if the port was closed meanwhile.
+                drop_all([listener]);
             }
         }
         self.listeners = listeners;
@@ -683,14 +709,6 @@ impl<T, M> Shared<T, M> {
         let socket = slots.get_by_key(key)?.shared()?;
         Some(Event::Shared(socket, events))
     }
-
-    /// The system refuses to watch a listener any more: close it.
-    #[cold]
-    fn refused_listener(&self, key: usize, error: RegistrationError) -> Option<Notice<T>> {
-        let (id, ..) = self.home.listener(key)?;
-        self.home.close_listener(key);
-        Some(Notice::NotAccepting(id, error.into()))
-    }
 }
 
 impl<T: Source, M> Drop for Worker<T, M> {
@@ -800,6 +818,37 @@ mod tests {
         assert!((0..100).any(|_| matches!(serve(64, Duration::ZERO), Ok(false))));
         // One event is not measured.
         assert!(!serve(1, Duration::from_millis(5))?);
+        Ok(())
+    }
+
+    /// What is dropped with a listener may panic, and what was refused after it is reported all the same.
+    #[test]
+    fn a_refused_listener_whose_closure_panics_is_reported() -> std::io::Result<()> {
+        struct Panics;
+
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                std::panic::resume_unwind(Box::new("a fault"));
+            }
+        }
+
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let mut worker = port.worker(4);
+        let panics = Panics;
+        let id = port.listen(
+            TcpListener::bind("127.0.0.1:0")?,
+            Interest::IN,
+            move |stream, _| {
+                let _panics = &panics;
+                stream
+            },
+        )?;
+        let key = port.shared.home.slots.key(id.0);
+        worker.on_refused(key, RegistrationError::NotASocket);
+        assert_eq!(worker.process(None)?, 2);
+        assert!(matches!(worker.take(), Some(Event::Panicked(_))));
+        assert!(matches!(worker.take(), Some(Event::NotAccepting(it, _)) if it == id));
+        assert!(!port.cancel(id), "it is closed");
         Ok(())
     }
 

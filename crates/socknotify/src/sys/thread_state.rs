@@ -2,6 +2,8 @@
 //!
 //! It tells a holder of a place that has blocked from one that computes.
 
+use std::time::{Duration, Instant};
+
 use super::Process;
 #[cfg(unix)]
 use super::unix::thread_state::Thread;
@@ -13,6 +15,13 @@ pub(super) mod tests;
 
 /// In a few words, how the system shows what a thread does. `None` if it does not.
 pub(crate) const METHOD: Option<&str> = Thread::METHOD;
+
+/// The first time after which a thread that waits looks at others.
+pub(crate) const FIRST_TICK: Duration = Duration::from_millis(1);
+/// And the last, while nothing changes.
+pub(crate) const LAST_TICK: Duration = Duration::from_millis(4);
+/// Where only a thread's processor time can be seen: without progress for this long it is blocked.
+const NO_PROGRESS: Duration = Duration::from_millis(20);
 
 /// What a thread does, as far as the system shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +43,50 @@ pub(crate) enum Look {
     Unknown,
 }
 
+/// Whether the processor time of a thread grows.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// The time, and since when it is the same.
+    seen: Option<(u64, Instant)>,
+}
+
+impl Progress {
+    /// It is seen to have this time now. True if that has not grown for so long that the thread is blocked, or kept from a
+    /// processor for long.
+    pub(crate) fn is_missing(&mut self, time: u64, now: Instant) -> bool {
+        match self.seen {
+            Some((before, since)) if before == time => {
+                now.saturating_duration_since(since) >= NO_PROGRESS
+            }
+            _ => {
+                self.seen = Some((time, now));
+                false
+            }
+        }
+    }
+
+    /// It is seen to have this time now. True if that has grown.
+    pub(crate) fn has_grown(&mut self, time: u64, now: Instant) -> bool {
+        let before = self.seen.replace((time, now));
+        before.is_some_and(|(before, _)| before != time)
+    }
+}
+
+/// What a thread has done since the last [glance](ThreadState::glance).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "no other system shows this for less than a look")
+)]
+pub(crate) enum Glance {
+    /// It has had a processor most of the time.
+    Computed,
+    /// It has had none.
+    StoodStill,
+    /// Anything else, or nothing can be seen.
+    Unknown,
+}
+
 /// What is needed to see what one thread does.
 #[derive(Debug)]
 pub(crate) struct ThreadState {
@@ -51,10 +104,13 @@ impl ThreadState {
         }
     }
 
-    /// Whether the thread has had a processor most of the time since the last call, which costs less to see. `false`
-    /// says nothing.
-    pub(crate) fn computes(&self) -> bool {
-        self.process.is_this() && self.thread.computes()
+    /// What the thread has done since the last call, where that costs less to see than what it does now.
+    pub(crate) fn glance(&self) -> Glance {
+        if self.process.is_this() {
+            self.thread.glance()
+        } else {
+            Glance::Unknown
+        }
     }
 
     /// What the thread does now. [`Unknown`](Look::Unknown) in a forked child.

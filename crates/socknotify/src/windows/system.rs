@@ -84,6 +84,10 @@ impl SystemPort {
         }
     }
 
+    pub(crate) fn prepare_alarm(&self, key: usize) -> Result<(), Error> {
+        either!(self, port => port.prepare_alarm(key))
+    }
+
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         either!(self, port => port.post_after(delay, entry))
     }

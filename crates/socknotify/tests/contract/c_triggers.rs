@@ -537,6 +537,25 @@ fn take_extra(port: &CompletionPort, holds: Events) -> usize {
     found.len()
 }
 
+/// Whatever the port does now and then besides.
+#[for_every_backend]
+fn c5_among_many_edges_none_comes_for_what_only_goes_on_to_hold(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.enable(&pair.ours, KEY, EventFilter::ALL, EDGE)?;
+    take_extra(&port, Events::OUT);
+    for _ in 0..200 {
+        pair.send()?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert!(entry.events().contains(Events::IN), "{entry:?}");
+        pair.drain()?;
+        expect_nothing(&port);
+    }
+    Ok(())
+}
+
 #[for_every_backend]
 fn c5_each_enable_gives_at_most_one_for_what_holds(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;

@@ -717,19 +717,41 @@ const POLICIES: [WakePolicy; 2] = [WakePolicy::Eager, WakePolicy::BOUNDED];
 
 /// Computes until this holds, and longer than any wait of the port's own.
 #[track_caller]
-fn compute_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+/// Returns the time for which the thread was not on a processor meanwhile.
+fn compute_until(what: &str, mut condition: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    let (mut before, mut lost) = (Duration::ZERO, Duration::ZERO);
     while !condition() {
-        assert!(Instant::now() < end, "this does not come about: {what}");
+        let now = begin.elapsed();
+        assert!(now < PATIENCE, "this does not come about: {what}");
+        // More than a turn takes.
+        let gap = now - before;
+        if gap > Duration::from_micros(100) {
+            lost += gap;
+        }
+        before = now;
         std::hint::spin_loop();
     }
+    lost
 }
 
-fn compute_for(time: Duration) {
+/// The same, for so long.
+fn compute_for(time: Duration) -> Duration {
     let begin = Instant::now();
-    while begin.elapsed() < time {
-        std::hint::spin_loop();
+    compute_until("the time is over", || begin.elapsed() >= time)
+}
+
+/// The result of a run whose threads are on a processor when they want one, of which it returns the time that they were
+/// not. Where only their processor time can be seen, they look blocked otherwise. `None` if there is no such run.
+fn undisturbed<R>(mut run: impl FnMut() -> io::Result<(R, Duration)>) -> io::Result<Option<R>> {
+    for _ in 0..5 {
+        let (result, lost) = run()?;
+        if cfg!(target_os = "linux") || lost < SHORT {
+            return Ok(Some(result));
+        }
     }
+    eprintln!("skipped: other programs keep threads from the processors");
+    Ok(None)
 }
 
 /// All places are free, and no thread is forgotten. The end of a scope does not wait for threads to be gone.
@@ -811,30 +833,46 @@ fn f4_handlers_that_sleep_run_beside_each_other(backend: Backend) -> io::Result<
 #[for_every_backend(with_places)]
 fn f4_a_thread_that_computes_keeps_its_place(backend: Backend) -> io::Result<()> {
     for policy in POLICIES {
-        let port = detecting_port(backend, 1, policy)?;
-        let [computing, most, done] = [const { AtomicUsize::new(0) }; 3];
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[]);
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while port.dequeue_one(None).is_ok() {
-                        let now = computing.fetch_add(1, Ordering::SeqCst) + 1;
-                        most.fetch_max(now, Ordering::SeqCst);
-                        compute_for(5 * SHORT);
-                        computing.fetch_sub(1, Ordering::SeqCst);
-                        done.fetch_add(1, Ordering::SeqCst);
-                    }
-                });
-            }
-            wait_for_waiting(&port, 3);
-            port.post_all(&[PACKET; 3])?;
-            wait_until("all are done", || done.load(Ordering::SeqCst) == 3);
-            Ok(())
-        })?;
-        assert_eq!(most.load(Ordering::SeqCst), 1, "{policy}");
-        assert_eq!(port.snapshot().detected_after, None, "{policy}");
+        let found = undisturbed(|| three_that_compute(backend, policy))?;
+        if let Some((most, detected_after)) = found {
+            assert_eq!(most, 1, "{policy}");
+            assert_eq!(detected_after, None, "{policy}");
+        }
     }
     Ok(())
+}
+
+/// Threads compute, with one place. Returns how many did so at once, and how long it took to find one blocked.
+fn three_that_compute(
+    backend: Backend,
+    policy: WakePolicy,
+) -> io::Result<((usize, Option<Duration>), Duration)> {
+    let port = detecting_port(backend, 1, policy)?;
+    let [computing, most, done] = [const { AtomicUsize::new(0) }; 3];
+    let lost = Mutex::new(Duration::ZERO);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while port.dequeue_one(None).is_ok() {
+                    let begin = Instant::now();
+                    let now = computing.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    let gaps = compute_for(5 * SHORT);
+                    computing.fetch_sub(1, Ordering::SeqCst);
+                    let late = begin.elapsed().saturating_sub(5 * SHORT);
+                    *lost.lock().expect("no panic") += gaps + late;
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        wait_for_waiting(&port, 3);
+        port.post_all(&[PACKET; 3])?;
+        wait_until("all are done", || done.load(Ordering::SeqCst) == 3);
+        Ok(())
+    })?;
+    let lost = *lost.lock().expect("no panic");
+    Ok(((most.into_inner(), port.snapshot().detected_after), lost))
 }
 
 /// Without a detour, as many threads would compute at once as there are.
@@ -878,49 +916,61 @@ fn f4_threads_that_go_on_count_again(backend: Backend) -> io::Result<()> {
 #[for_every_backend(with_places)]
 fn f4_a_thread_that_goes_on_counts_again_beside_the_only_other(backend: Backend) -> io::Result<()> {
     for policy in POLICIES {
-        let port = detecting_port(backend, 1, policy)?;
-        let goes_on = Gate::new();
-        let [computes, ends] = [const { AtomicUsize::new(0) }; 2];
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[&goes_on]);
-            let first = scope.spawn(|| {
-                port.dequeue_one(None).expect("a packet");
-                goes_on.pass();
-                computes.store(1, Ordering::SeqCst);
-                compute_until("it ends", || ends.load(Ordering::SeqCst) == 1);
-            });
-            port.post(PACKET)?;
-            wait_until("it has a place", || counted(port.snapshot().running) == 1);
-            let second = scope.spawn(|| {
-                let mut count = 0;
-                // It keeps its place, and dequeues all the time. On a busy machine it is kept from a processor, too.
-                let begin = thread_time();
-                while let Ok(entry) = port.dequeue_one(Some(10 * SHORT)) {
-                    let spent = thread_time() - begin;
-                    assert!(spent < 5 * SHORT, "two compute on one place");
-                    if entry.completion_key == 2 {
-                        goes_on.open(1);
-                        wait_until("the other computes", || {
-                            computes.load(Ordering::SeqCst) == 1
-                        });
-                    }
-                    count += 1;
-                    port.post(PACKET).expect("an open port");
-                    compute_for(Duration::from_micros(100));
-                }
-                count
-            });
-            port.post(Entry::new(2, 0, 0))?;
-            // While the first computes, it is the one that has the place.
-            let count = second.join();
-            ends.store(1, Ordering::SeqCst);
-            let count = count.expect("no panic");
-            first.join().expect("no panic");
+        let count = undisturbed(|| beside_one_that_goes_on(backend, policy))?;
+        if let Some(count) = count {
+            let count = count.expect("two compute on one place");
             println!("{policy}: {count} packets beside the one that computes");
-            Ok(())
-        })?;
+        }
     }
     Ok(())
+}
+
+/// A thread blocks, and then computes, while another dequeues. Returns how many packets that one gets until it has no
+/// place any more, and `None` if it keeps it.
+fn beside_one_that_goes_on(
+    backend: Backend,
+    policy: WakePolicy,
+) -> io::Result<(Option<usize>, Duration)> {
+    let port = detecting_port(backend, 1, policy)?;
+    let goes_on = Gate::new();
+    let [computes, ends] = [const { AtomicUsize::new(0) }; 2];
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port, &[&goes_on]);
+        let first = scope.spawn(|| {
+            port.dequeue_one(None).expect("a packet");
+            goes_on.pass();
+            computes.store(1, Ordering::SeqCst);
+            compute_until("it ends", || ends.load(Ordering::SeqCst) == 1)
+        });
+        port.post(PACKET)?;
+        wait_until("it has a place", || counted(port.snapshot().running) == 1);
+        let second = scope.spawn(|| {
+            let mut count = 0;
+            // It keeps its place, and dequeues all the time. On a busy machine it is kept from a processor, too.
+            let begin = thread_time();
+            while let Ok(entry) = port.dequeue_one(Some(10 * SHORT)) {
+                if thread_time() - begin >= 5 * SHORT {
+                    return None;
+                }
+                if entry.completion_key == 2 {
+                    goes_on.open(1);
+                    wait_until("the other computes", || {
+                        computes.load(Ordering::SeqCst) == 1
+                    });
+                }
+                count += 1;
+                port.post(PACKET).expect("an open port");
+                compute_for(Duration::from_micros(100));
+            }
+            Some(count)
+        });
+        port.post(Entry::new(2, 0, 0))?;
+        // While the first computes, it is the one that has the place.
+        let count = second.join();
+        ends.store(1, Ordering::SeqCst);
+        let lost = first.join().expect("no panic");
+        Ok((count.expect("no panic"), lost))
+    })
 }
 
 #[for_every_backend(with_places)]
@@ -1174,7 +1224,7 @@ fn with_many_threads(policy: WakePolicy, backend: Backend, seed: u64) -> io::Res
                 3 => drop(other.dequeue_one(Some(Duration::ZERO))),
                 4 => port.release(),
                 5 => return,
-                _ => compute_for(Duration::from_micros(rng.u64(..50))),
+                _ => _ = compute_for(Duration::from_micros(rng.u64(..50))),
             }
         }
     };

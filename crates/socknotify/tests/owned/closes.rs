@@ -3,15 +3,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::owned::{Event, Held, Interest, Port};
+use socknotify::owned::{Buffer, Event, FileDriver, FileOperation, Held, Interest, Port};
 use socknotify::{Backend, EventFilter, Events};
 
-use crate::support::{PollFlags, drain, fill, is_ready, port_with, thread_time, uninterrupted};
+use crate::support::{
+    Gate, PollFlags, drain, fill, is_ready, port_with, thread_time, uninterrupted,
+};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 /// The peer has nothing to read but the end.
@@ -119,6 +122,54 @@ fn g4_a_message_that_panics_when_it_is_dropped_keeps_no_connection(
     let connections = port.close();
     assert_eq!(connections.len(), 1);
     assert_eq!(port.connections(), 0);
+    Ok(())
+}
+
+impl AsRef<[u8]> for Spiteful {
+    fn as_ref(&self) -> &[u8] {
+        &[]
+    }
+}
+
+impl AsMut<[u8]> for Spiteful {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut []
+    }
+}
+
+#[for_every_backend]
+fn g4_work_and_buffers_that_panic_when_they_are_dropped_keep_no_connection(
+    backend: Backend,
+) -> io::Result<()> {
+    for driver in FileDriver::ALL {
+        if driver.probe().is_err() {
+            continue;
+        }
+        let builder = Port::<TcpStream, Spiteful>::builder().backend(backend);
+        let builder = builder.file_driver(driver).helper_threads(1);
+        let port = builder.build()?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _theirs = TcpStream::connect(listener.local_addr()?)?;
+        port.arm(port.adopt(listener.accept()?.0)?, Interest::IN);
+        // The only thread for work is busy.
+        let gate = Arc::new(Gate::new());
+        let theirs = Arc::clone(&gate);
+        port.run(move || {
+            theirs.pass();
+            Spiteful
+        })?;
+        let file = port.adopt_file(tempfile::tempfile()?)?;
+        for _ in 0..100 {
+            let spiteful = Spiteful;
+            port.run(move || spiteful)?;
+            let buffer = Buffer::from_owner(Box::new(Spiteful));
+            port.begin(FileOperation::read_at(&file, buffer, 0))?;
+        }
+        let connections = port.close();
+        assert_eq!(connections.len(), 1, "{driver}");
+        assert_eq!((port.connections(), port.operations()), (0, 0), "{driver}");
+        gate.open_for_all();
+    }
     Ok(())
 }
 

@@ -1,13 +1,15 @@
 //! What a worker has not taken flows on when its thread blocks.
 
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::owned::{Event, Interest, Port};
+use socknotify::owned::{Event, Interest, Listening, Port};
 use socknotify::{Backend, CompletionPort};
 
 use crate::support::{PATIENCE, SHORT, port_with, rounds, wait_until};
@@ -179,6 +181,84 @@ fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Resul
             Ok::<_, io::Error>(())
         })?;
     }
+    Ok(())
+}
+
+/// A thread that blocks twice may not be seen to run in between. Here nobody looks: all the others wait.
+#[for_every_backend]
+fn f4_what_a_thread_hands_back_after_it_has_blocked_is_armed(backend: Backend) -> io::Result<()> {
+    for way in Way::BOTH {
+        let port = detecting_port(backend)?;
+        let mut worker = port.worker(2);
+        port.send(0)?;
+        assert_eq!(message(next(&mut worker)), 0);
+        thread::scope(|scope| -> io::Result<()> {
+            let port = &port;
+            let (tell, told) = channel();
+            scope.spawn(move || {
+                let mut worker = port.worker(8);
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        tell.send(event).expect("someone waits");
+                    }
+                }
+            });
+            let told = || told.recv_timeout(PATIENCE).expect("it flows on");
+            port.send(1)?;
+            let served = way.block(port, &mut worker, told);
+            assert_eq!(message(served), 1);
+            for _ in 0..3 {
+                let (connection, mut peer) = connect(port)?;
+                let id = connection.id();
+                worker.arm(connection, Interest::IN);
+                peer.write_all(b"x")?;
+                // It does not say so this time.
+                assert_eq!(ready(told()).id(), id);
+            }
+            port.close();
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The code that makes connections of what was accepted blocks, and then a handler does.
+#[for_every_backend]
+fn f4_what_is_accepted_by_a_thread_that_has_blocked_flows_on(backend: Backend) -> io::Result<()> {
+    const COUNT: usize = 4;
+    let builder = CompletionPort::builder().backend(backend);
+    let port = Port::<TcpStream>::from(builder.concurrency(1).build()?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    // In the listener's backlog.
+    let peers = (0..COUNT).map(|_| TcpStream::connect(address));
+    let peers = peers.collect::<io::Result<Vec<_>>>()?;
+    port.listen(listener, Listening::reporting(), |stream, _| {
+        thread::sleep(Duration::from_millis(20));
+        stream
+    })?;
+    thread::scope(|scope| {
+        let port = &port;
+        let accepted = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let mut worker = port.worker(8);
+            let accepted = Arc::clone(&accepted);
+            scope.spawn(move || {
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        assert!(matches!(event, Event::Accepted(_)), "{event:?}");
+                        // The first one waits for the others.
+                        if accepted.fetch_add(1, Ordering::SeqCst) == 0 {
+                            let all = || accepted.load(Ordering::SeqCst) == COUNT;
+                            wait_until("the others are served", all);
+                            port.close();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    drop(peers);
     Ok(())
 }
 

@@ -512,14 +512,17 @@ fn read(mut from: &Socket) -> io::Result<usize> {
 
 #[for_every_backend]
 fn the_owning_port_does_what_the_model_says(backend: Backend) -> io::Result<()> {
-    let cases = std::env::var("SOCKNOTIFY_MODEL_CASES").ok();
+    let setting = |name: &str| -> Option<usize> { std::env::var(name).ok()?.parse().ok() };
     let config = Config {
-        cases: cases.and_then(|cases| cases.parse().ok()).unwrap_or(2000),
+        cases: setting("SOCKNOTIFY_MODEL_CASES").unwrap_or(2000) as u32,
         failure_persistence: None,
         ..Config::default()
     };
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[3; 32]);
-    let steps = (proptest::collection::vec(operation(), 1..60), any::<bool>());
+    let seed = setting("SOCKNOTIFY_MODEL_SEED").unwrap_or(3) as u8;
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+    let most = setting("SOCKNOTIFY_MODEL_STEPS").unwrap_or(60);
+    let steps = proptest::collection::vec(operation(), 1..=most);
+    let steps = (steps, any::<bool>());
     let outcome = TestRunner::new_with_rng(config, rng).run(&steps, |(steps, drains)| {
         let run = || -> Outcome {
             let mut world = World::new(backend)?;
@@ -535,7 +538,7 @@ fn the_owning_port_does_what_the_model_says(backend: Backend) -> io::Result<()> 
         run().map_err(|error| TestCaseError::fail(error.to_string()))
     });
     if let Err(failure) = outcome {
-        panic!("{failure}");
+        panic!("seed {seed}: {failure}");
     }
     Ok(())
 }

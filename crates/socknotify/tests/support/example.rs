@@ -15,7 +15,7 @@ use processes::started;
 /// Longer than anything takes, and short enough to wait for when something is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An example that runs until its standard input ends.
+/// An example that runs until it is stopped.
 pub(crate) struct Example {
     pub(crate) process: Child,
     /// What it says after its address.
@@ -27,10 +27,19 @@ pub(crate) struct Example {
 impl Example {
     /// Starts the program with this path, or the library's example of this name.
     pub(crate) fn start(program: impl AsRef<Path>, arguments: &[String]) -> io::Result<Self> {
+        Example::start_with(program, arguments, Stdio::piped)
+    }
+
+    /// With this standard input.
+    pub(crate) fn start_with(
+        program: impl AsRef<Path>,
+        arguments: &[String],
+        input: fn() -> Stdio,
+    ) -> io::Result<Self> {
         let program = binary(program.as_ref())?;
         let mut command = Command::new(&program);
         command.arg("127.0.0.1:0").args(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(input()).stdout(Stdio::piped());
         let mut process = started(|| command.spawn())?;
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let line = read_line(&mut output)?;
@@ -49,6 +58,7 @@ impl Example {
     }
 
     /// End its standard input, and so the program.
+    #[allow(dead_code, reason = "most examples end at an interrupt")]
     pub(crate) fn stop(mut self) -> io::Result<()> {
         drop(self.process.stdin.take());
         let status = self.process.wait()?;

@@ -9,6 +9,8 @@
 
 #[macro_use]
 mod backends;
+#[cfg(unix)]
+mod child;
 mod expectations;
 mod port;
 mod sockets;
@@ -20,6 +22,8 @@ mod threads;
 use std::time::Duration;
 
 pub(crate) use self::backends::{backends, port, port_with, run, waking_port};
+#[cfg(unix)]
+pub(crate) use self::child::Child;
 pub(crate) use self::expectations::{
     as_told_by, collect, counted, drain_port, expect, expect_no_early_end, expect_nothing,
     expect_packets, expect_quiet, expect_removed, is_idle, notification, wait_in_vain,

@@ -243,13 +243,18 @@ impl Backend for Afd {
         self.port.insist(WAKE.key(), 0);
     }
 
-    fn set_alarm(&self, after: Duration) -> Result<(), Error> {
+    fn prepare_alarm(&self) -> Result<(), Error> {
         if self.alarm.get().is_none() {
             let alarm = Alarm::new(&self.port, ALARM.key());
             let alarm = alarm.map_err(|error| codes::error(&error))?;
             // Another thread may have been first.
             let _ = self.alarm.set(alarm);
         }
+        Ok(())
+    }
+
+    fn set_alarm(&self, after: Duration) -> Result<(), Error> {
+        self.prepare_alarm()?;
         if let Some(alarm) = self.alarm.get() {
             alarm.set(after);
         }

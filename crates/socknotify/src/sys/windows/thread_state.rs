@@ -11,7 +11,7 @@ use windows_sys::Win32::System::Threading::{
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
 use crate::sys::Process;
-use crate::sys::thread_state::Look;
+use crate::sys::thread_state::{Glance, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ impl Thread {
         }
     }
 
-    /// Not told apart here.
-    pub(crate) fn computes(&self) -> bool {
-        false
+    /// Nothing costs less than a look here.
+    pub(crate) fn glance(&self) -> Glance {
+        Glance::Unknown
     }
 
     pub(crate) fn look(&self) -> Look {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::sys::Process;
 use crate::sys::calls::outcome;
-use crate::sys::thread_state::Look;
+use crate::sys::thread_state::{Glance, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -62,17 +62,21 @@ impl Thread {
         }
     }
 
-    /// A tenth of what [`look`](Self::look) costs.
-    pub(crate) fn computes(&self) -> bool {
+    /// It costs a tenth of what [`look`](Self::look) does.
+    pub(crate) fn glance(&self) -> Glance {
         let Ok(time) = cpu_time(self.id) else {
-            return false;
+            return Glance::Unknown;
         };
         let now = self.made.elapsed().as_nanos() as u64;
         let before = self.seen_at.swap(now, Ordering::Relaxed);
         let passed = now.saturating_sub(before);
-        let spent = time.saturating_sub(self.seen_time.swap(time, Ordering::Relaxed));
-        // One that sleeps soon after this is found to do so by the next look.
-        spent > passed / 8 * 7
+        let seen = self.seen_time.swap(time, Ordering::Relaxed);
+        match time.saturating_sub(seen) {
+            _ if time == seen => Glance::StoodStill,
+            // One that sleeps soon after this is found to do so by the next look.
+            spent if spent > passed / 8 * 7 => Glance::Computed,
+            _ => Glance::Unknown,
+        }
     }
 
     pub(crate) fn look(&self) -> Look {

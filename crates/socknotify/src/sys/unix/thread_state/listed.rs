@@ -18,7 +18,7 @@ use self::freebsd::{Entry, id, list_name, look, this_id};
 use self::netbsd::{Entry, id, list_name, look, this_id};
 use crate::sys::Process;
 use crate::sys::calls::{Errno, outcome};
-use crate::sys::thread_state::Look;
+use crate::sys::thread_state::{Glance, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ impl Thread {
         Thread { id: this_id() }
     }
 
-    /// Not told apart here.
-    pub(crate) fn computes(&self) -> bool {
-        false
+    /// Nothing costs less than a look here.
+    pub(crate) fn glance(&self) -> Glance {
+        Glance::Unknown
     }
 
     /// Its cost grows with the number of threads of the process: the kernel lists them all.

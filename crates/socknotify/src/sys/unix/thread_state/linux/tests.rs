@@ -171,20 +171,21 @@ fn the_descriptor_is_closed_with_the_state_and_on_exec() {
 }
 
 #[test]
-fn a_thread_that_computes_is_seen_to_without_its_state() {
+fn a_glance_tells_who_computes_from_who_stands_still() {
     let computing = Subject::computing();
-    let first = computing.state.computes();
-    assert!(!first, "there is nothing to compare with");
+    let first = computing.state.glance();
+    assert_eq!(first, Glance::Unknown, "there is nothing to compare with");
     wait_until("it has a processor", || {
         thread::sleep(Duration::from_millis(1));
-        computing.state.computes()
+        computing.state.glance() == Glance::Computed
     });
     computing.end();
     let sleeping = Subject::sleeping();
     wait_until("it sleeps", || sleeping.state.look() == Look::Blocked);
+    sleeping.state.glance();
     for _ in 0..10 {
         thread::sleep(Duration::from_millis(1));
-        assert!(!sleeping.state.computes());
+        assert_eq!(sleeping.state.glance(), Glance::StoodStill);
     }
     sleeping.end();
 }
