@@ -121,9 +121,14 @@ fn readme_measures_a_section_writes_what_it_found_and_keeps_it() {
         text
     );
 
+    // One part by itself: what others did before another part does not count.
     let found = results.join("blocking");
     let report = ["--report", found.to_str().expect("a path"), "--check"];
-    assert!(readme(&report).0);
+    let (is_done, errors) = readme(&report[..2]);
+    assert!(is_done, "{errors}");
+    let (is_same, errors) = readme(&report);
+    assert!(is_same, "{errors}");
+    let text = std::fs::read_to_string(root.join("README.md")).expect("text");
     std::fs::write(root.join("README.md"), text.replace("100 %", "99 %")).expect("written");
     let (is_same, errors) = readme(&report);
     assert!(!is_same && errors.contains("99 %"), "{errors}");
