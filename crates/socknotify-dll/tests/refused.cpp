@@ -135,7 +135,8 @@ void what_was_armed_comes_again() {
                 polls_refused = 0;
                 InterlockedExchange(&polls_to_refuse, 3);
                 call(port, 50);
-                require(polls_refused == 3, "polls were refused");
+                /* An edge has none here: the driver records it. */
+                require(polls_refused == (trigger == edge ? 0 : 3), "polls were refused");
                 InterlockedExchange(&polls_to_refuse, 0);
             }
             InterlockedExchange(&polls_to_refuse, 1);
