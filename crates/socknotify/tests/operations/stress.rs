@@ -9,7 +9,7 @@ use std::time::Duration;
 use socknotify::Backend;
 use socknotify::owned::{Buffer, Event, FileOperation};
 
-use super::{TestPort, TestWorker, every_port, file_of};
+use super::{TestWorker, every_port, file_of};
 
 /// `SOCKNOTIFY_STRESS_OPERATIONS` asks for another number.
 fn count() -> usize {
@@ -71,7 +71,11 @@ impl Tally {
 ///
 /// With `SOCKNOTIFY_STRESS_CHILDREN=0` there are none: valgrind counts what a child does not free as lost.
 #[cfg(unix)]
-fn fork(port: &TestPort, file: &socknotify::owned::PortFile, is_over: impl Fn() -> bool) -> u32 {
+fn fork(
+    port: &super::TestPort,
+    file: &socknotify::owned::PortFile,
+    is_over: impl Fn() -> bool,
+) -> u32 {
     use super::support::Child;
 
     let mut children = 0;
