@@ -13,6 +13,7 @@ use crate::closed_loop;
 use crate::exchange::{Exchange, Found};
 use crate::figure::Figure;
 use crate::open_loop;
+use crate::output;
 
 /// When a client sends.
 #[derive(Clone, Copy, Debug)]
@@ -138,10 +139,10 @@ pub(crate) fn run(Options { address, load }: &Options) -> io::Result<()> {
         Pace::Depth(depth) => closed_loop::run(&set, &connections, load.exchange, depth, time)?,
         Pace::Rate(rate) => open_loop::run(&set, connections, load.exchange, rate, time)?,
     };
-    print!("{answers}");
+    output::print(format_args!("{answers}"));
     for value in PRINTED.iter().map_while(|figure| figures.get(figure)) {
-        print!(" {value}");
+        output::print(format_args!(" {value}"));
     }
-    println!();
+    output::line(format_args!(""));
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::allocator;
 use crate::case::{Case, Effort, Parameter, Setting};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::output;
 
 /// How many turns of the first run: what happens every so many turns falls into both alike.
 const FEW: usize = 64;
@@ -142,7 +143,7 @@ pub(crate) fn run_turns(
     let mut trial = (case.prepare)(setting, effort)?;
     let before = allocator::times();
     if trial.turns(implementation, turns)? {
-        println!("{}", allocator::times() - before);
+        output::line(format_args!("{}", allocator::times() - before));
     }
     Ok(())
 }

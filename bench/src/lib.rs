@@ -6,11 +6,6 @@
 //! It is for Linux: what it compares with is raw `epoll` and `io_uring`, and it counts with `strace`.
 #![cfg(target_os = "linux")]
 
-/// The servers that are compared compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/COMPARE.md")]
-struct Compare;
-
 mod allocator;
 mod case;
 mod cases;
@@ -25,6 +20,7 @@ mod foreign;
 mod goals;
 mod implementation;
 mod open_loop;
+mod output;
 mod plot;
 mod processors;
 mod random;
@@ -37,11 +33,8 @@ mod stopwatch;
 mod uring;
 mod ways;
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io;
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -185,7 +178,7 @@ pub fn run() -> io::Result<()> {
 
 fn list() {
     for case in cases::ALL {
-        println!("{:<14} {}", case.name, case.about);
+        output::line(format_args!("{:<14} {}", case.name, case.about));
     }
 }
 
@@ -211,11 +204,13 @@ fn measure(arguments: Arguments) -> io::Result<()> {
     let mut failure = Ok(());
     for &case in &chosen {
         if !json {
-            println!("\n{}: {}", case.name, case.about);
+            output::line(format_args!("\n{}: {}", case.name, case.about));
         }
         let outcome = plan.run(case, |setting, found| {
             match json {
-                true => found.iter().for_each(|row| println!("{}", row.json())),
+                true => found
+                    .iter()
+                    .for_each(|row| output::line(format_args!("{}", row.json()))),
                 false => row::print_table(case, setting, &found),
             }
             rows.extend(found);
@@ -256,23 +251,4 @@ fn plan(arguments: Arguments) -> Plan {
         only: arguments.only,
         is_exact: false,
     }
-}
-
-/// What the servers in `docs/COMPARE.md` have to do: echo, also to a client that reads late.
-#[doc(hidden)]
-pub fn expect_echo(serve: impl FnOnce(TcpListener) -> io::Result<()> + Send + 'static) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-    let address = listener.local_addr().expect("an address");
-    thread::spawn(|| serve(listener));
-    let mut client = TcpStream::connect(address).expect("a connection");
-    // Until the server has no room to answer, and so reads no more.
-    let limit = Duration::from_millis(100);
-    client.set_write_timeout(Some(limit)).expect("a limit");
-    let mut sent = 0;
-    while let Ok(length) = client.write(&[b'x'; 4096]) {
-        sent += length;
-    }
-    let mut echoed = vec![0; sent];
-    client.read_exact(&mut echoed).expect("everything");
-    assert!(echoed.iter().all(|&byte| byte == b'x'));
 }

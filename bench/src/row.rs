@@ -8,6 +8,7 @@ use crate::case::{Case, Parameter, Setting};
 use crate::cases;
 use crate::figure::{Figure, Sample, Spread};
 use crate::implementation::Implementation;
+use crate::output;
 
 #[derive(Clone)]
 pub(crate) struct Row {
@@ -128,27 +129,30 @@ pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Figure
 /// The rows of one setting, side by side.
 pub(crate) fn print_table(case: &Case, setting: &Setting, rows: &[Row]) {
     let columns = columns(rows);
-    print!("\n{:<32}", format!("{} {setting}", case.name));
+    output::print(format_args!("\n{:<32}", format!("{} {setting}", case.name)));
     for column in &columns {
-        print!(" {:>10}", column.heading());
+        output::print(format_args!(" {:>10}", column.heading()));
     }
     let figure = case.compared_by;
     let has_spread = rows.iter().any(|row| row.spread.contains_key(&figure));
     if has_spread {
-        print!(" {:>13}", "quartiles");
+        output::print(format_args!(" {:>13}", "quartiles"));
     }
-    println!(" {:>7}", "ratio");
+    output::line(format_args!(" {:>7}", "ratio"));
     for row in rows {
-        print!("  {:<30}", row.implementation);
+        output::print(format_args!("  {:<30}", row.implementation));
         for &column in &columns {
             match row.get(column) {
-                Some(value) => print!(" {:>10}", column.show(value)),
-                None => print!(" {:>10}", ""),
+                Some(value) => output::print(format_args!(" {:>10}", column.show(value))),
+                None => output::print(format_args!(" {:>10}", "")),
             }
         }
         if has_spread {
-            print!(" {:>13}", row.show_spread(figure).unwrap_or_default());
+            output::print(format_args!(
+                " {:>13}",
+                row.show_spread(figure).unwrap_or_default()
+            ));
         }
-        println!(" {:>7}", row.show_ratio().unwrap_or_default());
+        output::line(format_args!(" {:>7}", row.show_ratio().unwrap_or_default()));
     }
 }

@@ -43,12 +43,7 @@ pub(super) fn shape<'a>(document: &str, blocks: impl Iterator<Item = &'a str>) -
             shape += &match line.strip_prefix('|') {
                 Some(cells) => line_shape(cells),
                 None if line.starts_with("Measured ") => "Measured".to_owned(),
-                None => match (line.find(" alt=\""), line.rfind("\" src=\"")) {
-                    (Some(from), Some(to)) if from < to => {
-                        format!("{} alt=\"#{}", &line[..from], &line[to..])
-                    }
-                    _ => line.to_owned(),
-                },
+                None => line.to_owned(),
             };
             shape.push('\n');
         }

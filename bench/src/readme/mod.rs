@@ -64,6 +64,7 @@ const BLOCKS: [Block; 8] = [
         ..EMPTY
     },
     Block {
+        document: BENCH,
         name: "readiness",
         sections: &[Section::Readiness],
         tables: &tables::READINESS,
@@ -123,7 +124,7 @@ impl Block {
     fn text(&self, report: &Report) -> Option<String> {
         let mut text = String::new();
         if let Some(picture) = self.picture {
-            text += &picture.element(report)?;
+            text += &picture.element();
             text.push('\n');
         }
         text += &report.measured();
@@ -146,7 +147,7 @@ impl Block {
     fn empty(&self) -> String {
         let mut text = String::new();
         if let Some(picture) = self.picture {
-            text += &picture.element_with("");
+            text += &picture.element();
             text.push('\n');
         }
         text += "Measured\n";
@@ -396,7 +397,7 @@ mod tests {
         assert!(document.contains("Measured 2026-11-22, commit unknown: full, rounds: 7;"));
         assert!(!document.contains("beside other programs"));
         assert!(
-            document.contains("alt=\"Servers whose handlers do not block: requests per second.")
+            document.contains("alt=\"Servers whose handlers do not block: requests per second. ")
         );
         assert!(document.starts_with("before\n") && document.ends_with("-->\nafter\n"));
         assert!(!document.contains("old"));

@@ -238,18 +238,18 @@ impl Picture {
         groups.collect()
     }
 
-    /// For a document: the picture that suits the reader's page, with words for it. `None` if a group was not run.
-    pub(super) fn element(&self, report: &Report) -> Option<String> {
-        Some(self.element_with(&self.words(report)?))
+    /// For a document: the picture that suits the reader's page. Its figures are in the tables below it.
+    pub(super) fn element(&self) -> String {
+        self.element_with("The figures are in the tables below.")
     }
 
-    pub(super) fn element_with(&self, words: &str) -> String {
+    fn element_with(&self, words: &str) -> String {
         format!(
             "<picture>\n\
              <source media=\"(prefers-color-scheme: dark)\" srcset=\"docs/pictures/{0}-dark.svg\">\n\
-             <img width=\"{WIDTH}\" alt=\"{words}\" src=\"docs/pictures/{0}-light.svg\">\n\
+             <img width=\"{WIDTH}\" alt=\"{1}. {words}\" src=\"docs/pictures/{0}-light.svg\">\n\
              </picture>\n",
-            self.name
+            self.name, self.title
         )
     }
 
@@ -262,7 +262,7 @@ impl Picture {
             format!("{}: {}", group.label, bars.collect::<Vec<_>>().join(", "))
         });
         let groups = groups.collect::<Vec<_>>().join("; ");
-        Some(format!("{}. {groups}.", self.title))
+        Some(format!("{groups}."))
     }
 
     /// Both files, in this directory.
@@ -373,9 +373,10 @@ pub(crate) fn write_all(
     };
     let mut elements = String::new();
     for picture in [&BLOCKING, &SERVERS] {
-        if let Some(element) = picture.element(&report) {
+        // The page has no tables of these figures.
+        if let Some(words) = picture.words(&report) {
             picture.write(directory, &report)?;
-            elements += &element.replace("docs/pictures/", "");
+            elements += &picture.element_with(&words).replace("docs/pictures/", "");
         }
     }
     Ok(elements)

@@ -12,6 +12,7 @@ use crate::case::Case;
 use crate::case::{Effort, Parameter};
 use crate::environment::Environment;
 use crate::implementation::Implementation;
+use crate::output;
 use crate::row;
 use crate::run::Plan;
 use crate::{cases, count, report};
@@ -238,7 +239,7 @@ impl Extent {
         let environment = here.before_run();
         let mut rows = Vec::new();
         for case in cases::named(&[part.case.to_owned()])? {
-            println!("\n{}: {}", case.name, case.about);
+            output::line(format_args!("\n{}: {}", case.name, case.about));
             plan.run(case, |setting, found| {
                 row::print_table(case, setting, &found);
                 rows.extend(found);

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("socknotify: {error}");
+            output::problem(error);
             ExitCode::FAILURE
         }
     }

@@ -15,6 +15,11 @@ pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
     }
 }
 
+/// Says on standard error what went wrong. If nobody reads that, the exit code shows it.
+pub(crate) fn problem(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "socknotify: {text}");
+}
+
 /// A number of things, such as `1 request` or `2 requests`.
 pub(crate) fn count(number: usize, thing: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };

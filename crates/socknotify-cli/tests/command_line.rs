@@ -321,6 +321,17 @@ fn readers_may_stop_reading() -> io::Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_failure_that_nobody_reads_of_is_in_the_exit_code() -> io::Result<()> {
+    let mut program = Command::new(PROGRAM)
+        .args(["serve", "--listen", "unix:/no/such/directory/socket"])
+        .stderr(Stdio::piped())
+        .spawn()?;
+    drop(program.stderr.take());
+    assert_eq!(program.wait()?.code(), Some(1));
+    Ok(())
+}
+
 fn diagnosis() -> io::Result<Value> {
     let output = socknotify(&["doctor", "--json"])?;
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use httpdate::HttpDate;
 
 use super::http::Told;
+use crate::output;
 
 /// What a thread has to say of the requests that it has answered. Without an access log, nothing.
 #[derive(Debug, Default)]
@@ -84,7 +85,7 @@ impl AccessLog {
         log.lines.clear();
         if let Err(error) = outcome {
             if !self.has_failed.swap(true, Ordering::Relaxed) {
-                eprintln!("socknotify: the access log has gaps: {error}");
+                output::problem(format_args!("the access log has gaps: {error}"));
             }
         }
     }
