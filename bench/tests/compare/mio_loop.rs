@@ -12,7 +12,8 @@ pub(crate) fn serve(mut listener: TcpListener) -> io::Result<()> {
     let mut events = Events::with_capacity(64);
     let mut clients = HashMap::new();
     let mut last = 0;
-    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    poll.registry()
+        .register(&mut listener, LISTENER, Interest::READABLE)?;
     loop {
         poll.poll(&mut events, None)?;
         for event in &events {
@@ -38,9 +39,13 @@ fn echo(client: &mut TcpStream, unsent: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 4096];
     loop {
         let outcome = if unsent.is_empty() {
-            client.read(&mut buffer).inspect(|&length| unsent.extend(&buffer[..length]))
+            client
+                .read(&mut buffer)
+                .inspect(|&length| unsent.extend(&buffer[..length]))
         } else {
-            client.write(unsent).inspect(|&length| drop(unsent.drain(..length)))
+            client
+                .write(unsent)
+                .inspect(|&length| drop(unsent.drain(..length)))
         };
         match outcome {
             Ok(1..) => {}

@@ -20,7 +20,10 @@ pub(crate) fn serve(listener: TcpListener) -> io::Result<()> {
     let listening = listener.as_raw_fd() as u64;
     epoll::add(&set, &listener, of(listening), once)?;
     let work = || -> io::Result<()> {
-        let mut events = [Event { flags: EventFlags::empty(), data: of(0) }; 64];
+        let mut events = [Event {
+            flags: EventFlags::empty(),
+            data: of(0),
+        }; 64];
         loop {
             let count = match epoll::wait(&set, &mut events, None) {
                 Err(rustix::io::Errno::INTR) => continue,
@@ -38,7 +41,9 @@ pub(crate) fn serve(listener: TcpListener) -> io::Result<()> {
                     epoll::modify(&set, &listener, of(listening), once)?;
                     continue;
                 }
-                let Some(client) = clients.lock().unwrap().get(&number).cloned() else { continue };
+                let Some(client) = clients.lock().unwrap().get(&number).cloned() else {
+                    continue;
+                };
                 let mut buffer = [0; 4096];
                 let length = (&*client).read(&mut buffer).unwrap_or(0);
                 if length > 0 && (&*client).write_all(&buffer[..length]).is_ok() {

@@ -11,7 +11,9 @@ pub(crate) fn serve(listener: TcpListener) -> io::Result<()> {
     let listening = Listening::arming(Interest::IN).blocking(Duration::from_secs(30));
     port.listen(listener, listening, |client, _| client)?;
     port.serve(Serving::default(), |worker, event| {
-        let Event::Ready(mut client, _) = event else { return };
+        let Event::Ready(mut client, _) = event else {
+            return;
+        };
         let mut buffer = [0; 4096];
         if let Ok(length @ 1..) = client.read(&mut buffer) {
             if client.write_all(&buffer[..length]).is_ok() {
