@@ -1,7 +1,7 @@
 //! A process is forked while one of its threads makes the first port that it ever had (G3).
 //!
 //! A program of its own, which makes no port itself: each round takes place in a new child, which is
-//! forked once more at that moment. The children are killed by their alarms.
+//! forked once more at that moment. The children allocate, and make threads, which the C library allows.
 
 #![cfg(unix)]
 
@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, WaitOptions, waitpid};
 use socknotify::{Backend, CompletionPort, Error, EventFilter, Events, Registration};
 
-use support::Pair;
 use support::trigger::ONCE;
+use support::{Child, Pair};
 
 /// How often. The moment lasts a few microseconds, and is searched for within a quarter of a millisecond.
 const ROUNDS: u64 = 1200;
@@ -25,24 +24,9 @@ const ROUNDS: u64 = 1200;
 /// The exit status that says that a child was killed by its alarm.
 const HANGS: u8 = 100;
 
-/// Forks, and has the child do `work`. Returns its exit status, or `None` if it was killed.
+/// The exit status of a child that does `work`, or `None` if it was killed after so many seconds.
 fn in_a_child(seconds: u32, work: impl FnOnce() -> u8) -> io::Result<Option<i32>> {
-    // SAFETY: the child calls what is safe in a signal handler, allocates, and makes threads, all of
-    // which the C library allows; nothing else of this program is used meanwhile.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            // SAFETY: a number goes in, and the default action is to kill.
-            unsafe { libc::alarm(seconds) };
-            let status = work();
-            // SAFETY: it ends the child, and runs no destructor of what is the parent's.
-            unsafe { libc::_exit(status.into()) }
-        }
-        child => {
-            let waited = waitpid(Pid::from_raw(child), WaitOptions::empty())?;
-            Ok(waited.and_then(|(_, status)| status.exit_status()))
-        }
-    }
+    Ok(Child::fork_for(seconds, work)?.status())
 }
 
 /// Makes a port, and sees that it works. 0 if so.

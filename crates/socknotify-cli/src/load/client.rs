@@ -106,6 +106,12 @@ impl Client {
         }
     }
 
+    /// In an open loop: whether no request was due before this time.
+    pub(crate) fn is_unused_before(&self, time: Instant) -> bool {
+        let first = self.sent.front();
+        !self.is_answered && self.due.is_some() && first.is_none_or(|&(since, _)| since > time)
+    }
+
     /// Whether an answer has come.
     pub(crate) fn is_answered(&self) -> bool {
         self.is_answered

@@ -26,6 +26,9 @@ const RECEIVE: usize = 64 * 1024;
 /// How often to look whether there is anybody left, and whether a signal has come.
 const TICK: Duration = Duration::from_millis(50);
 
+/// A request that was due less than this before the end may be without an answer.
+const TOO_LATE: Duration = Duration::from_millis(200);
+
 /// Why it was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -79,8 +82,10 @@ pub(crate) fn drive(
         }
         let end = wait(start, plan, &left, signals);
         let time = start.elapsed();
-        drop(port.close());
         let mut total = Score::new();
+        let just_now = Instant::now() - TOO_LATE.min(time);
+        let is_unused = |client: &&Client| client.is_unused_before(just_now);
+        total.fates.unused = port.close().iter().filter(is_unused).count() as u64;
         for thread in threads {
             let score = thread
                 .join()
@@ -169,7 +174,12 @@ impl Driver<'_> {
             match self.worker.process(timeout) {
                 Ok(_) => {}
                 // The time is over.
-                Err(socknotify::Error::Closed) => return Ok(self.score),
+                Err(socknotify::Error::Closed) => {
+                    let waiting = self.waiting.iter();
+                    let unused = waiting.filter(|Reverse(it)| !it.client.is_answered());
+                    self.score.fates.unused = unused.count() as u64;
+                    return Ok(self.score);
+                }
                 Err(error) => return Err(error.into()),
             }
             while let Some(event) = self.worker.take() {

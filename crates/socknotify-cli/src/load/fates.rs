@@ -47,6 +47,8 @@ pub(crate) struct Fates {
     pub(crate) answered: u64,
     /// Those of them that have ended.
     answered_and_ended: u64,
+    /// In an open loop, connections on which no request was due, or only just before the end.
+    pub(crate) unused: u64,
     pub(crate) unconnected: Ended,
     pub(crate) closed: Ended,
     pub(crate) broken: Ended,
@@ -67,6 +69,7 @@ impl Fates {
     pub(crate) fn add(&mut self, other: &Fates) {
         self.answered += other.answered;
         self.answered_and_ended += other.answered_and_ended;
+        self.unused += other.unused;
         self.unconnected.add(&other.unconnected);
         self.closed.add(&other.closed);
         self.broken.add(&other.broken);

@@ -39,6 +39,8 @@ struct Counts {
     served: u64,
     /// Open at the end, without any answer.
     unanswered: u64,
+    /// In an open loop, open at the end, and no request was due on it.
+    unused: u64,
     unconnected: u64,
     closed: u64,
     broken: u64,
@@ -89,10 +91,10 @@ impl Report {
             seconds,
             end,
             requests: score.requests,
-            requests_per_second: if time.is_zero() {
-                0.0
-            } else {
-                per_second.round()
+            requests_per_second: match time.is_zero() {
+                true => 0.0,
+                false if per_second < 100.0 => (per_second * 100.0).round() / 100.0,
+                false => per_second.round(),
             },
             behind,
             errors: fates.errors(),
@@ -125,7 +127,8 @@ impl Counts {
         let ended = closed.count + broken.count + wrong.count;
         Counts {
             served: fates.served(),
-            unanswered: connected - ended - fates.served(),
+            unanswered: connected - ended - fates.served() - fates.unused,
+            unused: fates.unused,
             unconnected: unconnected.count,
             closed: closed.count,
             broken: broken.count,
@@ -222,6 +225,7 @@ impl fmt::Display for Report {
         let Counts {
             served,
             unanswered,
+            unused,
             unconnected,
             closed,
             broken,
@@ -230,6 +234,7 @@ impl fmt::Display for Report {
         write!(f, "  connections served {served:>10}")?;
         for (fate, count) in [
             ("unanswered", unanswered),
+            ("not used", unused),
             ("not connected", unconnected),
             ("closed", closed),
             ("failed", broken),

@@ -227,6 +227,19 @@ fn requests_at_a_rate_wait_for_nobody_and_their_latency_counts_from_when_they_we
 }
 
 #[test]
+fn connections_on_which_no_request_was_due_are_no_error() -> io::Result<()> {
+    let server = Server::start("echo", &[])?;
+    let arguments = ["--json", "--connections", "100", "--rate", "10"];
+    let output = load(&server.address.to_string(), "echo", &arguments)?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(report["fates"]["unused"].as_u64() > Some(80), "{report}");
+    assert_eq!(report["fates"]["unanswered"], 0, "{report}");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
 fn a_server_that_does_not_keep_up_with_the_rate_is_an_error() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();

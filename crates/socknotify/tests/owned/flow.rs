@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-use std::thread;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, Scope};
 use std::time::Duration;
 
 use socket2::Socket;
@@ -62,6 +62,24 @@ fn ready_connections(port: &TestPort, count: usize) -> io::Result<Vec<Socket>> {
         Ok(peer)
     });
     peers.collect()
+}
+
+/// The events of a thread that takes all there are, until the port closes.
+fn take_all<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    port: &'scope TestPort,
+) -> Receiver<Event<Connection, u64>> {
+    let (sender, events) = channel();
+    scope.spawn(move || {
+        let mut worker = port.worker(8);
+        while let Ok(1..) = worker.process(Some(PATIENCE)) {
+            while let Some(event) = worker.take() {
+                // What comes after the test has all that it waits for is dropped.
+                let _ = sender.send(event);
+            }
+        }
+    });
+    events
 }
 
 /// One handler blocks until all others have run.
@@ -153,31 +171,19 @@ fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Resul
             peers.push(peer);
         }
         thread::scope(|scope| {
-            let port = &port;
-            let (tell, told) = channel();
-            scope.spawn(move || {
-                let mut worker = port.worker(8);
-                while let Ok(1..) = worker.process(Some(PATIENCE)) {
-                    while let Some(event) = worker.take() {
-                        if tell.send(matches!(event, Event::TimedOut(_))).is_err() {
-                            return;
-                        }
-                    }
-                }
-            });
-            way.block(port, &mut worker, || -> io::Result<()> {
-                assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "its time is over");
+            let events = take_all(scope, &port);
+            let event = || events.recv_timeout(PATIENCE).expect("it flows on");
+            way.block(&port, &mut worker, || -> io::Result<()> {
+                assert!(matches!(event(), Event::TimedOut(_)));
                 for (number, mut peer) in peers.iter().enumerate() {
                     if number != 50 {
                         peer.write_all(b"x")?;
-                        assert_eq!(told.recv_timeout(PATIENCE), Ok(false));
+                        drop(ready(event()));
                     }
                 }
-                drop(told);
-                port.send(0)?;
                 Ok(())
             })?;
-            worker.release();
+            port.close();
             Ok::<_, io::Error>(())
         })?;
     }
@@ -193,27 +199,18 @@ fn f4_what_a_thread_hands_back_after_it_has_blocked_is_armed(backend: Backend) -
         port.send(0)?;
         assert_eq!(message(next(&mut worker)), 0);
         thread::scope(|scope| -> io::Result<()> {
-            let port = &port;
-            let (tell, told) = channel();
-            scope.spawn(move || {
-                let mut worker = port.worker(8);
-                while let Ok(1..) = worker.process(Some(PATIENCE)) {
-                    while let Some(event) = worker.take() {
-                        tell.send(event).expect("someone waits");
-                    }
-                }
-            });
-            let told = || told.recv_timeout(PATIENCE).expect("it flows on");
+            let events = take_all(scope, &port);
+            let event = || events.recv_timeout(PATIENCE).expect("it flows on");
             port.send(1)?;
-            let served = way.block(port, &mut worker, told);
+            let served = way.block(&port, &mut worker, event);
             assert_eq!(message(served), 1);
             for _ in 0..3 {
-                let (connection, mut peer) = connect(port)?;
+                let (connection, mut peer) = connect(&port)?;
                 let id = connection.id();
                 worker.arm(connection, Interest::IN);
                 peer.write_all(b"x")?;
                 // It does not say so this time.
-                assert_eq!(ready(told()).id(), id);
+                assert_eq!(ready(event()).id(), id);
             }
             port.close();
             Ok(())
