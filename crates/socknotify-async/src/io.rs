@@ -166,7 +166,7 @@ impl<T: AsSource> Async<T> {
         self.ready(Direction::Read).await.map(drop)
     }
 
-    /// The same, until a send may not block.
+    /// Waits until a send may not block: there is room, a connect has ended, or an error. As [`readable`](Self::readable).
     ///
     /// # Errors
     ///

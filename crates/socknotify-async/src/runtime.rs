@@ -65,7 +65,7 @@ impl Runtime {
         Builder::default()
     }
 
-    /// What spawns tasks from elsewhere.
+    /// The handle by which any thread spawns tasks on this runtime.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -92,7 +92,7 @@ impl UnixStream {
         Self::new(stream, shared)
     }
 
-    /// Makes two that are connected.
+    /// Makes two connected sockets.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl UnixDatagram {
         Self::new(net::UnixDatagram::unbound()?, context::expect())
     }
 
-    /// Makes two that are connected.
+    /// Makes two connected sockets.
     ///
     /// # Errors
     ///
