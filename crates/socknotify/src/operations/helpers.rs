@@ -147,6 +147,7 @@ impl Helpers {
     }
 
     /// One thread, for files too, that ends when it had no work for this long.
+    #[cfg_attr(windows, allow(dead_code, reason = "for rings"))]
     pub(super) fn one(idle: Duration) -> Self {
         Self::with(1, 1, idle, system::lower_priority)
     }
