@@ -5,14 +5,14 @@
     reason = "the system has the memory of operations that are here"
 )]
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::direct::Direct;
-use super::helpers::{Gate, Helpers, Perform, Performed};
+use super::helpers::{Gate, Helpers, Perform, Performed, ThreadThatWaits};
 use super::opening::Opening;
-use super::request::{Apart, Request, Work};
+use super::request::{Apart, Progress, Request, Work};
 use super::{Begun, Layer, Settled, system};
 use crate::Error;
 use crate::slots::{Slots, Token};
@@ -309,15 +309,18 @@ impl<O: Work, N: Default> Flights<O, N> {
             self.perform_apart(key, apart, done);
             return Performed::Done;
         }
-        let stopped = Cell::new(None);
-        let goes_on = || {
-            stopped.set(self.stops(key));
-            stopped.get().is_none()
+        let performing = Performing {
+            flights: self,
+            key,
+            stopped: Cell::new(None),
+            waits: OnceCell::new(),
         };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |request: Request| unsafe { request.perform(&goes_on) };
+        let perform = |request: Request| unsafe { request.perform(&performing) };
         let result = request.and_then(perform);
-        let stage = stopped.get().map_or(Stage::Done(result), Stage::Cancelled);
+        let stopped = performing.stopped.take();
+        drop(performing);
+        let stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
         end(operation, stage);
         done();
         Performed::Done
@@ -391,6 +394,27 @@ impl<O: Work, N: Default> Flights<O, N> {
         self.close_direct();
         self.gate.close();
         self.slots.iter_named().map(|(token, _)| token).collect()
+    }
+}
+
+/// An operation that a helper thread performs.
+struct Performing<'a, O, N> {
+    flights: &'a Flights<O, N>,
+    key: usize,
+    /// Why the thread does not go on.
+    stopped: Cell<Option<Reason>>,
+    /// The thread waits for a device.
+    waits: OnceCell<ThreadThatWaits<'a>>,
+}
+
+impl<O: Work, N: Default> Progress for Performing<'_, O, N> {
+    fn goes_on(&self) -> bool {
+        self.stopped.set(self.flights.stops(self.key));
+        self.stopped.get().is_none()
+    }
+
+    fn waits(&self) {
+        self.waits.get_or_init(|| self.flights.helpers.waits());
     }
 }
 

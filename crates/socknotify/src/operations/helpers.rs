@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::system;
 use crate::Error;
+use crate::default_concurrency;
 use crate::drops::drop_all;
 use crate::lock::lock;
 use crate::sys::Process;
@@ -42,6 +44,10 @@ pub(crate) struct Helpers(Arc<Shared>);
 
 struct Shared {
     most: usize,
+    /// How many threads may work at once, besides those that are known to [wait](Helpers::waits).
+    at_once: usize,
+    /// What a thread does first.
+    prepare: fn(),
     /// How long a thread waits for work before it ends.
     idle: Duration,
     process: Process,
@@ -59,9 +65,18 @@ struct State {
     threads: usize,
     /// Threads that may never come back.
     apart: usize,
-    /// Threads that wait, and have no work assigned.
+    /// Threads that have nothing to do.
     idle: usize,
+    /// Threads that wait for a device.
+    waiting: usize,
     closed: bool,
+}
+
+impl State {
+    /// How many threads work, or are about to.
+    fn working(&self) -> usize {
+        self.threads - self.idle - self.waiting
+    }
 }
 
 /// Counts the threads that perform operations, so that closing can wait for them.
@@ -117,13 +132,31 @@ impl Drop for Entered<'_> {
 impl Helpers {
     /// At most this many threads, and at least one.
     pub(crate) fn new(most: usize) -> Self {
-        Self::with_idle(most, IDLE)
+        Self::with(most, usize::MAX, IDLE, || {})
     }
 
-    /// Such threads that wait this long for work before they end.
-    pub(super) fn with_idle(most: usize, idle: Duration) -> Self {
+    /// Such threads for operations on files. Each copies for as long as there is work, so they leave processors to the
+    /// threads of the program: as many work at once as there are processors, with a lower priority.
+    pub(crate) fn for_files(most: usize) -> Self {
+        static AT_ONCE: OnceLock<usize> = OnceLock::new();
+        let at_once = match system::CAN_READ_CACHED {
+            true => *AT_ONCE.get_or_init(default_concurrency),
+            false => usize::MAX,
+        };
+        Self::with(most, at_once, IDLE, system::lower_priority)
+    }
+
+    /// One thread, for files too, that ends when it had no work for this long.
+    #[cfg_attr(windows, allow(dead_code, reason = "for rings"))]
+    pub(super) fn one(idle: Duration) -> Self {
+        Self::with(1, 1, idle, system::lower_priority)
+    }
+
+    fn with(most: usize, at_once: usize, idle: Duration, prepare: fn()) -> Self {
         Helpers(Arc::new(Shared {
             most: most.max(1),
+            at_once,
+            prepare,
             idle,
             process: Process::this(),
             state: Mutex::default(),
@@ -151,17 +184,28 @@ impl Helpers {
         if state.closed {
             return Err(Error::Closed);
         }
-        if state.queue.len() >= state.idle && state.threads < shared.most {
-            match self.start_thread(&mut state) {
-                // The existing threads will do it.
-                Err(_) if state.threads > 0 => {}
-                started => started?,
-            }
+        match self.start_threads(&mut state, 1) {
+            // The existing threads will do it.
+            Err(_) if state.threads > 0 => {}
+            started => started?,
         }
         state.queue.push_back(make());
+        let has_room = state.working() < shared.at_once;
         drop(state);
-        shared.changed.notify_one();
+        if has_room {
+            shared.changed.notify_one();
+        }
         Ok(())
+    }
+
+    /// Start a thread if there is need, and may be one, with this much more work.
+    fn start_threads(&self, state: &mut State, more: usize) -> Result<(), Error> {
+        let Shared { most, at_once, .. } = *self.0;
+        let needs = state.queue.len() + more > state.idle;
+        match needs && state.threads < most && state.threads - state.waiting < at_once {
+            true => self.start_thread(state),
+            false => Ok(()),
+        }
     }
 
     fn start_thread(&self, state: &mut State) -> Result<(), Error> {
@@ -186,11 +230,27 @@ impl Helpers {
         }
         state.apart += 1;
         state.threads -= 1;
-        if state.queue.len() > state.idle && state.threads < shared.most {
-            // If there is none to be had, the next operation tries again.
-            let _ = self.start_thread(&mut state);
-        }
+        self.replace(state);
         Some(ThreadApart(shared))
+    }
+
+    /// This thread, one of these, is about to wait for a device: until it does no longer, another one may work.
+    pub(super) fn waits(&self) -> ThreadThatWaits<'_> {
+        let mut state = lock(&self.0.state);
+        state.waiting += 1;
+        self.replace(state);
+        ThreadThatWaits(&self.0)
+    }
+
+    /// A thread does not work any more: if there is work, another one does.
+    fn replace(&self, mut state: MutexGuard<'_, State>) {
+        // If there is none to be had, the next operation tries again.
+        let _ = self.start_threads(&mut state, 0);
+        let has_work = !state.queue.is_empty();
+        drop(state);
+        if has_work {
+            self.0.changed.notify_one();
+        }
     }
 
     /// The number of threads.
@@ -235,12 +295,26 @@ impl Drop for ThreadApart<'_> {
     }
 }
 
+/// A thread that waits for a device.
+pub(super) struct ThreadThatWaits<'a>(&'a Shared);
+
+impl Drop for ThreadThatWaits<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).waiting -= 1;
+    }
+}
+
 impl Shared {
     /// The loop of a helper thread.
     fn serve(&self) {
+        (self.prepare)();
         let mut state = lock(&self.state);
         loop {
-            if let Some(job) = state.queue.pop_front() {
+            let job = match state.working() > self.at_once && !state.closed {
+                true => None,
+                false => state.queue.pop_front(),
+            };
+            if let Some(job) = job {
                 drop(state);
                 // A panic here comes from dropping a result.
                 let outcome = catch_unwind(AssertUnwindSafe(|| match job {
@@ -273,15 +347,106 @@ impl Shared {
             let (woken, waited) = self
                 .changed
                 .wait_timeout_while(state, self.idle, |state| {
-                    state.queue.is_empty() && !state.closed
+                    !state.closed && (state.queue.is_empty() || state.working() >= self.at_once)
                 })
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
-            if state.queue.is_empty() && (state.closed || waited.timed_out()) {
+            if waited.timed_out() || state.closed && state.queue.is_empty() {
                 state.threads -= 1;
                 return;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn two_at_once() -> Helpers {
+        Helpers::with(32, 2, IDLE, || {})
+    }
+
+    #[test]
+    fn no_more_threads_start_than_may_work_at_once() -> Result<(), Error> {
+        let helpers = two_at_once();
+        let (release, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let (done, ended) = mpsc::channel();
+        for _ in 0..10 {
+            let (wait, done) = (Arc::clone(&wait), done.clone());
+            helpers.run(|| {
+                Box::new(move || {
+                    let _ = lock(&wait).recv();
+                    let _ = done.send(());
+                })
+            })?;
+            assert!(helpers.threads() <= 2);
+        }
+        drop(release);
+        for _ in 0..10 {
+            ended.recv_timeout(LONG).expect("all work is done");
+        }
+        assert!(helpers.threads() <= 2);
+        Ok(())
+    }
+
+    #[test]
+    fn others_work_while_threads_wait_for_a_device() -> Result<(), Error> {
+        let helpers = two_at_once();
+        let (release, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let (done, ended) = mpsc::channel();
+        // The last one ends the wait of the others.
+        let mut release = Some(release);
+        for number in 0..10 {
+            let release = release.take_if(|_| number == 9);
+            let (this, wait, done) = (helpers.clone(), Arc::clone(&wait), done.clone());
+            helpers.run(|| {
+                Box::new(move || {
+                    if number < 9 {
+                        let _waits = this.waits();
+                        let _ = lock(&wait).recv();
+                    }
+                    drop(release);
+                    let _ = done.send(());
+                })
+            })?;
+        }
+        for _ in 0..10 {
+            ended.recv_timeout(LONG).expect("all work is done");
+        }
+        // Those that are back are not too many for the next.
+        for _ in 0..100 {
+            let done = done.clone();
+            helpers.run(|| Box::new(move || done.send(()).expect("the test waits")))?;
+            ended.recv_timeout(LONG).expect("it is done");
+        }
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[allow(unsafe_code, reason = "a call without pointers")]
+    fn threads_for_files_have_a_lower_priority() -> Result<(), Error> {
+        // SAFETY: no argument is a pointer.
+        let priority = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        let ours = priority();
+        for (helpers, expected) in [
+            (Helpers::new(1), ours),
+            (Helpers::for_files(1), (ours + 10).min(19)),
+            (Helpers::one(IDLE), (ours + 10).min(19)),
+        ] {
+            let (send, receive) = mpsc::channel();
+            helpers.run(|| Box::new(move || send.send(priority()).expect("the test waits")))?;
+            assert_eq!(receive.recv_timeout(LONG), Ok(expected));
+        }
+        assert_eq!(priority(), ours);
+        Ok(())
     }
 }

@@ -142,7 +142,7 @@ impl Raw {
                 Layer::Caller,
                 port.clone(),
                 Opening::new(port),
-                Helpers::new(DEFAULT_THREADS),
+                Helpers::for_files(DEFAULT_THREADS),
             ),
         })
     }

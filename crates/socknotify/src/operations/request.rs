@@ -15,10 +15,10 @@ use super::system::{self, RawFile};
 pub(super) const MOST: u32 = 1 << 30;
 
 /// The maximum of a read with memory of its own.
-const APART: usize = PIECE;
+const APART: usize = 1 << 20;
 
 /// The maximum of one system call that reads.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 256 << 10;
 
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,28 +108,25 @@ impl Request {
         count
     }
 
-    /// Whether it is a read that keeps the kernel copying for long.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "for rings"))]
-    pub(super) fn is_long(&self) -> bool {
-        matches!(self.kind, Kind::Read | Kind::ReadParts) && self.length as usize > PIECE
-    }
-
-    /// Perform it, and wait for it. A [long](Self::is_long) one may end between two pieces.
+    /// Perform it, and wait for it. A long read may end between two pieces.
     ///
     /// # Safety
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
-    pub(super) unsafe fn perform(&self, goes_on: &dyn Fn() -> bool) -> io::Result<usize> {
+    pub(super) unsafe fn perform(&self, progress: &dyn Progress) -> io::Result<usize> {
         let length = self.length as usize;
         // A slice has an address even if it has no bytes.
         let memory = match length {
             0 => NonNull::dangling().as_ptr(),
             _ => self.memory,
         };
+        if !matches!(self.kind, Kind::Read | Kind::ReadParts) {
+            progress.waits();
+        }
         self.with_file(|file| match self.kind {
             Kind::Read => {
                 // SAFETY: by the promise.
-                unsafe { read_pieces(file, memory, length, self.offset, goes_on) }
+                unsafe { read_pieces(file, memory, length, self.offset, progress) }
             }
             Kind::Write => {
                 // SAFETY: by the promise.
@@ -141,11 +138,50 @@ impl Request {
                 let parts =
                     unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) };
                 // SAFETY: by the promise.
-                unsafe { perform_parts(file, self.kind, parts, self.offset, goes_on) }
+                unsafe { perform_parts(file, self.kind, parts, self.offset, progress) }
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),
         })
+    }
+}
+
+/// What performs an operation hears of it.
+pub(super) trait Progress {
+    /// Whether to go on after a piece of a long read.
+    fn goes_on(&self) -> bool;
+
+    /// From here on it may wait for a device.
+    fn waits(&self);
+}
+
+/// `pread` — What is in memory first, and only for what is not the thread waits.
+fn read_at(
+    file: &File,
+    bytes: &mut [u8],
+    offset: u64,
+    progress: &dyn Progress,
+) -> io::Result<usize> {
+    let mut done = 0;
+    loop {
+        match system::read_cached(file, &mut bytes[done..], offset + done as u64) {
+            // The end of the file. Linux 5.9 and 5.10 may say so elsewhere, too.
+            Some(0) => break,
+            Some(count) => done += count,
+            None => {
+                progress.waits();
+                break;
+            }
+        }
+        if done == bytes.len() {
+            return Ok(done);
+        }
+    }
+    match system::read_at(file, &mut bytes[done..], offset + done as u64) {
+        Ok(count) => Ok(done + count),
+        // What was done is reported first.
+        Err(_) if done > 0 => Ok(done),
+        Err(error) => Err(error),
     }
 }
 
@@ -159,21 +195,21 @@ unsafe fn read_pieces(
     memory: *mut u8,
     length: usize,
     offset: u64,
-    goes_on: &dyn Fn() -> bool,
+    progress: &dyn Progress,
 ) -> io::Result<usize> {
     let mut done = 0;
     loop {
         let piece = (length - done).min(PIECE);
         // SAFETY: by the promise.
         let bytes = unsafe { slice::from_raw_parts_mut(memory.add(done), piece) };
-        match system::read_at(file, bytes, offset + done as u64) {
+        match read_at(file, bytes, offset + done as u64, progress) {
             Ok(count) if count == piece => done += count,
             Ok(count) => return Ok(done + count),
             // What was done is reported first.
             Err(_) if done > 0 => return Ok(done),
             Err(error) => return Err(error),
         }
-        if done == length || !goes_on() {
+        if done == length || !progress.goes_on() {
             return Ok(done);
         }
     }
@@ -189,7 +225,7 @@ unsafe fn perform_parts(
     kind: Kind,
     parts: &[Part],
     offset: u64,
-    goes_on: &dyn Fn() -> bool,
+    progress: &dyn Progress,
 ) -> io::Result<usize> {
     let mut done = 0;
     for part in parts.iter().filter(|part| part.length > 0) {
@@ -197,7 +233,7 @@ unsafe fn perform_parts(
         let count = match kind {
             Kind::ReadParts => {
                 // SAFETY: by the promise.
-                unsafe { read_pieces(file, part.memory, part.length, offset, goes_on) }
+                unsafe { read_pieces(file, part.memory, part.length, offset, progress) }
             }
             _ => {
                 // SAFETY: by the promise.
@@ -243,7 +279,38 @@ impl Work for Request {
 
 #[cfg(all(test, not(interleavings)))]
 mod tests {
+    use std::cell::Cell;
+    use std::io::Write;
+
     use super::*;
+
+    struct Counted {
+        goes_on: bool,
+        pieces: Cell<usize>,
+        waits: Cell<usize>,
+    }
+
+    impl Counted {
+        fn new(goes_on: bool) -> Self {
+            let [pieces, waits] = Default::default();
+            Counted {
+                goes_on,
+                pieces,
+                waits,
+            }
+        }
+    }
+
+    impl Progress for Counted {
+        fn goes_on(&self) -> bool {
+            self.pieces.set(self.pieces.get() + 1);
+            self.goes_on
+        }
+
+        fn waits(&self) {
+            self.waits.set(self.waits.get() + 1);
+        }
+    }
 
     #[test]
     fn memory_without_bytes_needs_no_address() -> io::Result<()> {
@@ -259,16 +326,13 @@ mod tests {
                 offset: 0,
             };
             // SAFETY: there is no memory.
-            assert_eq!(unsafe { request.perform(&|| true) }?, 0);
+            assert_eq!(unsafe { request.perform(&Counted::new(true)) }?, 0);
         }
         Ok(())
     }
 
     #[test]
     fn a_long_read_is_made_of_pieces_between_which_it_can_end() -> io::Result<()> {
-        use std::cell::Cell;
-        use std::io::Write;
-
         const LENGTH: usize = 2 * PIECE + 5;
         let mut file = tempfile::tempfile()?;
         let content: Vec<u8> = (0..LENGTH).map(|index| (index / 1000) as u8).collect();
@@ -290,22 +354,63 @@ mod tests {
                 parts: 0,
                 offset: offset as u64,
             };
-            assert_eq!(request.is_long(), length > PIECE);
-            let calls = Cell::new(0);
-            let count = |goes_on| {
-                calls.set(calls.get() + 1);
-                goes_on
-            };
+            let progress = Counted::new(true);
             // SAFETY: the memory is there.
-            let read = unsafe { request.perform(&|| count(true)) }?;
+            let read = unsafe { request.perform(&progress) }?;
             assert_eq!(read, length.min(LENGTH - offset));
             assert_eq!(memory[..read], content[offset..][..read]);
-            assert_eq!(calls.take(), length.div_ceil(PIECE) - 1);
+            assert_eq!(progress.pieces.get(), length.div_ceil(PIECE) - 1);
+            let progress = Counted::new(false);
             // SAFETY: as above.
-            let read = unsafe { request.perform(&|| count(false)) }?;
+            let read = unsafe { request.perform(&progress) }?;
             assert_eq!(read, length.min(PIECE));
-            assert_eq!(calls.take(), usize::from(length > PIECE));
+            assert_eq!(progress.pieces.get(), usize::from(length > PIECE));
         }
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn only_for_what_is_not_in_memory_a_read_waits() -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+
+        const LENGTH: usize = 256 << 10;
+        let mut file = tempfile::tempfile()?;
+        let content: Vec<u8> = (0..LENGTH).map(|index| (index / 1000) as u8).collect();
+        file.write_all(&content)?;
+        let can_tell = system::read_cached(&file, &mut [0], 0).is_some();
+        let read = |length: usize| {
+            let mut memory = vec![0; length];
+            let request = Request {
+                file: system::raw(&file),
+                association: None,
+                kind: Kind::Read,
+                memory: memory.as_mut_ptr(),
+                length: length as u32,
+                parts: 0,
+                offset: 0,
+            };
+            let progress = Counted::new(true);
+            // SAFETY: the memory is there.
+            let count = unsafe { request.perform(&progress) }.expect("it can be read");
+            assert_eq!(memory[..count], content);
+            progress.waits.get() > 0
+        };
+        for length in [LENGTH, LENGTH + 5, 2 * PIECE + LENGTH] {
+            assert_eq!(read(length), !can_tell, "{length}");
+        }
+        // The first page is in memory, and the others are not, as a rule.
+        file.sync_all()?;
+        for advice in [libc::POSIX_FADV_DONTNEED, libc::POSIX_FADV_RANDOM] {
+            // SAFETY: no argument is a pointer.
+            unsafe { libc::posix_fadvise(system::raw(&file), 0, 0, advice) };
+        }
+        file.read_exact_at(&mut [0], 0)?;
+        let is_evicted = system::read_cached(&file, &mut [0], LENGTH as u64 / 2).is_none();
+        // SAFETY: as above.
+        unsafe { libc::posix_fadvise(system::raw(&file), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        file.read_exact_at(&mut [0], 0)?;
+        assert!(read(LENGTH) || !is_evicted);
         Ok(())
     }
 }

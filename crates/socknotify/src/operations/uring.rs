@@ -3,8 +3,7 @@
 //! Each port has one ring, which the port's set watches. Any thread submits, and any thread that waits in the port
 //! takes completions. If the data are in the page cache, an operation completes while it is submitted: the submitting
 //! thread copies. So one submission is small, in bytes and in operations, and what is left is submitted by a thread of
-//! the ring's own. A longer operation is passed to a thread of the kernel, and a very long one to a helper thread, which
-//! reads it in pieces.
+//! the ring's own. A longer operation is left to a helper thread, which reads it in pieces.
 //!
 //! When a thread ends, the kernel cancels what it has submitted. It may also interrupt an operation. Such operations
 //! are submitted again. One that has just got its data when the thread ends fails with `EFAULT`: a helper thread performs
@@ -42,7 +41,8 @@ const BATCH: usize = 64;
 /// How many bytes one submission may copy.
 const BATCH_BYTES: u32 = 256 << 10;
 
-/// A longer operation is passed to a thread of the kernel.
+/// A longer operation is a helper thread's, unless the device copies. The kernel has threads for it, too, but they have
+/// the priority of the one that submits.
 const INLINE_BYTES: u32 = 128 << 10;
 
 /// The ring has room for a full submission.
@@ -182,7 +182,7 @@ impl Direct {
             submission: Mutex::default(),
             completion: Mutex::default(),
             in_ring: AtomicUsize::new(0),
-            pump: Helpers::with_idle(1, PUMP_IDLE),
+            pump: Helpers::one(PUMP_IDLE),
             is_pump_due: AtomicBool::new(false),
         });
         // Whatever its error is, the port takes no other ring after that.
@@ -214,8 +214,7 @@ impl Direct {
     /// memory, until its completion was taken, or [`close`](Self::close) has returned.
     pub(super) unsafe fn begin(&self, layer: Layer, key: usize, request: &Request) -> Begun {
         let name = key as u64;
-        let is_long = request.is_long() && !is_unbuffered(request.file);
-        if name & OF_CONNECTIONS != 0 || request.parts > PARTS || is_long {
+        if name & OF_CONNECTIONS != 0 || !is_for_ring(request) {
             return Begun::Refused;
         }
         let name = match layer {
@@ -350,10 +349,10 @@ impl Direct {
         batch.cancels.extend(queue.cancels.drain(..count));
         let (room, mut bytes) = (self.room().min(BATCH), 0);
         while let Some((_, request)) = queue.operations.front() {
-            let copied = if request.length > INLINE_BYTES {
-                0
-            } else {
-                request.length
+            // The device copies a longer one.
+            let copied = match request.length > INLINE_BYTES {
+                true => 0,
+                false => request.length,
             };
             if batch.operations.len() >= room || bytes + copied > BATCH_BYTES {
                 break;
@@ -493,7 +492,7 @@ fn entry(request: &Request) -> squeue::Entry {
         ..
     } = request;
     let fd = Fd(file);
-    let entry = match kind {
+    match kind {
         Kind::Read => opcode::Read::new(fd, memory, length).offset(offset).build(),
         Kind::Write => opcode::Write::new(fd, memory, length)
             .offset(offset)
@@ -506,11 +505,12 @@ fn entry(request: &Request) -> squeue::Entry {
             .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
         Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-    };
-    match length > INLINE_BYTES && !is_unbuffered(file) {
-        true => entry.flags(squeue::Flags::ASYNC),
-        false => entry,
     }
+}
+
+/// Whether it takes no long time to submit an operation.
+fn is_for_ring(request: &Request) -> bool {
+    request.parts <= PARTS && (request.length <= INLINE_BYTES || is_unbuffered(request.file))
 }
 
 /// Whether the device itself copies, so that no operation takes long to begin.

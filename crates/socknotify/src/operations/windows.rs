@@ -16,7 +16,9 @@ use windows_sys::Win32::Foundation::{
 };
 use windows_sys::Win32::Storage::FileSystem::{FILE_TYPE_DISK, GetFileType, ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED};
-use windows_sys::Win32::System::Threading::CreateEventW;
+use windows_sys::Win32::System::Threading::{
+    CreateEventW, GetCurrentThread, SetThreadPriority, THREAD_PRIORITY_BELOW_NORMAL,
+};
 
 use crate::Error;
 
@@ -83,6 +85,20 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
             )
         }
     })
+}
+
+/// Whether [`read_cached`] ever reads anything.
+pub(super) const CAN_READ_CACHED: bool = false;
+
+/// The system does not tell what is in memory.
+pub(super) fn read_cached(_: &File, _: &mut [u8], _offset: u64) -> Option<usize> {
+    None
+}
+
+/// `SetThreadPriority` — Other threads of the process come before this one.
+pub(super) fn lower_priority() {
+    // SAFETY: the handle stands for this thread.
+    unsafe { SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_BELOW_NORMAL) };
 }
 
 /// `WriteFile`

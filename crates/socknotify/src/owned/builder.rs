@@ -82,7 +82,8 @@ impl<T, M> Builder<T, M> {
 
     /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one. Where helper
     /// threads perform operations on files, there are as many for these alone, and as many again for reads that may
-    /// never end, such as those of `/proc/kmsg`.
+    /// never end, such as those of `/proc/kmsg`. Those for files have a lower priority on Linux (a nice value higher by
+    /// 10) and Windows; on Linux at most as many copy from memory at once as there are processors.
     pub fn helper_threads(mut self, most: usize) -> Self {
         self.helper_threads = most;
         self

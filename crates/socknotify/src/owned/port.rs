@@ -328,7 +328,8 @@ impl<T, M> Port<T, M> {
         let opening = port.opening();
         let home = Home::new(port);
         // Work that blocks keeps no operation from being performed.
-        let [helpers, file_helpers] = [(); 2].map(|()| Helpers::new(helper_threads));
+        let helpers = Helpers::new(helper_threads);
+        let file_helpers = Helpers::for_files(helper_threads);
         let keys = [OPERATION, DIRECT].map(|number| home.slots.reserved_key(number));
         Port {
             shared: Arc::new(Shared {
