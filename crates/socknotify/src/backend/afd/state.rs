@@ -101,11 +101,11 @@ struct Edge {
     reported: u32,
     /// Conditions that are watched, and not polled, because they hold.
     held: u32,
-    /// Conditions that have begun to hold by the record, and that the last poll did not find or was not for.
+    /// Conditions that have begun to hold by the record, and that were not reported since.
     recorded: u32,
-    /// The conditions that never fall, if the socket can have them.
-    lasting: u32,
-    /// Of these, those that were seen.
+    /// The conditions that the socket can have.
+    possible: u32,
+    /// Conditions that never fall, and were seen.
     seen: u32,
 }
 
@@ -461,7 +461,7 @@ impl State {
         if !is_open(fd, record.id) {
             return None;
         }
-        let lasting = found & edge.lasting & !edge.seen;
+        let lasting = found & LASTING & edge.possible & !edge.seen;
         let first = found & FIRST;
         edge.seen |= lasting;
         if edge.edges.is_none() && first != 0 {
@@ -568,9 +568,13 @@ impl Record {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            let recorded = edge.edges.as_ref().map_or(0, Edges::take);
-            edge.reported |= recorded;
-            events |= edge.without_out(conditions(recorded, self.kind));
+            edge.recorded |= edge.edges.as_ref().map_or(0, Edges::take);
+            // Polls report the others. If one of these were noted as reported while a poll for it is pending, the rise that
+            // completes that poll would pass for this one.
+            let begun = edge.held & edge.recorded;
+            edge.recorded &= !begun;
+            edge.reported |= begun;
+            events |= edge.without_out(conditions(begun, self.kind));
             let before = std::mem::replace(&mut latest, table.interest(fd)?);
             if latest.generation() == before.generation() {
                 break;
@@ -588,16 +592,20 @@ impl Record {
 
 impl Edge {
     fn new(kind: Kind, fd: Fd) -> Self {
-        // A listener, and a socket without connections, has no end.
-        let is_endless = kind == Kind::Datagram
-            || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        let listens = || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        // Without connections, and for a listener, there is no end.
+        let possible = match kind {
+            Kind::Datagram => FIRST & !device::ACCEPT,
+            Kind::Stream if listens() => device::ACCEPT,
+            Kind::Stream => FIRST | LASTING,
+        };
         Edge {
             edges: None,
             poll: None,
             reported: 0,
             held: 0,
             recorded: 0,
-            lasting: if is_endless { 0 } else { LASTING },
+            possible,
             seen: 0,
         }
     }
@@ -609,11 +617,18 @@ impl Edge {
 
     /// What its poll is for.
     fn polled(&self, interest: &Interest, kind: Kind) -> u32 {
-        /// After the end of a stream, nothing more arrives. Under Wine, a poll for that would keep its server busy.
         const INPUT: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT;
-        let mut events = polled(interest, kind) & (FIRST | self.lasting) & !self.seen & !self.held;
+        let mut events = polled(interest, kind) & self.possible & !self.seen & !self.held;
+        // After the end of a stream, nothing more arrives; and no socket has both data and connections. Under Wine, a poll
+        // for what cannot come keeps its server busy.
         if self.seen & (device::DISCONNECT | device::ABORT) != 0 {
             events &= !INPUT;
+        }
+        if self.held & device::RECEIVE != 0 {
+            events &= !device::ACCEPT;
+        }
+        if self.held & device::ACCEPT != 0 {
+            events &= !device::RECEIVE;
         }
         if !interest.is_enabled() {
             events = 0;
