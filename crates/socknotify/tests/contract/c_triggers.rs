@@ -1439,3 +1439,43 @@ fn c5_no_edge_is_lost_of_streams_that_end_with_or_after_their_last_bytes(
         Ok(())
     })
 }
+
+/// Clients connect while the listener's thread accepts until nothing is left, and each connects again when it was
+/// answered. So a missing edge is the end of it.
+#[for_every_backend]
+fn c5_no_edge_of_a_listener_is_lost_while_clients_connect(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = rounds(1600);
+    const CLIENTS: usize = 3;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let port = port(backend)?;
+    port.enable(&listener, KEY, EventFilter::IN, EDGE)?;
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let mut client = TcpStream::connect(address)?;
+                    client.set_read_timeout(Some(PATIENCE))?;
+                    client.read_exact(&mut [0])?;
+                }
+                io::Result::Ok(())
+            });
+        }
+        let mut accepted = 0;
+        while accepted < CLIENTS * ROUNDS {
+            match listener.accept() {
+                Ok((mut client, _)) => {
+                    accepted += 1;
+                    client.write_all(b"x")?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let told = port.dequeue_one(Some(PATIENCE));
+                    told.unwrap_or_else(|error| panic!("{error}, {accepted} accepted"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
