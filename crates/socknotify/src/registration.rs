@@ -450,6 +450,12 @@ impl<'socket> Registration<'socket> {
         matches!(self.extra, Extra::Owned | Extra::Drained)
     }
 
+    /// Whether this is of a socket that the port owns, and nothing of the filter holds.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.extra == Extra::Drained
+    }
+
     /// Whether a kernel that has ports of its own has nothing like this.
     #[cfg(windows)]
     pub(crate) fn is_extension(&self) -> bool {

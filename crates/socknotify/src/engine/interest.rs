@@ -199,6 +199,12 @@ impl Word {
         bits == State::Disabled.bits() | Flag::KNOWN.0 | owned
     }
 
+    /// Whether nothing was reported while a thread had the socket, and nothing ever that no further edge shows.
+    #[inline]
+    pub(super) fn is_quiet_since(self) -> bool {
+        self.0 & (Flag::RISEN.0 | Flag::EXCEPTIONAL.0) == 0
+    }
+
     /// Enabled with this filter and mode, in the next generation.
     #[inline]
     pub(super) fn enabled(self, filter: EventFilter, mode: Mode) -> Self {

@@ -874,6 +874,37 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
     });
 }
 
+/// The same, when its thread has drained it, and arms it without a call if it can.
+#[test]
+fn f5_a_drained_socket_is_heard_however_it_is_armed() {
+    explore_owning(3, |port| {
+        adopted(port);
+        let other = {
+            let port = Arc::clone(port);
+            thread::spawn(move || dequeue(&port, None).unwrap().completion_key)
+        };
+        let peer = {
+            let port = Arc::clone(port);
+            thread::spawn(move || {
+                port.backend.become_readable(0);
+                assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
+            })
+        };
+        let own = match port.arm_drained(0, 10, EventFilter::IN) {
+            true => dequeue(port, None).unwrap().completion_key,
+            false => {
+                let mut batch = [Registration::arm(0, 10, EventFilter::IN, true)];
+                let mut entries = [Entry::default()];
+                assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
+                entries[0].completion_key
+            }
+        };
+        let keys = [own, other.join().unwrap()];
+        assert!(keys == [10, 99] || keys == [99, 10]);
+        peer.join().unwrap();
+    });
+}
+
 #[test]
 fn an_interruption_that_insists_comes_once_beside_another() {
     explore_owning(3, |port| {

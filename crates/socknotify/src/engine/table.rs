@@ -207,6 +207,18 @@ impl Slot {
         }
     }
 
+    /// Enable a registration that the system has armed, if it reports everything that holds. False if nothing was done.
+    #[inline]
+    pub(super) fn enable_drained(&self, key: usize, filter: EventFilter) -> bool {
+        let word = self.word();
+        word.can_be_enabled(true)
+            && word.mode() == Mode::Kept
+            && word.filter() == filter
+            && word.is_quiet_since()
+            && self.key() == key
+            && self.replace(word, word.with_state(State::Enabled))
+    }
+
     /// Enable a registration that the system knows, in another way than the engine's lock does it. `None` if it is not
     /// one, or has another key.
     #[inline]
@@ -225,12 +237,10 @@ impl Slot {
             if mode == Mode::Kept && word.mode() == Mode::Kept && word.filter() == filter {
                 let by = word.with_state(State::Enabled).without(Flag::RISEN);
                 if self.replace(word, by) {
-                    let is_certain =
-                        is_drained && !word.has(Flag::RISEN) && !word.has(Flag::EXCEPTIONAL);
                     return Some(Enabled {
                         word: by,
                         is_armed: true,
-                        is_certain,
+                        is_certain: is_drained && word.is_quiet_since(),
                     });
                 }
                 continue;

@@ -15,7 +15,7 @@ use super::table::Slot;
 use super::{Core, Engine};
 use crate::entry::next_reason;
 use crate::sys::{self, Fd, RawSocket};
-use crate::{Entry, Error, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
     /// Register a socket under this key, disabled.
@@ -97,6 +97,15 @@ impl<B: Backend> Engine<B> {
             }),
             Err(_) => Err(RegistrationError::NotASocket),
         }
+    }
+
+    /// Arm a socket whose thread has seen that nothing holds, if that takes no system call. False if nothing was done.
+    #[inline]
+    pub(crate) fn arm_drained(&self, socket: RawSocket, key: usize, filter: EventFilter) -> bool {
+        B::KEEPS
+            && sys::fd(socket)
+                .and_then(|fd| self.table.slot(fd))
+                .is_some_and(|slot| slot.enable_drained(key, filter))
     }
 
     fn queue_interruption(&self, core: &mut Core, fd: Fd, slot: &Slot, reason: u32) {

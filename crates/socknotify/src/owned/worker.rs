@@ -138,7 +138,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Hands a connection back to the port. The next [`process`](Self::process) arms it.
+    /// Hands a connection back to the port. The next [`process`](Self::process) arms it, at the latest.
     ///
     /// There is no error to return: a connection that the system refuses to watch is reported as [`Event::Refused`],
     /// and if the port is closed, the connection is closed too.
@@ -155,12 +155,26 @@ impl<T: Source, M> Worker<T, M> {
                 deadline,
                 is_new,
             } => {
-                self.is_any_new |= is_new;
-                self.add_armed(arm, deadline);
+                if !arm.is_drained() || !self.arm_at_once(&arm, deadline) {
+                    self.is_any_new |= is_new;
+                    self.add_armed(arm, deadline);
+                }
             }
             Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
             Put::Closed => {}
         }
+    }
+
+    /// Arm a drained connection, if that takes no system call.
+    #[inline]
+    fn arm_at_once(&self, arm: &Registration<'static>, deadline: u64) -> bool {
+        let home = &self.shared.home;
+        let key = arm.completion_key;
+        if deadline != NEVER {
+            self.shared.deadlines.set(home, key, deadline);
+        }
+        let system = home.port.system();
+        system.arm_drained(arm.raw_socket(), key, arm.event_filter)
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, Registration, RegistrationError, Snapshot, WakePolicy};
+use crate::{Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, WakePolicy};
 
 /// A port on either backend.
 #[derive(Clone)]
@@ -54,6 +54,12 @@ macro_rules! either {
 }
 
 impl SystemPort {
+    /// No system call can be saved here.
+    #[inline]
+    pub(crate) fn arm_drained(&self, _: RawSocket, _key: usize, _: EventFilter) -> bool {
+        false
+    }
+
     pub(crate) fn process(
         &self,
         registrations: &mut [Registration<'_>],

@@ -155,6 +155,27 @@ fn d2_what_comes_while_a_drained_connection_is_held_is_notified(
     Ok(())
 }
 
+/// Others need not wait for the thread that has handed it back. Elsewhere it takes a system call, which the next call makes.
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+#[for_every_backend]
+fn d2_a_drained_connection_is_armed_before_the_next_call(backend: Backend) -> io::Result<()> {
+    let (port, mut worker, mut connection, mut theirs) = start(backend)?;
+    let mut other = port.worker(4);
+    let soon = Interest::IN.within(PATIENCE);
+    for interest in [Interest::IN, soon, soon, Interest::IN] {
+        worker.arm(connection, interest);
+        theirs.write_all(b"more")?;
+        assert_eq!(other.process(Some(PATIENCE)), Ok(1));
+        let taken = other.take();
+        let Some(Event::Ready(it, Events::IN)) = taken else {
+            panic!("{taken:?}")
+        };
+        connection = it;
+        assert_eq!(read(&mut connection, 64)?, b"more");
+    }
+    Ok(())
+}
+
 /// A thread that waits is told by the kernel of what comes, and has nobody to give it to. It is not forgotten.
 #[for_every_backend]
 fn d2_what_another_thread_hears_of_while_a_drained_connection_is_held_is_notified(
