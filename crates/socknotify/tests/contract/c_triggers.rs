@@ -1434,6 +1434,7 @@ fn c5_no_edge_is_lost_of_streams_that_end_with_or_after_their_last_bytes(
                 }
             }
             assert_eq!(sum, 4);
+            port.register(Registration::remove(&stream))?;
             peer.join().expect("no panic")?;
         }
         Ok(())

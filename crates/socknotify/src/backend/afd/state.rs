@@ -220,11 +220,12 @@ impl State {
         }
         let mut again = std::mem::take(&mut self.again);
         for &fd in &again {
-            let edge = self
-                .records
-                .get_mut(&fd)
-                .and_then(|record| record.edge.as_mut());
-            if let Some(edge) = edge {
+            let Some(record) = self.records.get_mut(&fd) else {
+                continue;
+            };
+            if closes::known(fd) != Some(record.id) {
+                self.drop_record(fd);
+            } else if let Some(edge) = &mut record.edge {
                 edge.held &= !edge.reported;
                 self.poll_known(port, fd);
             }
