@@ -115,13 +115,28 @@ impl KernelPort {
 
     /// Wait for at least one packet, and take at most `room`. None on a timeout.
     ///
-    /// This is what `GetQueuedCompletionStatusEx` calls. `socknotify.dll` intercepts that one, and is called by it.
+    /// Under Wine each packet is a request to its server, and so is finding out that there is no other. So a thread that
+    /// has had to wait takes one. If there are more, the next call does not wait.
     pub(crate) fn take(
         &self,
         packets: &mut Vec<OVERLAPPED_ENTRY>,
         room: usize,
         timeout: Option<Duration>,
     ) {
+        if room > 1 && timeout != Some(Duration::ZERO) && is_wine() {
+            self.remove(packets, room, Some(Duration::ZERO));
+            if packets.is_empty() {
+                self.remove(packets, 1, timeout);
+            }
+        } else {
+            self.remove(packets, room, timeout);
+        }
+    }
+
+    /// `NtRemoveIoCompletionEx`
+    ///
+    /// This is what `GetQueuedCompletionStatusEx` calls. `socknotify.dll` intercepts that one, and is called by it.
+    fn remove(&self, packets: &mut Vec<OVERLAPPED_ENTRY>, room: usize, timeout: Option<Duration>) {
         calls::note();
         packets.clear();
         packets.reserve(room);

@@ -1,7 +1,7 @@
 //! C. Triggers: when notifications come, and how often.
 
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -1359,4 +1359,124 @@ fn c5_no_edge_is_lost_among_threads_while_the_filter_changes(backend: Backend) -
         })?;
     }
     Ok(())
+}
+
+/// Two threads dequeue, and a third accepts, reads until nothing is left, and waits to be told. Each peer ends its stream
+/// with its last bytes, a moment later, or when they were read. So a missing edge, also of the listener, is the end of it.
+#[for_every_backend]
+fn c5_no_edge_is_lost_of_streams_that_end_with_or_after_their_last_bytes(
+    backend: Backend,
+) -> io::Result<()> {
+    const ROUNDS: usize = rounds(1200);
+    const LISTENER: usize = 0;
+    let filter = EventFilter::ALL;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let port = port_with(backend, 4)?;
+    port.enable(&listener, LISTENER, filter, EDGE)?;
+    let (tell, told) = channel();
+    let mut was_told = [false; ROUNDS + 1];
+    let mut wait = |key: usize| {
+        while !std::mem::take(&mut was_told[key]) {
+            let key = told.recv_timeout(PATIENCE).expect("no edge is lost");
+            was_told[key] = true;
+        }
+    };
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port, &[]);
+        for _ in 0..2 {
+            let (tell, port) = (tell.clone(), &port);
+            scope.spawn(move || {
+                while let Ok(entry) = port.dequeue_one(None) {
+                    tell.send(entry.completion_key).expect("someone listens");
+                }
+            });
+        }
+        let mut rng = fastrand::Rng::with_seed(17);
+        for round in 1..=ROUNDS {
+            let (before, between) = (rng.u32(..2000), rng.u32(..2000));
+            let (read, is_read) = channel();
+            let peer = scope.spawn(move || {
+                let pause = |spins: u32| (0..spins).for_each(|_| std::hint::spin_loop());
+                let mut peer = TcpStream::connect(address)?;
+                pause(before);
+                peer.write_all(b"last")?;
+                match round % 4 {
+                    0 => {}
+                    1 => pause(between),
+                    2 => thread::yield_now(),
+                    _ => is_read.recv().expect("it is read"),
+                }
+                io::Result::Ok(())
+            });
+            let (mut stream, _) = loop {
+                match listener.accept() {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => wait(LISTENER),
+                    accepted => break accepted?,
+                }
+            };
+            stream.set_nonblocking(true)?;
+            port.enable(&stream, round, filter, EDGE)?;
+            let (mut sum, mut bytes) = (0, [0; 3]);
+            loop {
+                match stream.read(&mut bytes) {
+                    Ok(0) => break,
+                    Ok(count) => sum += count,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        if sum == 4 {
+                            // The peer may have gone.
+                            let _ = read.send(());
+                        }
+                        wait(round);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            assert_eq!(sum, 4);
+            port.register(Registration::remove(&stream))?;
+            peer.join().expect("no panic")?;
+        }
+        Ok(())
+    })
+}
+
+/// Clients connect while the listener's thread accepts until nothing is left, and each connects again when it was
+/// answered. So a missing edge is the end of it.
+#[for_every_backend]
+fn c5_no_edge_of_a_listener_is_lost_while_clients_connect(backend: Backend) -> io::Result<()> {
+    const ROUNDS: usize = rounds(1600);
+    const CLIENTS: usize = 3;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let port = port(backend)?;
+    port.enable(&listener, KEY, EventFilter::IN, EDGE)?;
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let mut client = TcpStream::connect(address)?;
+                    client.set_read_timeout(Some(PATIENCE))?;
+                    client.read_exact(&mut [0])?;
+                }
+                io::Result::Ok(())
+            });
+        }
+        let mut accepted = 0;
+        while accepted < CLIENTS * ROUNDS {
+            match listener.accept() {
+                Ok((mut client, _)) => {
+                    accepted += 1;
+                    client.write_all(b"x")?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let told = port.dequeue_one(Some(PATIENCE));
+                    told.unwrap_or_else(|error| panic!("{error}, {accepted} accepted"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
 }

@@ -3,8 +3,9 @@
 //! A poll reports what holds. It does not show that data were read and more has arrived, nor that a
 //! send found no room and there is room again: polls from time to time can miss that the condition has fallen.
 //! The driver's event selection does not: after a receive, or a send that found no room, the driver records the
-//! condition again. It costs an event object per socket, and a wait in the system's thread pool. So it is used for
-//! edge-triggered registrations only.
+//! condition again. It costs an event object per socket, so it is used for edge-triggered registrations only. Watching
+//! this event takes a wait in the system's thread pool, and a thread switch for each edge, so that is begun only if a
+//! poll cannot tell of the next edge.
 //!
 //! `WSAEventSelect` does the same, but first makes the socket non-blocking.
 //!
@@ -26,7 +27,6 @@ use windows_sys::Win32::System::Threading::{
 };
 
 use super::device::{self, select_events};
-use crate::Events;
 use crate::sys::{self, Fd};
 use crate::windows::port::KernelPort;
 
@@ -51,8 +51,7 @@ pub(super) struct Edges {
 unsafe impl Send for Edges {}
 
 impl Edges {
-    /// Begin to record the edges of a socket. If there may be one, a packet is queued on the port, with this key, and
-    /// the socket's number in place of a pointer.
+    /// Begin to record the edges of a socket. What holds counts as one.
     pub(super) fn new(port: &KernelPort, key: usize, fd: Fd) -> io::Result<Self> {
         // The wait resets it.
         // SAFETY: the call touches no memory of ours; what it returns is a new handle.
@@ -69,48 +68,63 @@ impl Edges {
             fd,
             posted: AtomicBool::new(false),
         }));
-        let mut edges = Edges {
+        let edges = Edges {
             fd,
             event,
             wait: null_mut(),
             destination,
         };
+        select_events(sys::handle(fd), edges.event.as_raw_handle(), WANTED)?;
+        Ok(edges)
+    }
+
+    /// Whether there is a packet for each edge.
+    pub(super) fn is_watched(&self) -> bool {
+        !self.wait.is_null()
+    }
+
+    /// `RegisterWaitForSingleObject` — If there may be an edge, from the last [`take`](Self::take) on, a packet is queued
+    /// on the port, with the key, and the socket's number in place of a pointer.
+    pub(super) fn watch(&mut self) -> io::Result<()> {
+        if self.is_watched() {
+            return Ok(());
+        }
         // SAFETY: the destination and the event live until the wait has ended.
         let waits = unsafe {
             RegisterWaitForSingleObject(
-                &mut edges.wait,
-                edges.event.as_raw_handle(),
+                &mut self.wait,
+                self.event.as_raw_handle(),
                 Some(pass_on),
-                destination.cast(),
+                self.destination.cast(),
                 INFINITE,
                 WT_EXECUTEINWAITTHREAD,
             )
         };
         if waits == 0 {
+            self.wait = null_mut();
             return Err(io::Error::last_os_error());
         }
-        select_events(sys::handle(fd), edges.event.as_raw_handle(), WANTED)?;
-        Ok(edges)
+        Ok(())
     }
 
-    /// `WSAEnumNetworkEvents` — The conditions that have begun to hold since the last call; in the first call, those
-    /// that held at the beginning.
-    pub(super) fn take(&self) -> Events {
+    /// `WSAEnumNetworkEvents` — The driver's conditions that have begun to hold since the last call; in the first call,
+    /// those that held at the beginning.
+    pub(super) fn take(&self) -> u32 {
         // What is recorded from here on has a packet of its own.
         // SAFETY: the destination lives as long as this.
         unsafe { (*self.destination).posted.store(false, Ordering::SeqCst) };
         let mut found = WSANETWORKEVENTS::default();
         // SAFETY: the structure is there for the call.
         if unsafe { WSAEnumNetworkEvents(sys::handle(self.fd).addr(), 0, &mut found) } != 0 {
-            return Events::empty();
+            return 0;
         }
         let seen = found.lNetworkEvents as u32;
         let connected = seen & FD_CONNECT != 0 && found.iErrorCode[FD_CONNECT_BIT as usize] == 0;
-        let mut events = Events::empty();
-        events.set(Events::IN, seen & (FD_READ | FD_ACCEPT) != 0);
-        events.set(Events::PRIORITY, seen & FD_OOB != 0);
-        events.set(Events::OUT, seen & FD_WRITE != 0 || connected);
-        events
+        let bits = |is: bool, bits: u32| if is { bits } else { 0 };
+        bits(seen & FD_READ != 0, device::RECEIVE)
+            | bits(seen & FD_ACCEPT != 0, device::ACCEPT)
+            | bits(seen & FD_OOB != 0, device::RECEIVE_EXPEDITED)
+            | bits(seen & FD_WRITE != 0 || connected, device::SEND)
     }
 
     /// End it for a socket that was closed, and whose number may be another's.
@@ -179,7 +193,8 @@ mod tests {
         let (mut packets, mut posted) = (Vec::new(), 0);
         for round in 0..300 {
             // It has room to send: the event is signalled at once.
-            let edges = Edges::new(&port, KEY, fd)?;
+            let mut edges = Edges::new(&port, KEY, fd)?;
+            edges.watch()?;
             // Before the call, in it, and at its end.
             while round % 2 == 0 && port.depth() == 0 {
                 thread::yield_now();

@@ -2,7 +2,8 @@
 //!
 //! - A one-shot registration is one poll each time that it is armed, and nothing in between. So is a
 //!   level-triggered one, and a connection that the port owns.
-//! - An edge-triggered one has its [`Edges`](edges::Edges), and a poll for conditions that never fall.
+//! - An edge-triggered one is a poll too, begun again when a thread dequeues next. If a condition holds then, its
+//!   [`Edges`](edges::Edges) tell whether it fell in between, and are watched if it did not.
 //! - A wake-up is a packet, and so is whatever else completes on the port.
 //!
 //! A poll of a ready socket completes immediately, without a packet. The thread that began it takes the result if it
@@ -28,7 +29,7 @@ use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::device::{Device, Poll};
-use self::state::{ALARM, CLOSED, Own, POLL, Ready, State, WAKE, is_checked};
+use self::state::{ALARM, CLOSED, Own, POLL, State, WAKE, is_checked};
 use crate::engine::{
     Arm, ArmError, Backend, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };
@@ -58,7 +59,7 @@ pub(crate) struct Afd {
 #[derive(Default)]
 pub(crate) struct Memory {
     packets: Vec<OVERLAPPED_ENTRY>,
-    ready: Vec<Ready>,
+    ready: Vec<*mut Poll>,
     reports: Vec<Report>,
 }
 
@@ -184,6 +185,7 @@ impl Backend for Afd {
             state.post_ready(&self.port);
             return waited;
         }
+        state.arm_again(&self.port);
         let must_retry = state.poll_unpolled(&self.port);
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
@@ -195,9 +197,12 @@ impl Backend for Afd {
             }
             loop {
                 if state.fed.is_empty() {
+                    let waits = usize::from(timeout != Some(Duration::ZERO));
+                    state.waiting += waits;
                     drop(state);
                     self.port.take(packets, wait.room, timeout);
                     state = self.state();
+                    state.waiting -= waits;
                 } else {
                     let count = state.fed.len().min(wait.room);
                     packets.clear();
@@ -221,10 +226,11 @@ impl Backend for Afd {
                 timeout = Some(Duration::ZERO);
             }
         }
-        for ready in ready.drain(..) {
+        for poll in ready.drain(..) {
             match reports.len() + others.len() < wait.room {
-                true => reports.extend(state.end(self, table, ready)),
-                false => state.ready.push(ready),
+                // SAFETY: it has no packet, and nobody else has taken it.
+                true => reports.extend(unsafe { state.end_poll(self, table, poll) }),
+                false => state.ready.push(poll),
             }
         }
         state.post_ready(&self.port);
@@ -267,11 +273,9 @@ impl Drop for Afd {
     fn drop(&mut self) {
         let mut state = self.state();
         state.close();
-        for ready in std::mem::take(&mut state.ready) {
-            if let Ready::Poll(poll) = ready {
-                // SAFETY: these have no packets.
-                unsafe { state.devices.end(poll) };
-            }
+        for poll in std::mem::take(&mut state.ready) {
+            // SAFETY: these have no packets.
+            unsafe { state.devices.end(poll) };
         }
         // The kernel uses the memory of the others until their packets were dequeued.
         let mut packets = Vec::new();

@@ -43,23 +43,19 @@ impl Own {
     }
 }
 
-/// Something to report that has no packet yet.
-#[derive(Clone, Copy)]
-pub(super) enum Ready {
-    /// A poll that has completed immediately.
-    Poll(*mut Poll),
-    /// A socket with edges.
-    Edges(Fd),
-}
-
 /// The state of a port on the driver, under its lock.
 pub(super) struct State {
     pub(super) devices: Devices,
     records: HashMap<Fd, Record>,
-    /// Who holds the lock reports it, or [posts](Self::post_ready) its packet.
-    pub(super) ready: Vec<Ready>,
+    /// Polls that have completed immediately, and have no packet. Who holds the lock reports them, or
+    /// [posts](Self::post_ready) their packets.
+    pub(super) ready: Vec<*mut Poll>,
     /// Sockets that could not be polled for want of memory.
     unpolled: Vec<Fd>,
+    /// Sockets with edges that were reported, to be polled before a thread waits.
+    again: Vec<Fd>,
+    /// How many threads wait for packets.
+    pub(super) waiting: usize,
     /// Packets that were taken from the port by others.
     pub(super) fed: VecDeque<OVERLAPPED_ENTRY>,
     closed: bool,
@@ -87,21 +83,30 @@ struct Current {
     generation: u32,
 }
 
-/// The record of a socket whose edges are recorded.
+/// The edges of a socket.
+///
+/// A poll tells of a condition that begins to hold. When that is reported, the driver begins to record edges. Before a
+/// thread waits next, the condition is polled again. If it has fallen, the poll waits for the next edge. If it holds, the
+/// record tells whether it fell in between. If it did not, or if another thread waits already when it is reported, the
+/// record is watched from there on, and the condition is not polled until it was reported again.
+///
+/// So while a thread waits, each condition that an enabled socket is registered for is polled, or is watched, or has a
+/// packet.
 struct Edge {
-    /// For a stream, only from its first condition on. Before that a poll is enough, and the selection would make the
-    /// socket non-blocking under Wine, also for `connect`.
+    /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
+    /// for `connect`.
     edges: Option<Edges>,
-    /// The poll for conditions that never fall and were not seen yet; or for the first condition to hold.
-    poll: Option<*mut Poll>,
-    /// The conditions that never fall, if the socket can have them.
-    lasting: u32,
-    /// Of these, those that were seen.
+    poll: Option<Current>,
+    /// Conditions that were reported, and not polled since. If a poll finds them, the record says whether they have fallen.
+    reported: u32,
+    /// Conditions that are watched, and not polled, because they hold.
+    held: u32,
+    /// Conditions that have begun to hold by the record, and that were not reported since.
+    recorded: u32,
+    /// The conditions that the socket can have.
+    possible: u32,
+    /// Conditions that never fall, and were seen.
     seen: u32,
-    /// What is to be reported.
-    found: Events,
-    /// It is among what is ready, or has a packet.
-    is_ready: bool,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -115,6 +120,8 @@ impl State {
             records: HashMap::new(),
             ready: Vec::new(),
             unpolled: Vec::new(),
+            again: Vec::new(),
+            waiting: 0,
             fed: VecDeque::new(),
             closed: false,
         }
@@ -187,7 +194,7 @@ impl State {
             Some(record)
                 if record.edge.is_none() || before.generation() != record.interest.generation() =>
             {
-                let begun = self.begin_edges(afd, fd, before);
+                let begun = self.begin_edges(afd, fd);
                 begun.map_err(|error| arm_error(&error))
             }
             // What is to be reported is on its way.
@@ -195,33 +202,62 @@ impl State {
         }
     }
 
-    fn begin_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> io::Result<()> {
+    fn begin_edges(&mut self, afd: &Afd, fd: Fd) -> io::Result<()> {
         let Some(record) = self.records.get_mut(&fd) else {
             return Ok(());
         };
         let edge = record
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
-        let holds = afd.device.poll_one(fd, FIRST | LASTING) & (FIRST | edge.lasting);
-        if edge.edges.is_none() && (record.kind == Kind::Datagram || holds != 0) {
-            if let Some(poll) = edge.poll.take() {
-                // SAFETY: as long as it was noted here, it has not ended.
-                unsafe { self.devices.cancel(poll) };
-            }
-            edge.edges = Some(Edges::new(&afd.port, EDGES.key(), fd)?);
-        }
-        edge.seen |= holds & LASTING;
-        if !before.is_enabled() {
-            edge.found = Events::empty();
-        }
-        let taken = edge.take();
-        edge.found |=
-            taken | conditions(holds & polled(&record.interest, record.kind), record.kind);
-        let is_wanted = edge.found.intersects(record.interest.filter().wanted());
-        if is_wanted && !std::mem::replace(&mut edge.is_ready, true) {
-            self.ready.push(Ready::Edges(fd));
-        }
+        edge.start_over();
         self.poll(&afd.port, fd)
+    }
+
+    /// Poll the sockets whose edges were reported, before a thread waits.
+    pub(super) fn arm_again(&mut self, port: &KernelPort) {
+        if self.again.is_empty() {
+            return;
+        }
+        let mut again = std::mem::take(&mut self.again);
+        for &fd in &again {
+            let Some(record) = self.records.get_mut(&fd) else {
+                continue;
+            };
+            if closes::known(fd) != Some(record.id) {
+                self.drop_record(fd);
+            } else if let Some(edge) = &mut record.edge {
+                edge.held &= !edge.reported;
+                self.poll_known(port, fd);
+            }
+        }
+        // A number may have been closed and used again until it was polled.
+        closes::catch_up();
+        for &fd in &again {
+            // If it was, it is not watched any more.
+            let _ = self.check(fd);
+        }
+        again.clear();
+        self.again = again;
+    }
+
+    /// Watch conditions that hold.
+    fn watch(&mut self, port: &KernelPort, fd: Fd, conditions: u32) {
+        let edge = self
+            .records
+            .get_mut(&fd)
+            .and_then(|record| record.edge.as_mut());
+        let Some(edge) = edge else {
+            return;
+        };
+        let edges = edge.edges.as_mut();
+        if edges.is_some_and(|edges| edges.watch().is_ok()) {
+            edge.held |= conditions;
+            self.poll_known(port, fd);
+        } else {
+            // There is no memory. They are found to hold when they are polled later.
+            edge.reported |= conditions;
+            self.unpolled.push(fd);
+        }
     }
 
     /// The same for a socket that was registered before. What passes is tried again later; if it is closed, that will be
@@ -250,9 +286,9 @@ impl State {
             ..
         } = self;
         let mut begin = |devices: &mut Devices, events| {
-            let Begun { poll, is_over } = devices.begin(port, fd, events)?;
-            ready.extend(is_over.then_some(Ready::Poll(poll)));
-            Ok::<_, io::Error>(poll)
+            let begun = devices.begin(port, fd, events)?;
+            ready.extend(begun.is_over.then_some(begun.poll));
+            Ok::<_, io::Error>(begun)
         };
         let Some(record) = records.get_mut(&fd) else {
             return Ok(());
@@ -261,11 +297,25 @@ impl State {
             None if record.interest.is_enabled() => polled(&record.interest, record.kind),
             None => 0,
             Some(edge) => {
-                if edge.poll.is_none() {
-                    let first = if edge.edges.is_none() { FIRST } else { 0 };
-                    let events = first | edge.lasting & !edge.seen | device::LOCAL_CLOSE;
-                    edge.poll = Some(begin(devices, events)?);
+                let events = edge.polled(&record.interest, record.kind);
+                if let Some(current) = edge.poll {
+                    // As below.
+                    // SAFETY: as below.
+                    if events == current.events || unsafe { !devices.cancel(current.poll) } {
+                        return Ok(());
+                    }
                 }
+                edge.poll = None;
+                let Begun { poll, is_over } = begin(devices, events)?;
+                if !is_over {
+                    edge.reported &= !events;
+                    edge.recorded &= !events;
+                }
+                edge.poll = Some(Current {
+                    poll,
+                    events,
+                    generation: record.interest.generation(),
+                });
                 0
             }
         };
@@ -279,7 +329,7 @@ impl State {
         record.poll = None;
         if wanted != 0 {
             record.poll = Some(Current {
-                poll: begin(devices, wanted)?,
+                poll: begin(devices, wanted)?.poll,
                 events: wanted,
                 generation: record.interest.generation(),
             });
@@ -315,7 +365,7 @@ impl State {
 
     /// Stop recording the edges of a socket.
     fn drop_edge(&mut self, fd: Fd, id: u64, edge: Edge) {
-        if let Some(poll) = edge.poll {
+        if let Some(Current { poll, .. }) = edge.poll {
             // SAFETY: as above.
             unsafe { self.devices.cancel(poll) };
         }
@@ -329,20 +379,8 @@ impl State {
 
     /// Post the packets of what was not reported.
     pub(super) fn post_ready(&mut self, port: &KernelPort) {
-        for ready in self.ready.drain(..) {
-            match ready {
-                Ready::Poll(poll) => port.insist(POLL.key(), poll.expose_provenance()),
-                Ready::Edges(fd) => port.insist(EDGES.key(), fd.0 as usize),
-            }
-        }
-    }
-
-    /// The report of what has no packet.
-    pub(super) fn end(&mut self, afd: &Afd, table: &Table, ready: Ready) -> Option<Report> {
-        match ready {
-            // SAFETY: it has no packet, and nobody else has taken it.
-            Ready::Poll(poll) => unsafe { self.end_poll(afd, table, poll) },
-            Ready::Edges(fd) => self.end_edges(table, fd),
+        for poll in self.ready.drain(..) {
+            port.insist(POLL.key(), poll.expose_provenance());
         }
     }
 
@@ -351,23 +389,29 @@ impl State {
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    unsafe fn end_poll(&mut self, afd: &Afd, table: &Table, poll: *mut Poll) -> Option<Report> {
+    pub(super) unsafe fn end_poll(
+        &mut self,
+        afd: &Afd,
+        table: &Table,
+        poll: *mut Poll,
+    ) -> Option<Report> {
         // SAFETY: the caller's promise.
         let Outcome { fd, found } = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
         let current = record.poll.take_if(|current| current.poll == poll);
-        if current.is_none() {
-            let edge = record.edge.as_mut()?;
-            edge.poll.take_if(|current| *current == poll)?;
-        }
+        let of_edges = match &mut record.edge {
+            Some(edge) => edge.poll.take_if(|current| current.poll == poll),
+            None => None,
+        };
+        let Current { generation, .. } = current.or(of_edges)?;
         if found & device::LOCAL_CLOSE != 0 {
             closes::closed(fd, record.id);
             self.drop_record(fd);
             return None;
         }
-        let Some(Current { generation, .. }) = current else {
-            return self.end_edge_poll(afd, table, fd, found);
-        };
+        if of_edges.is_some() {
+            return self.end_edge_poll(afd, table, fd, found, generation);
+        }
         let events = conditions(found, record.kind);
         let latest = table.interest(fd);
         let is_latest = latest.is_some_and(|latest| latest.generation() == generation);
@@ -386,33 +430,76 @@ impl State {
         report
     }
 
-    /// A poll has found a condition that never falls, or the first condition to hold.
-    fn end_edge_poll(&mut self, afd: &Afd, table: &Table, fd: Fd, found: u32) -> Option<Report> {
+    /// A socket's poll for edges has completed.
+    fn end_edge_poll(
+        &mut self,
+        afd: &Afd,
+        table: &Table,
+        fd: Fd,
+        found: u32,
+        generation: u32,
+    ) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
+        let latest = table.interest(fd)?;
+        let is_latest = latest.generation() == generation;
         let edge = record.edge.as_mut()?;
-        let mut events = found & edge.lasting & !edge.seen;
-        edge.seen |= events;
-        if edge.edges.is_none() && found & FIRST != 0 {
-            closes::catch_up();
-            if closes::known(fd) != Some(record.id) {
-                return None;
-            }
-            events |= found & FIRST;
-            // If that fails, it is polled again, and may succeed the next time.
+        if !latest.is_enabled() || latest.mode() != Mode::Edge {
+            // What is for edges only. Whoever has disabled it arms that.
+            self.poll_known(&afd.port, fd);
+            return None;
+        }
+        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
+        let found = match is_latest {
+            true => found,
+            false => afd.device.poll_one(fd, polled(&latest, record.kind)),
+        };
+        if latest.generation() != record.interest.generation() {
+            record.interest = latest;
+            edge.start_over();
+        }
+        // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
+        // later.
+        if !is_open(fd, record.id) {
+            return None;
+        }
+        let lasting = found & LASTING & edge.possible & !edge.seen;
+        let first = found & FIRST;
+        edge.seen |= lasting;
+        if edge.edges.is_none() && first != 0 {
             edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
         }
-        edge.found |= conditions(events, record.kind);
-        let report = record.take_edges(table);
-        self.poll_known(&afd.port, fd);
-        report
+        // Without memory for a record, what holds may be reported once too often.
+        edge.recorded |= edge.edges.as_ref().map_or(first, Edges::take);
+        let begun = lasting | first & (!edge.reported | edge.recorded) | edge.held & edge.recorded;
+        let still = first & !begun;
+        edge.recorded &= !(first | edge.held);
+        edge.reported |= begun & FIRST;
+        edge.reported &= !still;
+        let events = edge.without_out(conditions(begun, record.kind));
+        let events = events & latest.filter().wanted();
+        if !events.is_empty() {
+            self.again.push(fd);
+        }
+        if still != 0 || first != 0 && self.waiting > 0 {
+            self.watch(&afd.port, fd, first);
+        } else if first == 0 || events.is_empty() {
+            self.poll_known(&afd.port, fd);
+        }
+        (!events.is_empty()).then(|| Report {
+            fd,
+            generation: latest.generation(),
+            events,
+        })
     }
 
-    /// There may be edges.
+    /// There may be edges of a socket that is watched.
     fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
-        let edge = record.edge.as_mut()?;
-        edge.is_ready = false;
-        record.take_edges(table)
+        let report = record.take_edges(table);
+        if report.is_some() {
+            self.again.push(fd);
+        }
+        report
     }
 
     /// A packet was dequeued.
@@ -451,12 +538,6 @@ impl State {
 }
 
 impl Record {
-    /// Whether the number still refers to this socket.
-    fn is_open(&self) -> bool {
-        closes::catch_up();
-        closes::known(self.interest.fd) == Some(self.id)
-    }
-
     /// Report what holds now, for what is wanted now.
     fn report_latest(&self, afd: &Afd, latest: &Interest) -> Option<Report> {
         let fd = self.interest.fd;
@@ -467,7 +548,7 @@ impl Record {
         };
         let events = conditions(found, self.kind);
         // What is wanted by now is wanted of this socket, if it is open even later.
-        (!events.is_empty() && self.is_open()).then(|| Report {
+        (!events.is_empty() && is_open(fd, self.id)).then(|| Report {
             fd,
             generation: latest.generation(),
             events,
@@ -484,11 +565,17 @@ impl Record {
         loop {
             // The events of another socket must not be taken; and what is wanted by now is wanted of this socket, if it
             // is open even later.
-            if !self.is_open() {
+            if !is_open(fd, self.id) {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            events |= edge.take() | std::mem::take(&mut edge.found);
+            edge.recorded |= edge.edges.as_ref().map_or(0, Edges::take);
+            // Polls report the others. If one of these were noted as reported while a poll for it is pending, the rise that
+            // completes that poll would pass for this one.
+            let begun = edge.held & edge.recorded;
+            edge.recorded &= !begun;
+            edge.reported |= begun;
+            events |= edge.without_out(conditions(begun, self.kind));
             let before = std::mem::replace(&mut latest, table.interest(fd)?);
             if latest.generation() == before.generation() {
                 break;
@@ -506,27 +593,63 @@ impl Record {
 
 impl Edge {
     fn new(kind: Kind, fd: Fd) -> Self {
-        // A listener, and a socket without connections, has no end.
-        let is_endless = kind == Kind::Datagram
-            || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        let listens = || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+        // Without connections, and for a listener, there is no end.
+        let possible = match kind {
+            Kind::Datagram => FIRST & !device::ACCEPT,
+            Kind::Stream if listens() => device::ACCEPT,
+            Kind::Stream => FIRST | LASTING,
+        };
         Edge {
             edges: None,
             poll: None,
-            lasting: if is_endless { 0 } else { LASTING },
+            reported: 0,
+            held: 0,
+            recorded: 0,
+            possible,
             seen: 0,
-            found: Events::empty(),
-            is_ready: false,
         }
     }
 
-    /// The conditions that have begun to hold since the last call.
-    fn take(&mut self) -> Events {
-        let mut events = self.edges.as_ref().map_or(Events::empty(), Edges::take);
+    /// It is armed for something else. What holds may be reported, once.
+    fn start_over(&mut self) {
+        (self.reported, self.held, self.recorded, self.seen) = (0, 0, 0, 0);
+    }
+
+    /// What its poll is for.
+    fn polled(&self, interest: &Interest, kind: Kind) -> u32 {
+        const INPUT: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT;
+        let mut events = polled(interest, kind) & self.possible & !self.seen & !self.held;
+        // After the end of a stream, nothing more arrives; and no socket has both data and connections. Under Wine, a poll
+        // for what cannot come keeps its server busy.
+        if self.seen & (device::DISCONNECT | device::ABORT) != 0 {
+            events &= !INPUT;
+        }
+        if self.held & device::RECEIVE != 0 {
+            events &= !device::ACCEPT;
+        }
+        if self.held & device::ACCEPT != 0 {
+            events &= !device::RECEIVE;
+        }
+        if !interest.is_enabled() {
+            events = 0;
+        }
+        events | device::LOCAL_CLOSE
+    }
+
+    /// After an error nothing can be sent.
+    fn without_out(&self, mut events: Events) -> Events {
         if self.seen & FAILED != 0 {
             events.remove(Events::OUT);
         }
         events
     }
+}
+
+/// Whether the number still refers to this socket.
+fn is_open(fd: Fd, id: u64) -> bool {
+    closes::catch_up();
+    closes::known(fd) == Some(id)
 }
 
 /// Whether [`State::arm`] checks which socket it is.
