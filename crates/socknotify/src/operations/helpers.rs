@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -138,9 +139,8 @@ impl Helpers {
     /// Such threads for operations on files. Each copies for as long as there is work, so they leave processors to the
     /// threads of the program: as many work at once as there are processors, with a lower priority.
     pub(crate) fn for_files(most: usize) -> Self {
-        static AT_ONCE: OnceLock<usize> = OnceLock::new();
         let at_once = match system::CAN_READ_CACHED {
-            true => *AT_ONCE.get_or_init(default_concurrency),
+            true => processors(),
             false => usize::MAX,
         };
         Self::with(most, at_once, IDLE, system::lower_priority)
@@ -292,6 +292,21 @@ impl Drop for ThreadApart<'_> {
             state.queue.push_back(next);
             self.0.changed.notify_one();
         }
+    }
+}
+
+/// How many processors there are, which takes reading several files to find out.
+///
+/// Nobody waits for another thread to find out: a child that is forked meanwhile does not have that thread.
+fn processors() -> usize {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    match COUNT.load(Ordering::Relaxed) {
+        0 => {
+            let count = default_concurrency();
+            COUNT.store(count, Ordering::Relaxed);
+            count
+        }
+        count => count,
     }
 }
 
