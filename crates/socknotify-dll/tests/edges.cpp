@@ -19,18 +19,19 @@ template <int which, typename Function> struct Counted;
 template <int which, typename Result, typename... Arguments>
 struct Counted<which, Result(WINAPI *)(Arguments...)> {
     using Function = Result(WINAPI *)(Arguments...);
-    static Function systems;
+    static Function &systems() {
+        static Function function = nullptr;
+        return function;
+    }
     static Result WINAPI count(Arguments... arguments) {
         InterlockedIncrement(&calls);
-        return systems(arguments...);
+        return systems()(arguments...);
     }
 };
-template <int which, typename Result, typename... Arguments>
-Result(WINAPI *Counted<which, Result(WINAPI *)(Arguments...)>::systems)(Arguments...) = nullptr;
 
 template <int which, typename Function> void count_calls(const char *name, Function) {
     using This = Counted<which, Function>;
-    This::systems = lead<Function>(name, This::count);
+    This::systems() = lead<Function>(name, This::count);
 }
 
 using Control = LONG(NTAPI *)(HANDLE, HANDLE, void *, void *, void *, ULONG, void *, ULONG, void *, ULONG);
