@@ -850,9 +850,17 @@ fn adopted(port: &Port) {
     port.backend.drain(0);
 }
 
-#[test]
-fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
-    explore_owning(3, |port| {
+/// Arm the adopted socket, and dequeue in the same call. Returns the key of what comes.
+fn arm_and_dequeue(port: &Port, is_drained: bool) -> usize {
+    let mut batch = [Registration::arm(0, 10, EventFilter::IN, is_drained)];
+    let mut entries = [Entry::default()];
+    assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
+    entries[0].completion_key
+}
+
+/// This thread arms an adopted socket and dequeues, while it becomes readable, a packet is posted, and another dequeues.
+fn an_adopted_socket_is_heard(arm_and_dequeue: fn(&Port) -> usize) {
+    explore_owning(3, move |port| {
         adopted(port);
         let other = {
             let port = Arc::clone(port);
@@ -865,43 +873,23 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
                 assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
             })
         };
-        let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
-        let mut entries = [Entry::default()];
-        assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
-        let keys = [entries[0].completion_key, other.join().unwrap()];
+        let keys = [arm_and_dequeue(port), other.join().unwrap()];
         assert!(keys == [10, 99] || keys == [99, 10]);
         peer.join().unwrap();
     });
 }
 
-/// The same, when its thread has drained it, and arms it without a call if it can.
+#[test]
+fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
+    an_adopted_socket_is_heard(|port| arm_and_dequeue(port, false));
+}
+
+/// Its thread has drained it, and arms it without a call if it can.
 #[test]
 fn f5_a_drained_socket_is_heard_however_it_is_armed() {
-    explore_owning(3, |port| {
-        adopted(port);
-        let other = {
-            let port = Arc::clone(port);
-            thread::spawn(move || dequeue(&port, None).unwrap().completion_key)
-        };
-        let peer = {
-            let port = Arc::clone(port);
-            thread::spawn(move || {
-                port.backend.become_readable(0);
-                assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
-            })
-        };
-        let own = match port.arm_drained(0, 10, EventFilter::IN) {
-            true => dequeue(port, None).unwrap().completion_key,
-            false => {
-                let mut batch = [Registration::arm(0, 10, EventFilter::IN, true)];
-                let mut entries = [Entry::default()];
-                assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
-                entries[0].completion_key
-            }
-        };
-        let keys = [own, other.join().unwrap()];
-        assert!(keys == [10, 99] || keys == [99, 10]);
-        peer.join().unwrap();
+    an_adopted_socket_is_heard(|port| match port.arm_drained(0, 10, EventFilter::IN) {
+        true => dequeue(port, None).unwrap().completion_key,
+        false => arm_and_dequeue(port, true),
     });
 }
 

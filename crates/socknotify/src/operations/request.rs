@@ -312,6 +312,26 @@ mod tests {
         }
     }
 
+    /// A file of this length, and what is in it.
+    fn file_of(length: usize) -> io::Result<(File, Vec<u8>)> {
+        let mut file = tempfile::tempfile()?;
+        let content: Vec<u8> = (0..length).map(|index| (index / 1000) as u8).collect();
+        file.write_all(&content)?;
+        Ok((file, content))
+    }
+
+    fn read_request(file: &File, memory: &mut [u8], offset: u64) -> Request {
+        Request {
+            file: system::raw(file),
+            association: None,
+            kind: Kind::Read,
+            memory: memory.as_mut_ptr(),
+            length: memory.len() as u32,
+            parts: 0,
+            offset,
+        }
+    }
+
     #[test]
     fn memory_without_bytes_needs_no_address() -> io::Result<()> {
         let file = tempfile::tempfile()?;
@@ -334,9 +354,7 @@ mod tests {
     #[test]
     fn a_long_read_is_made_of_pieces_between_which_it_can_end() -> io::Result<()> {
         const LENGTH: usize = 2 * PIECE + 5;
-        let mut file = tempfile::tempfile()?;
-        let content: Vec<u8> = (0..LENGTH).map(|index| (index / 1000) as u8).collect();
-        file.write_all(&content)?;
+        let (file, content) = file_of(LENGTH)?;
         for (length, offset) in [
             (LENGTH, 0),
             (3 * PIECE, 0),
@@ -345,15 +363,7 @@ mod tests {
             (7, 0),
         ] {
             let mut memory = vec![0; length];
-            let request = Request {
-                file: system::raw(&file),
-                association: None,
-                kind: Kind::Read,
-                memory: memory.as_mut_ptr(),
-                length: length as u32,
-                parts: 0,
-                offset: offset as u64,
-            };
+            let request = read_request(&file, &mut memory, offset as u64);
             let progress = Counted::new(true);
             // SAFETY: the memory is there.
             let read = unsafe { request.perform(&progress) }?;
@@ -375,21 +385,11 @@ mod tests {
         use std::os::unix::fs::FileExt;
 
         const LENGTH: usize = 256 << 10;
-        let mut file = tempfile::tempfile()?;
-        let content: Vec<u8> = (0..LENGTH).map(|index| (index / 1000) as u8).collect();
-        file.write_all(&content)?;
+        let (file, content) = file_of(LENGTH)?;
         let can_tell = system::read_cached(&file, &mut [0], 0).is_some();
         let read = |length: usize| {
             let mut memory = vec![0; length];
-            let request = Request {
-                file: system::raw(&file),
-                association: None,
-                kind: Kind::Read,
-                memory: memory.as_mut_ptr(),
-                length: length as u32,
-                parts: 0,
-                offset: 0,
-            };
+            let request = read_request(&file, &mut memory, 0);
             let progress = Counted::new(true);
             // SAFETY: the memory is there.
             let count = unsafe { request.perform(&progress) }.expect("it can be read");
