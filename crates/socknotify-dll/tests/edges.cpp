@@ -57,6 +57,7 @@ void count_all() {
     count_calls<2>("PostQueuedCompletionStatus", &PostQueuedCompletionStatus);
     count_calls<3>("CreateEventW", &CreateEventW);
     count_calls<4>("WSAEnumNetworkEvents", &WSAEnumNetworkEvents);
+    count_calls<5>("WaitForSingleObject", &WaitForSingleObject);
     systems_wait = lead("RegisterWaitForSingleObject", wait_or_refuse);
 }
 

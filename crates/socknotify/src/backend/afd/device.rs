@@ -44,6 +44,7 @@ pub(super) const CONNECT_FAIL: u32 = 0x0100;
 
 const IOCTL_AFD_POLL: u32 = 0x0001_2024;
 const IOCTL_AFD_EVENT_SELECT: u32 = 0x0001_2087;
+const IOCTL_AFD_GET_EVENTS: u32 = 0x0001_208b;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -281,6 +282,43 @@ pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::R
     };
     match status {
         STATUS_SUCCESS => Ok(()),
+        status => Err(error(status)),
+    }
+}
+
+/// What the driver has recorded.
+#[repr(C)]
+struct Recorded {
+    events: u32,
+    /// Of each event, also of those that have no name.
+    status: [NTSTATUS; 13],
+}
+
+/// The driver's conditions that have begun to hold for a socket since the last call, as selected by [`select_events`].
+pub(super) fn take_events(socket: HANDLE) -> io::Result<u32> {
+    let mut recorded = Recorded {
+        events: 0,
+        status: [0; 13],
+    };
+    let mut outcome = nothing();
+    // SAFETY: the driver answers this at once; what is pointed to is there for the call. In place of input there may be an
+    // event object, which the driver would reset.
+    let status = unsafe {
+        NtDeviceIoControlFile(
+            socket,
+            null_mut(),
+            None,
+            null(),
+            &mut outcome,
+            IOCTL_AFD_GET_EVENTS,
+            null(),
+            0,
+            (&raw mut recorded).cast(),
+            size_of::<Recorded>() as u32,
+        )
+    };
+    match status {
+        STATUS_SUCCESS => Ok(recorded.events),
         status => Err(error(status)),
     }
 }

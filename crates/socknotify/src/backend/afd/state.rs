@@ -227,6 +227,12 @@ impl State {
                 self.drop_record(fd);
             } else if let Some(edge) = &mut record.edge {
                 edge.held &= !edge.reported;
+                if let Some(edges) = edge.edges.as_mut().filter(|edges| edges.is_stale()) {
+                    // The events of another socket must not be taken.
+                    if is_open(fd, record.id) {
+                        edges.take();
+                    }
+                }
                 self.poll_known(port, fd);
             }
         }
@@ -465,11 +471,29 @@ impl State {
         let lasting = found & LASTING & edge.possible & !edge.seen;
         let first = found & FIRST;
         edge.seen |= lasting;
-        if edge.edges.is_none() && first != 0 {
-            edge.edges = Edges::new(&afd.port, EDGES.key(), fd).ok();
+        let wanted = polled(&latest, record.kind) & FIRST & edge.possible;
+        let is_new = !edge
+            .edges
+            .as_ref()
+            .is_some_and(|edges| edges.record(wanted));
+        if is_new && first != 0 {
+            // The old one ends first: a socket has one record.
+            edge.edges = None;
+            edge.edges = Edges::new(&afd.port, EDGES.key(), fd, wanted).ok();
         }
-        // Without memory for a record, what holds may be reported once too often.
-        edge.recorded |= edge.edges.as_ref().map_or(first, Edges::take);
+        edge.recorded |= match &mut edge.edges {
+            Some(edges) if !edges.can_pass() => edges.take(),
+            Some(edges) if first != 0 => {
+                let has_risen = edges.pass();
+                // What held when it began, and what would be watched below, must not stay in the record.
+                let must_take = is_new || self.waiting > 0;
+                let taken = if must_take { edges.take() } else { 0 };
+                if has_risen { first } else { taken }
+            }
+            Some(_) => 0,
+            // Without memory for a record, what holds may be reported once too often.
+            None => first,
+        };
         let begun = lasting | first & (!edge.reported | edge.recorded) | edge.held & edge.recorded;
         let still = first & !begun;
         edge.recorded &= !(first | edge.held);
@@ -569,7 +593,7 @@ impl Record {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            edge.recorded |= edge.edges.as_ref().map_or(0, Edges::take);
+            edge.recorded |= edge.edges.as_mut().map_or(0, Edges::take);
             // Polls report the others. If one of these were noted as reported while a poll for it is pending, the rise that
             // completes that poll would pass for this one.
             let begun = edge.held & edge.recorded;
