@@ -475,11 +475,16 @@ void a_new_socket_begins_anew() {
 
 /* A thread waits before there are sockets, and whoever registers them takes each packet first: the thread is told of what
    is in no packet. */
-void a_thread_that_waits_already_is_told() {
+void a_thread_that_waits_already_is_told(bool with_a_duplicate) {
     for (int round = 0; round < 3; round += 1) {
         HANDLE port = make_port();
+        HANDLE waits_in = port;
+        if (with_a_duplicate) {
+            HANDLE process = GetCurrentProcess();
+            require(DuplicateHandle(process, port, process, &waits_in, 0, FALSE, DUPLICATE_SAME_ACCESS), "DuplicateHandle");
+        }
         Pair pair = connect_pair();
-        Waiting waiting = {port, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
+        Waiting waiting = {waits_in, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
         HANDLE thread = start(wait_for_remove, &waiting);
         require(WaitForSingleObject(waiting.begun, patience) == WAIT_OBJECT_0, "a thread begins");
         Sleep(100);
@@ -497,39 +502,12 @@ void a_thread_that_waits_already_is_told() {
         join(thread);
         CloseHandle(waiting.begun);
         close_pair(pair);
+        if (with_a_duplicate) {
+            CloseHandle(waits_in);
+        }
         CloseHandle(port);
     }
-    std::puts("a thread that waits already is told: ok");
-}
-
-/* The same with a thread that waits with another handle of the port. */
-void a_thread_that_waits_with_a_duplicate_is_told() {
-    HANDLE port = make_port();
-    HANDLE process = GetCurrentProcess();
-    HANDLE same = nullptr;
-    require(DuplicateHandle(process, port, process, &same, 0, FALSE, DUPLICATE_SAME_ACCESS), "DuplicateHandle");
-    Pair pair = connect_pair();
-    Waiting waiting = {same, CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
-    HANDLE thread = start(wait_for_remove, &waiting);
-    require(WaitForSingleObject(waiting.begun, patience) == WAIT_OBJECT_0, "a thread begins");
-    Sleep(100);
-    /* It is not armed: there is no poll whose packet could wake the thread. */
-    require(SuspendThread(thread) == 0, "SuspendThread");
-    send_one(pair.theirs);
-    wait_until_readable(pair.ours);
-    SOCK_NOTIFY_REGISTRATION entry = enable(pair.ours, as_key(pair.ours), in, once);
-    OVERLAPPED_ENTRY taken;
-    UINT32 count = 0;
-    DWORD error = ProcessSocketNotifications(port, 1, &entry, patience, 1, &taken, &count);
-    require(error == ERROR_SUCCESS && count == 1, "IN");
-    require(ResumeThread(thread) == 1, "ResumeThread");
-    require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_REMOVE));
-    join(thread);
-    CloseHandle(waiting.begun);
-    close_pair(pair);
-    CloseHandle(same);
-    CloseHandle(port);
-    std::puts("a thread that waits with a duplicate is told: ok");
+    std::printf("a thread that waits already is told%s: ok\n", with_a_duplicate ? ", with a duplicate" : "");
 }
 
 /* Without room, the system's call is wrong, and says so. */
@@ -581,8 +559,8 @@ int main() {
     an_edge_leaves_connect_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
-    a_thread_that_waits_already_is_told();
-    a_thread_that_waits_with_a_duplicate_is_told();
+    a_thread_that_waits_already_is_told(false);
+    a_thread_that_waits_already_is_told(true);
     a_duplicate_delivers();
     no_room_is_an_invalid_parameter();
     return 0;
