@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::thread;
 #[cfg(target_os = "linux")]
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use std::time::{Duration, SystemTime};
 
 #[cfg(target_os = "linux")]
 use socket2::{Domain, Socket, Type};
@@ -385,6 +386,27 @@ fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()
         &format!("If-None-Match: {tag}\r\n"),
     )?;
     assert_eq!((answer.status, &*answer.body), (200, "9876543210"));
+    site.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_date_is_no_range_condition_until_the_file_has_rested() -> io::Result<()> {
+    let (site, mut client) = Site::visited(&[])?;
+    let path = site.root().join("small.txt");
+    let now = SystemTime::now();
+    for (modified, status) in [
+        (now, 200),
+        (now + Duration::from_secs(3600), 200),
+        (now - Duration::from_secs(3600), 206),
+    ] {
+        let file = File::options().write(true).open(&path)?;
+        file.set_modified(modified)?;
+        let date = httpdate::fmt_http_date(modified);
+        let headers = format!("Range: bytes=2-4\r\nIf-Range: {date}\r\n");
+        let answer = get(&mut client, "/small.txt", &headers)?;
+        assert_eq!(answer.status, status, "{date}");
+    }
     site.server.stop()?;
     Ok(())
 }

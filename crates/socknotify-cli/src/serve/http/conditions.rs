@@ -1,6 +1,12 @@
 //! What a client knows of a file already, and what it wants done with that.
 
+use std::time::{Duration, SystemTime};
+
 use httpdate::HttpDate;
+
+/// How long ago the second in a date began, at least, before no other state of the file can have the same date: the
+/// second itself, and as much again for systems whose time stamps lag, or are even seconds only.
+const RESTED: Duration = Duration::from_secs(2);
 
 /// What tells one state of a file from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,9 +79,14 @@ impl IfRange {
         }
     }
 
-    pub(super) fn holds(&self, file: &Validators) -> bool {
+    /// A date counts only if it is a strong validator (RFC 9110, section 8.8.2.2): a file that changed just now may
+    /// change again and keep its date.
+    pub(super) fn holds(&self, file: &Validators, now: SystemTime) -> bool {
         match self {
-            IfRange::Date(date) => file.modified == Some(*date),
+            IfRange::Date(date) => {
+                let age = now.duration_since(SystemTime::from(*date));
+                file.modified == Some(*date) && age.is_ok_and(|age| age >= RESTED)
+            }
             IfRange::Tag(tag) => file.tag.as_ref() == Some(tag),
             IfRange::Nonsense => false,
         }
@@ -191,7 +202,20 @@ mod tests {
             ("W/\"a\"", false),
             ("yesterday", false),
         ] {
-            assert_eq!(IfRange::parse(header).holds(&file()), holds, "{header}");
+            let state = IfRange::parse(header);
+            assert_eq!(state.holds(&file(), SystemTime::now()), holds, "{header}");
         }
+    }
+
+    #[test]
+    fn a_date_counts_once_the_file_can_no_longer_change_and_keep_it() {
+        let modified = SystemTime::from(date(MODIFIED).expect("a date"));
+        let at = |now| {
+            let (date, tag) = (IfRange::parse(MODIFIED), IfRange::parse("\"a\""));
+            (date.holds(&file(), now), tag.holds(&file(), now))
+        };
+        assert_eq!(at(modified - Duration::from_secs(1)), (false, true));
+        assert_eq!(at(modified + Duration::from_millis(1_999)), (false, true));
+        assert_eq!(at(modified + RESTED), (true, true));
     }
 }

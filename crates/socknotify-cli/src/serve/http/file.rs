@@ -145,7 +145,7 @@ impl FileRequest {
         let is_same = self
             .if_range
             .as_ref()
-            .is_none_or(|state| state.holds(&file));
+            .is_none_or(|state| state.holds(&file, SystemTime::now()));
         let wish = self.range.filter(|_| is_same);
         let (status, body, range) = match wish.map(|wish| wish.within(length)) {
             None => ("200 OK", 0..length, String::new()),
