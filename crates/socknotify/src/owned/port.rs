@@ -443,6 +443,10 @@ impl<T, M> Shared<T, M> {
 
     /// Take back a connection that could not be armed, unless another thread has dequeued it meanwhile.
     pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
+        // The port below refuses everything once it is closed: what was armed is closed with it.
+        if self.home.is_closed() {
+            return None;
+        }
         let slot = self.home.slots.unlocked(key)?;
         let mut node = slot.beside.take(slot.generation)?;
         node.readiness.unwatch();
@@ -479,6 +483,7 @@ impl<T, M> Shared<T, M> {
         let adopted = adopt(socket, home.slots.key(token)).map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
             home.slots.remove(token);
+            let error = home.check().map_or_else(RegisterError::from, |()| error);
             return Err(AdoptError::new(connection, error));
         }
         room.keep();

@@ -380,7 +380,7 @@ impl<T: Source, M> Worker<T, M> {
         }
         // Closing it drops the last reference to it.
         let listener = self.shared.home.listener(key).map(|(id, ..)| id);
-        if let Some(id) = listener {
+        if let Some(id) = listener.filter(|_| !self.shared.home.is_closed()) {
             self.close_listener(key);
             self.notify(Notice::NotAccepting(id, error.into()));
         }

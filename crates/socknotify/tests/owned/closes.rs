@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use socknotify::owned::{Buffer, Event, FileDriver, FileOperation, Held, Interest
 use socknotify::{Backend, EventFilter, Events};
 
 use crate::support::{
-    Gate, PollFlags, drain, fill, is_ready, port_with, thread_time, uninterrupted,
+    Gate, PollFlags, drain, fill, is_ready, port_with, rounds, thread_time, uninterrupted,
 };
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
@@ -188,6 +188,46 @@ fn g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back(backend: Backend) ->
     at_end(&first_peer);
     drop(held);
     at_end(&second_peer);
+    Ok(())
+}
+
+/// Connections that threads arm while the port closes are closed with it: the system refuses none of them.
+#[for_every_backend]
+fn g1_what_is_armed_while_the_port_closes_is_not_refused(backend: Backend) -> io::Result<()> {
+    const THREADS: usize = 3;
+    for _ in 0..rounds(500) {
+        let port = owning_port(backend, THREADS)?;
+        let come = AtomicUsize::new(0);
+        let mut peers = Vec::new();
+        for _ in 0..2 * THREADS {
+            let (connection, peer) = connect(&port)?;
+            // Writable from the first call on.
+            port.arm(connection, EventFilter::OUT);
+            peers.push(peer);
+        }
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let (mut worker, come) = (port.worker(2), &come);
+                scope.spawn(move || {
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            let Event::Ready(connection, _) = event else {
+                                panic!("{event:?}")
+                            };
+                            come.fetch_add(1, Ordering::Relaxed);
+                            worker.arm(connection, EventFilter::OUT);
+                        }
+                    }
+                });
+            }
+            while come.load(Ordering::Relaxed) < 4 * THREADS {
+                thread::yield_now();
+            }
+            port.close();
+        });
+        assert_eq!(port.connections(), 0);
+        peers.iter().for_each(at_end);
+    }
     Ok(())
 }
 
