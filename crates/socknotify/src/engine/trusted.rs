@@ -99,6 +99,12 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// Whether [`arm_drained`](Self::arm_drained) ever arms a socket here.
+    #[inline]
+    pub(crate) fn arms_drained(&self) -> bool {
+        B::KEEPS
+    }
+
     /// Arm a socket whose thread has seen that nothing holds, if that takes no system call. False if nothing was done.
     #[inline]
     pub(crate) fn arm_drained(&self, socket: RawSocket, key: usize, filter: EventFilter) -> bool {

@@ -169,11 +169,15 @@ impl<T: Source, M> Worker<T, M> {
     #[inline]
     fn arm_at_once(&self, arm: &Registration<'static>, deadline: u64) -> bool {
         let home = &self.shared.home;
+        let system = home.port.system();
+        if !system.arms_drained() {
+            return false;
+        }
         let key = arm.completion_key;
+        // Before it is armed: another thread may have it next. If it cannot be armed, the deadline is set once more.
         if deadline != NEVER {
             self.shared.deadlines.set(home, key, deadline);
         }
-        let system = home.port.system();
         system.arm_drained(arm.raw_socket(), key, arm.event_filter)
     }
 

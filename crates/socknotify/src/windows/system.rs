@@ -54,6 +54,15 @@ macro_rules! either {
 }
 
 impl SystemPort {
+    /// Whether [`arm_drained`](Self::arm_drained) ever arms a connection here.
+    #[inline]
+    pub(crate) fn arms_drained(&self) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.arms_drained(),
+            SystemPort::Native(_) => false,
+        }
+    }
+
     /// Arm a drained connection if that takes no system call, which the kernel's own port never does.
     #[inline]
     pub(crate) fn arm_drained(&self, socket: RawSocket, key: usize, filter: EventFilter) -> bool {
