@@ -1006,9 +1006,10 @@ mod tests {
                                 panic!("{event:?}")
                             };
                             let mut byte = [0];
-                            // It has data: its packet came once.
-                            connection.read_exact(&mut byte).expect("data");
-                            connection.write_all(&byte).expect("room");
+                            // Rarely, there is nothing.
+                            if connection.read_exact(&mut byte).is_ok() {
+                                connection.write_all(&byte).expect("room");
+                            }
                             worker.arm(connection, Interest::IN.within(Duration::from_secs(60)));
                         }
                     }

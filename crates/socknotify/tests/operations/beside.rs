@@ -11,6 +11,7 @@ use socknotify::Backend;
 use socknotify::owned::{Event, FileOperation, Interest};
 
 use super::{TestPort, every_port, file_of};
+use crate::support::read_byte;
 
 /// Durations of one kind.
 struct Times(&'static str, Vec<Duration>);
@@ -78,11 +79,10 @@ fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
                     while let Some(event) = worker.take() {
                         match event {
                             Event::Ready(mut held, _) => {
-                                let mut byte = [0];
-                                if matches!(held.read(&mut byte), Ok(1)) {
-                                    held.write_all(&byte).expect("there is room");
-                                    worker.arm(held, Interest::IN);
+                                if let Some(byte) = read_byte(&*held).expect("it is open") {
+                                    held.write_all(&[byte]).expect("there is room");
                                 }
+                                worker.arm(held, Interest::IN);
                             }
                             Event::Completed(done)
                                 if done.buffer.len() == length

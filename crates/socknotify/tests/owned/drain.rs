@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socknotify::owned::{Event, Held, Interest};
 use socknotify::{Backend, Error, EventFilter};
 
-use crate::support::{PATIENCE, uninterrupted, wait_until};
+use crate::support::{PATIENCE, read_byte, uninterrupted, wait_until};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -258,13 +258,15 @@ fn draining_under_full_load_loses_nothing(backend: Backend) -> io::Result<()> {
                     while let Some(event) = worker.take() {
                         match event {
                             Event::Ready(mut held, _) => {
-                                let mut byte = [0];
-                                if let Ok(1) = (&held.socket).read(&mut byte) {
+                                let Ok(byte) = read_byte(&held.socket) else {
+                                    continue;
+                                };
+                                if let Some(byte) = byte {
                                     held.served += 1;
                                     served.fetch_add(1, Ordering::Relaxed);
-                                    let _ = (&held.socket).write_all(&byte);
-                                    worker.arm(held, Interest::IN);
+                                    let _ = (&held.socket).write_all(&[byte]);
                                 }
+                                worker.arm(held, Interest::IN);
                             }
                             Event::Draining(held) => {
                                 told.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::{collections::HashSet, sync::Mutex};
 use socknotify::owned::{Event, Interest, Listening, Port, Serving, Worker};
 use socknotify::{Backend, CompletionPort, Error};
 
-use crate::support::{Gate, PATIENCE, SHORT, port_with, uninterrupted, wait_until};
+use crate::support::{Gate, PATIENCE, SHORT, port_with, read_byte, uninterrupted, wait_until};
 
 type StreamPort = Port<TcpStream, u32>;
 type Handled<'a> = (&'a mut Worker<TcpStream, u32>, Event<TcpStream, u32>);
@@ -83,13 +83,16 @@ fn exchange(mut stream: &TcpStream, byte: u8) -> io::Result<()> {
 /// Echo a byte; before that, do something about it.
 fn echo((worker, event): Handled<'_>, work: impl FnOnce(&mut Worker<TcpStream, u32>, u8)) {
     if let Event::Ready(mut client, _) = event {
-        let mut byte = [0];
-        if let Ok(1) = client.read(&mut byte) {
-            work(worker, byte[0]);
-            if client.write_all(&byte).is_ok() {
-                worker.arm(client, Interest::IN);
+        let Ok(byte) = read_byte(&*client) else {
+            return;
+        };
+        if let Some(byte) = byte {
+            work(worker, byte);
+            if client.write_all(&[byte]).is_err() {
+                return;
             }
         }
+        worker.arm(client, Interest::IN);
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) use self::expectations::{
 };
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
-    Kind, Listener, Pair, drain, fill, forget_address, non_blocking, refusing, reset,
+    Kind, Listener, Pair, drain, fill, forget_address, non_blocking, read_byte, refusing, reset,
     uninterrupted, uploading, wait_readiness,
 };
 #[cfg(unix)]

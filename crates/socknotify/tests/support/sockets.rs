@@ -270,6 +270,16 @@ pub(crate) fn drain(mut socket: &Socket) -> io::Result<usize> {
     }
 }
 
+/// A byte, or `None` if there is none: rarely, a report was taken before another thread handled the connection.
+pub(crate) fn read_byte(mut socket: impl Read) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    match socket.read_exact(&mut byte) {
+        Ok(()) => Ok(Some(byte[0])),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes until no more can be written for good, and says how much it was.
 pub(crate) fn fill(mut socket: &Socket) -> io::Result<usize> {
     // TCP moves data to the peer's buffer meanwhile, and so finds room again, though it may delay its
