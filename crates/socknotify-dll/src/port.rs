@@ -3,7 +3,7 @@
 //! The driver's polls complete on the caller's port itself. Whoever dequeues there has the engine translate them.
 
 use std::cell::Cell;
-use std::os::windows::io::{AsRawHandle, RawSocket};
+use std::os::windows::io::RawSocket;
 use std::time::Duration;
 
 use port::{
@@ -28,20 +28,13 @@ thread_local! {
 
 pub(super) struct Port {
     port: CompletionPort,
-    /// The program had several handles of it when it was made.
-    has_duplicates: bool,
 }
 
 impl Port {
     pub(super) fn new(handle: HANDLE) -> Result<Self, u32> {
         let handle = kernel::duplicate(handle)?;
-        // The caller's handle, and the library's.
-        let has_duplicates = kernel::handles(handle.as_raw_handle()) > 2;
         let port = CompletionPort::on(handle).map_err(Error::code)?;
-        Ok(Port {
-            port,
-            has_duplicates,
-        })
+        Ok(Port { port })
     }
 
     /// The library's own handle of it.
@@ -49,9 +42,10 @@ impl Port {
         self.port.kernel_port()
     }
 
-    /// Whether the program had several handles of it when sockets were first registered with it.
+    /// Whether the program has several handles of it.
     pub(super) fn has_duplicates(&self) -> bool {
-        self.has_duplicates
+        // One of the program's, and the library's.
+        kernel::handles(self.handle()) > 2
     }
 
     /// Release the threads that wait in it, and free its sockets.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use windows_sys::Win32::Foundation::{HANDLE, NTSTATUS};
+use windows_sys::Win32::Foundation::{ERROR_INVALID_HANDLE, HANDLE, NTSTATUS};
 
 use super::kernel;
 use super::port::Port;
@@ -30,11 +30,12 @@ static ALL_IN_SYSTEM: AtomicUsize = AtomicUsize::new(0);
 
 /// How many threads may be in the system's call on this port, or are there on others.
 fn may_be_in_system(handle: HANDLE, port: &Port) -> usize {
-    // Under another handle.
-    if port.has_duplicates() {
-        return ALL_IN_SYSTEM.load(Ordering::SeqCst);
+    let under_this = in_system(handle).load(Ordering::SeqCst);
+    let all = ALL_IN_SYSTEM.load(Ordering::SeqCst);
+    match all > under_this && port.has_duplicates() {
+        true => all,
+        false => under_this,
     }
-    in_system(handle).load(Ordering::SeqCst)
 }
 
 fn in_system(handle: HANDLE) -> &'static AtomicUsize {
@@ -44,6 +45,9 @@ fn in_system(handle: HANDLE) -> &'static AtomicUsize {
 
 /// How many ports are known by no handle's value.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
+
+/// How often the table has changed.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Default)]
 struct Ports {
@@ -57,7 +61,15 @@ impl Ports {
         self.by_value.values().chain(&self.orphans)
     }
 
+    /// From here on, a port is known by a handle's value.
+    fn insert(&mut self, handle: HANDLE, port: &Arc<Port>) {
+        self.orphans.retain(|other| !Arc::ptr_eq(other, port));
+        self.by_value.insert(handle.addr(), Arc::clone(port));
+        self.publish();
+    }
+
     fn publish(&self) {
+        CHANGES.fetch_add(1, Ordering::SeqCst);
         COUNT.store(self.by_value.len() + self.orphans.len(), Ordering::SeqCst);
         ORPHANS.store(self.orphans.len(), Ordering::SeqCst);
     }
@@ -91,6 +103,10 @@ pub(super) fn of(handle: HANDLE) -> Result<Arc<Port>, u32> {
     }
     let port = Arc::new(Port::new(handle)?);
     let (port, is_new) = insert(handle, port);
+    if forget_closed(handle) {
+        close_unused();
+        return Err(ERROR_INVALID_HANDLE);
+    }
     if is_new {
         // Threads that wait already are to wait in the engine. There is one packet for each that may be among them.
         for _ in 0..may_be_in_system(handle, &port) {
@@ -117,9 +133,7 @@ fn insert(handle: HANDLE, made: Arc<Port>) -> (Arc<Port>, bool) {
     let is_new = same.is_none();
     // What was made in vain is dropped after the lock.
     let port = same.unwrap_or_else(|| Arc::clone(&made));
-    ports.orphans.retain(|other| !Arc::ptr_eq(other, &port));
-    ports.by_value.insert(value, Arc::clone(&port));
-    ports.publish();
+    ports.insert(handle, &port);
     (port, is_new)
 }
 
@@ -156,41 +170,57 @@ pub(super) fn find_same(handle: HANDLE) -> Option<Arc<Port>> {
     let mut guard = write();
     let ports = guard.as_mut()?;
     let port = ports.all().find(is_it).cloned()?;
-    ports.orphans.retain(|other| !Arc::ptr_eq(other, &port));
-    ports.by_value.insert(handle.addr(), Arc::clone(&port));
-    ports.publish();
+    ports.insert(handle, &port);
+    drop(guard);
+    forget_closed(handle);
     Some(port)
 }
 
 /// Close a handle, and the port if that was its last.
 pub(super) fn close(handle: HANDLE, by_system: impl FnOnce() -> NTSTATUS) -> NTSTATUS {
-    if !is_any() {
-        return by_system();
+    let changes = CHANGES.load(Ordering::SeqCst);
+    if is_any() {
+        if let Some(port) = find(handle) {
+            forget(handle, &port);
+        }
+        Port::closing(handle);
     }
-    if find(handle).is_some() {
-        forget(handle);
-    }
-    Port::closing(handle);
     let status = by_system();
-    if ORPHANS.load(Ordering::SeqCst) > 0 {
+    // Another thread may have inserted it meanwhile.
+    if CHANGES.load(Ordering::SeqCst) != changes {
+        forget_closed(handle);
+    }
+    if ORPHANS.load(Ordering::SeqCst) > 0 && is_any() {
         close_unused();
     }
     status
 }
 
-/// Forget the value of a handle that is about to be closed.
-fn forget(handle: HANDLE) {
+/// Forget the value of a handle that is about to be closed, if it is this port's.
+fn forget(handle: HANDLE, port: &Arc<Port>) {
     if let Some(ports) = &mut *write() {
-        if let Some(port) = ports.by_value.remove(&handle.addr()) {
-            if !ports
-                .by_value
-                .values()
-                .any(|other| Arc::ptr_eq(other, &port))
-            {
-                ports.orphans.push(port);
-            }
-            ports.publish();
+        let value = handle.addr();
+        let is_it = |other: &Arc<Port>| Arc::ptr_eq(other, port);
+        if !ports.by_value.get(&value).is_some_and(is_it) {
+            return;
         }
+        ports.by_value.remove(&value);
+        if !ports.by_value.values().any(is_it) {
+            ports.orphans.push(Arc::clone(port));
+        }
+        ports.publish();
+    }
+}
+
+/// Forget a value if its handle was closed while another thread inserted it: whoever comes last does. True if it was.
+fn forget_closed(handle: HANDLE) -> bool {
+    let is_closed = |port: &Arc<Port>| kernel::is_same(handle, port.handle()) == Some(false);
+    match find(handle).filter(is_closed) {
+        Some(port) => {
+            forget(handle, &port);
+            true
+        }
+        None => false,
     }
 }
 

@@ -473,13 +473,18 @@ void a_new_socket_begins_anew() {
     std::printf("a new socket begins anew: ok (%d of 20 values used again)\n", same);
 }
 
-/* A thread waits before there are sockets, and whoever registers them takes each packet first: the thread is told of what
-   is in no packet. */
-void a_thread_that_waits_already_is_told(bool with_a_duplicate) {
+enum Waits { with_the_handle, with_a_duplicate, with_a_late_duplicate };
+
+/* A thread waits before there are sockets, or with another handle, and whoever registers them takes each packet first: the
+   thread is told of what is in no packet. */
+void a_thread_that_waits_already_is_told(Waits waits) {
     for (int round = 0; round < 3; round += 1) {
         HANDLE port = make_port();
         HANDLE waits_in = port;
-        if (with_a_duplicate) {
+        if (waits == with_a_late_duplicate) {
+            require(take(port, 0).error == WAIT_TIMEOUT, "the library knows it");
+        }
+        if (waits != with_the_handle) {
             HANDLE process = GetCurrentProcess();
             require(DuplicateHandle(process, port, process, &waits_in, 0, FALSE, DUPLICATE_SAME_ACCESS), "DuplicateHandle");
         }
@@ -502,12 +507,53 @@ void a_thread_that_waits_already_is_told(bool with_a_duplicate) {
         join(thread);
         CloseHandle(waiting.begun);
         close_pair(pair);
-        if (with_a_duplicate) {
+        if (waits != with_the_handle) {
             CloseHandle(waits_in);
         }
         CloseHandle(port);
     }
-    std::printf("a thread that waits already is told%s: ok\n", with_a_duplicate ? ", with a duplicate" : "");
+    const char *names[] = {"", ", with a duplicate", ", with a duplicate made later"};
+    std::printf("a thread that waits already is told%s: ok\n", names[waits]);
+}
+
+using Query = LONG(NTAPI *)(HANDLE, INT, void *, ULONG, ULONG *);
+Query systems_query = nullptr;
+HANDLE to_close = nullptr;
+
+/* The library has its own handle of the port by then, and does not yet know the port. */
+LONG NTAPI close_and_query(HANDLE port, INT kind, void *information, ULONG length, ULONG *returned) {
+    if (to_close != nullptr) {
+        CloseHandle(to_close);
+        to_close = nullptr;
+    }
+    return systems_query(port, kind, information, length, returned);
+}
+
+/* A port is closed while sockets are first registered with it: the next one with the handle's value is another. */
+void a_new_port_is_not_the_closed_one() {
+    systems_query = lead("NtQueryIoCompletion", close_and_query);
+    HANDLE other = make_port();
+    for (bool is_another_known : {false, true}) {
+        if (is_another_known) {
+            require(take(other, 0).error == WAIT_TIMEOUT, "the library knows one");
+        }
+        int same = 0;
+        for (int round = 0; round < 20; round += 1) {
+            HANDLE closed = make_port();
+            to_close = closed;
+            DWORD error = take(closed, 0).error;
+            require(error == ERROR_INVALID_HANDLE || error == ERROR_ABANDONED_WAIT_0, "it is closed");
+            HANDLE port = make_port();
+            same += port == closed;
+            require(PostQueuedCompletionStatus(port, 1, 2, nullptr), "PostQueuedCompletionStatus");
+            Taken taken = dequeue(port, patience);
+            require(taken.error == ERROR_SUCCESS && taken.entries[0].lpCompletionKey == 2, "a packet of the new one");
+            CloseHandle(port);
+        }
+        require(same > 0, "a value is used again");
+    }
+    CloseHandle(other);
+    std::puts("a new port is not the closed one: ok");
 }
 
 /* Without room, the system's call is wrong, and says so. */
@@ -559,8 +605,10 @@ int main() {
     an_edge_leaves_connect_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();
-    a_thread_that_waits_already_is_told(false);
-    a_thread_that_waits_already_is_told(true);
+    a_thread_that_waits_already_is_told(with_the_handle);
+    a_thread_that_waits_already_is_told(with_a_duplicate);
+    a_thread_that_waits_already_is_told(with_a_late_duplicate);
+    a_new_port_is_not_the_closed_one();
     a_duplicate_delivers();
     no_room_is_an_invalid_parameter();
     return 0;

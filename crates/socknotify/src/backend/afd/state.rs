@@ -13,7 +13,7 @@ use super::edges::Edges;
 use super::{Afd, closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table, Waited};
 use crate::sys::Fd;
-use crate::windows::port::KernelPort;
+use crate::windows::port::{self, KernelPort};
 use crate::{Entry, Events, RegistrationError};
 
 /// The kind of a packet that is this backend's own.
@@ -107,6 +107,8 @@ struct Edge {
     possible: u32,
     /// Conditions that never fall, and were seen.
     seen: u32,
+    /// The last connection that was reported was not in the record.
+    repeated: bool,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -494,7 +496,14 @@ impl State {
             // Without memory for a record, what holds may be reported once too often.
             None => first,
         };
-        let begun = lasting | first & (!edge.reported | edge.recorded) | edge.held & edge.recorded;
+        let mut begun =
+            lasting | first & (!edge.reported | edge.recorded) | edge.held & edge.recorded;
+        edge.repeated &= begun & device::ACCEPT == 0;
+        // After an accept that has found nothing, Wine's server may not record the next connection.
+        if first & !begun & device::ACCEPT != 0 && !edge.repeated && port::is_wine() {
+            edge.repeated = true;
+            begun |= device::ACCEPT;
+        }
         let still = first & !begun;
         edge.recorded &= !(first | edge.held);
         edge.reported |= begun & FIRST;
@@ -599,6 +608,7 @@ impl Record {
             let begun = edge.held & edge.recorded;
             edge.recorded &= !begun;
             edge.reported |= begun;
+            edge.repeated &= begun & device::ACCEPT == 0;
             events |= edge.without_out(conditions(begun, self.kind));
             let before = std::mem::replace(&mut latest, table.interest(fd)?);
             if latest.generation() == before.generation() {
@@ -632,6 +642,7 @@ impl Edge {
             recorded: 0,
             possible,
             seen: 0,
+            repeated: false,
         }
     }
 
