@@ -61,6 +61,7 @@ pub(crate) fn expect() -> Arc<Shared> {
 pub struct Entered {
     before: Option<Arc<Shared>>,
     left: u32,
+    polled: *const (),
     /// It belongs to its thread.
     _here: std::marker::PhantomData<*const ()>,
 }
@@ -69,6 +70,7 @@ pub(crate) fn enter(shared: &Arc<Shared>) -> Entered {
     Entered {
         before: CURRENT.replace(Some(Arc::clone(shared))),
         left: LEFT.replace(u32::MAX),
+        polled: POLLED.get(),
         _here: std::marker::PhantomData,
     }
 }
@@ -78,6 +80,8 @@ impl Drop for Entered {
         let before = self.before.take();
         let this = CURRENT.try_with(|it| it.replace(before));
         let _ = LEFT.try_with(|it| it.set(self.left));
+        // What was polled inside is gone.
+        let _ = POLLED.try_with(|it| it.set(self.polled));
         // This may be the last of it.
         drop(this);
     }

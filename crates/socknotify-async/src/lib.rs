@@ -113,6 +113,7 @@ mod task;
 mod timers;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod wheel;
 
 pub use context::Entered;
 pub use file::File;

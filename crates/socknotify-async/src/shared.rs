@@ -78,7 +78,7 @@ impl Shared {
             id: RUNTIMES.fetch_add(1, Ordering::Relaxed),
             port,
             sources: Sources::default(),
-            timers: Timers::new(),
+            timers: Timers::new(places),
             tasks: Tasks::new(places),
             files: Mutex::default(),
             queue: Queue::new(places),
@@ -296,7 +296,7 @@ impl Shared {
                         false => SOON,
                     };
                     self.soon.store(soon, Ordering::Relaxed);
-                    due.into_iter().for_each(wake);
+                    due.for_each(wake);
                 }
                 _ => sockets += 1,
             }

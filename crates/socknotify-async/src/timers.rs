@@ -1,9 +1,8 @@
 //! Time: [`sleep`], [`timeout`], [`interval`].
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -13,35 +12,35 @@ use pin_project_lite::pin_project;
 use crate::context;
 use crate::shared::Shared;
 use crate::sync::lock;
+use crate::wheel::{NEVER, Wheel};
 
 /// The timers of a runtime. The port's alarm is set for the first of them.
 pub(crate) struct Timers {
     start: Instant,
-    state: Mutex<State>,
+    /// Threads set theirs in different parts.
+    parts: Box<[Part]>,
+    /// When the alarm comes at the latest, in ticks.
+    alarm: Mutex<u64>,
 }
 
-struct State {
-    /// By time, in ticks, and number.
-    waiting: BTreeMap<(u64, u64), Waker>,
-    /// The number of the last timer.
-    last: u64,
-    /// When the alarm comes at the latest, in ticks.
-    alarm: u64,
-}
+/// No two of them share what a processor writes to.
+#[repr(align(128))]
+struct Part(Mutex<Wheel>);
+
+/// What identifies a timer: its part, and its number there.
+type Key = (u32, u32);
 
 /// Ticks are milliseconds: more timers go off with one alarm.
 const TICKS: u32 = 1000;
-const NEVER: u64 = u64::MAX;
 
 impl Timers {
-    pub(crate) fn new() -> Self {
+    /// No timers, in so many parts.
+    pub(crate) fn new(parts: usize) -> Self {
+        let part = || Part(Mutex::new(Wheel::new()));
         Timers {
             start: Instant::now(),
-            state: Mutex::new(State {
-                waiting: BTreeMap::new(),
-                last: 0,
-                alarm: NEVER,
-            }),
+            parts: (0..parts).map(|_| part()).collect(),
+            alarm: Mutex::new(NEVER),
         }
     }
 
@@ -53,60 +52,81 @@ impl Timers {
         ticks.saturating_add(parts.into()).min(NEVER - 1)
     }
 
-    /// Wake the task at this time. Returns what identifies the timer.
-    fn set(&self, shared: &Shared, time: Instant, waker: Waker) -> (u64, u64) {
-        let at = self.ticks_until(time);
-        let mut state = lock(&self.state);
-        state.last += 1;
-        let key = (at, state.last);
-        state.waiting.insert(key, waker);
-        self.alarm(shared, &mut state, at);
-        key
+    fn part(&self, part: u32) -> MutexGuard<'_, Wheel> {
+        lock(&self.parts[part as usize].0)
     }
 
-    fn unset(&self, key: (u64, u64)) {
-        let waker = lock(&self.state).waiting.remove(&key);
+    /// Wake the task at this time.
+    fn set(&self, shared: &Shared, time: Instant, waker: Waker) -> Key {
+        let at = self.ticks_until(time);
+        let part = (shared.list() % self.parts.len()) as u32;
+        let (index, next) = self.part(part).set(at, waker);
+        self.alarm(shared, next);
+        (part, index)
+    }
+
+    /// Wake its task at this time instead. False if it has gone off.
+    fn reset(&self, shared: &Shared, (part, index): Key, time: Instant) -> bool {
+        let at = self.ticks_until(time);
+        let next = self.part(part).reset(index, at);
+        if let Some(next) = next {
+            self.alarm(shared, next);
+        }
+        next.is_some()
+    }
+
+    fn unset(&self, (part, index): Key) {
+        let waker = self.part(part).unset(index);
         // It may be a task's last, and run its `drop`.
         drop(waker);
     }
 
     /// Have the alarm come at this time, or before. False if it could not be set.
     pub(crate) fn alarm_by(&self, shared: &Shared, time: Instant) -> bool {
-        let at = self.ticks_until(time);
-        self.alarm(shared, &mut lock(&self.state), at)
+        self.alarm(shared, self.ticks_until(time))
     }
 
-    fn alarm(&self, shared: &Shared, state: &mut State, at: u64) -> bool {
-        if at >= state.alarm {
+    fn alarm(&self, shared: &Shared, at: u64) -> bool {
+        if at == NEVER {
+            return true;
+        }
+        let mut alarm = lock(&self.alarm);
+        if at >= *alarm {
             return true;
         }
         let time = Duration::from_secs(at / u64::from(TICKS))
             + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
         let is_set = shared.set_alarm(time.saturating_sub(self.start.elapsed()));
         if is_set {
-            state.alarm = at;
+            *alarm = at;
         }
         is_set
     }
 
-    /// The alarm has come. Returns the tasks to wake.
-    pub(crate) fn on_alarm(&self, shared: &Shared) -> Vec<Waker> {
+    /// The alarm has come. Returns the tasks to wake, the first first.
+    pub(crate) fn on_alarm(&self, shared: &Shared) -> impl Iterator<Item = Waker> {
         let now = self.start.elapsed().as_millis() as u64;
-        let mut state = lock(&self.state);
-        state.alarm = NEVER;
-        let later = state.waiting.split_off(&(now + 1, 0));
-        let due = std::mem::replace(&mut state.waiting, later);
-        if let Some((&(at, _), _)) = state.waiting.first_key_value() {
-            self.alarm(shared, &mut state, at);
+        // In this order: who sets a timer that is not seen here finds that the alarm is to be set.
+        *lock(&self.alarm) = NEVER;
+        let mut due = Vec::new();
+        let mut next = NEVER;
+        for part in &self.parts {
+            let mut wheel = lock(&part.0);
+            wheel.take_due(now, &mut due);
+            next = next.min(wheel.next());
         }
-        due.into_values().collect()
+        self.alarm(shared, next);
+        due.sort_by_key(|&(at, _)| at);
+        due.into_iter().map(|(_, waker)| waker)
     }
 
     /// The runtime shuts down.
     pub(crate) fn take_all(&self) -> Vec<Waker> {
-        std::mem::take(&mut lock(&self.state).waiting)
-            .into_values()
-            .collect()
+        let mut all = Vec::new();
+        for part in &self.parts {
+            all.extend(lock(&part.0).take_all());
+        }
+        all
     }
 }
 
@@ -115,7 +135,7 @@ impl Timers {
 pub struct Sleep {
     /// `None` if it never comes.
     deadline: Option<Instant>,
-    timer: Option<((u64, u64), Waker)>,
+    timer: Option<(Key, Waker)>,
     shared: Arc<Shared>,
 }
 
@@ -170,8 +190,12 @@ impl Sleep {
 
     /// Waits until this time instead, also if it has ended before.
     pub fn reset(&mut self, deadline: Instant) {
-        self.unset();
         self.deadline = Some(deadline);
+        let shared = &self.shared;
+        let timer = self.timer.as_ref().filter(|_| shared.is_here());
+        if timer.is_some_and(|(key, _)| !shared.timers.reset(shared, *key, deadline)) {
+            self.unset();
+        }
     }
 
     fn is_over(&self) -> bool {

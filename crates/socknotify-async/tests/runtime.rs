@@ -170,6 +170,34 @@ fn a_waker_that_panics_is_its_owner_s_trouble() -> io::Result<()> {
     Ok(())
 }
 
+/// What was polled inside is gone, and its memory may be a waker's of anyone's.
+#[test]
+fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Result<()> {
+    use std::task::{RawWaker, RawWakerVTable};
+    fn clone(data: *const ()) -> RawWaker {
+        RawWaker::new(data, &PANICS)
+    }
+    fn wake(_: *const ()) {
+        panic!("on purpose");
+    }
+    static PANICS: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, |_| {});
+    let runtime = with_places(1);
+    let (release, blocked) = mpsc::channel::<()>();
+    let mut joined = runtime.spawn(async move { blocked.recv().is_ok() });
+    let inside = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().data().addr())));
+    // SAFETY: the functions use nothing of the data.
+    let waker = unsafe { Waker::new(std::ptr::without_provenance(inside), &PANICS) };
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut joined).poll(&mut cx).is_pending());
+    release.send(()).expect("it waits");
+    while !joined.is_finished() {
+        thread::yield_now();
+    }
+    assert!(runtime.block_on(joined)?);
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    Ok(())
+}
+
 #[test]
 fn an_aborted_task_s_poll_goes_on_and_its_result_is_dropped() -> io::Result<()> {
     let runtime = with_places(1);

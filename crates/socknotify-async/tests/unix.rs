@@ -100,6 +100,30 @@ fn unix_datagrams_are_received_once() -> io::Result<()> {
     })
 }
 
+/// The system reports room in the queue of a receiver only to those whose datagrams are in it.
+#[test]
+fn a_datagram_is_sent_when_others_have_filled_the_receiver_s_queue() -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("socket");
+    run(async {
+        let receiver = std::os::unix::net::UnixDatagram::bind(&path)?;
+        receiver.set_nonblocking(true)?;
+        let other = std::os::unix::net::UnixDatagram::unbound()?;
+        other.set_nonblocking(true)?;
+        while other.send_to(b"other", &path).is_ok() {}
+        let ours = UnixDatagram::unbound()?;
+        let mut send = std::pin::pin!(ours.send_to(b"ours", &path));
+        // It has seen what was reported when the socket was registered.
+        let early = timeout(Duration::from_millis(50), send.as_mut()).await;
+        assert!(early.is_err());
+        let mut buffer = [0; 8];
+        while receiver.recv(&mut buffer).is_ok() {}
+        assert_eq!(timeout(PATIENCE, send).await??, 4);
+        assert_eq!(receiver.recv(&mut buffer)?, 4);
+        Ok(())
+    })
+}
+
 #[test]
 fn a_pipe_is_read_and_written_as_a_file() -> io::Result<()> {
     run(async {
