@@ -36,7 +36,7 @@ mod ways;
 use std::io;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, value_parser};
 
 use self::case::{Effort, Order, Parameter, Setting};
 use self::environment::Environment;
@@ -63,6 +63,10 @@ struct Arguments {
     /// Rounds, of which the median counts [default: 7, quick 3].
     #[arg(long)]
     rounds: Option<usize>,
+    /// How long each round takes, where a client sets the pace; others do more or less in proportion [default: 500,
+    /// quick 200].
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
+    milliseconds: Option<u32>,
     /// Only count system calls, instructions and allocations; measure no time.
     #[arg(long, conflicts_with = "timed")]
     counted: bool,
@@ -242,6 +246,11 @@ fn plan(arguments: Arguments) -> Plan {
         },
     };
     effort.rounds = arguments.rounds.unwrap_or(effort.rounds);
+    if let Some(milliseconds) = arguments.milliseconds {
+        let milliseconds = milliseconds as usize;
+        effort.notifications = effort.notifications * milliseconds / effort.milliseconds;
+        effort.milliseconds = milliseconds;
+    }
     Plan {
         effort,
         only_count: arguments.counted,

@@ -103,11 +103,13 @@ const fn limit(at_most: f64) -> Bound {
 }
 
 #[test]
+#[ignore = "builds an optimised bench: .ci/timed"]
 fn arming_64_sockets_and_taking_64_notifications_is_few_system_calls() {
     check_one_shot(64, "syscalls_per_turn", |it| &it.system_calls_of_64);
 }
 
 #[test]
+#[ignore = "builds an optimised bench: .ci/timed"]
 fn each_of_64_notifications_is_few_instructions() {
     check_one_shot(64, "instructions_per_notification", |it| {
         &it.instructions_of_64
@@ -115,6 +117,7 @@ fn each_of_64_notifications_is_few_instructions() {
 }
 
 #[test]
+#[ignore = "builds an optimised bench: .ci/timed"]
 fn a_call_with_one_notification_is_few_instructions() {
     check_one_shot(1, "instructions_per_notification", |it| {
         &it.instructions_of_1
@@ -122,6 +125,7 @@ fn a_call_with_one_notification_is_few_instructions() {
 }
 
 #[test]
+#[ignore = "builds an optimised bench: .ci/timed"]
 fn an_idle_registration_is_few_bytes() {
     for (implementation, bytes) in &BYTES {
         let rows = rows("memory").into_iter();
@@ -131,6 +135,7 @@ fn an_idle_registration_is_few_bytes() {
 }
 
 #[test]
+#[ignore = "builds an optimised bench: .ci/timed"]
 fn nothing_is_allocated_on_the_way() {
     for case in ["one-shot", "edge", "level"] {
         for row in rows(case) {

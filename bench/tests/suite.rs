@@ -14,6 +14,7 @@ fn every_case_measures_ours_and_theirs_and_reports_it() {
         "--quick",
         "--timed",
         "--rounds=1",
+        "--milliseconds=60",
         "--batch=4",
         "--threads=2",
         "--connections=8",

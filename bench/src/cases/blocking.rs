@@ -76,6 +76,8 @@ const SOME: &[Axis] = &[Axis {
 
 const CONNECTIONS: usize = 64;
 const TIME: Duration = Duration::from_millis(50);
+/// A round is at least this long: all connections may wait for one that blocks, and nobody is answered meanwhile.
+const LEAST: usize = 200;
 /// Of a processor. It is shorter, as nothing else goes on meanwhile.
 const COMPUTED: Duration = Duration::from_millis(10);
 const LOCKS: usize = 16;
@@ -152,7 +154,7 @@ impl Blocking {
             load: Load {
                 connections: CONNECTIONS,
                 pace: Pace::Depth(1),
-                milliseconds: effort.milliseconds,
+                milliseconds: effort.milliseconds.max(LEAST),
                 exchange: Exchange::Byte,
                 blocking: setting.get(Parameter::Blocking),
             },

@@ -27,7 +27,7 @@ pub(crate) const WAITS_FOR_NEXT: Case = Case {
     is_counted: false,
     prepare: |_, effort| {
         Ok(Box::new(WaitsForNext {
-            times: effort.milliseconds / 4,
+            times: (effort.milliseconds / 4).max(1),
         }))
     },
 };
@@ -45,7 +45,13 @@ pub(crate) const BYSTANDERS: Case = Case {
         use Implementation::*;
         all(&[Tokio, TokioSpawning, Threads])
     },
-    prepare: |_, _| Ok(Box::new(Bystanders)),
+    prepare: |_, effort| {
+        // A second, unless the run is to be shorter than any that is read.
+        let time = Duration::from_millis(5 * effort.milliseconds as u64);
+        Ok(Box::new(Bystanders {
+            work: sleeping(time.min(Duration::from_secs(1))),
+        }))
+    },
     ..WAITS_FOR_NEXT
 };
 
@@ -191,12 +197,13 @@ fn answers(peers: &mut [TcpStream]) -> io::Result<Vec<Duration>> {
     times.collect()
 }
 
-struct Bystanders;
+struct Bystanders {
+    work: Work,
+}
 
 impl Trial for Bystanders {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        let work = sleeping(Duration::from_secs(1));
-        let found = with_server(implementation, 4, 10, &work, |peers| {
+        let found = with_server(implementation, 4, 10, &self.work, |peers| {
             for (index, peer) in peers.iter_mut().enumerate() {
                 peer.write_all(&[if index == 0 { BLOCKING } else { QUICK }])?;
             }

@@ -234,7 +234,7 @@ pub(super) const READINESS: [Table; 2] = [
 ];
 
 /// The kinds of blocking that the README does not show, and what they cost.
-pub(super) const BLOCKING_IN_FULL: [Table; 4] = [
+pub(super) const BLOCKING_IN_FULL: [Table; 3] = [
     Table {
         about: "Requests per second, relative to tokio with `spawn_blocking`. More is better.",
         head: "requests that block",
@@ -271,37 +271,6 @@ pub(super) const BLOCKING_IN_FULL: [Table; 4] = [
                 "blocking-file",
                 Figure::ServerCpu,
                 "blocking=5",
-            ),
-        ],
-    },
-    Table {
-        about: "How long others wait, in milliseconds: the longest of a round.",
-        head: "",
-        columns: &[
-            plain("tokio, `spawn_blocking`", Implementation::TokioSpawning),
-            plain("keys", KEYS),
-            plain("`serve`", SERVE),
-            plain("`blocking`", SERVE_BLOCKING),
-            plain("a thread for each", Implementation::Threads),
-        ],
-        lines: &[
-            line(
-                "one place, a handler waits for the next one",
-                "waits-for-next",
-                Figure::Longest,
-                "",
-            ),
-            line(
-                "four places, one of ten handlers sleeps 1 s",
-                "bystanders",
-                Figure::Longest,
-                "",
-            ),
-            line(
-                "two places, 16 handlers sleep 100 ms",
-                "together",
-                Figure::Longest,
-                "",
             ),
         ],
     },
@@ -373,20 +342,12 @@ pub(super) const FOREIGN: [Table; 2] = [
     },
 ];
 
-pub(super) const FILES: [Table; 2] = [
-    Table {
-        about: "Requests per second, relative to tokio. More is better.",
-        head: "a file of",
-        columns: &SERVING_FILES,
-        lines: &files(Figure::Rate),
-    },
-    Table {
-        about: "CPU time of the server per request, relative to tokio. Less is better.",
-        head: "a file of",
-        columns: &SERVING_FILES,
-        lines: &files(Figure::ServerCpu),
-    },
-];
+pub(super) const FILES: [Table; 1] = [Table {
+    about: "Requests per second, relative to tokio. More is better.",
+    head: "a file of",
+    columns: &SERVING_FILES,
+    lines: &files(Figure::Rate),
+}];
 
 const SERVING_FILES: [Column; 4] = [
     to_tokio("tokio", Implementation::Tokio),

@@ -48,7 +48,7 @@ fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
     server.stop()
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "tls"))]
 #[test]
 fn tls_echoes_records_that_are_longer_than_a_turn() -> io::Result<()> {
     use std::sync::Arc;

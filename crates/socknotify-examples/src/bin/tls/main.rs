@@ -7,7 +7,7 @@
 //! - So before a connection is armed, what is left in it counts: first what is to be sent, then what is decrypted.
 //! - If something is decrypted, the connection goes to the end of the queue as a message, and the others have their turn.
 //!
-//! Run it with `cargo run -p socknotify-examples --bin tls 127.0.0.1:7007`, and talk to it with
+//! Run it with `cargo run -p socknotify-examples --features tls --bin tls 127.0.0.1:7007`, and talk to it with
 //! `openssl s_client -connect 127.0.0.1:7007`. It ends when its standard input does.
 //!
 //! It is built on Linux only, because `rustls` needs a compiler for C here. The key beside it is for nothing but this.
