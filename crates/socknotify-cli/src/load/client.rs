@@ -106,10 +106,10 @@ impl Client {
         }
     }
 
-    /// In an open loop: whether no request was due before this time.
-    pub(crate) fn is_unused_before(&self, time: Instant) -> bool {
+    /// Whether there was no answer, though a request was due by this time.
+    pub(crate) fn is_overdue_since(&self, time: Instant) -> bool {
         let first = self.sent.front();
-        !self.is_answered && self.due.is_some() && first.is_none_or(|&(since, _)| since > time)
+        !self.is_answered && first.is_some_and(|&(since, _)| since <= time)
     }
 
     /// Whether an answer has come.

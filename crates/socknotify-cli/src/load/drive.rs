@@ -45,7 +45,8 @@ pub(crate) fn drive(
     plan: &Plan,
     signals: &Signals,
 ) -> io::Result<(Score, Duration, End)> {
-    let left = AtomicUsize::new(clients.len());
+    let connected = clients.len();
+    let left = AtomicUsize::new(connected);
     let share = clients.len().div_ceil(plan.threads);
     let start = Instant::now();
     let interval = match plan.pace {
@@ -84,13 +85,19 @@ pub(crate) fn drive(
         let time = start.elapsed();
         let mut total = Score::new();
         let just_now = Instant::now() - TOO_LATE.min(time);
-        let is_unused = |client: &&Client| client.is_unused_before(just_now);
-        total.fates.unused = port.close().iter().filter(is_unused).count() as u64;
+        let is_overdue = |client: &&Client| client.is_overdue_since(just_now);
+        let overdue = port.close().iter().filter(is_overdue).count();
         for thread in threads {
             let score = thread
                 .join()
                 .map_err(|_| io::Error::other("a thread panicked"))?;
             total.add(&score?);
+        }
+        if interval.is_some() {
+            // A thread that was about to send has its connection neither in the port nor in what is waiting.
+            let fates = &mut total.fates;
+            let others = fates.served() + fates.errors() + overdue as u64;
+            fates.unused = (connected as u64).saturating_sub(others);
         }
         Ok((total, time, end))
     })
@@ -174,12 +181,7 @@ impl Driver<'_> {
             match self.worker.process(timeout) {
                 Ok(_) => {}
                 // The time is over.
-                Err(socknotify::Error::Closed) => {
-                    let waiting = self.waiting.iter();
-                    let unused = waiting.filter(|Reverse(it)| !it.client.is_answered());
-                    self.score.fates.unused = unused.count() as u64;
-                    return Ok(self.score);
-                }
+                Err(socknotify::Error::Closed) => return Ok(self.score),
                 Err(error) => return Err(error.into()),
             }
             while let Some(event) = self.worker.take() {

@@ -69,7 +69,6 @@ impl Fates {
     pub(crate) fn add(&mut self, other: &Fates) {
         self.answered += other.answered;
         self.answered_and_ended += other.answered_and_ended;
-        self.unused += other.unused;
         self.unconnected.add(&other.unconnected);
         self.closed.add(&other.closed);
         self.broken.add(&other.broken);
