@@ -40,7 +40,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// For lines of this many bytes. A longer one is an error, unless it is complete: so a line may be longer by 4 KiB.
+    /// Makes one for lines of this many bytes. A longer one is an error, unless it is complete: so a line may be longer by 4 KiB.
     pub const fn new(longest: usize) -> Self {
         Input {
             bytes: Vec::new(),
@@ -126,7 +126,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// With nothing in it.
+    /// Makes one with nothing to send.
     pub const fn new() -> Self {
         Output {
             bytes: Vec::new(),

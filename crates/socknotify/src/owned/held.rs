@@ -55,6 +55,8 @@ impl<T> Held<T> {
     }
 
     /// Takes the connection back from the port. Its socket is deregistered and stays open.
+    ///
+    /// Any port may register it then. On Windows' own port this waits until the system has deregistered it.
     pub fn into_inner(self) -> T {
         let node = *self.into_node();
         let socket = node.readiness.socket();
@@ -149,7 +151,7 @@ impl<T> AdoptError<T> {
         }
     }
 
-    /// The connection, or the file.
+    /// Takes the connection, or the file, back.
     pub fn into_connection(self) -> T {
         self.connection
     }

@@ -40,12 +40,15 @@ enum End {
 impl Interest {
     /// Until a receive would not block.
     #[doc(alias = "READABLE")]
+    #[doc(alias = "EPOLLIN")]
     pub const IN: Self = Self::of(EventFilter::IN);
     /// Until a send would not block.
     #[doc(alias = "WRITABLE")]
+    #[doc(alias = "EPOLLOUT")]
     pub const OUT: Self = Self::of(EventFilter::OUT);
     /// Until the peer has disconnected, or the connection was aborted. Combine it with IN: there may be data left to
     /// read.
+    #[doc(alias = "EPOLLRDHUP")]
     pub const HANGUP: Self = Self::of(EventFilter::HANGUP);
     /// For no condition: until the deadline passes, the connection is cancelled, or its socket is in an
     /// error state.

@@ -55,6 +55,24 @@ impl<T, M> Port<T, M> {
     /// # Errors
     ///
     /// Returns the message if the port is closed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<TcpStream, &str>::with_messages()?;
+    /// port.send("hello")?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// assert!(matches!(worker.take(), Some(Event::Message("hello"))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "PostQueuedCompletionStatus")]
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
         if self.shared.home.is_closed() {
             return Err(SendError(message));

@@ -12,9 +12,21 @@
 //! So the caller needs no unsafe code and no lock around a connection, and waits for no REMOVE notification.
 //!
 //! One call, [`Worker::process`], arms all connections that this thread has handed back and waits for the next
-//! events.
+//! events. [`Port::serve`] makes it, on as many threads as are needed.
 //!
-//! Operations on files ([`Port::begin`]) and blocking work ([`Port::run`]) complete on the same port.
+//! The [guide](crate::guide) explains it all; in short:
+//!
+//! | to | use |
+//! |---|---|
+//! | accept and connect | [`Port::listen`], [`Port::connect`] |
+//! | run handlers, which may block | [`Port::serve`]; [`Worker::blocking`], [`Port::run`] |
+//! | wait, and for how long | [`Worker::arm`] with an [`Interest`]: [`within`](Interest::within), [`until`](Interest::until) |
+//! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
+//! | send messages, now or later | [`Port::send`], [`Port::send_after`], [`Port::send_every`] |
+//! | keep what was received or is to be sent | [`Input`], [`Output`] |
+//! | read and write files | [`Port::adopt_file`], [`Worker::begin`] |
+//! | share a UDP socket | [`Port::share`] |
+//! | shut down | [`Port::drain`], [`Port::close`] |
 //!
 //! # An echo server
 //!
@@ -33,6 +45,7 @@
 //!     Ok(length > 0)
 //! }
 //!
+//! // What `Port::serve` does, by hand.
 //! fn serve(mut worker: Worker<TcpStream>) -> io::Result<()> {
 //!     // Until the port is closed.
 //!     while worker.process(None).is_ok() {

@@ -74,27 +74,36 @@ impl<T> Notice<T> {
     }
 }
 
-impl<T: Source> Port<T> {
+// The bounds are those of the functions: so the compiler says what is missing, in the words of `Source`.
+impl<T> Port<T> {
     /// Makes a port with one place for each processor, and without messages.
     ///
     /// # Errors
     ///
     /// As [`CompletionPort::new`].
-    pub fn new() -> Result<Self, Error> {
+    pub fn new() -> Result<Self, Error>
+    where
+        T: Source,
+    {
         Self::with_messages()
     }
 }
 
-impl<T: Source, M> Port<T, M> {
+impl<T, M> Port<T, M> {
     /// Makes a port with one place for each processor, and messages of the type `M`.
     ///
     /// # Errors
     ///
     /// As [`CompletionPort::new`].
-    pub fn with_messages() -> Result<Self, Error> {
+    pub fn with_messages() -> Result<Self, Error>
+    where
+        T: Source,
+    {
         CompletionPort::new().map(Self::from)
     }
+}
 
+impl<T: Source, M> Port<T, M> {
     /// Registers a connection with the port, and returns it held. It is not armed yet.
     ///
     /// **It stays in blocking or non-blocking mode, whichever it has.** Sockets are in blocking mode when they are made, and
@@ -246,6 +255,7 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// Returns false and does nothing if the connection or the port is closed, and for a [shared](Self::share) socket:
     /// use [`unshare`](Self::unshare).
+    #[doc(alias = "wake")]
     pub fn cancel(&self, id: Id) -> bool {
         self.shared.home.cancel(id)
     }
@@ -259,6 +269,7 @@ impl<T: Source, M> Port<T, M> {
     /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
     /// buffer. Other operations are not begun. A helper thread whose read never ends, as of `/proc/kmsg`, is not waited
     /// for: it stays, with a descriptor and memory of its own. A completion that a worker has dequeued can still be taken.
+    #[doc(alias = "shutdown")]
     pub fn close(&self) -> Vec<T> {
         self.shared.close()
     }
@@ -269,6 +280,7 @@ impl<T, M> Port<T, M> {
     ///
     /// Events that this thread's worker has dequeued and not taken go to other threads, and connections passed to
     /// [`Worker::arm`](super::Worker::arm) are armed. See also [`Worker::blocking`](super::Worker::blocking).
+    #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
         local::flow_on();
         self.shared.home.port.blocking(work)

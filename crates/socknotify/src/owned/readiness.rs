@@ -131,7 +131,8 @@ impl Readiness {
         receive().inspect_err(|error| self.note(would_block(error), EventFilter::IN))
     }
 
-    /// The same for a call that sends. If it would block, the send buffer is full.
+    /// Runs a call that sends on the connection's socket. If it fails with [`WouldBlock`](io::ErrorKind::WouldBlock),
+    /// the send buffer is full.
     ///
     /// # Errors
     ///

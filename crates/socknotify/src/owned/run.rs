@@ -20,12 +20,12 @@ impl<W> BeginError<W> {
         BeginError { work, reason }
     }
 
-    /// The work or the operation.
+    /// Takes the work or the operation back.
     pub fn into_inner(self) -> W {
         self.work
     }
 
-    /// [`Error::Closed`]; [`Error::OtherProcess`] in a forked child; [`Error::OutOfMemory`], or the system's error, if it
+    /// Why it was not begun: [`Error::Closed`]; [`Error::OtherProcess`] in a forked child; [`Error::OutOfMemory`], or the system's error, if it
     /// has no memory or thread for it.
     pub fn reason(&self) -> Error {
         self.reason

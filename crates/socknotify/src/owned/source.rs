@@ -85,6 +85,8 @@ pub trait Source {
     }
 }
 
+// A type that is not a source is to be told of `Source`, not of `AsFd`.
+#[diagnostic::do_not_recommend]
 impl<S: AsSocket + ?Sized> Source for S {
     #[cfg(unix)]
     fn socket(&self) -> BorrowedSocket<'_> {

@@ -147,6 +147,7 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// If the connection belongs to another port. It is deregistered there and closed; other connections of this
     /// worker are not affected.
+    #[doc(alias = "reregister")]
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
         match self.shared.put(connection, interest.into()) {
@@ -221,6 +222,8 @@ impl<T: Source, M> Worker<T, M> {
     ///
     /// - [`Error::Closed`]: the port is closed, and so are the connections that were handed back.
     /// - [`Error::OtherProcess`]: this is a forked child of the port's process.
+    #[doc(alias = "epoll_wait")]
+    #[doc(alias = "ProcessSocketNotifications")]
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
         if !self.shared.home.is_here() {
             return Err(Error::OtherProcess);
@@ -604,6 +607,7 @@ impl<T: Source, M> Worker<T, M> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
         self.local.flow_on();
         self.shared.home.port.blocking(work)
