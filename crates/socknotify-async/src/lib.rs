@@ -69,6 +69,8 @@
 //! A guard of a [`std::sync::Mutex`] that is held over an `.await` is as wrong here as elsewhere: a task that waits for the
 //! lock keeps a thread until the other task runs again.
 //!
+//! A waker of another runtime that is called here must not wait for a task of this one: that task may stand behind the caller.
+//!
 //! # Fairness
 //!
 //! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs;
