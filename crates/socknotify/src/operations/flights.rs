@@ -292,7 +292,8 @@ impl<O: Work, N: Default> Flights<O, N> {
             }
         };
         let request = operation.request();
-        if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
+        let begun = request.and_then(|request| Ok((request, request.apart()?)));
+        if let Ok((_, Some(apart))) = begun {
             let thread = self.helpers.apart();
             let stage = match thread {
                 Some(_) => Stage::Apart,
@@ -316,8 +317,8 @@ impl<O: Work, N: Default> Flights<O, N> {
             waits: OnceCell::new(),
         };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |request: Request| unsafe { request.perform(&performing) };
-        let result = request.and_then(perform);
+        let perform = |(request, _): (Request, _)| unsafe { request.perform(&performing) };
+        let result = begun.and_then(perform);
         let stopped = performing.stopped.take();
         drop(performing);
         let stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);

@@ -83,17 +83,18 @@ impl Request {
         work(&file)
     }
 
-    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
-    pub(super) fn apart(&self) -> Option<Apart> {
-        if self.kind != Kind::Read {
-            return None;
+    /// A file for a read that may never end: one without a length, as `/proc/kmsg`. Fails if there is no descriptor for it:
+    /// closing must not wait for that read.
+    pub(super) fn apart(&self) -> io::Result<Option<Apart>> {
+        if !matches!(self.kind, Kind::Read | Kind::ReadParts) {
+            return Ok(None);
         }
         let file = self.with_file(system::endless)?;
-        Some(Apart {
+        Ok(file.map(|file| Apart {
             file,
             bytes: vec![0; (self.length as usize).min(APART)],
             offset: self.offset,
-        })
+        }))
     }
 
     /// Copy what was read apart. Returns how many bytes these are.
@@ -102,10 +103,33 @@ impl Request {
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
     pub(super) unsafe fn copy(&self, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.length as usize);
-        // SAFETY: by the promise.
-        unsafe { self.memory.copy_from_nonoverlapping(bytes.as_ptr(), count) };
-        count
+        let whole = [Part::new(self.memory, self.length as usize)];
+        let parts = match self.kind {
+            // SAFETY: by the promise.
+            Kind::ReadParts => unsafe { self.parts() },
+            _ => &whole,
+        };
+        let mut rest = bytes;
+        for part in parts {
+            let (now, later) = rest.split_at(rest.len().min(part.length));
+            // SAFETY: by the promise.
+            unsafe {
+                part.memory
+                    .copy_from_nonoverlapping(now.as_ptr(), now.len())
+            };
+            rest = later;
+        }
+        bytes.len() - rest.len()
+    }
+
+    /// The parts of its memory.
+    ///
+    /// # Safety
+    ///
+    /// It has parts, and they are valid.
+    unsafe fn parts(&self) -> &[Part] {
+        // SAFETY: by the promise. A vector is aligned also if it is empty.
+        unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) }
     }
 
     /// Perform it, and wait for it. A long read may end between two pieces.
@@ -134,11 +158,8 @@ impl Request {
                 system::write_at(file, bytes, self.offset)
             }
             Kind::ReadParts | Kind::WriteParts => {
-                // SAFETY: by the promise. A vector is aligned also if it is empty.
-                let parts =
-                    unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) };
                 // SAFETY: by the promise.
-                unsafe { perform_parts(file, self.kind, parts, self.offset, progress) }
+                unsafe { perform_parts(file, self.kind, self.parts(), self.offset, progress) }
             }
             Kind::SyncAll => file.sync_all().map(|()| 0),
             Kind::SyncData => file.sync_data().map(|()| 0),

@@ -28,10 +28,10 @@ pub(super) fn check(file: &File) -> io::Result<()> {
 
 /// Another descriptor for the same file, if a read may never end: it has no length, so it may be one that the kernel
 /// makes up.
-pub(super) fn endless(file: &File) -> Option<File> {
-    let metadata = file.metadata().ok()?;
+pub(super) fn endless(file: &File) -> io::Result<Option<File>> {
+    let metadata = file.metadata()?;
     let is_endless = metadata.is_file() && metadata.len() == 0;
-    is_endless.then(|| file.try_clone().ok())?
+    is_endless.then(|| file.try_clone()).transpose()
 }
 
 /// The descriptor number of a file.

@@ -25,15 +25,18 @@ use crate::Error;
 /// Whether this is a file, so that an operation on it always ends.
 pub(super) fn check(file: &File) -> io::Result<()> {
     // SAFETY: the handle is open.
-    match unsafe { GetFileType(file.as_raw_handle()) } {
-        FILE_TYPE_DISK => Ok(()),
-        _ => Err(failure(ERROR_INVALID_FUNCTION)),
+    let kind = unsafe { GetFileType(file.as_raw_handle()) };
+    // A handle that may not read its file's attributes is not a directory's.
+    let is_directory = || file.metadata().is_ok_and(|metadata| metadata.is_dir());
+    match kind == FILE_TYPE_DISK && !is_directory() {
+        true => Ok(()),
+        false => Err(failure(ERROR_INVALID_FUNCTION)),
     }
 }
 
 /// Every read ends.
-pub(super) fn endless(_: &File) -> Option<File> {
-    None
+pub(super) fn endless(_: &File) -> io::Result<Option<File>> {
+    Ok(None)
 }
 
 /// The handle of a file.

@@ -1,4 +1,5 @@
-//! What operations on files do to a port's sockets. These tests print figures, which depend on the machine:
+//! What operations on files do to a port's sockets. The figures depend on the machine, so the limits leave room: the goal for a
+//! ping is 2 ms, and for a `begin` 1 ms. To see them:
 //! `cargo test --release -p socknotify --test operations beside -- --ignored --nocapture --test-threads=1`.
 
 use std::io::{self, Read, Write};
@@ -17,7 +18,8 @@ use crate::support::read_byte;
 struct Times(&'static str, Vec<Duration>);
 
 impl Times {
-    fn print(mut self) {
+    /// Prints them, and returns the 99th percentile.
+    fn p99(mut self) -> Duration {
         self.1.sort_unstable();
         let at = |part: f64| self.1[((self.1.len() - 1) as f64 * part) as usize];
         let Times(name, all) = &self;
@@ -26,6 +28,7 @@ impl Times {
             "  {name}: {} times, p50 {half:?}, p99 {most:?}, max {max:?}",
             all.len()
         );
+        most
     }
 }
 
@@ -35,13 +38,13 @@ fn time<R>(work: impl FnOnce() -> R) -> Duration {
     begin.elapsed()
 }
 
-/// Pings a connection of the port, posts and begins, for this long.
-fn measure(port: &TestPort, client: &mut TcpStream, duration: Duration) -> io::Result<()> {
+/// Pings a connection of the port, begins and posts, for this long. Returns the 99th percentiles.
+fn measure(port: &TestPort, client: &mut TcpStream) -> io::Result<[Duration; 3]> {
     let small = file_of(port, b"0123456789")?;
     let mut pings = Times("ping", Vec::new());
     let mut begins = Times("begin of 10 bytes", Vec::new());
     let mut sends = Times("send", Vec::new());
-    let end = Instant::now() + duration;
+    let end = Instant::now() + Duration::from_millis(1500);
     while Instant::now() < end {
         let mut byte = [0];
         pings.1.push(time(|| {
@@ -55,12 +58,10 @@ fn measure(port: &TestPort, client: &mut TcpStream, duration: Duration) -> io::R
         sends.1.push(time(|| port.send(1).expect("it is open")));
         thread::sleep(Duration::from_millis(1));
     }
-    [pings, begins, sends].into_iter().for_each(Times::print);
-    Ok(())
+    Ok([pings, begins, sends].map(Times::p99))
 }
 
 fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
-    const DURATION: Duration = Duration::from_secs(3);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
     let (ours, _) = listener.accept()?;
@@ -98,21 +99,26 @@ fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
             });
         }
         println!(" idle");
-        measure(port, &mut client, DURATION)?;
+        measure(port, &mut client)?;
         println!(" beside {count} cached reads of {length} bytes at any time");
         is_loaded.store(true, Ordering::SeqCst);
         for _ in 0..count {
             port.begin(FileOperation::read_at(&file, vec![0; length], 0))?;
         }
-        measure(port, &mut client, DURATION)?;
+        let [ping, begin, send] = measure(port, &mut client)?;
         is_loaded.store(false, Ordering::SeqCst);
         port.close();
+        assert!(ping <= Duration::from_millis(25), "{ping:?}");
+        assert!(
+            begin.max(send) <= Duration::from_millis(5),
+            "{begin:?}, {send:?}"
+        );
         Ok(())
     })
 }
 
 #[test]
-#[ignore = "it prints figures"]
+#[ignore = "for a machine with nothing else to do: .ci/timed"]
 fn beside_many_cached_reads() -> io::Result<()> {
     let backend = Backend::ALL[0];
     for (length, count) in [

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use socknotify::Backend;
-use socknotify::owned::{FileDriver, FileOperation, OperationId, PortFile};
+use socknotify::owned::{Buffer, FileDriver, FileOperation, OperationId, PortFile};
 
 use super::support::PATIENCE;
 use super::{TestPort, TestWorker, completed, every_port, file_of};
@@ -32,6 +32,12 @@ fn endless(port: &TestPort) -> io::Result<Option<PortFile>> {
 fn begin_many(port: &TestPort, file: &PortFile) -> io::Result<Vec<OperationId>> {
     let read = |_| Ok(port.begin(FileOperation::read_at(file, vec![0; 8], 0))?);
     (0..MANY).map(read).collect()
+}
+
+/// A read into two buffers.
+fn vectored(file: &PortFile) -> FileOperation {
+    let buffers: [Buffer; 2] = [vec![0; 4].into(), vec![0; 8].into()];
+    FileOperation::read_vectored_at(file, buffers.into(), 0)
 }
 
 /// Takes this many completions, of which the kernel may have ended a few after all.
@@ -77,8 +83,11 @@ fn o3_other_operations_make_progress_while_reads_never_end(backend: Backend) -> 
             return Ok(());
         };
         let file = file_of(&port, b"0123456789")?;
-        for _ in 0..100 {
-            port.begin(FileOperation::read_at(&log, vec![0; 8], 0))?;
+        for number in 0..100 {
+            port.begin(match number % 2 {
+                0 => FileOperation::read_at(&log, vec![0; 8], 0),
+                _ => vectored(&log),
+            })?;
             let id = port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
             let done = completed(&mut worker);
             assert_eq!((done.id, done.result?), (id, 4));
@@ -121,6 +130,7 @@ fn o7_closing_ends_operations_that_never_end(backend: Backend) -> io::Result<()>
         let Some(log) = endless(&port)? else {
             return Ok(());
         };
+        port.begin(vectored(&log))?;
         begin_many(&port, &log)?;
         let (tell, told) = mpsc::channel();
         thread::spawn(move || {

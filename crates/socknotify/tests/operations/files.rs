@@ -503,6 +503,17 @@ fn o5_what_is_done_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+fn directory() -> io::Result<File> {
+    let mut options = File::options();
+    #[cfg(windows)]
+    {
+        use std::os::windows::fs::OpenOptionsExt;
+        // FILE_FLAG_BACKUP_SEMANTICS: a directory can be opened.
+        options.custom_flags(0x0200_0000);
+    }
+    options.read(true).open(std::env::temp_dir())
+}
+
 #[for_every_backend]
 fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
@@ -511,13 +522,12 @@ fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
             // It is open, and the caller's again. Windows has no metadata of a device.
             assert!(refused.into_connection().try_clone().is_ok());
         }
+        let refused = port.adopt_file(directory()?);
+        let refused = refused.expect_err("it is a directory");
         #[cfg(unix)]
-        {
-            let directory = File::open(std::env::temp_dir())?;
-            let refused = port.adopt_file(directory).expect_err("it is no file");
-            let error = io::Error::from(refused).kind();
-            assert_eq!(error, io::ErrorKind::IsADirectory);
-        }
+        assert_eq!(io::Error::from(refused).kind(), io::ErrorKind::IsADirectory);
+        #[cfg(windows)]
+        assert!(refused.into_connection().metadata()?.is_dir());
     }
     Ok(())
 }
