@@ -144,6 +144,35 @@ fn what_the_device_copies_begins_at_once() -> io::Result<()> {
 }
 
 #[test]
+fn one_call_submits_one_batch_and_posting_and_dequeuing_none() {
+    const COUNT: usize = 1000;
+    let Some(fixture) = &Fixture::new() else {
+        return;
+    };
+    // As if the pump had not begun yet.
+    fixture.direct.is_pump_due.store(true, Ordering::SeqCst);
+    for _ in 0..COUNT {
+        fixture.begin();
+    }
+    fixture.port.post(Entry::new(7, 0, 0)).expect("it is open");
+    assert_eq!(fixture.port.snapshot().queued, 1);
+    let entry = fixture.port.dequeue_one(Some(PATIENCE));
+    assert_eq!(entry.expect("a packet").completion_key, 7);
+    assert_eq!(fixture.queued(), COUNT);
+    fixture.operations.flush();
+    assert_eq!(fixture.queued(), COUNT - BATCH);
+    for _ in 0..BATCH {
+        assert_eq!(fixture.next(), Some(10));
+    }
+    assert_eq!(fixture.queued(), COUNT - BATCH);
+    fixture.direct.is_pump_due.store(false, Ordering::SeqCst);
+    fixture.operations.flush();
+    for _ in BATCH..COUNT {
+        assert_eq!(fixture.next(), Some(10));
+    }
+}
+
+#[test]
 fn nobody_waits_while_another_thread_submits() {
     let Some(fixture) = &Fixture::new() else {
         return;
