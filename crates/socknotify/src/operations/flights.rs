@@ -292,8 +292,7 @@ impl<O: Work, N: Default> Flights<O, N> {
             }
         };
         let request = operation.request();
-        let begun = request.and_then(|request| Ok((request, request.apart()?)));
-        if let Ok((_, Some(apart))) = begun {
+        if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
             let thread = self.helpers.apart();
             let stage = match thread {
                 Some(_) => Stage::Apart,
@@ -317,8 +316,8 @@ impl<O: Work, N: Default> Flights<O, N> {
             waits: OnceCell::new(),
         };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |(request, _): (Request, _)| unsafe { request.perform(&performing) };
-        let result = begun.and_then(perform);
+        let perform = |request: Request| unsafe { request.perform(&performing) };
+        let result = request.and_then(perform);
         let stopped = performing.stopped.take();
         drop(performing);
         let stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);

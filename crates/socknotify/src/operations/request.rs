@@ -83,18 +83,17 @@ impl Request {
         work(&file)
     }
 
-    /// A file for a read that may never end: one without a length, as `/proc/kmsg`. Fails if there is no descriptor for it:
-    /// closing must not wait for that read.
-    pub(super) fn apart(&self) -> io::Result<Option<Apart>> {
+    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
+    pub(super) fn apart(&self) -> Option<Apart> {
         if !matches!(self.kind, Kind::Read | Kind::ReadParts) {
-            return Ok(None);
+            return None;
         }
         let file = self.with_file(system::endless)?;
-        Ok(file.map(|file| Apart {
+        Some(Apart {
             file,
             bytes: vec![0; (self.length as usize).min(APART)],
             offset: self.offset,
-        }))
+        })
     }
 
     /// Copy what was read apart. Returns how many bytes these are.

@@ -28,10 +28,11 @@ pub(super) fn check(file: &File) -> io::Result<()> {
 
 /// Another descriptor for the same file, if a read may never end: it has no length, so it may be one that the kernel
 /// makes up.
-pub(super) fn endless(file: &File) -> io::Result<Option<File>> {
-    let metadata = file.metadata()?;
+pub(super) fn endless(file: &File) -> Option<File> {
+    let metadata = file.metadata().ok()?;
     let is_endless = metadata.is_file() && metadata.len() == 0;
-    is_endless.then(|| file.try_clone()).transpose()
+    // Without a descriptor an empty file can be read all the same; closing waits for the read then.
+    is_endless.then(|| file.try_clone().ok())?
 }
 
 /// The descriptor number of a file.
