@@ -182,7 +182,8 @@ fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -
         let [done, cancelled] = [&tally.done, &tally.cancelled].map(|it| it.load(Ordering::SeqCst));
         println!("{}: {done} done, {cancelled} cancelled", port.file_driver());
         assert_eq!((done, port.operations()), (count, 0));
-        assert!(cancelled > 0);
+        // Windows reads what is in its cache within `begin`: nothing is left to cancel.
+        assert!(cancelled > 0 || cfg!(windows));
     }
     Ok(())
 }
