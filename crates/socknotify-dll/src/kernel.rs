@@ -118,14 +118,18 @@ pub(super) fn duplicate(port: HANDLE) -> Result<OwnedHandle, u32> {
         }
         OwnedHandle::from_raw_handle(handle)
     };
+    match depth(duplicate.as_raw_handle()) {
+        Some(_) => Ok(duplicate),
+        None => Err(ERROR_INVALID_HANDLE),
+    }
+}
+
+/// How many packets a port has. `None` if the handle is no port's.
+pub(super) fn depth(port: HANDLE) -> Option<i32> {
     let mut depth = 0_i32;
     // SAFETY: the value is there for the call, and as long as it says.
-    let status =
-        unsafe { NtQueryIoCompletion(duplicate.as_raw_handle(), 0, &mut depth, 4, null_mut()) };
-    match status {
-        STATUS_SUCCESS => Ok(duplicate),
-        _ => Err(ERROR_INVALID_HANDLE),
-    }
+    let status = unsafe { NtQueryIoCompletion(port, 0, &mut depth, 4, null_mut()) };
+    (status == STATUS_SUCCESS).then_some(depth)
 }
 
 /// What `RtlNtStatusToDosError` translates to `ERROR_ABANDONED_WAIT_0` everywhere. The status of that name it translates to

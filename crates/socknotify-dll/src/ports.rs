@@ -153,9 +153,10 @@ pub(super) fn wait_in_system<T>(handle: HANDLE, wait: impl FnOnce() -> T) -> Opt
 }
 
 /// This call may have queued something that is not in the kernel's queue. If a thread waits there since before the port
-/// had sockets, the packet that was for it may be gone: there is one more.
+/// had sockets, the packet that was for it may be gone: there is one more. It does not wait beside a packet that it has not
+/// taken.
 pub(super) fn wake_those_in_system(handle: HANDLE, port: &Port) {
-    if may_be_in_system(handle, port) > 0 {
+    if may_be_in_system(handle, port) > 0 && kernel::depth(handle) == Some(0) {
         port.wake();
     }
 }

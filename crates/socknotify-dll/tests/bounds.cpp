@@ -121,6 +121,59 @@ void enabling_queues_one_packet() {
     std::puts("enabling queues one packet: ok");
 }
 
+/* The same for a socket that is not ready, and for one that is disabled in between. */
+void enabling_what_waits_queues_little() {
+    for (int trigger : {once, level, edge}) {
+        HANDLE port = make_port();
+        Pair pair = connect_pair();
+        for (int round = 0; round < 200; round += 1) {
+            require_applied(port, enable(pair.ours, as_key(pair.ours), round % 2 ? in : in | hangup, trigger));
+            require(depth_of(port) <= 1, "one packet");
+            if (round % 3 == 0) {
+                require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_DISABLE));
+            }
+        }
+        require(take(port, 0).error == WAIT_TIMEOUT, "nothing comes");
+        send_one(pair.theirs);
+        require(take(port, patience).events() == in, "it comes, as it is wanted");
+        close_pair(pair);
+        CloseHandle(port);
+    }
+    std::puts("enabling what waits queues little: ok");
+}
+
+DWORD WINAPI wait_in_another(void *context) {
+    ULONG_PTR key;
+    OVERLAPPED *overlapped;
+    DWORD count;
+    GetQueuedCompletionStatus(*static_cast<HANDLE *>(context), &count, &key, &overlapped, INFINITE);
+    return 0;
+}
+
+/* A port has two handles, and threads wait on ports without sockets, as those of a thread pool do. */
+void waiters_elsewhere_queue_nothing() {
+    HANDLE port = make_port();
+    HANDLE second = nullptr;
+    require(DuplicateHandle(GetCurrentProcess(), port, GetCurrentProcess(), &second, 0, FALSE, DUPLICATE_SAME_ACCESS),
+            "DuplicateHandle");
+    HANDLE another = make_port();
+    HANDLE thread = start(wait_in_another, &another);
+    Sleep(200);
+    SOCKET socket = make_socket(SOCK_DGRAM);
+    bind_to_loopback(socket);
+    for (int round = 0; round < 200; round += 1) {
+        require_applied(port, enable(socket, as_key(socket), in, once));
+        require(depth_of(port) <= 2, "few packets");
+    }
+    PostQueuedCompletionStatus(another, 0, 0, nullptr);
+    join(thread);
+    closesocket(socket);
+    CloseHandle(another);
+    CloseHandle(second);
+    CloseHandle(port);
+    std::puts("waiters elsewhere queue nothing: ok");
+}
+
 struct Closing {
     std::vector<SOCK_NOTIFY_REGISTRATION> batch;
     HANDLE registered;
@@ -276,6 +329,8 @@ int main(int count, char **arguments) {
     }
     the_queue_is_bounded();
     enabling_queues_one_packet();
+    enabling_what_waits_queues_little();
+    waiters_elsewhere_queue_nothing();
     closing_blocks_nobody();
     ports_are_cheap();
     the_process_ends_with_its_last_thread();

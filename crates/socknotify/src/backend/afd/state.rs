@@ -83,6 +83,12 @@ struct Current {
     generation: u32,
 }
 
+impl Current {
+    fn covers(&self, events: u32) -> bool {
+        events & !self.events == 0
+    }
+}
+
 /// The edges of a socket.
 ///
 /// A poll tells of a condition that begins to hold. When that is reported, the driver begins to record edges. Before a
@@ -285,7 +291,7 @@ impl State {
         !self.unpolled.is_empty()
     }
 
-    /// Poll a socket for what is wanted, and for nothing else.
+    /// Poll a socket for what is wanted.
     fn poll(&mut self, port: &KernelPort, fd: Fd) -> io::Result<()> {
         let State {
             devices,
@@ -309,7 +315,7 @@ impl State {
                 if let Some(current) = edge.poll {
                     // As below.
                     // SAFETY: as below.
-                    if events == current.events || unsafe { !devices.cancel(current.poll) } {
+                    if current.covers(events) || unsafe { !devices.cancel(current.poll) } {
                         return Ok(());
                     }
                 }
@@ -328,9 +334,10 @@ impl State {
             }
         };
         if let Some(current) = record.poll {
-            // If it has completed, the socket is polled again when its packet is dequeued.
+            // A cancelled poll leaves a packet: one that finds more than is wanted leaves none until it does. If it has
+            // completed, the socket is polled again when its packet is dequeued.
             // SAFETY: as long as it was noted here, it has not ended.
-            if wanted == current.events || unsafe { !devices.cancel(current.poll) } {
+            if current.covers(wanted) || unsafe { !devices.cancel(current.poll) } {
                 return Ok(());
             }
         }
