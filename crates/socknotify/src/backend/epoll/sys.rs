@@ -115,7 +115,14 @@ struct Timespec {
 #[inline]
 pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout: Option<Duration>) {
     events.clear();
-    events.reserve(room);
+    // With too little memory it takes fewer at once, and none without.
+    let room = match events.try_reserve(room) {
+        Ok(()) => room,
+        Err(_) => events.capacity(),
+    };
+    if room == 0 {
+        return;
+    }
     let memory = events.as_mut_ptr().cast::<libc::epoll_event>();
     let room = room as i32;
     let set = set.as_raw_fd();

@@ -205,7 +205,12 @@ impl Queue {
             value
         });
         events.clear();
-        events.reserve(room);
+        // With too little memory it takes fewer at once.
+        let room = match events.try_reserve(room) {
+            Ok(()) => room,
+            Err(_) if events.capacity() >= changes.len().max(1) => events.capacity(),
+            Err(_) => return Err(Errno(libc::ENOMEM)),
+        };
         // SAFETY: there are so many changes, and there is room for so many events; an `Event` is what the
         // kernel writes.
         unsafe {
