@@ -209,7 +209,7 @@ impl Queue {
         let room = match events.try_reserve(room) {
             Ok(()) => room,
             Err(_) if events.capacity() >= changes.len().max(1) => events.capacity(),
-            Err(_) => return Err(Errno(libc::ENOMEM)),
+            Err(_) => return Err(libc::ENOMEM),
         };
         // SAFETY: there are so many changes, and there is room for so many events; an `Event` is what the
         // kernel writes.
