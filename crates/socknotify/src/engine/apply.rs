@@ -483,7 +483,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The notification of an edge-triggered registration is about to be delivered. Now and then find out whether its
+    /// The notification of a persistent registration is about to be delivered. Now and then find out whether its
     /// number still refers to the same file, which may live on under a duplicate. If not, its registration ends.
     ///
     /// Its identity says so. To arm it again would say so, too, and report once more what still holds.
@@ -526,11 +526,15 @@ impl<B: Backend> Engine<B> {
         }
         let mut refused = std::mem::take(&mut core.refused);
         drop(core);
-        self.collect_levels(&mut refused, batch);
+        self.collect_delivered(&mut refused, batch, false);
     }
 
-    /// The registrations to arm again that were delivered to a thread.
-    pub(super) fn collect_levels(&self, levels: &mut Vec<(Fd, u32)>, batch: &mut Vec<Arm>) {
+    /// The level-triggered registrations to arm again that were delivered to this thread.
+    pub(super) fn collect_levels(&self, holder: &Holder, batch: &mut Vec<Arm>) {
+        self.collect_delivered(&mut holder.levels(), batch, B::KEEPS);
+    }
+
+    fn collect_delivered(&self, levels: &mut Vec<(Fd, u32)>, batch: &mut Vec<Arm>, is_armed: bool) {
         for (fd, generation) in levels.drain(..) {
             let Some(slot) = self.table.slot(fd) else {
                 continue;
@@ -544,7 +548,7 @@ impl<B: Backend> Engine<B> {
             if let Ok((_, word)) = armed {
                 let enabled = Enabled {
                     word,
-                    is_armed: false,
+                    is_armed,
                     is_certain: false,
                 };
                 self.collect_arm(batch, fd, slot, &enabled, Arm::NO_ENTRY);
@@ -556,7 +560,8 @@ impl<B: Backend> Engine<B> {
     pub(super) fn arm_levels(&self, holder: &Holder) {
         if !holder.levels().is_empty() && !self.is_closed() {
             let mut scratch = Box::<Scratch<B>>::default();
-            self.collect_levels(&mut holder.levels(), &mut scratch.batch);
+            // So that whatever still holds is reported to others.
+            self.collect_delivered(&mut holder.levels(), &mut scratch.batch, false);
             self.arm(&mut scratch, &mut []);
         }
     }

@@ -11,7 +11,8 @@ use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arm {
     pub(crate) interest: Interest,
-    /// It is armed already. What holds by now the system may have reported earlier: only find out whether it is ready.
+    /// It is armed already. What holds by now the system may have reported earlier: only find out whether it is ready. If
+    /// the port does not own it, its number may refer to something else by now: only arming it shows that.
     #[allow(dead_code, reason = "for backends that keep sockets armed")]
     pub(crate) is_armed: bool,
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
@@ -95,7 +96,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
     type Memory: Default + Send;
 
-    /// Whether a socket can stay armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)).
+    /// Whether a socket stays armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)) or handles its
+    /// level-triggered report.
     const KEEPS: bool;
 
     /// Whether arming is a system call for each descriptor, whoever makes it. Then the engine arms what it goes through,

@@ -19,7 +19,7 @@ const SKIPS: u32 = 7;
 /// In place of their number: the last call that asked had no room for all that is ready, but for more than one.
 const FULL: u32 = u32::MAX;
 
-/// After this many notifications of an edge-triggered registration, its number is checked to refer to the same file.
+/// After this many notifications of a persistent registration, its number is checked to refer to the same file.
 /// The contract allows 64 false ones.
 const CHECKED: u32 = 60;
 
@@ -53,9 +53,9 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
         };
         match mode {
             Mode::Once | Mode::Kept => {}
+            Mode::Level | Mode::Edge if !self.engine.is_valid(&report, slot) => return,
             Mode::Level => self.levels.push((report.fd, report.generation)),
-            Mode::Edge if self.engine.is_valid_edge(&report, slot) => {}
-            Mode::Edge => return,
+            Mode::Edge => {}
         }
         if let Some(entry) = self.entries.next() {
             *entry = Entry::notification(key, events);
@@ -177,9 +177,9 @@ impl<B: Backend> Engine<B> {
         scratch.packets.clear();
     }
 
-    /// An edge-triggered registration is notified. Whether its number refers to the same file, if it is time to find out.
+    /// A persistent registration is notified. Whether its number refers to the same file, if it is time to find out.
     #[inline]
-    fn is_valid_edge(&self, report: &Report, slot: &Slot) -> bool {
+    fn is_valid(&self, report: &Report, slot: &Slot) -> bool {
         let is_due = slot.count_delivery() % CHECKED == 0;
         !is_due || self.is_still_registered(report.fd, report.generation, slot)
     }

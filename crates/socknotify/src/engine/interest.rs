@@ -13,7 +13,8 @@ pub(crate) enum Mode {
     /// Report when a condition begins to hold, and what holds when it is armed, of a socket that the port owns: it stays
     /// armed while a thread has it.
     Kept,
-    /// As `Once`. The engine arms it again when the report was delivered and handled.
+    /// As `Once`, or, where a backend keeps sockets armed, as `Edge`. The engine arms it again when the report was
+    /// delivered and handled, or asks whether a condition still holds.
     Level,
     /// As `Kept`, of any other socket.
     Edge,

@@ -220,7 +220,7 @@ impl Backend for Model {
                 break;
             }
             socket.is_due = false;
-            socket.is_silent = matches!(interest.mode(), Mode::Once | Mode::Level);
+            socket.is_silent = interest.mode() == Mode::Once;
             reports.push(Report {
                 fd: interest.fd,
                 generation: interest.generation(),

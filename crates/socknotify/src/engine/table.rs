@@ -24,7 +24,7 @@ pub(super) struct Slot {
     word: AtomicU64,
     /// Written with the engine's lock held, before a word that makes the registration live.
     key: AtomicUsize,
-    /// Counts notifications of an edge-triggered registration.
+    /// Counts notifications of a persistent registration.
     deliveries: AtomicU32,
     /// Reasons to interrupt, which wait for the next arming. Written with the engine's lock held.
     pub(super) reasons: AtomicU32,
@@ -370,7 +370,7 @@ impl Table {
     #[allow(dead_code, reason = "not every backend has to know")]
     pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
         let word = self.word(interest.fd);
-        word.is_enabled() && word.generation() == interest.generation()
+        word.is_due() && word.generation() == interest.generation()
     }
 
     /// The numbers of all registrations, with their words.

@@ -223,7 +223,7 @@ impl<B: Backend> Engine<B> {
         }
         call.has_failed = self.apply(call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
-            self.collect_levels(&mut call.holder.levels(), &mut call.scratch.batch);
+            self.collect_levels(call.holder, &mut call.scratch.batch);
         }
         if load.has(Flag::REFUSED) {
             self.collect_refused(&mut call.scratch.batch);

@@ -490,11 +490,12 @@ fn duplicated(
 }
 
 /// How many notifications may come of a registration whose number was closed here, while the socket lives on under a
-/// duplicate. A level is armed again by its number, which is not the socket's any more.
+/// duplicate.
 fn most_false(trigger: Trigger) -> usize {
-    match trigger {
-        EDGE => 64,
-        _ => 1,
+    if trigger.contains(Trigger::PERSISTENT) {
+        64
+    } else {
+        1
     }
 }
 

@@ -1,12 +1,12 @@
 //! Linux: `epoll`.
 //!
-//! - A one-shot registration, and a level-triggered one, is `EPOLLONESHOT`: the kernel is silent until it is armed again.
-//!   That takes one `epoll_ctl`, which also proves that the number still refers to the registered file.
+//! - A one-shot registration is `EPOLLONESHOT`: the kernel is silent until it is armed again. That takes one `epoll_ctl`,
+//!   which also proves that the number still refers to the registered file.
 //! - An edge-triggered one is `EPOLLET`, and takes no system call to keep.
-//! - A socket that the port owns stays in the set with `EPOLLET`. To arm it again is at most a readiness check: one
-//!   `poll` for a whole batch.
-//! - What a readiness check finds and the call has no room for goes back to the kernel's list with `EPOLL_CTL_MOD`. So
-//!   that list is the only queue of what is ready.
+//! - A level-triggered one, and a socket that the port owns, stays in the set with `EPOLLET`. To arm it again is at most a
+//!   readiness check: one `poll` for a whole batch.
+//! - What a readiness check finds goes back to the kernel's list with `EPOLL_CTL_MOD`, but for owned sockets that the call
+//!   has room for. So that list is the only queue of what is ready.
 //! - A wake-up is an `eventfd` in the same set, edge-triggered, so that it need not be read.
 //!
 //! `epoll` watches open files, not descriptor numbers. If a number is closed while a duplicate keeps the file open, the
@@ -28,7 +28,7 @@ use std::time::Duration;
 use self::sys::{Data, Errno, Event};
 use self::timer::Timer;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
 };
 use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
@@ -68,6 +68,20 @@ enum Next {
     Report { has_polled: bool },
     /// Report what is ready, and return.
     Return,
+}
+
+/// What a readiness check of a batch found, besides owned sockets that are ready.
+struct Polled {
+    /// Something could not be armed.
+    has_failed: bool,
+    /// Something was armed that may be ready: the kernel has it in its list.
+    is_listed: bool,
+}
+
+/// Whether the port owns the socket. What else is armed already is level-triggered.
+#[inline]
+fn is_owned(arm: &Arm) -> bool {
+    arm.interest.mode() == Mode::Kept
 }
 
 const EDGE: u32 = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
@@ -110,7 +124,10 @@ impl Epoll {
 
     /// Poll a batch that is not empty, and find out how to go on.
     fn prepare(&self, table: &Table, memory: &mut Memory, batch: &mut [Arm], wait: &Wait) -> Next {
-        let asks_first = wait.has_more && wait.room > 0;
+        // Level-triggered registrations that are ready again are as a rule in the kernel's list, which is cheaper than to
+        // find that out and arm them.
+        let has_levels = || batch.iter().any(|arm| arm.is_armed && !is_owned(arm));
+        let asks_first = wait.room > 0 && (wait.has_more || has_levels());
         if asks_first {
             let now = Some(Duration::ZERO);
             sys::wait(&self.set, &mut memory.events, wait.room, now);
@@ -119,23 +136,25 @@ impl Epoll {
                 return Next::Report { has_polled: false };
             }
         }
-        let has_failed = self.poll_batch(table, memory, batch, false);
+        let polled = self.poll_batch(table, memory, batch, false);
         let is_ready = !memory.ready.is_empty();
         // It may be that the kernel had fewer reports than the last call asked for.
         if wait.room == 0 || is_ready && wait.may_skip && !asks_first {
             return Next::Return;
         }
-        match is_ready || has_failed {
-            true if asks_first => Next::Report { has_polled: true },
-            true => Next::Wait(Some(Duration::ZERO)),
-            false if asks_first && wait.timeout == Some(Duration::ZERO) => {
-                Next::Report { has_polled: true }
-            }
-            false => Next::Wait(wait.timeout),
+        let may_wait = !is_ready && !polled.has_failed;
+        let is_over = !may_wait || wait.timeout == Some(Duration::ZERO);
+        if asks_first && is_over && !polled.is_listed {
+            return Next::Report { has_polled: true };
         }
+        Next::Wait(match may_wait {
+            true => wait.timeout,
+            false => Some(Duration::ZERO),
+        })
     }
 
-    /// Poll what is armed already; what is found ready is left in `memory.ready`. True if something could not be armed.
+    /// Poll what is armed already. Owned sockets that are found ready are left in `memory.ready`; others go to the kernel's
+    /// list.
     ///
     /// `has_reported`: some of it may have been reported, and is not polled.
     fn poll_batch(
@@ -144,12 +163,15 @@ impl Epoll {
         memory: &mut Memory,
         batch: &mut [Arm],
         has_reported: bool,
-    ) -> bool {
-        let mut has_failed = batch.iter().any(|arm| !arm.is_armed);
+    ) -> Polled {
+        let mut polled = Polled {
+            has_failed: batch.iter().any(|arm| !arm.is_armed),
+            is_listed: false,
+        };
         let is_polled =
             |arm: &Arm| arm.is_armed && (!has_reported || table.is_waiting(&arm.interest));
         if !batch.iter().any(is_polled) {
-            return has_failed;
+            return polled;
         }
         let Memory { polls, ready, .. } = memory;
         polls.clear();
@@ -160,9 +182,10 @@ impl Epoll {
             if poll.fd < 0 || is_known && poll.revents == 0 {
                 continue;
             }
-            if !is_known || poll.revents & libc::POLLNVAL != 0 {
-                // This has it reported if it is ready.
-                has_failed |= self.arm_latest(table, arm);
+            // Only owned sockets are certain to have the number still. Arming finds that out, and has them reported.
+            if !is_known || poll.revents & libc::POLLNVAL != 0 || !is_owned(arm) {
+                polled.has_failed |= self.arm_latest(table, arm);
+                polled.is_listed = true;
                 continue;
             }
             let events = translate::events(translate::poll_events(poll), arm.interest.fd);
@@ -170,7 +193,7 @@ impl Epoll {
                 ready.push((arm.interest, events));
             }
         }
-        has_failed
+        polled
     }
 
     /// One of the port's own descriptors was reported.
@@ -309,7 +332,8 @@ impl Backend for Epoll {
             });
         }
         if matches!(next, Next::Report { has_polled: false }) {
-            self.poll_batch(table, memory, batch, true);
+            // What it lists has not been reported.
+            waited.is_full |= self.poll_batch(table, memory, batch, true).is_listed;
         }
         if !memory.ready.is_empty() {
             // The kernel may have reported the same.

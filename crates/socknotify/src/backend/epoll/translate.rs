@@ -24,7 +24,7 @@ pub(super) fn flags(interest: &Interest) -> u32 {
     const TRIGGERS: [u32; 4] = {
         let mut triggers = [0; 4];
         triggers[Mode::Once as usize] = ONESHOT;
-        triggers[Mode::Level as usize] = ONESHOT;
+        triggers[Mode::Level as usize] = EDGE;
         triggers[Mode::Edge as usize] = EDGE;
         // Urgent data keep a receive from taking all there is.
         triggers[Mode::Kept as usize] = EDGE | PRI;
