@@ -124,6 +124,17 @@ fn a_call_with_one_notification_is_few_instructions() {
     });
 }
 
+/// One `epoll_wait`, and the identity of every 60th notification.
+#[test]
+#[ignore = "builds an optimised bench: .ci/timed"]
+fn levels_that_are_ready_again_are_one_system_call() {
+    for (batch, at_most) in [(1, 1.1), (64, 2.1)] {
+        let rows = rows("level").into_iter();
+        let rows = rows.filter(|row| row["batch"] == batch);
+        check(rows, "syscalls_per_turn", &limit(at_most));
+    }
+}
+
 #[test]
 #[ignore = "builds an optimised bench: .ci/timed"]
 fn an_idle_registration_is_few_bytes() {
