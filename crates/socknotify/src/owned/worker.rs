@@ -192,7 +192,8 @@ impl<T: Source, M> Worker<T, M> {
             self.armed_until.push((self.armed.len(), deadline));
         }
         self.armed.push(arm);
-        if self.local.has_flowed_on() {
+        let is_first = self.armed.len() == 1;
+        if self.local.has_flowed_on() || is_first && self.shared.home.port.system().is_unwatched() {
             let _ = self.submit();
         }
     }

@@ -72,6 +72,14 @@ impl SystemPort {
         }
     }
 
+    /// Whether what a worker keeps would wait for its thread, should that block. The kernel's own port has others look.
+    pub(crate) fn is_unwatched(&self) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.is_unwatched(),
+            SystemPort::Native(_) => false,
+        }
+    }
+
     pub(crate) fn process(
         &self,
         registrations: &mut [Registration<'_>],

@@ -445,3 +445,52 @@ fn f4_events_flow_on_to_threads_that_wait_already(backend: Backend) -> io::Resul
         Ok(())
     })
 }
+
+/// Both threads wait in the system, where nobody looks at the other, when one of them gets a single event.
+#[for_every_backend(with_places)]
+fn f4_a_connection_that_was_handed_back_is_armed_by_a_thread_that_waits_already(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = &detecting_port_with(backend, 2)?;
+    let (connection, mut peer) = connect(port)?;
+    let connection = &std::sync::Mutex::new(Some(connection));
+    let (serve, served) = channel();
+    let (end, ended) = channel::<()>();
+    let ended = &std::sync::Mutex::new(ended);
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..2 {
+            let serve = serve.clone();
+            scope.spawn(move || {
+                let mut worker = port.worker(8);
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        match event {
+                            Event::Message(_) => {
+                                let connection = connection.lock().expect("no panic").take();
+                                worker.arm(connection.expect("one message"), Interest::IN);
+                                serve.send(false).expect("someone waits");
+                                let _ = ended.lock().expect("no panic").recv();
+                            }
+                            event => drop(ready(event)),
+                        }
+                        let _ = serve.send(true);
+                    }
+                }
+            });
+        }
+        wait_until("they wait", || port.snapshot().waiting == 2);
+        thread::sleep(SHORT);
+        port.send(1)?;
+        assert_eq!(served.recv_timeout(PATIENCE), Ok(false));
+        peer.write_all(b"x")?;
+        let outcome = served.recv_timeout(Duration::from_secs(3));
+        drop(end);
+        port.close();
+        assert_eq!(
+            outcome,
+            Ok(true),
+            "it is served while the other thread blocks"
+        );
+        Ok(())
+    })
+}
