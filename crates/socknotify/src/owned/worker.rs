@@ -208,7 +208,11 @@ impl<T: Source, M> Worker<T, M> {
         &mut self,
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
-        self.shared.begin(operation)
+        let id = self.shared.begin(operation)?;
+        if self.local.has_flowed_on() || self.shared.home.port.system().is_unwatched() {
+            self.shared.files.flush();
+        }
+        Ok(id)
     }
 
     /// Arms the connections that were handed back, and waits for events, up to `timeout` (`None`: for ever).
