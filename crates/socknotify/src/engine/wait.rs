@@ -155,7 +155,7 @@ impl<B: Backend> Engine<B> {
                     *stay = Some(Stay::new(count));
                 }
                 holder.end_call();
-                if (has_levels || handover.is_some() && count > 1) && self.is_unwatched() {
+                if has_levels && self.is_unwatched() {
                     self.look_after();
                 }
                 let load = self.gate.load();
@@ -196,7 +196,7 @@ impl<B: Backend> Engine<B> {
 
     /// This thread keeps something that others may need, should it block: have one of those who poll look at it.
     #[cold]
-    fn look_after(&self) {
+    pub(crate) fn look_after(&self) {
         let wake = lock(&self.core).scheduler.wake_polling(&self.gate);
         self.wake(wake);
     }

@@ -260,6 +260,10 @@ impl<T: Source, M> Worker<T, M> {
             }
             let events = self.events;
             if events > 0 {
+                let system = self.shared.home.port.system();
+                if events > 1 && system.is_unwatched() {
+                    system.look_after();
+                }
                 if events >= MEASURED || self.is_slow {
                     self.batch = Some((Instant::now(), events as u32));
                 }

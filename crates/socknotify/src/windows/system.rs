@@ -80,6 +80,13 @@ impl SystemPort {
         }
     }
 
+    /// Have a thread look at this one.
+    pub(crate) fn look_after(&self) {
+        if let SystemPort::Engine(engine) = self {
+            engine.look_after();
+        }
+    }
+
     pub(crate) fn process(
         &self,
         registrations: &mut [Registration<'_>],

@@ -512,3 +512,50 @@ fn f4_an_operation_is_begun_while_all_others_wait(backend: Backend) -> io::Resul
     let leave = |worker: &mut TestWorker, read| drop(worker.begin(read));
     serve_while_the_other_blocks(&port, read, leave, || Ok(()))
 }
+
+/// One packet, the listener's, gives several events.
+#[for_every_backend(with_places)]
+fn f4_what_was_accepted_flows_on_while_all_others_wait(backend: Backend) -> io::Result<()> {
+    const CLIENTS: usize = 5;
+    let port = &detecting_port_with(backend, 2)?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let clients = (0..CLIENTS).map(|_| TcpStream::connect(address));
+    let _clients = clients.collect::<io::Result<Vec<_>>>()?;
+    let (serve, served) = channel();
+    let (end, ended) = channel::<()>();
+    let ended = &Mutex::new(Some(ended));
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..2 {
+            let serve = serve.clone();
+            scope.spawn(move || {
+                let mut worker = port.worker(8);
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        let _ = serve.send(());
+                        let is_first = ended.lock().expect("no panic").take();
+                        if let Some(ended) = is_first {
+                            let _ = ended.recv();
+                        }
+                        drop(event);
+                    }
+                }
+            });
+        }
+        wait_until("they wait", || port.snapshot().waiting == 2);
+        thread::sleep(SHORT);
+        port.listen(listener, Listening::reporting(), |stream, _| Connection {
+            socket: stream.into(),
+            served: 0,
+        })?;
+        let outcomes = [(); CLIENTS].map(|()| served.recv_timeout(PATIENCE));
+        drop(end);
+        port.close();
+        assert_eq!(
+            outcomes,
+            [Ok(()); CLIENTS],
+            "while the first handler blocks"
+        );
+        Ok(())
+    })
+}
