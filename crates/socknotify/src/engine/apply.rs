@@ -331,7 +331,7 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Claim the socket, or any other descriptor that can be watched, for this port.
+    /// Claim the socket for this port. Returns the flag of any other descriptor, which is not claimed.
     pub(super) fn claim(
         &self,
         fd: Fd,
@@ -343,15 +343,18 @@ impl<B: Backend> Engine<B> {
             false => self.backend.identify(fd),
         };
         let identity = identify()?;
+        if identity & super::DESCRIPTOR != 0 {
+            // Any number of ports may watch it.
+            return Ok(Some(Flag::DESCRIPTOR));
+        }
         self.owner.claim(fd, identity)?;
-        let is_socket = identity & super::DESCRIPTOR == 0;
         // The number may have been closed and used again since it was identified. What it refers to now must not be
         // watched under the other's identity.
-        if !is_borrowed && is_socket && identify() != Ok(identity) {
+        if !is_borrowed && identify() != Ok(identity) {
             self.owner.release(fd);
             return Err(RegistrationError::NotASocket);
         }
-        Ok((!is_socket).then_some(Flag::DESCRIPTOR))
+        Ok(None)
     }
 
     /// Arm a registration, with the lock held. If that fails, it is disabled.
@@ -458,7 +461,7 @@ impl<B: Backend> Engine<B> {
     /// Whether the number refers to what this port registered under it.
     fn is_same(&self, fd: Fd, word: Word) -> Result<bool, RegistrationError> {
         match self.backend.identify(fd) {
-            Err(RegistrationError::NotASocket) if self.owner.owns_descriptor(fd) => {
+            Err(RegistrationError::NotASocket) if word.has(Flag::DESCRIPTOR) => {
                 let is_armed = word.is_live() && word.has(Flag::KNOWN);
                 Ok(!is_armed
                     || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale))

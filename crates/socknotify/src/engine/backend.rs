@@ -85,7 +85,7 @@ pub(crate) struct Waited {
     pub(crate) alarmed: bool,
 }
 
-/// A bit in the identity of descriptors that are no sockets. Sockets do not have it.
+/// A bit of what is returned for descriptors that are no sockets. The identity of a socket does not have it.
 pub(crate) const DESCRIPTOR: u64 = 1 << 39;
 
 /// A system's interface to find out which descriptors are ready.
@@ -115,8 +115,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Return a value that distinguishes the socket from all others that ever had this number.
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError>;
 
-    /// The same for any descriptor that can be watched. If it is no socket, this is a new value each time, with the bit
-    /// [`DESCRIPTOR`].
+    /// The same for any descriptor that can be watched. If it is no socket, this has the bit [`DESCRIPTOR`], and identifies
+    /// nothing.
     fn identify_any(&self, fd: Fd) -> Result<u64, RegistrationError> {
         self.identify(fd)
     }

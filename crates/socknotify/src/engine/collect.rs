@@ -19,7 +19,7 @@ const SKIPS: u32 = 7;
 /// In place of their number: the last call that asked had no room for all that is ready, but for more than one.
 const FULL: u32 = u32::MAX;
 
-/// After this many notifications of a persistent registration, its number is checked to refer to the same file.
+/// With this many notifications of a persistent registration, its number is checked to refer to the same file.
 /// The contract allows 64 false ones.
 const CHECKED: u32 = 60;
 
@@ -180,8 +180,15 @@ impl<B: Backend> Engine<B> {
     /// A persistent registration is notified. Whether its number refers to the same file, if it is time to find out.
     #[inline]
     fn is_valid(&self, report: &Report, slot: &Slot) -> bool {
-        let is_due = slot.count_delivery() % CHECKED == 0;
-        !is_due || self.is_still_registered(report.fd, report.generation, slot)
+        let count = slot.count_delivery();
+        if count < CHECKED {
+            return true;
+        }
+        let is_valid = self.is_still_registered(report.fd, report.generation, slot);
+        if is_valid {
+            slot.on_checked(count);
+        }
+        is_valid
     }
 
     /// Deliver a report that is not of the usual kind, if it is a notification.

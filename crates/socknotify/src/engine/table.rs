@@ -24,7 +24,7 @@ pub(super) struct Slot {
     word: AtomicU64,
     /// Written with the engine's lock held, before a word that makes the registration live.
     key: AtomicUsize,
-    /// Counts notifications of a persistent registration.
+    /// Counts notifications of a persistent registration since it was checked.
     deliveries: AtomicU32,
     /// Reasons to interrupt, which wait for the next arming. Written with the engine's lock held.
     pub(super) reasons: AtomicU32,
@@ -133,12 +133,19 @@ impl Slot {
         }
     }
 
-    /// Count a notification. Returns how many there were.
+    /// Count a notification. Returns how many there were since the descriptor was [checked](Self::on_checked).
     #[inline]
     pub(super) fn count_delivery(&self) -> u32 {
         self.deliveries
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1)
+    }
+
+    /// When this many were counted, the descriptor still referred to the same file. If another thread has counted one
+    /// since, that one is checked too.
+    pub(super) fn on_checked(&self, count: u32) {
+        let order = Ordering::Relaxed;
+        let _ = self.deliveries.compare_exchange(count, 0, order, order);
     }
 
     /// Deliver a report of the usual kind. `None` if it is not, or another thread changes the word.
@@ -391,6 +398,17 @@ impl Table {
 #[cfg(all(test, not(interleavings)))]
 mod tests {
     use super::*;
+
+    /// The first thread to find out that the file is another one has not ended the registration yet when others count.
+    #[test]
+    fn g3_each_notification_is_checked_until_one_check_succeeds() {
+        let slot = Slot::default();
+        assert_eq!([(); 3].map(|()| slot.count_delivery()), [1, 2, 3]);
+        slot.on_checked(2);
+        assert_eq!(slot.count_delivery(), 4, "the third is not checked yet");
+        slot.on_checked(4);
+        assert_eq!(slot.count_delivery(), 1);
+    }
 
     #[test]
     fn a_registration_is_a_small_record() {

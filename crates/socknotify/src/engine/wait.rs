@@ -155,14 +155,10 @@ impl<B: Backend> Engine<B> {
                     *stay = Some(Stay::new(count));
                 }
                 holder.end_call();
-                let load = self.gate.load();
-                if self.may_look
-                    && (has_levels || handover.is_some() && count > 1)
-                    && load.pollers() > 0
-                    && !load.has(Flag::LOOKED_AT)
-                {
+                if has_levels && self.is_unwatched() {
                     self.look_after();
                 }
+                let load = self.gate.load();
                 if load.has(Flag::REFUSED) {
                     self.leave_refused();
                 }
@@ -190,10 +186,17 @@ impl<B: Backend> Engine<B> {
         result
     }
 
-    /// This thread keeps something that others may need, should it block, and those who poll have begun to when nobody
-    /// did: have one of them look at it.
+    /// Whether threads poll that began to when nobody kept anything: should this thread block, they would not see it.
+    #[inline]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        let load = self.gate.load();
+        let is_watched = load.has(Flag::LOOKED_AT) || load.has(Flag::WAKE_DUE);
+        self.may_look && load.pollers() > 0 && !is_watched
+    }
+
+    /// This thread keeps something that others may need, should it block: have one of those who poll look at it.
     #[cold]
-    fn look_after(&self) {
+    pub(crate) fn look_after(&self) {
         let wake = lock(&self.core).scheduler.wake_polling(&self.gate);
         self.wake(wake);
     }

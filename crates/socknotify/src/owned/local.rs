@@ -165,6 +165,10 @@ impl Handover for Local {
         let mut events = self.events.take_all();
         events.extend(rest.drain(..));
         self.requeue(files.as_deref(), &mut rest, &armed, &events);
+        drop(rest);
+        if let Some(files) = files {
+            files.flush();
+        }
     }
 }
 

@@ -192,7 +192,8 @@ impl<T: Source, M> Worker<T, M> {
             self.armed_until.push((self.armed.len(), deadline));
         }
         self.armed.push(arm);
-        if self.local.has_flowed_on() {
+        let is_first = self.armed.len() == 1;
+        if self.local.has_flowed_on() || is_first && self.shared.home.port.system().is_unwatched() {
             let _ = self.submit();
         }
     }
@@ -207,7 +208,11 @@ impl<T: Source, M> Worker<T, M> {
         &mut self,
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
-        self.shared.begin(operation)
+        let id = self.shared.begin(operation)?;
+        if self.local.has_flowed_on() || self.shared.home.port.system().is_unwatched() {
+            self.shared.files.flush();
+        }
+        Ok(id)
     }
 
     /// Arms the connections that were handed back, and waits for events, up to `timeout` (`None`: for ever).
@@ -255,6 +260,10 @@ impl<T: Source, M> Worker<T, M> {
             }
             let events = self.events;
             if events > 0 {
+                let system = self.shared.home.port.system();
+                if events > 1 && system.is_unwatched() {
+                    system.look_after();
+                }
                 if events >= MEASURED || self.is_slow {
                     self.batch = Some((Instant::now(), events as u32));
                 }

@@ -105,14 +105,6 @@ impl Owner {
         lock().get(fd.0) == Some(&self.entry(identity))
     }
 
-    /// Whether this port owns something under this number that is no socket.
-    pub(crate) fn owns_descriptor(&self, fd: Fd) -> bool {
-        let is_descriptor = |entry: &Entry| {
-            port_of(*entry) == self.0 && *entry >> PORT_BITS & crate::engine::DESCRIPTOR != 0
-        };
-        lock().get(fd.0).is_some_and(is_descriptor)
-    }
-
     /// Release the number, if this port still owns it.
     pub(crate) fn release(&self, fd: Fd) {
         if let Some(entry) = lock().get_mut(fd.0) {

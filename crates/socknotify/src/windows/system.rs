@@ -72,6 +72,21 @@ impl SystemPort {
         }
     }
 
+    /// Whether what a worker keeps would wait for its thread, should that block. The kernel's own port has others look.
+    pub(crate) fn is_unwatched(&self) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.is_unwatched(),
+            SystemPort::Native(_) => false,
+        }
+    }
+
+    /// Have a thread look at this one.
+    pub(crate) fn look_after(&self) {
+        if let SystemPort::Engine(engine) = self {
+            engine.look_after();
+        }
+    }
+
     pub(crate) fn process(
         &self,
         registrations: &mut [Registration<'_>],

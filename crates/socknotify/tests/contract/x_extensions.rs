@@ -832,6 +832,35 @@ fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
 
 #[cfg(unix)]
 #[for_every_backend(with_places)]
+fn x5_several_ports_watch_one_descriptor(backend: Backend) -> io::Result<()> {
+    for trigger in [EDGE, LEVEL] {
+        let [port, other] = [port(backend)?, port(backend)?];
+        let (mut reader, mut writer) = pipe()?;
+        watch(&port, &reader, EventFilter::IN, trigger)?;
+        watch(&other, &reader, EventFilter::IN, trigger)?;
+        let mut exchange = |port: &CompletionPort| -> io::Result<()> {
+            writer.write_all(b"x")?;
+            expect(port, &[(KEY, Events::IN)]);
+            reader.read_exact(&mut [0])
+        };
+        // More than an edge-triggered registration is notified before it is checked.
+        for _ in 0..200 {
+            exchange(&port)?;
+            exchange(&other)?;
+        }
+        drop(exchange);
+        let change = Registration::change(&reader, KEY, EventFilter::IN, trigger);
+        port.register(change)?;
+        drop(other);
+        writer.write_all(b"x")?;
+        expect(&port, &[(KEY, Events::IN)]);
+        port.deregister(&reader)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;

@@ -2,14 +2,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::owned::{Event, Interest, Listening, Port};
+use socknotify::owned::{Event, FileOperation, Interest, Listening, Port};
 use socknotify::{Backend, CompletionPort};
 
 use crate::support::{PATIENCE, SHORT, port_with, read_byte, rounds, wait_until};
@@ -442,6 +442,120 @@ fn f4_events_flow_on_to_threads_that_wait_already(backend: Backend) -> io::Resul
         let took = begin.elapsed();
         port.close();
         assert!(took < Duration::from_millis(500), "{took:?}");
+        Ok(())
+    })
+}
+
+/// What a handler leaves behind that blocks then. Both threads wait in the system before, where nobody looks at the other,
+/// and one of them gets a single event.
+fn serve_while_the_other_blocks<L: Send>(
+    port: &TestPort,
+    left: L,
+    leave: impl Fn(&mut TestWorker, L) + Sync,
+    after: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let left = &Mutex::new(Some(left));
+    let leave = &leave;
+    let (serve, served) = channel();
+    let (end, ended) = channel::<()>();
+    let ended = &Mutex::new(ended);
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..2 {
+            let serve = serve.clone();
+            scope.spawn(move || {
+                let mut worker = port.worker(8);
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        let is_first = matches!(event, Event::Message(_));
+                        let _ = serve.send(is_first);
+                        if is_first {
+                            let left = left.lock().expect("no panic").take();
+                            leave(&mut worker, left.expect("one message"));
+                            let _ = ended.lock().expect("no panic").recv();
+                        }
+                    }
+                }
+            });
+        }
+        wait_until("they wait", || port.snapshot().waiting == 2);
+        thread::sleep(SHORT);
+        port.send(1)?;
+        assert_eq!(served.recv_timeout(PATIENCE), Ok(true));
+        after()?;
+        let outcome = served.recv_timeout(PATIENCE);
+        drop(end);
+        port.close();
+        assert_eq!(
+            outcome,
+            Ok(false),
+            "it is served while the other thread blocks"
+        );
+        Ok(())
+    })
+}
+
+#[for_every_backend(with_places)]
+fn f4_a_connection_that_was_handed_back_is_armed_while_all_others_wait(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = detecting_port_with(backend, 2)?;
+    let (connection, mut peer) = connect(&port)?;
+    let leave = |worker: &mut TestWorker, connection| worker.arm(connection, Interest::IN);
+    serve_while_the_other_blocks(&port, connection, leave, || peer.write_all(b"x"))
+}
+
+#[for_every_backend(with_places)]
+fn f4_an_operation_is_begun_while_all_others_wait(backend: Backend) -> io::Result<()> {
+    let port = detecting_port_with(backend, 2)?;
+    let file = port.adopt_file(std::fs::File::open(std::env::current_exe()?)?)?;
+    let read = FileOperation::read_at(&file, vec![0; 8], 0);
+    let leave = |worker: &mut TestWorker, read| drop(worker.begin(read));
+    serve_while_the_other_blocks(&port, read, leave, || Ok(()))
+}
+
+/// One packet, the listener's, gives several events.
+#[for_every_backend(with_places)]
+fn f4_what_was_accepted_flows_on_while_all_others_wait(backend: Backend) -> io::Result<()> {
+    const CLIENTS: usize = 5;
+    let port = &detecting_port_with(backend, 2)?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let clients = (0..CLIENTS).map(|_| TcpStream::connect(address));
+    let _clients = clients.collect::<io::Result<Vec<_>>>()?;
+    let (serve, served) = channel();
+    let (end, ended) = channel::<()>();
+    let ended = &Mutex::new(Some(ended));
+    thread::scope(|scope| -> io::Result<()> {
+        for _ in 0..2 {
+            let serve = serve.clone();
+            scope.spawn(move || {
+                let mut worker = port.worker(8);
+                while let Ok(1..) = worker.process(Some(PATIENCE)) {
+                    while let Some(event) = worker.take() {
+                        let _ = serve.send(());
+                        let is_first = ended.lock().expect("no panic").take();
+                        if let Some(ended) = is_first {
+                            let _ = ended.recv();
+                        }
+                        drop(event);
+                    }
+                }
+            });
+        }
+        wait_until("they wait", || port.snapshot().waiting == 2);
+        thread::sleep(SHORT);
+        port.listen(listener, Listening::reporting(), |stream, _| Connection {
+            socket: stream.into(),
+            served: 0,
+        })?;
+        let outcomes = [(); CLIENTS].map(|()| served.recv_timeout(PATIENCE));
+        drop(end);
+        port.close();
+        assert_eq!(
+            outcomes,
+            [Ok(()); CLIENTS],
+            "while the first handler blocks"
+        );
         Ok(())
     })
 }

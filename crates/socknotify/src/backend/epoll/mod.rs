@@ -21,7 +21,6 @@ mod translate;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -260,14 +259,11 @@ impl Backend for Epoll {
     }
 
     fn identify_any(&self, fd: Fd) -> Result<u64, RegistrationError> {
-        static OTHERS: AtomicU64 = AtomicU64::new(0);
         match self.identify(fd) {
-            Err(RegistrationError::NotASocket) => {}
-            identity => return identity,
+            // Whether it can be watched is found out when it is added.
+            Err(RegistrationError::NotASocket) => Ok(DESCRIPTOR),
+            identity => identity,
         }
-        // Whether it can be watched is found out when it is added.
-        let other = OTHERS.fetch_add(1, Ordering::Relaxed);
-        Ok(DESCRIPTOR | (other % DESCRIPTOR))
     }
 
     #[inline]
