@@ -181,6 +181,12 @@ impl<O: Work, N: Default> Flights<O, N> {
         flight.is_some_and(|flight| matches!(flight.stage, Stage::Queued))
     }
 
+    /// Whether nothing is left to do for an operation, which may be gone.
+    fn is_over(&self, key: usize) -> bool {
+        let flight = self.slots.get_by_key(key);
+        flight.is_none_or(|flight| flight.stage.is_over())
+    }
+
     /// The system is about to get a queued operation. False if that was cancelled.
     #[cfg(unix)]
     pub(super) fn submits(&self, key: usize) -> bool {
@@ -265,8 +271,12 @@ impl<O: Work, N: Default> Flights<O, N> {
             }
         };
         drop(flight);
-        if let (true, Some(direct)) = (is_over, self.opened()) {
-            direct.on_withdrawn();
+        if is_over {
+            // It may be in either queue.
+            if let Some(direct) = self.opened() {
+                direct.on_withdrawn();
+            }
+            self.helpers.on_withdrawn(|key| self.is_over(key));
         }
         Some(is_over)
     }
