@@ -1,12 +1,14 @@
 //! [`Helpers`]: threads for blocking work.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::request::Apart;
 use super::system;
 use crate::Error;
 use crate::default_concurrency;
@@ -42,11 +44,16 @@ impl Job {
 /// Knows what to do for a key.
 pub(crate) trait Perform: Send + Sync {
     fn perform(&self, key: usize) -> Performed;
+
+    /// The result of an operation that was performed [apart](Performed::Apart).
+    fn performed_apart(&self, _key: usize, _result: io::Result<Vec<u8>>) {}
 }
 
 /// What a thread has done with an operation.
 pub(crate) enum Performed {
     Done,
+    /// It may never end: the thread performs it by itself, and keeps nothing of the port meanwhile.
+    Apart(ThreadApart, Apart),
     /// It may never end, and [as many as there may be](Helpers::apart) are performed already.
     NotYet,
 }
@@ -237,16 +244,15 @@ impl Helpers {
 
     /// What this thread, one of these, does from here on may never end: until it does, another one may take its place.
     /// `None` if as many do so already as there may be threads.
-    pub(super) fn apart(&self) -> Option<ThreadApart<'_>> {
-        let shared = &*self.0;
-        let mut state = lock(&shared.state);
-        if state.apart == shared.most {
+    pub(super) fn apart(&self) -> Option<ThreadApart> {
+        let mut state = lock(&self.0.state);
+        if state.apart == self.0.most {
             return None;
         }
         state.apart += 1;
         state.threads -= 1;
         self.replace(state);
-        Some(ThreadApart(shared))
+        Some(ThreadApart(Arc::clone(&self.0)))
     }
 
     /// This thread, one of these, is about to wait for a device: until it does no longer, another one may work.
@@ -328,9 +334,9 @@ impl Helpers {
 }
 
 /// A thread that may never come back.
-pub(super) struct ThreadApart<'a>(&'a Shared);
+pub(crate) struct ThreadApart(Arc<Shared>);
 
-impl Drop for ThreadApart<'_> {
+impl Drop for ThreadApart {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.apart -= 1;
@@ -387,6 +393,15 @@ impl Shared {
                     Job::Perform(of, key) => match of.perform(key) {
                         Performed::Done => None,
                         Performed::NotYet => Some(Job::Perform(of, key)),
+                        Performed::Apart(_thread, apart) => {
+                            let port = Arc::downgrade(&of);
+                            drop(of);
+                            let result = apart.read();
+                            if let Some(of) = port.upgrade() {
+                                of.performed_apart(key, result);
+                            }
+                            None
+                        }
                     },
                 }));
                 state = lock(&self.state);

@@ -303,6 +303,11 @@ impl Perform for Raw {
     fn perform(&self, key: usize) -> Performed {
         self.flights.perform(key, || self.complete(key))
     }
+
+    fn performed_apart(&self, key: usize, result: io::Result<Vec<u8>>) {
+        self.flights
+            .performed_apart(key, result, || self.complete(key));
+    }
 }
 
 #[cfg(all(test, not(interleavings)))]
