@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use super::direct::Direct;
 use super::helpers::{Gate, Helpers, Perform, Performed, ThreadThatWaits};
 use super::opening::Opening;
-use super::request::{Apart, Progress, Request, Work};
+use super::request::{Progress, Request, Work};
 use super::{Begun, Layer, Settled, system};
 use crate::Error;
 use crate::slots::{Slots, Token};
@@ -181,6 +181,12 @@ impl<O: Work, N: Default> Flights<O, N> {
         flight.is_some_and(|flight| matches!(flight.stage, Stage::Queued))
     }
 
+    /// Whether nothing is left to do for an operation, which may be gone.
+    fn is_over(&self, key: usize) -> bool {
+        let flight = self.slots.get_by_key(key);
+        flight.is_none_or(|flight| flight.stage.is_over())
+    }
+
     /// The system is about to get a queued operation. False if that was cancelled.
     #[cfg(unix)]
     pub(super) fn submits(&self, key: usize) -> bool {
@@ -265,15 +271,19 @@ impl<O: Work, N: Default> Flights<O, N> {
             }
         };
         drop(flight);
-        if let (true, Some(direct)) = (is_over, self.opened()) {
-            direct.on_withdrawn();
+        if is_over {
+            // It may be in either queue.
+            if let Some(direct) = self.opened() {
+                direct.on_withdrawn();
+            }
+            self.helpers.on_withdrawn(|key| self.is_over(key));
         }
         Some(is_over)
     }
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
     pub(super) fn perform(&self, key: usize, done: impl FnOnce()) -> Performed {
-        let Some(entered) = self.gate.enter() else {
+        let Some(_entered) = self.gate.enter() else {
             return Performed::Done;
         };
         let begun = self.slots.get_by_key(key).and_then(|mut flight| {
@@ -302,12 +312,10 @@ impl<O: Work, N: Default> Flights<O, N> {
                 done();
                 return Performed::Done;
             }
-            if thread.is_none() {
-                return Performed::NotYet;
-            }
-            drop(entered);
-            self.perform_apart(key, apart, done);
-            return Performed::Done;
+            return match thread {
+                Some(thread) => Performed::Apart(thread, apart),
+                None => Performed::NotYet,
+            };
         }
         let performing = Performing {
             flights: self,
@@ -351,10 +359,14 @@ impl<O: Work, N: Default> Flights<O, N> {
         }
     }
 
-    /// Perform an operation that may never end. Nobody waits for it: it can be cancelled, and the port closed, meanwhile.
+    /// What was read apart. Nobody has waited for it: the operation may be cancelled, and the port closed.
     #[cold]
-    fn perform_apart(&self, key: usize, mut apart: Apart, done: impl FnOnce()) {
-        let result = apart.read();
+    pub(super) fn performed_apart(
+        &self,
+        key: usize,
+        result: io::Result<Vec<u8>>,
+        done: impl FnOnce(),
+    ) {
         let Some(_entered) = self.gate.enter() else {
             return;
         };
@@ -367,7 +379,7 @@ impl<O: Work, N: Default> Flights<O, N> {
         let request = flight.operation.as_mut().map(Work::request);
         let copied = result.and_then(|bytes| match request {
             // SAFETY: the memory is the operation's, or its caller's, who has promised it. The slot is locked.
-            Some(request) => Ok(unsafe { request?.copy(bytes) }),
+            Some(request) => Ok(unsafe { request?.copy(&bytes) }),
             None => Ok(0),
         });
         flight.stage = Stage::Done(copied);
@@ -517,5 +529,58 @@ mod tests {
         assert!(!flights.submits(key));
         assert_eq!(flights.settle(key, Settled::Done(Ok(0))), Some(true));
         assert_eq!(flights.settle(key, Settled::Done(Ok(0))), None);
+    }
+
+    /// What the thread keeps is a descriptor and memory of its own, and not the port's.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_read_that_never_ends_keeps_nothing_of_its_port() -> io::Result<()> {
+        use std::fs::File;
+        use std::io::Read;
+        use std::os::unix::fs::OpenOptionsExt;
+        use std::thread;
+        use std::time::{Duration, Instant};
+
+        use super::super::{FileDriver, FileOperation, Operations};
+
+        const PATH: &str = "/proc/kmsg";
+        let mut options = File::options();
+        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+        let Ok(mut log) = options.open(PATH) else {
+            eprintln!("skipped: {PATH} cannot be read");
+            return Ok(());
+        };
+        while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
+        let end = Instant::now() + Duration::from_secs(30);
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                assert!(Instant::now() < end);
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+
+        let port = CompletionPort::new().expect("a port");
+        let operations = Operations::<()>::new(
+            port.system().clone(),
+            port.opening(),
+            [1, 2],
+            Helpers::new(1),
+            Some(FileDriver::Threads),
+        );
+        let log = operations.adopt(File::open(PATH)?).expect("it is a file");
+        let read = FileOperation::read_at(&log, vec![0; 8], 0);
+        let Ok(_) = operations.begin(read) else {
+            panic!("it begins");
+        };
+        let is_apart = || {
+            let mut flights = operations.flights().slots.iter();
+            flights.all(|flight| !matches!(flight.stage, Stage::Queued | Stage::Running(_)))
+        };
+        wait_until(&is_apart);
+        operations.close();
+        let weak = Arc::downgrade(&operations);
+        drop(operations);
+        wait_until(&|| weak.strong_count() == 0);
+        Ok(())
     }
 }

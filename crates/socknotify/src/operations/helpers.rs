@@ -1,12 +1,14 @@
 //! [`Helpers`]: threads for blocking work.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::request::Apart;
 use super::system;
 use crate::Error;
 use crate::default_concurrency;
@@ -20,6 +22,9 @@ pub(crate) const DEFAULT_THREADS: usize = 32;
 /// How long a thread usually waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// How many operations that were cancelled stay in the queue in any case.
+const WITHDRAWN: usize = 64;
+
 /// Something for a helper thread to do.
 enum Job {
     Run(Box<dyn FnOnce() + Send>),
@@ -27,14 +32,28 @@ enum Job {
     Perform(Arc<dyn Perform>, usize),
 }
 
+impl Job {
+    fn key(&self) -> Option<usize> {
+        match self {
+            Job::Run(_) => None,
+            Job::Perform(_, key) => Some(*key),
+        }
+    }
+}
+
 /// Knows what to do for a key.
 pub(crate) trait Perform: Send + Sync {
     fn perform(&self, key: usize) -> Performed;
+
+    /// The result of an operation that was performed [apart](Performed::Apart).
+    fn performed_apart(&self, _key: usize, _result: io::Result<Vec<u8>>) {}
 }
 
 /// What a thread has done with an operation.
 pub(crate) enum Performed {
     Done,
+    /// It may never end: the thread performs it by itself, and keeps nothing of the port meanwhile.
+    Apart(ThreadApart, Apart),
     /// It may never end, and [as many as there may be](Helpers::apart) are performed already.
     NotYet,
 }
@@ -62,6 +81,8 @@ struct State {
     queue: VecDeque<Job>,
     /// Operations that may never end, and wait for one of those to end.
     later: VecDeque<Job>,
+    /// About how many operations in the queues were cancelled.
+    withdrawn: usize,
     /// Without those that may never come back.
     threads: usize,
     /// Threads that may never come back.
@@ -223,16 +244,15 @@ impl Helpers {
 
     /// What this thread, one of these, does from here on may never end: until it does, another one may take its place.
     /// `None` if as many do so already as there may be threads.
-    pub(super) fn apart(&self) -> Option<ThreadApart<'_>> {
-        let shared = &*self.0;
-        let mut state = lock(&shared.state);
-        if state.apart == shared.most {
+    pub(super) fn apart(&self) -> Option<ThreadApart> {
+        let mut state = lock(&self.0.state);
+        if state.apart == self.0.most {
             return None;
         }
         state.apart += 1;
         state.threads -= 1;
         self.replace(state);
-        Some(ThreadApart(shared))
+        Some(ThreadApart(Arc::clone(&self.0)))
     }
 
     /// This thread, one of these, is about to wait for a device: until it does no longer, another one may work.
@@ -252,6 +272,38 @@ impl Helpers {
         if has_work {
             self.0.changed.notify_one();
         }
+    }
+
+    /// A queued operation was cancelled. When these are the most, they are removed.
+    pub(super) fn on_withdrawn(&self, is_over: impl Fn(usize) -> bool) {
+        let mut state = lock(&self.0.state);
+        let queued = state.queue.len() + state.later.len();
+        state.withdrawn += 1;
+        if state.withdrawn < WITHDRAWN || state.withdrawn < queued / 2 {
+            return;
+        }
+        state.withdrawn = 0;
+        let jobs = state.queue.iter().chain(&state.later);
+        let mut over: Vec<_> = jobs.filter_map(Job::key).collect();
+        drop(state);
+        // Without the lock: whether an operation is over is known in its slot, which may be locked for long. One that is
+        // over stays over.
+        over.retain(|&key| is_over(key));
+        over.sort_unstable();
+        let is_among = |job: &Job| {
+            job.key()
+                .is_some_and(|key| over.binary_search(&key).is_ok())
+        };
+        let mut guard = lock(&self.0.state);
+        let State { queue, later, .. } = &mut *guard;
+        let removed = [queue, later].map(|queue| {
+            let (removed, left): (VecDeque<_>, _) =
+                std::mem::take(queue).into_iter().partition(is_among);
+            *queue = left;
+            removed
+        });
+        drop(guard);
+        drop_all(removed.into_iter().flatten());
     }
 
     /// The number of threads.
@@ -282,9 +334,9 @@ impl Helpers {
 }
 
 /// A thread that may never come back.
-pub(super) struct ThreadApart<'a>(&'a Shared);
+pub(crate) struct ThreadApart(Arc<Shared>);
 
-impl Drop for ThreadApart<'_> {
+impl Drop for ThreadApart {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.apart -= 1;
@@ -341,6 +393,15 @@ impl Shared {
                     Job::Perform(of, key) => match of.perform(key) {
                         Performed::Done => None,
                         Performed::NotYet => Some(Job::Perform(of, key)),
+                        Performed::Apart(_thread, apart) => {
+                            let port = Arc::downgrade(&of);
+                            drop(of);
+                            let result = apart.read();
+                            if let Some(of) = port.upgrade() {
+                                of.performed_apart(key, result);
+                            }
+                            None
+                        }
                     },
                 }));
                 state = lock(&self.state);
@@ -443,6 +504,46 @@ mod tests {
             helpers.run(|| Box::new(move || done.send(()).expect("the test waits")))?;
             ended.recv_timeout(LONG).expect("it is done");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn operations_that_were_cancelled_leave_the_queue() -> Result<(), Error> {
+        struct Nothing;
+
+        impl Perform for Nothing {
+            fn perform(&self, _: usize) -> Performed {
+                Performed::Done
+            }
+        }
+
+        const COUNT: usize = 10_000;
+        let helpers = Helpers::new(1);
+        // The only thread is busy.
+        let (release, wait) = mpsc::channel::<()>();
+        helpers.run(|| Box::new(move || assert!(wait.recv().is_err())))?;
+        helpers.run(|| Box::new(|| ()))?;
+        let nothing = Arc::new(Nothing);
+        let stays = |key| key % 100 == 0;
+        for key in 0..COUNT {
+            helpers.perform(Arc::clone(&nothing) as _, key)?;
+            if !stays(key) {
+                helpers.on_withdrawn(|key| !stays(key));
+            }
+            let queued = lock(&helpers.0.state).queue.len();
+            assert!(queued <= 2 * (WITHDRAWN + COUNT / 100), "{queued}");
+        }
+        for _ in 0..2 * COUNT {
+            helpers.on_withdrawn(|key| !stays(key));
+        }
+        let left: Vec<_> = lock(&helpers.0.state).queue.iter().map(Job::key).collect();
+        let keys = (0..COUNT).filter(|&key| stays(key)).map(Some);
+        // What is no operation stays as well. The thread may have taken the first one or not.
+        assert_eq!(left[left.len() - COUNT / 100..], keys.collect::<Vec<_>>());
+        assert!(left[..left.len() - COUNT / 100].iter().all(Option::is_none));
+        assert_eq!(Arc::strong_count(&nothing), 1 + COUNT / 100);
+        helpers.close();
+        drop(release);
         Ok(())
     }
 

@@ -100,8 +100,8 @@ impl CompletionPort {
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or
     /// with its result. Returns false if it is not in progress on this port.
     ///
-    /// The pointer is compared with those of the operations in progress, one after the other, and nothing is read
-    /// through it: the operation may have ended meanwhile.
+    /// The pointer is looked up among those of the operations in progress, and nothing is read through it: the operation
+    /// may have ended meanwhile.
     #[doc(alias = "CancelIoEx")]
     pub fn cancel_operation(&self, overlapped: *const Overlapped) -> bool {
         self.raw().cancel(overlapped)

@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
 
+use std::collections::HashMap;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::direct::Direct;
 use super::flights::{Flight, Flights, Reason, Stage};
@@ -14,6 +15,7 @@ use super::opening::Opening;
 use super::request::{Kind, Request};
 use super::{Layer, Owner, Settled};
 use crate::entry::Status;
+use crate::lock::lock;
 use crate::slots::Token;
 use crate::system::SystemPort;
 use crate::{Entry, Error, Origin};
@@ -132,6 +134,8 @@ pub(crate) struct Raw {
     this: Weak<Raw>,
     /// With each, its packet.
     flights: Flights<Request, Entry>,
+    /// Those in progress, by the addresses of their blocks.
+    begun: Mutex<HashMap<usize, Token>>,
 }
 
 impl Raw {
@@ -144,6 +148,7 @@ impl Raw {
                 Opening::new(port),
                 Helpers::for_files(DEFAULT_THREADS),
             ),
+            begun: Mutex::default(),
         })
     }
 
@@ -169,11 +174,13 @@ impl Raw {
             note: Entry::new(completion_key, 0, overlapped.expose_provenance()),
         };
         let token = slots.insert(flight).ok_or(Error::OutOfMemory)?;
+        lock(&self.begun).insert(overlapped.addr(), token);
         // SAFETY: by the promise. Nobody has begun with it.
         let status = unsafe { &*overlapped };
         let before = status.internal.swap(PENDING, Ordering::Relaxed);
         let key = slots.key(token);
         let is_over = self.start(token, self.direct()).inspect_err(|_| {
+            lock(&self.begun).remove(&overlapped.addr());
             slots.remove(token);
             status.internal.store(before, Ordering::Relaxed);
         })?;
@@ -206,22 +213,19 @@ impl Raw {
 
     /// Nothing is read through the pointer: the operation may have ended, and its block with it.
     pub(super) fn cancel(&self, overlapped: *const Overlapped) -> bool {
-        // In a forked child another thread may have had a slot locked.
+        // In a forked child another thread may have had it locked.
         if !self.flights.is_here() {
             return false;
         }
-        let slots = &self.flights.slots;
-        let mut found = slots.iter_named();
-        let found = found.find(|(_, flight)| flight.note.overlapped == overlapped.addr());
-        let Some((token, flight)) = found else {
+        let found = lock(&self.begun).get(&overlapped.addr()).copied();
+        let Some(token) = found else {
             return false;
         };
-        drop(flight);
         let is_over = self.flights.cancel(token, Reason::Asked);
         match is_over {
             Some(true) => {
                 if let Some(_entered) = self.flights.gate.enter() {
-                    self.complete(slots.key(token));
+                    self.complete(self.flights.slots.key(token));
                 }
             }
             Some(false) => self.flush(),
@@ -245,6 +249,8 @@ impl Raw {
         packet.status = Status::new(kind, &result, length);
         let count = result.unwrap_or(0);
         packet.transferred = count as u32;
+        // The block may begin another operation when its status says so.
+        lock(&self.begun).remove(&packet.overlapped);
         let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);
         // SAFETY: it is there until the packet was dequeued, and that is queued after this.
         unsafe { (*overlapped).settle(packet.status, count) };
@@ -296,6 +302,11 @@ impl Owner for Raw {
 impl Perform for Raw {
     fn perform(&self, key: usize) -> Performed {
         self.flights.perform(key, || self.complete(key))
+    }
+
+    fn performed_apart(&self, key: usize, result: io::Result<Vec<u8>>) {
+        self.flights
+            .performed_apart(key, result, || self.complete(key));
     }
 }
 

@@ -273,16 +273,18 @@ unsafe fn perform_parts(
 }
 
 /// A read with a file and memory of its own.
-pub(super) struct Apart {
+pub(crate) struct Apart {
     file: File,
     bytes: Vec<u8>,
     offset: u64,
 }
 
 impl Apart {
-    pub(super) fn read(&mut self) -> io::Result<&[u8]> {
+    /// What was read.
+    pub(super) fn read(mut self) -> io::Result<Vec<u8>> {
         let count = system::read_at(&self.file, &mut self.bytes, self.offset)?;
-        Ok(&self.bytes[..count])
+        self.bytes.truncate(count);
+        Ok(self.bytes)
     }
 }
 

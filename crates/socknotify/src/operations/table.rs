@@ -258,6 +258,11 @@ impl<D: Send + 'static> Operations<D> {
         }
     }
 
+    #[cfg(all(test, target_os = "linux", not(interleavings)))]
+    pub(super) fn flights(&self) -> &Flights<FileOperation, Option<D>> {
+        &self.flights
+    }
+
     /// The number of threads that perform operations.
     pub(crate) fn threads(&self) -> usize {
         self.flights.helpers.threads()
@@ -276,6 +281,10 @@ impl<D: Send + 'static> Operations<D> {
 impl<D: Send + 'static> Perform for Operations<D> {
     fn perform(&self, key: usize) -> Performed {
         self.flights.perform(key, || self.post(key))
+    }
+
+    fn performed_apart(&self, key: usize, result: io::Result<Vec<u8>>) {
+        self.flights.performed_apart(key, result, || self.post(key));
     }
 }
 

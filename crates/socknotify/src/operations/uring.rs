@@ -257,6 +257,10 @@ impl Direct {
         // A slot is locked before the queue is.
         operations.retain(|&(name, _)| owners.is_queued(name));
         let mut queue = lock(&self.queue);
+        if queue.state == State::Closed {
+            // Closing has emptied the queue, and nobody would take these.
+            return;
+        }
         operations.append(&mut queue.operations);
         queue.operations = operations;
         self.is_queued.store(true, Ordering::SeqCst);
@@ -537,9 +541,9 @@ impl Completions for Direct {
             packets.extend(owner.and_then(|(owner, key)| owner.settle(key, settled(result))));
         });
         drop(completion);
-        // There may be room for more. This thread has others to report, so it does not copy.
-        if self.is_queued.load(Ordering::SeqCst) {
-            self.pump();
+        // There may be room for more. This thread has others to report, so it does not copy, unless no other thread does.
+        if self.is_queued.load(Ordering::SeqCst) && !self.pump() {
+            while self.submit() {}
         }
     }
 }

@@ -300,3 +300,65 @@ fn an_operation_that_could_not_reach_its_memory_is_performed_by_a_thread() {
     assert_eq!(owner.settle(key, Settled::Faulted), None);
     assert_eq!(fixture.next(), Some(10));
 }
+
+/// The layer of operations of which none was begun, whose port closes while the queue is searched.
+struct ClosesMeanwhile(Arc<Direct>);
+
+impl Owner for ClosesMeanwhile {
+    fn is_queued(&self, _: usize) -> bool {
+        self.0.close();
+        true
+    }
+
+    fn submits(&self, _: usize) -> bool {
+        false
+    }
+
+    fn refused(&self, _: usize) {}
+
+    fn settle(&self, _: usize, _: Settled) -> Option<Entry> {
+        None
+    }
+}
+
+#[test]
+fn what_is_withdrawn_while_the_ring_closes_leaves_nothing_to_submit() {
+    let port = CompletionPort::new().expect("a port");
+    let Ok(direct) = Direct::new(port.system()) else {
+        eprintln!("skipped: there is no ring here");
+        return;
+    };
+    let owner = Arc::new(ClosesMeanwhile(Arc::clone(&direct)));
+    direct.attach(Layer::Caller, || Arc::downgrade(&owner) as _);
+    for key in 0..2 * BATCH {
+        // SAFETY: nothing is submitted.
+        let begun = unsafe { direct.begin(Layer::Caller, key, &request(1)) };
+        assert!(matches!(begun, Begun::Queued));
+    }
+    let (tell, told) = mpsc::channel();
+    let theirs = Arc::clone(&direct);
+    thread::spawn(move || {
+        (0..BATCH).for_each(|_| theirs.on_withdrawn());
+        theirs.flush();
+        tell.send(())
+    });
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(()), "it submits for ever");
+    assert!(lock(&direct.queue).operations.is_empty());
+}
+
+#[test]
+fn a_thread_that_takes_completions_submits_what_is_queued_if_there_is_no_pump() {
+    const COUNT: usize = 2 * OPERATIONS;
+    let Some(fixture) = &Fixture::new() else {
+        return;
+    };
+    // As if the system had no thread.
+    fixture.direct.pump.close();
+    for _ in 0..COUNT {
+        fixture.begin();
+    }
+    fixture.operations.flush();
+    for _ in 0..COUNT {
+        assert_eq!(fixture.next(), Some(10));
+    }
+}

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, Overlapped};
 
@@ -249,6 +250,31 @@ fn e7_an_operation_that_is_cancelled_has_one_packet(backend: Backend) -> io::Res
         assert!(!port.cancel_operation(&done.overlapped));
     }
     expect_nothing(&port);
+    Ok(())
+}
+
+/// How long a cancellation takes does not depend on how many operations there are, or were.
+#[for_every_backend]
+fn e7_any_number_of_operations_is_cancelled(backend: Backend) -> io::Result<()> {
+    const COUNT: usize = 20_000;
+    let (port, file) = port_and_file(backend, &[7; 8])?;
+    let addresses: Vec<_> = (0..COUNT)
+        .map(|_| Operation::new(0, [0; 8]).read(&port, &file))
+        .collect::<Result<_, _>>()?;
+    let begin = Instant::now();
+    for address in addresses.into_iter().rev() {
+        port.cancel_operation(address.cast());
+    }
+    for _ in 0..COUNT {
+        let done = Operation::next(&port)?;
+        assert!(!port.cancel_operation(&done.overlapped));
+    }
+    // Some ten times as long as it takes. To search all of them would take a minute.
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
     Ok(())
 }
 
