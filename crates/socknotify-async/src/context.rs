@@ -110,7 +110,9 @@ pub(crate) fn begin_poll(waker: &Waker) {
 /// Whether this is the waker of what this thread polls.
 #[inline]
 pub(crate) fn is_polled(waker: &Waker) -> bool {
-    POLLED.get() == waker.data()
+    let data = waker.data();
+    // Others have none, and none is polled at first.
+    !data.is_null() && POLLED.get() == data
 }
 
 /// The task that was polled last has used up its budget.

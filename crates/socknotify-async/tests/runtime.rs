@@ -170,9 +170,8 @@ fn a_waker_that_panics_is_its_owner_s_trouble() -> io::Result<()> {
     Ok(())
 }
 
-/// What was polled inside is gone, and its memory may be a waker's of anyone's.
-#[test]
-fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Result<()> {
+/// A thread waits for a task with a waker that has this data, and panics.
+fn a_task_ends_whose_waker_panics(runtime: &Runtime, data: usize) -> io::Result<()> {
     use std::task::{RawWaker, RawWakerVTable};
     fn clone(data: *const ()) -> RawWaker {
         RawWaker::new(data, &PANICS)
@@ -181,12 +180,10 @@ fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Resu
         panic!("on purpose");
     }
     static PANICS: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, |_| {});
-    let runtime = with_places(1);
     let (release, blocked) = mpsc::channel::<()>();
     let mut joined = runtime.spawn(async move { blocked.recv().is_ok() });
-    let inside = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().data().addr())));
     // SAFETY: the functions use nothing of the data.
-    let waker = unsafe { Waker::new(std::ptr::without_provenance(inside), &PANICS) };
+    let waker = unsafe { Waker::new(std::ptr::without_provenance(data), &PANICS) };
     let mut cx = Context::from_waker(&waker);
     assert!(Pin::new(&mut joined).poll(&mut cx).is_pending());
     release.send(()).expect("it waits");
@@ -196,6 +193,19 @@ fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Resu
     assert!(runtime.block_on(joined)?);
     assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
     Ok(())
+}
+
+/// What was polled inside is gone, and its memory may be a waker's of anyone's.
+#[test]
+fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Result<()> {
+    let runtime = with_places(1);
+    let inside = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().data().addr())));
+    a_task_ends_whose_waker_panics(&runtime, inside)
+}
+
+#[test]
+fn a_waker_without_data_is_not_taken_for_one_that_is_polled() -> io::Result<()> {
+    a_task_ends_whose_waker_panics(&with_places(1), 0)
 }
 
 #[test]
