@@ -70,7 +70,10 @@ pub struct Entered {
 
 pub(crate) fn enter(shared: &Arc<Shared>) -> Entered {
     Entered {
-        before: CURRENT.replace(Some(Arc::clone(shared))),
+        // A thread that ends may drop a runtime of its own.
+        before: CURRENT
+            .try_with(|it| it.replace(Some(Arc::clone(shared))))
+            .unwrap_or_default(),
         left: LEFT.replace(u32::MAX),
         polled: POLLED.get(),
         _here: std::marker::PhantomData,

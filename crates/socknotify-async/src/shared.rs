@@ -357,7 +357,7 @@ impl Shared {
     }
 
     /// Cancel all tasks, and release the threads.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self: &Arc<Self>) {
         if !self.is_here() || self.is_closed.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -371,7 +371,9 @@ impl Shared {
     }
 
     /// Drop all tasks but those that are polled.
-    fn cancel_tasks(&self) {
+    fn cancel_tasks(self: &Arc<Self>) {
+        // As they are dropped, they may look for it.
+        let _entered = context::enter(self);
         let before = context::role(self.id);
         // What they wake as they are dropped only goes to the queue: so it takes no stack, and is under no lock of theirs.
         let role = context::set_role(Some(Role {

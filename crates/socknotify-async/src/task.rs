@@ -321,6 +321,7 @@ where
     let (runnable, task) = async_task::spawn(listed, schedule);
     lock(&tasks.parts[part])[key] = runnable.waker();
     if shared.is_closed() {
+        let _entered = context::enter(shared);
         drop(runnable);
     } else {
         runnable.schedule();
