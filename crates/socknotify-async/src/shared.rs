@@ -408,36 +408,22 @@ impl Shared {
     }
 
     /// Wait until this holds, up to this time. False if it does not.
-    fn wait_until(&self, deadline: Option<Instant>, holds: impl Fn() -> bool) -> bool {
+    fn wait_until(&self, time: Duration, holds: impl Fn() -> bool) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
-        let mut guard = lock(&self.ended.0);
-        while !holds() {
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            guard = match left {
-                None => self
-                    .ended
-                    .1
-                    .wait(guard)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return false,
-                Some(left) => {
-                    let waited = self.ended.1.wait_timeout(guard, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        true
+        let (guard, ended) = (lock(&self.ended.0), &self.ended.1);
+        let waited = ended.wait_timeout_while(guard, time, |()| !holds());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Wait until no task is left, up to this time.
-    pub(crate) fn wait_for_tasks(&self, deadline: Option<Instant>) -> bool {
-        self.wait_until(deadline, || self.tasks.count() == 0)
+    pub(crate) fn wait_for_tasks(&self, time: Duration) -> bool {
+        self.wait_until(time, || self.tasks.count() == 0)
     }
 
     /// Wait until the threads have ended, but for this one.
-    pub(crate) fn wait_for_threads(&self, deadline: Option<Instant>) -> bool {
+    pub(crate) fn wait_for_threads(&self, time: Duration) -> bool {
         let own = usize::from(self.is_own_thread());
-        self.wait_until(deadline, || self.threads.load(Ordering::SeqCst) == own)
+        self.wait_until(time, || self.threads() == own)
     }
 
     pub(crate) fn threads(&self) -> usize {
