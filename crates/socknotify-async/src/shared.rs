@@ -20,7 +20,7 @@ use crate::timers::Timers;
 
 /// The keys of packets that are not of a socket: runnable tasks wait; and the port's alarm.
 const RUN: usize = usize::MAX;
-const ALARM: usize = usize::MAX - 1;
+pub(crate) const ALARM: usize = usize::MAX - 1;
 
 /// How many packets a thread dequeues at once.
 const ROOM: usize = 64;
@@ -176,11 +176,6 @@ impl Shared {
             // The port is closed, or the system has no memory: the next one tries again.
             self.queue.answer(call);
         }
-    }
-
-    /// Set the port's alarm. False if it could not be set: the port is closed, or the system has no memory.
-    pub(crate) fn set_alarm(&self, delay: Duration) -> bool {
-        self.port.set_alarm(delay, ALARM).is_ok()
     }
 
     /// Run what blocks, while other threads go on with what this one has left.

@@ -10,7 +10,7 @@ use std::{fmt, io};
 use pin_project_lite::pin_project;
 
 use crate::context;
-use crate::shared::Shared;
+use crate::shared::{ALARM, Shared};
 use crate::sync::lock;
 use crate::wheel::{NEVER, Wheel};
 
@@ -81,7 +81,8 @@ impl Timers {
         drop(waker);
     }
 
-    /// Have the alarm come at this time, or before. False if it could not be set.
+    /// Have the alarm come at this time, or before. False if it could not be set: the port is closed, or the system has no
+    /// memory.
     pub(crate) fn alarm_by(&self, shared: &Shared, time: Instant) -> bool {
         self.alarm(shared, self.ticks_until(Some(time)))
     }
@@ -96,7 +97,8 @@ impl Timers {
         }
         let time = Duration::from_secs(at / u64::from(TICKS))
             + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
-        let is_set = shared.set_alarm(time.saturating_sub(self.start.elapsed()));
+        let delay = time.saturating_sub(self.start.elapsed());
+        let is_set = shared.port.set_alarm(delay, ALARM).is_ok();
         if is_set {
             *alarm = at;
         }

@@ -43,10 +43,10 @@ macro_rules! wrap {
             #[allow(dead_code, reason = "not everything is made so")]
             fn new(
                 socket: $std,
-                shared: std::sync::Arc<$crate::shared::Shared>,
+                shared: &std::sync::Arc<$crate::shared::Shared>,
             ) -> std::io::Result<Self> {
                 socket.set_nonblocking(true)?;
-                $crate::Async::of_nonblocking(socket, shared).map(Self)
+                $crate::Async::of_nonblocking(socket, std::sync::Arc::clone(shared)).map(Self)
             }
         }
 
@@ -59,7 +59,7 @@ macro_rules! wrap {
             type Error = std::io::Error;
 
             fn try_from(socket: $std) -> std::io::Result<Self> {
-                Self::new(socket, $crate::context::expect())
+                Self::new(socket, &$crate::context::expect())
             }
         }
 
