@@ -60,7 +60,7 @@ fn tasks_are_joined() -> io::Result<()> {
         io::Result::Ok(sum)
     })?;
     assert_eq!(sum, 499_500);
-    assert!(runtime.shutdown(PATIENCE));
+    assert!(runtime.shutdown(Duration::MAX));
     Ok(())
 }
 
@@ -466,6 +466,36 @@ fn unblock_lends_its_place_at_once() -> io::Result<()> {
     assert!(runtime.block_on(task)?);
     let panicked = runtime.spawn(async { unblock(|| panic!("on purpose")).await });
     assert!(runtime.block_on(panicked)?.unwrap_err().is_panic());
+    Ok(())
+}
+
+#[test]
+fn no_more_tasks_block_than_there_are_threads() -> io::Result<()> {
+    let runtime = Runtime::builder().places(2).threads(2).build()?;
+    let (sender, begun) = mpsc::channel();
+    let (release, blocked) = mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let (sender, blocked) = (sender.clone(), Arc::clone(&blocked));
+            runtime.spawn(async move {
+                let _ = sender.send(());
+                blocked.lock().unwrap().recv().is_ok()
+            })
+        })
+        .collect();
+    for _ in 0..2 {
+        begun.recv_timeout(PATIENCE).expect("it begins");
+    }
+    assert!(begun.recv_timeout(Duration::from_millis(20)).is_err());
+    assert_eq!(runtime.handle().threads(), 2);
+    // Then they come, one after the other.
+    for _ in 0..6 {
+        release.send(()).expect("it waits");
+    }
+    for task in tasks {
+        assert!(runtime.block_on(async { timeout(PATIENCE, task).await })??);
+    }
     Ok(())
 }
 
