@@ -69,9 +69,13 @@ impl Drop for Foreign {
 /// ```
 pub struct JoinHandle<T>(State<T>);
 
+/// Waits until a task's future is dropped, or for its result if it has ended before.
+type Cancel<T> = Pin<Box<dyn Future<Output = Option<Outcome<T>>> + Send>>;
+
 enum State<T> {
     Running(FallibleTask<Outcome<T>>),
-    Aborted(Pin<Box<dyn Future<Output = Option<Outcome<T>>> + Send>>),
+    /// The lock makes it `Sync`.
+    Aborted(Mutex<Cancel<T>>),
     Taken,
 }
 
@@ -79,7 +83,7 @@ impl<T> State<T> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<T>>> {
         match self {
             State::Running(task) => Pin::new(task).poll(cx),
-            State::Aborted(cancel) => cancel.as_mut().poll(cx),
+            State::Aborted(cancel) => lock(cancel).as_mut().poll(cx),
             State::Taken => panic!("the result was taken before"),
         }
     }
@@ -94,10 +98,10 @@ impl<T: Send + 'static> JoinHandle<T> {
                 let mut cancel = Box::pin(task.cancel());
                 // It begins with the first poll.
                 let mut cx = Context::from_waker(Waker::noop());
-                match cancel.as_mut().poll(&mut cx) {
-                    Poll::Ready(outcome) => State::Aborted(Box::pin(ready(outcome))),
-                    Poll::Pending => State::Aborted(cancel),
-                }
+                State::Aborted(match cancel.as_mut().poll(&mut cx) {
+                    Poll::Ready(outcome) => Mutex::new(Box::pin(ready(outcome))),
+                    Poll::Pending => Mutex::new(cancel),
+                })
             }
             other => other,
         };

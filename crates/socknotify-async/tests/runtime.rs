@@ -266,6 +266,22 @@ fn aborting_what_has_ended_keeps_its_result() -> io::Result<()> {
 }
 
 #[test]
+fn a_handle_may_be_shared_by_tasks() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let mut task = runtime.spawn(pending::<()>());
+    for is_finished in [false, true] {
+        let shared = Arc::new(task);
+        let theirs = Arc::clone(&shared);
+        let looks = runtime.spawn(async move { theirs.is_finished() });
+        assert_eq!(runtime.block_on(looks)?, is_finished);
+        task = Arc::into_inner(shared).expect("the other one was dropped");
+        task.abort();
+    }
+    assert!(runtime.block_on(task).is_err_and(|it| it.is_cancelled()));
+    Ok(())
+}
+
+#[test]
 fn shutdown_cancels_what_does_not_end() -> io::Result<()> {
     let runtime = Runtime::new()?;
     let drops = Arc::new(AtomicUsize::new(0));
