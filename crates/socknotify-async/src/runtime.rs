@@ -362,7 +362,6 @@ where
 #[track_caller]
 pub fn unblock<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
     let shared = context::expect();
-    shared.check_process();
     let of = Arc::clone(&shared);
-    task::spawn(&shared, async move { of.block(work) })
+    Handle(shared).spawn(async move { of.block(work) })
 }

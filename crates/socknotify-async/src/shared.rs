@@ -369,11 +369,10 @@ impl Shared {
     fn cancel_tasks(self: &Arc<Self>) {
         // As they are dropped, they may look for it.
         let _entered = context::enter(self);
-        let before = context::role(self.id);
         // What they wake as they are dropped only goes to the queue: so it takes no stack, and is under no lock of theirs.
         let role = context::set_role(Some(Role {
             runtime: self.id,
-            list: before.map_or(0, |it| it.list),
+            list: self.list(),
             doing: Doing::Looking,
         }));
         self.tasks.wake();

@@ -133,6 +133,7 @@ impl Timers {
 }
 
 /// Waits for a while. See [`sleep`].
+#[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     /// `None` if it never comes.
@@ -243,14 +244,6 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         self.unset();
-    }
-}
-
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("deadline", &self.deadline)
-            .finish_non_exhaustive()
     }
 }
 

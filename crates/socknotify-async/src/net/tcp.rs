@@ -122,7 +122,10 @@ impl TcpStream {
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
         let stream = Self::new(socket.into(), shared)?;
         // Nothing is reported before the connect ends.
-        stream.0.wait_for(Direction::Write);
+        let blocks = io::ErrorKind::WouldBlock;
+        let _ = stream
+            .0
+            .try_write_with(|_| io::Result::<()>::Err(blocks.into()));
         match SockRef::from(stream.get_ref()).connect(&address.into()) {
             Err(error) if !is_connecting(&error) => return Err(error),
             _ => {}
