@@ -28,11 +28,13 @@ pub(crate) struct Role {
 
 /// How many operations a poll may do before it lets others go on.
 const BUDGET: u32 = 128;
+/// How often it is then told to return. One that does not may be in an executor inside of the task, which cannot.
+const REFUSALS: u32 = 128;
 
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
     static ROLE: Cell<Option<Role>> = const { Cell::new(None) };
-    /// What is left of the budget of the task that is polled.
+    /// What is left to the task that is polled: operations, and then refusals.
     static LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
     /// What is in its waker.
     static POLLED: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
@@ -68,7 +70,10 @@ pub struct Entered {
 
 pub(crate) fn enter(shared: &Arc<Shared>) -> Entered {
     Entered {
-        before: CURRENT.replace(Some(Arc::clone(shared))),
+        // A thread that ends may drop a runtime of its own.
+        before: CURRENT
+            .try_with(|it| it.replace(Some(Arc::clone(shared))))
+            .unwrap_or_default(),
         left: LEFT.replace(u32::MAX),
         polled: POLLED.get(),
         _here: std::marker::PhantomData,
@@ -103,35 +108,38 @@ pub(crate) fn set_role(role: Option<Role>) -> Option<Role> {
 /// A task is polled next, or the future of `block_on`, which has this waker. Neither panics as it is woken.
 #[inline]
 pub(crate) fn begin_poll(waker: &Waker) {
-    LEFT.set(BUDGET);
+    LEFT.set(BUDGET + REFUSALS);
     POLLED.set(waker.data());
 }
 
 /// Whether this is the waker of what this thread polls.
 #[inline]
 pub(crate) fn is_polled(waker: &Waker) -> bool {
-    POLLED.get() == waker.data()
+    let data = waker.data();
+    // Others have none, and none is polled at first.
+    !data.is_null() && POLLED.get() == data
 }
 
 /// The task that was polled last has used up its budget.
 #[inline]
 pub(crate) fn is_spent() -> bool {
-    LEFT.get() == 0
+    LEFT.get() <= REFUSALS
 }
 
 /// An operation is about to be done. When its task has done many in this poll, it is woken, and is to return.
 #[inline]
 pub(crate) fn spend(cx: &Context<'_>) -> Poll<()> {
     let left = LEFT.try_with(Cell::get).unwrap_or(u32::MAX);
-    match left {
-        u32::MAX => Poll::Ready(()),
-        0 => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-        _ => {
-            LEFT.set(left - 1);
-            Poll::Ready(())
-        }
+    if left == u32::MAX {
+        return Poll::Ready(());
     }
+    LEFT.set(match left {
+        0 => BUDGET + REFUSALS,
+        _ => left - 1,
+    });
+    if left > REFUSALS {
+        return Poll::Ready(());
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }

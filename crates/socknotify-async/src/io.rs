@@ -277,12 +277,6 @@ impl<T: AsSource> Async<T> {
         }
     }
 
-    /// It is not ready until that is reported.
-    pub(crate) fn wait_for(&self, direction: Direction) {
-        let seen = self.source.seen(direction);
-        self.source.clear(direction, seen);
-    }
-
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

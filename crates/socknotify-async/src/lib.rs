@@ -56,7 +56,8 @@
 //!
 //! # What blocks
 //!
-//! Anything may: reading a file, a mutex, a client of a database that knows nothing of async, another [`Runtime::block_on`].
+//! Anything may: reading a file, a mutex, a client of a database that knows nothing of async, [`Runtime::block_on`], and
+//! another executor.
 //! What costs a thread, and some milliseconds until it is seen, is one task that blocks, not its neighbours. [`unblock`]
 //! says it before, and leaves the place at once. No more tasks block at once than there are
 //! [threads](Builder::threads); then the others wait.

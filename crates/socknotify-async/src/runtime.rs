@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socknotify::{CompletionPort, Snapshot};
 
@@ -106,10 +106,9 @@ impl Runtime {
         if !shared.is_here() {
             return false;
         }
-        let deadline = || Instant::now().checked_add(time);
-        let has_ended = shared.block(|| shared.wait_for_tasks(deadline()));
+        let has_ended = shared.block(|| shared.wait_for_tasks(time));
         shared.close();
-        shared.block(|| shared.wait_for_threads(deadline())) && has_ended
+        shared.block(|| shared.wait_for_threads(time)) && has_ended
     }
 }
 
@@ -363,7 +362,6 @@ where
 #[track_caller]
 pub fn unblock<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
     let shared = context::expect();
-    shared.check_process();
     let of = Arc::clone(&shared);
-    task::spawn(&shared, async move { of.block(work) })
+    Handle(shared).spawn(async move { of.block(work) })
 }

@@ -20,7 +20,7 @@ use crate::timers::Timers;
 
 /// The keys of packets that are not of a socket: runnable tasks wait; and the port's alarm.
 const RUN: usize = usize::MAX;
-const ALARM: usize = usize::MAX - 1;
+pub(crate) const ALARM: usize = usize::MAX - 1;
 
 /// How many packets a thread dequeues at once.
 const ROOM: usize = 64;
@@ -176,11 +176,6 @@ impl Shared {
             // The port is closed, or the system has no memory: the next one tries again.
             self.queue.answer(call);
         }
-    }
-
-    /// Set the port's alarm. False if it could not be set: the port is closed, or the system has no memory.
-    pub(crate) fn set_alarm(&self, delay: Duration) -> bool {
-        self.port.set_alarm(delay, ALARM).is_ok()
     }
 
     /// Run what blocks, while other threads go on with what this one has left.
@@ -357,7 +352,7 @@ impl Shared {
     }
 
     /// Cancel all tasks, and release the threads.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self: &Arc<Self>) {
         if !self.is_here() || self.is_closed.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -371,12 +366,13 @@ impl Shared {
     }
 
     /// Drop all tasks but those that are polled.
-    fn cancel_tasks(&self) {
-        let before = context::role(self.id);
+    fn cancel_tasks(self: &Arc<Self>) {
+        // As they are dropped, they may look for it.
+        let _entered = context::enter(self);
         // What they wake as they are dropped only goes to the queue: so it takes no stack, and is under no lock of theirs.
         let role = context::set_role(Some(Role {
             runtime: self.id,
-            list: before.map_or(0, |it| it.list),
+            list: self.list(),
             doing: Doing::Looking,
         }));
         self.tasks.wake();
@@ -406,36 +402,22 @@ impl Shared {
     }
 
     /// Wait until this holds, up to this time. False if it does not.
-    fn wait_until(&self, deadline: Option<Instant>, holds: impl Fn() -> bool) -> bool {
+    fn wait_until(&self, time: Duration, holds: impl Fn() -> bool) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
-        let mut guard = lock(&self.ended.0);
-        while !holds() {
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            guard = match left {
-                None => self
-                    .ended
-                    .1
-                    .wait(guard)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return false,
-                Some(left) => {
-                    let waited = self.ended.1.wait_timeout(guard, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        true
+        let (guard, ended) = (lock(&self.ended.0), &self.ended.1);
+        let waited = ended.wait_timeout_while(guard, time, |()| !holds());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Wait until no task is left, up to this time.
-    pub(crate) fn wait_for_tasks(&self, deadline: Option<Instant>) -> bool {
-        self.wait_until(deadline, || self.tasks.count() == 0)
+    pub(crate) fn wait_for_tasks(&self, time: Duration) -> bool {
+        self.wait_until(time, || self.tasks.count() == 0)
     }
 
     /// Wait until the threads have ended, but for this one.
-    pub(crate) fn wait_for_threads(&self, deadline: Option<Instant>) -> bool {
+    pub(crate) fn wait_for_threads(&self, time: Duration) -> bool {
         let own = usize::from(self.is_own_thread());
-        self.wait_until(deadline, || self.threads.load(Ordering::SeqCst) == own)
+        self.wait_until(time, || self.threads() == own)
     }
 
     pub(crate) fn threads(&self) -> usize {

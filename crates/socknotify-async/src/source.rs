@@ -177,17 +177,13 @@ impl Source {
     }
 
     pub(crate) fn report(&self, events: Events) {
-        let over = match events.intersects(Events::HANGUP | Events::ERR) {
-            true => READY | OVER,
-            false => 0,
-        };
-        for (direction, event) in [
-            (Direction::Read, Events::IN),
-            (Direction::Write, Events::OUT),
-        ] {
-            if events.contains(event) || over != 0 {
-                self.state(direction).report(READY | over);
-            }
+        let is_over = events.intersects(Events::HANGUP | Events::ERR);
+        let flags = if is_over { READY | OVER } else { READY };
+        if is_over || events.contains(Events::IN) {
+            self.state(Direction::Read).report(flags);
+        }
+        if is_over || events.contains(Events::OUT) {
+            self.state(Direction::Write).report(flags);
         }
     }
 }

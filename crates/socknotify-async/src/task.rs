@@ -2,12 +2,12 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{self, Context, Poll, Wake, Waker};
 
 use async_task::{FallibleTask, Runnable, ScheduleInfo, WithInfo};
 use pin_project_lite::pin_project;
@@ -69,10 +69,13 @@ impl Drop for Foreign {
 /// ```
 pub struct JoinHandle<T>(State<T>);
 
+/// Waits until a task's future is dropped, or for its result if it has ended before.
+type Cancel<T> = Pin<Box<dyn Future<Output = Option<Outcome<T>>> + Send>>;
+
 enum State<T> {
     Running(FallibleTask<Outcome<T>>),
-    Aborted(Pin<Box<dyn Future<Output = Option<Outcome<T>>> + Send>>),
-    Ended(Option<Outcome<T>>),
+    /// The lock makes it `Sync`.
+    Aborted(Mutex<Cancel<T>>),
     Taken,
 }
 
@@ -80,8 +83,7 @@ impl<T> State<T> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<T>>> {
         match self {
             State::Running(task) => Pin::new(task).poll(cx),
-            State::Aborted(cancel) => cancel.as_mut().poll(cx),
-            State::Ended(outcome) => Poll::Ready(outcome.take()),
+            State::Aborted(cancel) => lock(cancel).as_mut().poll(cx),
             State::Taken => panic!("the result was taken before"),
         }
     }
@@ -95,13 +97,11 @@ impl<T: Send + 'static> JoinHandle<T> {
             State::Running(task) => {
                 let mut cancel = Box::pin(task.cancel());
                 // It begins with the first poll.
-                match cancel
-                    .as_mut()
-                    .poll(&mut Context::from_waker(Waker::noop()))
-                {
-                    Poll::Ready(outcome) => State::Ended(outcome),
-                    Poll::Pending => State::Aborted(cancel),
-                }
+                let mut cx = Context::from_waker(Waker::noop());
+                State::Aborted(match cancel.as_mut().poll(&mut cx) {
+                    Poll::Ready(outcome) => Mutex::new(Box::pin(ready(outcome))),
+                    Poll::Pending => Mutex::new(cancel),
+                })
             }
             other => other,
         };
@@ -125,7 +125,7 @@ impl<T> Future for JoinHandle<T> {
     ///
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = ready!(if context::is_polled(cx.waker()) {
+        let outcome = task::ready!(if context::is_polled(cx.waker()) {
             self.0.poll(cx)
         } else {
             // Where the task ends, a panic would end the process.
@@ -242,7 +242,7 @@ impl<F: Future> Future for Listed<F> {
         let future = future.expect("it is there until this is dropped");
         context::begin_poll(cx.waker());
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-            Ok(poll) => Ok(ready!(poll)),
+            Ok(poll) => Ok(task::ready!(poll)),
             Err(panic) => Err(panic),
         };
         Poll::Ready(Outcome(Some(result)))
@@ -321,6 +321,7 @@ where
     let (runnable, task) = async_task::spawn(listed, schedule);
     lock(&tasks.parts[part])[key] = runnable.waker();
     if shared.is_closed() {
+        let _entered = context::enter(shared);
         drop(runnable);
     } else {
         runnable.schedule();

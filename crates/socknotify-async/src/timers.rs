@@ -10,7 +10,7 @@ use std::{fmt, io};
 use pin_project_lite::pin_project;
 
 use crate::context;
-use crate::shared::Shared;
+use crate::shared::{ALARM, Shared};
 use crate::sync::lock;
 use crate::wheel::{NEVER, Wheel};
 
@@ -44,9 +44,9 @@ impl Timers {
         }
     }
 
-    /// The first tick that begins at or after this time.
-    fn ticks_until(&self, time: Instant) -> u64 {
-        let time = time.saturating_duration_since(self.start);
+    /// The first tick that begins at or after this time; the last one without a time.
+    fn ticks_until(&self, time: Option<Instant>) -> u64 {
+        let time = time.map_or(Duration::MAX, |it| it.saturating_duration_since(self.start));
         let parts = time.subsec_nanos().div_ceil(1_000_000_000 / TICKS);
         let ticks = time.as_secs().saturating_mul(TICKS.into());
         ticks.saturating_add(parts.into()).min(NEVER - 1)
@@ -57,7 +57,7 @@ impl Timers {
     }
 
     /// Wake the task at this time.
-    fn set(&self, shared: &Shared, time: Instant, waker: Waker) -> Key {
+    fn set(&self, shared: &Shared, time: Option<Instant>, waker: Waker) -> Key {
         let at = self.ticks_until(time);
         let part = (shared.list() % self.parts.len()) as u32;
         let (index, next) = self.part(part).set(at, waker);
@@ -67,7 +67,7 @@ impl Timers {
 
     /// Wake its task at this time instead. False if it has gone off.
     fn reset(&self, shared: &Shared, (part, index): Key, time: Instant) -> bool {
-        let at = self.ticks_until(time);
+        let at = self.ticks_until(Some(time));
         let next = self.part(part).reset(index, at);
         if let Some(next) = next {
             self.alarm(shared, next);
@@ -81,9 +81,10 @@ impl Timers {
         drop(waker);
     }
 
-    /// Have the alarm come at this time, or before. False if it could not be set.
+    /// Have the alarm come at this time, or before. False if it could not be set: the port is closed, or the system has no
+    /// memory.
     pub(crate) fn alarm_by(&self, shared: &Shared, time: Instant) -> bool {
-        self.alarm(shared, self.ticks_until(time))
+        self.alarm(shared, self.ticks_until(Some(time)))
     }
 
     fn alarm(&self, shared: &Shared, at: u64) -> bool {
@@ -96,7 +97,8 @@ impl Timers {
         }
         let time = Duration::from_secs(at / u64::from(TICKS))
             + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
-        let is_set = shared.set_alarm(time.saturating_sub(self.start.elapsed()));
+        let delay = time.saturating_sub(self.start.elapsed());
+        let is_set = shared.port.set_alarm(delay, ALARM).is_ok();
         if is_set {
             *alarm = at;
         }
@@ -131,6 +133,7 @@ impl Timers {
 }
 
 /// Waits for a while. See [`sleep`].
+#[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     /// `None` if it never comes.
@@ -218,10 +221,7 @@ impl Future for Sleep {
     ///
     /// If the runtime has shut down, and in a forked child.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.deadline else {
-            return Poll::Pending;
-        };
-        if Instant::now() >= deadline {
+        if self.is_over() {
             self.unset();
             return context::spend(cx);
         }
@@ -231,7 +231,7 @@ impl Future for Sleep {
             let shared = &self.shared;
             shared.check_process();
             let waker = cx.waker().clone();
-            let key = shared.timers.set(shared, deadline, waker.clone());
+            let key = shared.timers.set(shared, self.deadline, waker.clone());
             self.timer = Some((key, waker));
         }
         // A task is cancelled next. Another thread would wait for ever.
@@ -244,14 +244,6 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         self.unset();
-    }
-}
-
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("deadline", &self.deadline)
-            .finish_non_exhaustive()
     }
 }
 

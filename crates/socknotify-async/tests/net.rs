@@ -15,7 +15,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use socket2::SockRef;
 use socknotify_async::{
-    Async, JoinHandle, Runtime, TcpListener, TcpStream, UdpSocket, sleep, spawn, timeout,
+    Async, JoinHandle, Runtime, TcpListener, TcpStream, UdpSocket, sleep, spawn, timeout, unblock,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -650,4 +650,33 @@ fn what_is_no_socket_is_refused() -> io::Result<()> {
         one.read_with(|socket| socket.recv(&mut [0])).await?;
         Ok(())
     })
+}
+
+/// It cannot return when the task's budget is spent.
+#[test]
+fn an_executor_inside_of_a_task_goes_on() -> io::Result<()> {
+    async fn sends() -> io::Result<()> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        let address = socket.get_ref().local_addr()?;
+        for _ in 0..1000 {
+            socket.send_to(b"x", address).await?;
+        }
+        Ok(())
+    }
+    let runtime = Runtime::builder().places(1).build()?;
+    let (sender, sent) = mpsc::channel();
+    for says_so in [false, true] {
+        let sender = sender.clone();
+        let block = move || sender.send(futures_lite::future::block_on(sends()));
+        drop(runtime.spawn(async move {
+            match says_so {
+                true => drop(unblock(block).await),
+                false => drop(block()),
+            }
+        }));
+    }
+    for _ in 0..2 {
+        sent.recv_timeout(PATIENCE).expect("it goes on")?;
+    }
+    Ok(())
 }

@@ -60,7 +60,7 @@ fn tasks_are_joined() -> io::Result<()> {
         io::Result::Ok(sum)
     })?;
     assert_eq!(sum, 499_500);
-    assert!(runtime.shutdown(PATIENCE));
+    assert!(runtime.shutdown(Duration::MAX));
     Ok(())
 }
 
@@ -170,9 +170,8 @@ fn a_waker_that_panics_is_its_owner_s_trouble() -> io::Result<()> {
     Ok(())
 }
 
-/// What was polled inside is gone, and its memory may be a waker's of anyone's.
-#[test]
-fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Result<()> {
+/// A thread waits for a task with a waker that has this data, and panics.
+fn a_task_ends_whose_waker_panics(runtime: &Runtime, data: usize) -> io::Result<()> {
     use std::task::{RawWaker, RawWakerVTable};
     fn clone(data: *const ()) -> RawWaker {
         RawWaker::new(data, &PANICS)
@@ -181,12 +180,10 @@ fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Resu
         panic!("on purpose");
     }
     static PANICS: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, |_| {});
-    let runtime = with_places(1);
     let (release, blocked) = mpsc::channel::<()>();
     let mut joined = runtime.spawn(async move { blocked.recv().is_ok() });
-    let inside = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().data().addr())));
     // SAFETY: the functions use nothing of the data.
-    let waker = unsafe { Waker::new(std::ptr::without_provenance(inside), &PANICS) };
+    let waker = unsafe { Waker::new(std::ptr::without_provenance(data), &PANICS) };
     let mut cx = Context::from_waker(&waker);
     assert!(Pin::new(&mut joined).poll(&mut cx).is_pending());
     release.send(()).expect("it waits");
@@ -196,6 +193,19 @@ fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Resu
     assert!(runtime.block_on(joined)?);
     assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
     Ok(())
+}
+
+/// What was polled inside is gone, and its memory may be a waker's of anyone's.
+#[test]
+fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Result<()> {
+    let runtime = with_places(1);
+    let inside = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().data().addr())));
+    a_task_ends_whose_waker_panics(&runtime, inside)
+}
+
+#[test]
+fn a_waker_without_data_is_not_taken_for_one_that_is_polled() -> io::Result<()> {
+    a_task_ends_whose_waker_panics(&with_places(1), 0)
 }
 
 #[test]
@@ -252,6 +262,22 @@ fn aborting_what_has_ended_keeps_its_result() -> io::Result<()> {
     }
     task.abort();
     assert_eq!(runtime.block_on(task)?, 7);
+    Ok(())
+}
+
+#[test]
+fn a_handle_may_be_shared_by_tasks() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let mut task = runtime.spawn(pending::<()>());
+    for is_finished in [false, true] {
+        let shared = Arc::new(task);
+        let theirs = Arc::clone(&shared);
+        let looks = runtime.spawn(async move { theirs.is_finished() });
+        assert_eq!(runtime.block_on(looks)?, is_finished);
+        task = Arc::into_inner(shared).expect("the other one was dropped");
+        task.abort();
+    }
+    assert!(runtime.block_on(task).is_err_and(|it| it.is_cancelled()));
     Ok(())
 }
 
@@ -456,6 +482,36 @@ fn unblock_lends_its_place_at_once() -> io::Result<()> {
     assert!(runtime.block_on(task)?);
     let panicked = runtime.spawn(async { unblock(|| panic!("on purpose")).await });
     assert!(runtime.block_on(panicked)?.unwrap_err().is_panic());
+    Ok(())
+}
+
+#[test]
+fn no_more_tasks_block_than_there_are_threads() -> io::Result<()> {
+    let runtime = Runtime::builder().places(2).threads(2).build()?;
+    let (sender, begun) = mpsc::channel();
+    let (release, blocked) = mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let (sender, blocked) = (sender.clone(), Arc::clone(&blocked));
+            runtime.spawn(async move {
+                let _ = sender.send(());
+                blocked.lock().unwrap().recv().is_ok()
+            })
+        })
+        .collect();
+    for _ in 0..2 {
+        begun.recv_timeout(PATIENCE).expect("it begins");
+    }
+    assert!(begun.recv_timeout(Duration::from_millis(20)).is_err());
+    assert_eq!(runtime.handle().threads(), 2);
+    // Then they come, one after the other.
+    for _ in 0..6 {
+        release.send(()).expect("it waits");
+    }
+    for task in tasks {
+        assert!(runtime.block_on(async { timeout(PATIENCE, task).await })??);
+    }
     Ok(())
 }
 

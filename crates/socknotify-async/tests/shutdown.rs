@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use socknotify_async::{Runtime, sleep};
+use socknotify_async::{Runtime, sleep, spawn};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -125,14 +125,14 @@ fn who_sleeps_outside_of_a_runtime_that_shuts_down_does_not_sleep_on() -> io::Re
     Ok(())
 }
 
-#[test]
-fn a_task_that_sleeps_in_block_on_does_not_keep_its_thread() -> io::Result<()> {
+/// A task sleeps for so long in `block_on`, and does not keep its thread.
+fn in_block_on_as_it_shuts_down(time: Duration) -> io::Result<()> {
     let runtime = Runtime::builder().places(1).build()?;
     let handle = runtime.handle().clone();
     let (sender, begun) = mpsc::channel();
     drop(runtime.spawn(async move {
         let _ = sender.send(());
-        handle.block_on(async { sleep(Duration::from_secs(3600)).await });
+        handle.block_on(async { sleep(time).await });
     }));
     begun.recv_timeout(PATIENCE).expect("it begins");
     thread::sleep(Duration::from_millis(20));
@@ -144,6 +144,12 @@ fn a_task_that_sleeps_in_block_on_does_not_keep_its_thread() -> io::Result<()> {
         }
     });
     Ok(())
+}
+
+#[test]
+fn a_task_that_sleeps_in_block_on_does_not_keep_its_thread() -> io::Result<()> {
+    in_block_on_as_it_shuts_down(Duration::from_secs(3600))?;
+    in_block_on_as_it_shuts_down(Duration::MAX)
 }
 
 #[test]
@@ -204,4 +210,54 @@ fn a_task_may_shut_its_runtime_down() -> io::Result<()> {
     assert_eq!(outcome.recv_timeout(PATIENCE), Ok(false));
     assert!(joined.1);
     Ok(())
+}
+
+/// Spawns a task as it is dropped.
+struct Spawns(mpsc::Sender<()>);
+
+impl Drop for Spawns {
+    fn drop(&mut self) {
+        drop(spawn(async {}));
+        let _ = self.0.send(());
+    }
+}
+
+/// If they panicked, the second one would end the process.
+#[test]
+fn what_is_dropped_as_a_runtime_shuts_down_is_inside_of_it() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    let (sender, dropped) = mpsc::channel();
+    let task = || {
+        let values = [sender.clone(), sender.clone()].map(Spawns);
+        async move {
+            let _values = values;
+            pending::<()>().await;
+        }
+    };
+    drop(handle.spawn(task()));
+    drop(runtime);
+    drop(handle.spawn(task()));
+    for _ in 0..4 {
+        assert_eq!(dropped.recv_timeout(PATIENCE), Ok(()));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_runtime_may_be_dropped_as_its_thread_ends() {
+    thread_local! {
+        static RUNTIME: Runtime = Runtime::new().expect("a runtime");
+    }
+    let (sender, dropped) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        RUNTIME.with(|runtime| {
+            drop(runtime.spawn(waiting(Slot::default(), move || {
+                let _ = sender.send(());
+            })));
+            runtime.block_on(async {});
+        });
+    });
+    thread.join().expect("no panic");
+    assert_eq!(dropped.recv_timeout(PATIENCE), Ok(()));
 }

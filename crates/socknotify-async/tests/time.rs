@@ -187,3 +187,24 @@ fn a_runtime_that_has_shut_down_has_no_time() -> io::Result<()> {
     assert!(slept.is_err());
     Ok(())
 }
+
+#[test]
+fn a_sleep_without_an_end_may_be_reset() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let (sender, ended) = std::sync::mpsc::channel();
+    drop(runtime.spawn(async move {
+        let mut sleep = sleep(Duration::MAX);
+        let mut is_reset = false;
+        poll_fn(|cx| {
+            let poll = Pin::new(&mut sleep).poll(cx);
+            if !std::mem::replace(&mut is_reset, true) {
+                sleep.reset(Instant::now() + Duration::from_millis(5));
+            }
+            poll
+        })
+        .await;
+        let _ = sender.send(());
+    }));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(()));
+    Ok(())
+}

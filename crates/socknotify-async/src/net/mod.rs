@@ -40,13 +40,12 @@ macro_rules! wrap {
             }
 
             /// One that has just been made.
-            #[allow(dead_code, reason = "not everything is made so")]
             fn new(
                 socket: $std,
-                shared: std::sync::Arc<$crate::shared::Shared>,
+                shared: &std::sync::Arc<$crate::shared::Shared>,
             ) -> std::io::Result<Self> {
                 socket.set_nonblocking(true)?;
-                $crate::Async::of_nonblocking(socket, shared).map(Self)
+                $crate::Async::of_nonblocking(socket, std::sync::Arc::clone(shared)).map(Self)
             }
         }
 
@@ -59,7 +58,7 @@ macro_rules! wrap {
             type Error = std::io::Error;
 
             fn try_from(socket: $std) -> std::io::Result<Self> {
-                Self::new(socket, $crate::context::expect())
+                Self::new(socket, &$crate::context::expect())
             }
         }
 
@@ -84,30 +83,6 @@ use wrap;
 macro_rules! impl_stream {
     ($name:ident, $ends_short:literal, $($type:ty),*) => {
         impl $name {
-            #[inline]
-            fn poll_read_into(
-                &self,
-                cx: &mut Context<'_>,
-                buffer: &mut [u8],
-            ) -> Poll<io::Result<usize>> {
-                self.0.poll_with(cx, Direction::Read, |mut stream, drained| {
-                    let count = stream.read(buffer)?;
-                    if $ends_short {
-                        drained.note(count, buffer.len());
-                    }
-                    Ok(count)
-                })
-            }
-
-            fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                std::task::ready!(crate::context::spend(cx));
-                Poll::Ready(match self.get_ref().shutdown(Shutdown::Write) {
-                    // The peer has closed it.
-                    Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
-                    outcome => outcome,
-                })
-            }
-
             /// Splits it in two halves, for two tasks. (Two references do as well, where they live long enough.)
             pub fn into_split(self) -> (ReadHalf<Self>, WriteHalf<Self>) {
                 split::split(self)
@@ -149,7 +124,13 @@ macro_rules! impl_stream {
                     cx: &mut Context<'_>,
                     buffer: &mut [u8],
                 ) -> Poll<io::Result<usize>> {
-                    self.poll_read_into(cx, buffer)
+                    self.0.poll_with(cx, Direction::Read, |mut stream, drained| {
+                        let count = stream.read(buffer)?;
+                        if $ends_short {
+                            drained.note(count, buffer.len());
+                        }
+                        Ok(count)
+                    })
                 }
 
                 fn poll_read_vectored(
@@ -189,7 +170,12 @@ macro_rules! impl_stream {
                     self: Pin<&mut Self>,
                     cx: &mut Context<'_>,
                 ) -> Poll<io::Result<()>> {
-                    self.poll_shutdown_write(cx)
+                    std::task::ready!(crate::context::spend(cx));
+                    Poll::Ready(match self.get_ref().shutdown(Shutdown::Write) {
+                        // The peer has closed it.
+                        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+                        outcome => outcome,
+                    })
                 }
             }
         )*

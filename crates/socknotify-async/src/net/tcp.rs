@@ -67,7 +67,7 @@ impl TcpListener {
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let shared = context::expect();
         let listener = shared.block(|| std::net::TcpListener::bind(address))?;
-        Self::new(listener, shared)
+        Self::new(listener, &shared)
     }
 
     /// Accepts a connection. If the future is dropped, none is lost.
@@ -78,7 +78,7 @@ impl TcpListener {
     /// next try.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.0.read_with(|listener| listener.accept()).await?;
-        Ok((self.register(stream)?, peer))
+        Ok((TcpStream::new(stream, self.0.shared())?, peer))
     }
 
     /// The same for one task, for those who write futures by hand.
@@ -87,11 +87,7 @@ impl TcpListener {
             .0
             .poll_with(cx, Direction::Read, |listener, _| listener.accept());
         let (stream, peer) = ready!(accepted)?;
-        Poll::Ready(self.register(stream).map(|stream| (stream, peer)))
-    }
-
-    fn register(&self, stream: std::net::TcpStream) -> io::Result<TcpStream> {
-        TcpStream::new(stream, Arc::clone(self.0.shared()))
+        Poll::Ready(TcpStream::new(stream, self.0.shared()).map(|stream| (stream, peer)))
     }
 }
 
@@ -124,9 +120,12 @@ impl TcpStream {
     async fn connect_to(address: SocketAddr, shared: &Arc<Shared>) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        let stream = Self::new(socket.into(), Arc::clone(shared))?;
+        let stream = Self::new(socket.into(), shared)?;
         // Nothing is reported before the connect ends.
-        stream.0.wait_for(Direction::Write);
+        let blocks = io::ErrorKind::WouldBlock;
+        let _ = stream
+            .0
+            .try_write_with(|_| io::Result::<()>::Err(blocks.into()));
         match SockRef::from(stream.get_ref()).connect(&address.into()) {
             Err(error) if !is_connecting(&error) => return Err(error),
             _ => {}

@@ -43,7 +43,7 @@ impl UdpSocket {
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let shared = context::expect();
         let socket = shared.block(|| std::net::UdpSocket::bind(address))?;
-        Self::new(socket, shared)
+        Self::new(socket, &shared)
     }
 
     /// Sets the peer of [`send`](Self::send) and [`recv`](Self::recv). A name is resolved first, and the thread may

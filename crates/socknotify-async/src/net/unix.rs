@@ -5,7 +5,6 @@ use std::net::Shutdown;
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_io::{AsyncRead, AsyncWrite};
@@ -60,7 +59,7 @@ impl UnixListener {
     /// If this thread is in no runtime.
     #[track_caller]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::new(net::UnixListener::bind(path)?, context::expect())
+        Self::new(net::UnixListener::bind(path)?, &context::expect())
     }
 
     /// Accepts a connection. If the future is dropped, none is lost.
@@ -71,8 +70,7 @@ impl UnixListener {
     /// next try.
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let (stream, peer) = self.0.read_with(|listener| listener.accept()).await?;
-        let stream = UnixStream::new(stream, Arc::clone(self.0.shared()))?;
-        Ok((stream, peer))
+        Ok((UnixStream::new(stream, self.0.shared())?, peer))
     }
 }
 
@@ -89,7 +87,7 @@ impl UnixStream {
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         let shared = context::expect();
         let stream = shared.block(|| net::UnixStream::connect(path))?;
-        Self::new(stream, shared)
+        Self::new(stream, &shared)
     }
 
     /// Makes two connected sockets.
@@ -105,10 +103,7 @@ impl UnixStream {
     pub fn pair() -> io::Result<(Self, Self)> {
         let shared = context::expect();
         let (one, other) = net::UnixStream::pair()?;
-        Ok((
-            Self::new(one, Arc::clone(&shared))?,
-            Self::new(other, shared)?,
-        ))
+        Ok((Self::new(one, &shared)?, Self::new(other, &shared)?))
     }
 }
 
@@ -126,7 +121,7 @@ impl UnixDatagram {
     /// If this thread is in no runtime.
     #[track_caller]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::new(net::UnixDatagram::bind(path)?, context::expect())
+        Self::new(net::UnixDatagram::bind(path)?, &context::expect())
     }
 
     /// Makes a socket without a path.
@@ -140,7 +135,7 @@ impl UnixDatagram {
     /// If this thread is in no runtime.
     #[track_caller]
     pub fn unbound() -> io::Result<Self> {
-        Self::new(net::UnixDatagram::unbound()?, context::expect())
+        Self::new(net::UnixDatagram::unbound()?, &context::expect())
     }
 
     /// Makes two connected sockets.
@@ -156,10 +151,7 @@ impl UnixDatagram {
     pub fn pair() -> io::Result<(Self, Self)> {
         let shared = context::expect();
         let (one, other) = net::UnixDatagram::pair()?;
-        Ok((
-            Self::new(one, Arc::clone(&shared))?,
-            Self::new(other, shared)?,
-        ))
+        Ok((Self::new(one, &shared)?, Self::new(other, &shared)?))
     }
 
     /// Sends a datagram, and returns its length.
