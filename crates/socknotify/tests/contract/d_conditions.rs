@@ -356,7 +356,11 @@ fn d3_datagram_sockets_never_have_hangup(backend: Backend) -> io::Result<()> {
 fn expect_failed_connect(port: &CompletionPort, filter: EventFilter) -> io::Result<()> {
     let entry = port.dequeue_one(Some(PATIENCE))?;
     assert_eq!(entry.completion_key, KEY);
-    assert_eq!(entry.events(), told(Events::ERR | Events::HANGUP, filter), "{filter:?}");
+    assert_eq!(
+        entry.events(),
+        told(Events::ERR | Events::HANGUP, filter),
+        "{filter:?}"
+    );
     Ok(())
 }
 
