@@ -348,8 +348,8 @@ void a_level_goes_to_the_next_thread() {
     CloseHandle(port);
 }
 
-/* There was no connection that could have been hung up, and there is nothing to be received. */
-void a_failed_connect_is_an_error_alone() {
+/* There is nothing to be received. A program that asks for hang-ups and ignores errors sees it, too. */
+void a_failed_connect_is_an_error_and_a_hangup() {
     SOCKET refusing = make_socket(SOCK_STREAM);
     sockaddr_in address = bind_to_loopback(refusing);
     for (int trigger : {once, level, edge}) {
@@ -374,14 +374,14 @@ void a_failed_connect_is_an_error_alone() {
                 }
                 Taken taken = by_system ? dequeue(port, patience) : take(port, patience);
                 require(taken.error == ERROR_SUCCESS && taken.count == 1, "a notification");
-                require(taken.events() == SOCK_NOTIFY_EVENT_ERR, "ERR alone");
+                require(taken.events() == (SOCK_NOTIFY_EVENT_ERR | SOCK_NOTIFY_EVENT_HANGUP), "ERR and HANGUP");
                 closesocket(client);
                 CloseHandle(port);
             }
         }
     }
     closesocket(refusing);
-    std::puts("a failed connect is an error alone: ok");
+    std::puts("a failed connect is an error and a hangup: ok");
 }
 
 /* A socket that blocks does so until it is connected. */
@@ -601,7 +601,7 @@ int main() {
     nothing_follows_disable_or_remove();
     closing_a_port_releases_its_threads();
     a_level_goes_to_the_next_thread();
-    a_failed_connect_is_an_error_alone();
+    a_failed_connect_is_an_error_and_a_hangup();
     an_edge_leaves_connect_alone();
     a_new_socket_is_not_registered();
     a_new_socket_begins_anew();

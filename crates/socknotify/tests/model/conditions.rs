@@ -68,7 +68,9 @@ impl Socket {
         match (self.kind, self.link) {
             (Kind::Listener, _) => {}
             (Kind::Udp, _) | (_, Link::Open) => events.set(Events::OUT, !self.full),
-            (_, Link::Unconnected | Link::Refused) => {}
+            (_, Link::Unconnected) => {}
+            // As long as its error is pending, a failed connect has this besides (D4).
+            (_, Link::Refused) => events.set(Events::HANGUP, self.error),
             (_, Link::Ended | Link::Left) => {
                 events |= Events::IN | Events::HANGUP;
                 events.set(Events::OUT, !self.full);
@@ -84,7 +86,6 @@ impl Socket {
         self.holds()
             | match (self.kind, self.link) {
                 (Kind::Tcp | Kind::Unix, Link::Dead) => Events::OUT,
-                // As long as its error is pending, a failed connect has that alone (D4).
                 (Kind::Tcp, Link::Refused) if self.error => Events::empty(),
                 (Kind::Tcp, Link::Refused) => Events::IN | Events::HANGUP | Events::OUT,
                 _ => Events::empty(),

@@ -45,9 +45,9 @@ pub(super) fn polled(interest: &Interest, kind: Kind) -> u32 {
 /// Translate the driver's conditions into the contract's.
 pub(super) fn conditions(found: u32, kind: Kind) -> Events {
     let is = |events: u32| found & events != 0;
-    // It was never connected: there is nothing to receive, and nothing was hung up.
+    // It was never connected, so there is nothing to receive.
     if is(device::CONNECT_FAIL) {
-        return Events::ERR;
+        return Events::ERR | Events::HANGUP;
     }
     let reset = is(device::ABORT);
     let mut events = Events::empty();

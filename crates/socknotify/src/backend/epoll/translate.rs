@@ -83,10 +83,10 @@ fn of_descriptor(flags: u32, fd: Fd) -> Events {
         events |= Events::HANGUP;
         events.set(Events::FULL_HANGUP, flags & HUP != 0);
         if flags & (HUP | ERR) == HUP | ERR {
-            // The kernel calls a connection that was reset writable, and a connect that failed hung up too.
+            // The kernel calls a connection that was reset writable, and a connect that failed readable too.
             events.remove(Events::OUT);
             if sys::was_never_connected(fd) {
-                events = Events::ERR;
+                events = Events::ERR | Events::HANGUP;
             }
         }
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | IN | data, a connection, an end | |
 //! | OUT | | room, or the end of one's own sending |
-//! | HANGUP | the end, on a stream | an end with an error |
+//! | HANGUP | the end, on a stream; a failed connect | an end with an error |
 //! | ERR | an end with an error; or else a `recv` that peeks says so | an end with an error |
 //!
 //! An end of writing alone may be one's own `shutdown`. A datagram socket with an error is readable, and
@@ -187,7 +187,7 @@ pub(super) fn events(event: &Event, kind: Kind) -> Events {
     match event.filter() {
         // The reader of a pipe was closed.
         _ if event.is_end() && !kind.is_socket() && is_of_writing(event) => events = Events::ERR,
-        _ if event.is_failed_connect() => events = Events::ERR,
+        _ if event.is_failed_connect() => events = Events::ERR | hangup(kind),
         Filter::Write if is_error => events = Events::ERR | hangup(kind),
         Filter::Write => events = Events::OUT,
         Filter::Read if event.is_end() => {
