@@ -36,6 +36,7 @@ fn a_connection_is_made(backend: Backend) -> io::Result<()> {
     let id = port.connect(address, PATIENCE, |stream| stream)?;
     let held = connected(next(&mut worker));
     assert_eq!(held.id(), id);
+    assert_eq!(held.id().to_string(), id.to_string());
     let (theirs, _) = listener.accept()?;
     assert_eq!(held.local_addr()?, theirs.peer_addr()?);
     // From here on it is like any other.
