@@ -10,36 +10,42 @@ use serde_json::Value;
 #[test]
 fn every_case_measures_ours_and_theirs_and_reports_it() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
-    let rows = run(&[
+    let small = [
         "--quick",
         "--timed",
         "--rounds=1",
-        "--milliseconds=60",
         "--batch=4",
         "--threads=2",
         "--connections=8",
         "--idle=100",
         "--deadlines=100",
         "--processors=1",
-        "--report",
-        directory.to_str().expect("a path"),
-    ]);
+    ];
+    let report = directory.to_str().expect("a path");
+    let rows = run(&[&small[..], &["--milliseconds=60", "--report", report]].concat());
     let page = std::fs::read_to_string(directory.join("index.html")).expect("a page");
     let cases = cases();
     assert!(!cases.is_empty());
     assert_tells_of_the_run(&page, &directory);
     assert_goals_have_results(&page, &directory, &cases);
     for case in cases {
-        let rows: Vec<_> = rows.iter().filter(|row| row["case"] == *case).collect();
-        let is_ours = |row: &&&Value| {
+        // Their handlers say nothing: in so short a time they may answer nobody.
+        let may_be_silent = |row: &Value| case.starts_with("blocking") && row["impl"] == "tokio";
+        let rows = rows.iter().filter(|row| row["case"] == *case);
+        let mut rows: Vec<_> = rows.cloned().collect();
+        let is_silent = |row: &Value| row["requests_per_second"] == 0.0 && !may_be_silent(row);
+        if rows.iter().any(is_silent) {
+            // Beside other work that time can pass without an answer.
+            rows = run(&[&small[..], &["--milliseconds=3000", &case]].concat());
+        }
+        let is_ours = |row: &&Value| {
             let name = row["impl"].as_str().expect("a name");
             name.starts_with("socknotify ") || name == "wheel"
         };
         let ours = rows.iter().filter(is_ours).count();
         assert!(ours > 0 && rows.len() > ours, "{case}: {rows:?}");
-        for row in rows {
-            // Its handlers say nothing: in so short a time it may answer nobody.
-            if case.starts_with("blocking") && row["impl"] == "tokio" {
+        for row in &rows {
+            if may_be_silent(row) {
                 assert!(row["requests_per_second"].is_f64(), "{row}");
                 continue;
             }

@@ -1,7 +1,7 @@
 //! A key-value server: `SET key value`, `GET key` and `DEL key`, one a line, answered in order.
 //!
-//! A client that is idle for a minute is closed. A line has 4 KiB at most. No more than 10,000 clients are served at once.
-//! From a client that does not read, nothing is read. At Ctrl-C, answers are still sent, for ten seconds.
+//! A client that sends nothing for a minute, or for the second argument's seconds, is closed; one that takes nothing, after twice
+//! that. A line has 4 KiB at most. From a client that does not read, nothing is read. At Ctrl-C, answers are still sent.
 
 #[path = "end/mod.rs"]
 mod end;
@@ -9,13 +9,10 @@ mod end;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Mutex;
-use std::{env, thread, time::Duration};
+use std::{env, sync::Mutex, thread, time::Duration};
 
-use socknotify::owned::{BorrowedSocket, Event, Input, Interest, Listening, Output, Port};
-use socknotify::owned::{Serving, Source};
-
-const IDLE: Duration = Duration::from_secs(60);
+use socknotify::owned::Event::{Draining, Ready, TimedOut};
+use socknotify::owned::{BorrowedSocket, Input, Interest, Listening, Output, Port, Source};
 
 type Table = HashMap<Vec<u8>, Vec<u8>>;
 
@@ -39,9 +36,9 @@ fn answer(line: &[u8], table: &mut Table) -> Vec<u8> {
 }
 
 /// Serve what is there. Returns what to wait for next, or nothing at the end.
-fn serve(client: &mut Client, table: &Mutex<Table>) -> io::Result<Option<Interest>> {
+fn serve(client: &mut Client, late: bool, table: &Mutex<Table>) -> io::Result<Option<Interest>> {
     let Client(stream, input, output) = client;
-    if output.is_empty() && !input.receive(&*stream)? {
+    if late && !output.has_progressed(stream) || output.is_empty() && !input.receive(&*stream)? {
         return Ok(None);
     }
     while let Some(line) = input.line() {
@@ -53,20 +50,23 @@ fn serve(client: &mut Client, table: &Mutex<Table>) -> io::Result<Option<Interes
 
 fn main() -> io::Result<()> {
     let end = end::End::new()?;
-    let listener = TcpListener::bind(env::args().nth(1).unwrap_or("127.0.0.1:7007".into()))?;
+    let (address, idle) = (env::args().nth(1), env::args().nth(2));
+    let idle = Duration::from_secs(idle.map_or(60, |text| text.parse().expect("seconds")));
+    let listener = TcpListener::bind(address.unwrap_or("127.0.0.1:7007".into()))?;
     println!("listening on {}", listener.local_addr()?);
     let (port, table) = (Port::<Client>::new()?, Mutex::default());
-    let listening = Listening::arming(Interest::IN.within(IDLE)).at_most(10_000);
+    let listening = Listening::arming(Interest::IN.within(idle)).at_most(10_000);
     let client = |stream, _| Client(stream, Input::new(4096), Output::new());
     port.listen(listener, listening, client)?;
     thread::scope(|scope| {
         scope.spawn(|| end.wait().map(|()| port.drain(Duration::from_secs(10))));
-        port.serve(Serving::default(), |worker, event| {
-            if let Event::Ready(mut client, _) | Event::Draining(mut client) = event {
-                let next = serve(&mut client, &table).ok().flatten();
+        port.serve(socknotify::owned::Serving::default(), |worker, event| {
+            let late = matches!(event, TimedOut(_));
+            if let Ready(mut client, _) | Draining(mut client) | TimedOut(mut client) = event {
+                let next = serve(&mut client, late, &table).ok().flatten();
                 let is_done = port.is_draining() && client.2.is_empty();
                 if let (Some(next), false) = (next, is_done) {
-                    worker.arm(client, next.within(IDLE));
+                    worker.arm(client, next.within(idle));
                 }
             } // What is not armed again is closed.
         })

@@ -154,6 +154,48 @@ fn key_value_answers_in_order_and_ends_in_good_order() -> io::Result<()> {
 }
 
 #[test]
+#[cfg_attr(windows, ignore = "Windows does not tell what the peer has taken")]
+fn key_value_closes_who_sends_or_takes_nothing_and_nobody_slow() -> io::Result<()> {
+    const IDLE: Duration = Duration::from_secs(2);
+    let server = started("key_value", &[IDLE.as_secs().to_string()])?;
+    // More than a server's buffer takes, of 4 KB each.
+    const ANSWERS: usize = 2000;
+    // Small buffers here: what is not read soon stays with the server.
+    let connect = || -> io::Result<TcpStream> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_recv_buffer_size(32_768)?;
+        socket.connect(&server.address.into())?;
+        be_patient(socket.into())
+    };
+    let begin = Instant::now();
+    let idle = connect()?;
+    let (mut deaf, mut slow) = (connect()?, connect()?);
+    let value = [b'v'; 4000];
+    slow.write_all(&[b"SET big ", &value[..], b"\n"].concat())?;
+    expect(&slow, b"none\n");
+    for client in [&mut deaf, &mut slow] {
+        client.write_all(&b"GET big\n".repeat(ANSWERS))?;
+    }
+    expect_end(&idle);
+    assert!(begin.elapsed() >= IDLE);
+
+    // A little, again and again. So it takes longer until the server's socket reports OUT than a client may be idle.
+    let answer = [&value[..], b"\n"].concat();
+    let mut answers = 0;
+    while begin.elapsed() < 5 * IDLE {
+        expect(&slow, &answer);
+        answers += 1;
+        thread::sleep(Duration::from_millis(15));
+    }
+    (answers..ANSWERS).for_each(|_| expect(&slow, &answer));
+    // It gets what lies in buffers; the rest went with the connection.
+    let mut rest = Vec::new();
+    let _ = deaf.read_to_end(&mut rest);
+    assert!(rest.len() < ANSWERS * answer.len());
+    interrupt(server)
+}
+
+#[test]
 fn chat_tells_the_others() -> io::Result<()> {
     let server = started("chat", &[])?;
     let (mut one, _) = join(&server)?;

@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIRECTORY", required_if_eq("mode", "files"))]
     root: Option<PathBuf>,
 
-    /// Serve files and directories whose names begin with a dot, too
+    /// Serve files and directories whose names begin with a dot, too, also where links lead to them
     #[arg(long, requires = "root")]
     hidden: bool,
 

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 
-use super::http::{Entry, Found, Place};
+use super::http::{Entry, Found, Place, is_hidden};
 use crate::system;
 
 /// A directory that no path leads out of: neither by `..` nor by a link.
@@ -45,6 +45,15 @@ impl Root {
         if self.hides(place) {
             return Err(io::ErrorKind::NotFound.into());
         }
+        let opened = self.follow(place)?;
+        if !self.rules.shows_hidden && self.is_hidden(place, &opened)? {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(opened)
+    }
+
+    /// Opens it, wherever links lead beneath the root.
+    fn follow(&self, place: &Place) -> io::Result<Opened> {
         let path = place.file();
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(system::OPEN_FLAGS);
@@ -75,7 +84,9 @@ impl Root {
         if self.hides(place) {
             return Some(Err(io::ErrorKind::NotFound.into()));
         }
-        match system::open_at_once(&self.directory, &place.file())? {
+        // Links may lead to what is hidden.
+        let follows_links = self.rules.shows_hidden;
+        match system::open_at_once(&self.directory, &place.file(), follows_links)? {
             // There may be a listing in its place.
             Err(_) if place.is_directory && self.rules.lists => None,
             outcome => Some(outcome.map(Opened::File)),
@@ -86,20 +97,38 @@ impl Root {
         !self.rules.shows_hidden && place.is_hidden()
     }
 
+    /// Whether links have led to a name that begins with a dot, or below one.
+    fn is_hidden(&self, place: &Place, opened: &Opened) -> io::Result<bool> {
+        let path = match opened {
+            Opened::Listing(_) => place.directory().to_owned(),
+            Opened::Directory => place.file(),
+            Opened::File(file) => {
+                let kind = file.metadata()?;
+                if !kind.is_file() && !kind.is_dir() {
+                    // It is not served, and to find its path could block: it may be a pipe.
+                    return Ok(false);
+                }
+                place.file()
+            }
+        };
+        let path = self.directory.canonicalize(path)?;
+        let mut names = path.components();
+        Ok(names.any(|name| match name {
+            Component::Normal(name) => is_hidden(&name.to_string_lossy()),
+            _ => false,
+        }))
+    }
+
     /// What is in a directory, as far as it can be asked for.
     fn list(&self, place: &Place) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        let path = match &*place.path {
-            "" => ".",
-            path => path,
-        };
-        for entry in self.directory.read_dir(path)? {
+        for entry in self.directory.read_dir(place.directory())? {
             let entry = entry?;
             // Without UTF-8 it has no name in a URL.
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if name.starts_with('.') && !self.rules.shows_hidden {
+            if is_hidden(&name) && !self.rules.shows_hidden {
                 continue;
             }
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -20,23 +20,33 @@ pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.
 /// What a file to be served is opened with. What is a pipe must not keep the thread until somebody writes to it.
 pub(crate) const OPEN_FLAGS: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits() as i32;
 
-/// `openat2` — Opens a file beneath a directory, if the kernel has in memory what it needs for that.
+/// `openat2` — Opens a file beneath a directory, if the kernel has in memory what it needs for that, and no link is on the
+/// way that is not to be followed.
 #[cfg(target_os = "linux")]
-pub(crate) fn open_at_once(root: impl AsFd, path: &str) -> Option<io::Result<File>> {
+pub(crate) fn open_at_once(
+    root: impl AsFd,
+    path: &str,
+    follows_links: bool,
+) -> Option<io::Result<File>> {
     use rustix::fs::{Mode, ResolveFlags, openat2};
 
     let flags = OFlags::from_bits_retain(OPEN_FLAGS as _) | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+    resolve.set(ResolveFlags::NO_SYMLINKS, !follows_links);
     match openat2(root, path, flags, Mode::empty(), resolve) {
         Ok(file) => Some(Ok(file.into())),
         Err(Errno::NOENT) => Some(Err(io::ErrorKind::NotFound.into())),
-        // It is not in memory, or the kernel is older than the call or the flag. Whatever else it is, it is again.
+        // It is not in memory, there is a link, or the kernel is older than the call or the flag. Whatever else it is, it is again.
         Err(_) => None,
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open_at_once(_root: impl AsFd, _path: &str) -> Option<io::Result<File>> {
+pub(crate) fn open_at_once(
+    _root: impl AsFd,
+    _path: &str,
+    _follows_links: bool,
+) -> Option<io::Result<File>> {
     None
 }
 

@@ -16,7 +16,11 @@ pub(crate) const USED_UP: [i32; 2] = [10024, 4];
 pub(crate) const OPEN_FLAGS: u32 = 0x4000_0000;
 
 /// No call promises not to block.
-pub(crate) fn open_at_once<D>(_root: D, _path: &str) -> Option<io::Result<File>> {
+pub(crate) fn open_at_once<D>(
+    _root: D,
+    _path: &str,
+    _follows_links: bool,
+) -> Option<io::Result<File>> {
     None
 }
 

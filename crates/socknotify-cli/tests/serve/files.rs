@@ -288,6 +288,45 @@ fn a_name_that_begins_with_a_dot_is_served_only_if_that_is_asked_for() -> io::Re
     Ok(())
 }
 
+#[cfg(unix)]
+#[test]
+fn no_link_leads_to_a_name_that_begins_with_a_dot() -> io::Result<()> {
+    use std::os::unix::fs::symlink;
+
+    for (arguments, status) in [(&["--listing"][..], 404), (&["--listing", "--hidden"], 200)] {
+        let site = Site::new(arguments)?;
+        let root = site.root();
+        fs::create_dir_all(root.join(".git/below"))?;
+        fs::create_dir(root.join("indexed"))?;
+        fs::write(root.join(".git/config"), "private")?;
+        fs::write(root.join(".git/below/index.html"), "private")?;
+        symlink(".git", root.join("git"))?;
+        symlink("git/config", root.join("config"))?;
+        symlink("../.git/config", root.join("indexed/index.html"))?;
+        symlink("below", root.join("open"))?;
+        let mut client = site.client()?;
+        for target in [
+            "/git/config",
+            "/config",
+            "/indexed/",
+            "/git/",
+            "/git/below/",
+        ] {
+            // A second time it is in the kernel's memory.
+            for _ in 0..2 {
+                assert_eq!(get(&mut client, target, "")?.status, status, "{target}");
+            }
+        }
+        let answer = get(&mut client, "/git", "")?;
+        assert_eq!(answer.status == 301, status == 200, "{answer:?}");
+        // Other links are followed.
+        assert_eq!(get(&mut client, "/open/", "")?.body, "<p>below");
+        assert_eq!(get(&mut client, "/open", "")?.status, 301);
+        site.server.stop()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_directory_moves_to_its_slash_and_shows_its_index() -> io::Result<()> {
     let (site, mut client) = Site::visited(&[])?;

@@ -1,8 +1,8 @@
-//! [`Port::connect`]: outgoing connections.
+//! [`Port::connect`] and [`connect_to`]: outgoing connections.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
@@ -58,7 +58,7 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// The outcome is an event: [`Event::Connected`], or [`Event::Unconnected`] with the error, which is
     /// [`io::ErrorKind::TimedOut`] if there was no answer in time. Until then it can be [cancelled](Self::cancel), as
-    /// any connection.
+    /// any connection. To connect by a host's name, see [`connect_to`].
     ///
     /// # Errors
     ///
@@ -103,6 +103,70 @@ impl<T: Source, M> Port<T, M> {
     }
 }
 
+/// Connects to a host by its name, and blocks meanwhile: call it within [`Port::run`].
+///
+/// It resolves the name and tries each address in turn, until one connects. The connection is in non-blocking mode.
+///
+/// To connect may take this long in all. An address that does not answer leaves the others an equal share of what is left.
+/// To resolve a name takes as long as the system's resolver needs, which has limits of its own.
+///
+/// Each call holds one of the port's [helper threads](super::Builder::helper_threads). For many connections at once,
+/// resolve the name within `run`, and [connect](Port::connect) to its addresses.
+///
+/// # Errors
+///
+/// The resolver's; otherwise that of the last address, which is [`io::ErrorKind::TimedOut`] if there was no answer in time.
+///
+/// # Examples
+///
+/// ```
+/// use std::io;
+/// use std::net::{TcpListener, TcpStream};
+/// use std::time::Duration;
+/// use socknotify::owned::{Event, Interest, Port, connect_to};
+///
+/// # fn main() -> io::Result<()> {
+/// let listener = TcpListener::bind("localhost:0")?;
+/// let number = listener.local_addr()?.port();
+/// let port = Port::<TcpStream, io::Result<TcpStream>>::with_messages()?;
+/// port.run(move || connect_to(("localhost", number), Duration::from_secs(5)))?;
+///
+/// let mut worker = port.worker(8);
+/// worker.process(None)?;
+/// match worker.take() {
+///     Some(Event::Message(Ok(stream))) => worker.arm(port.adopt(stream)?, Interest::IN),
+///     Some(Event::Message(Err(error))) => panic!("{error}"),
+///     _ => {}
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "getaddrinfo")]
+pub fn connect_to(host: impl ToSocketAddrs, within: Duration) -> io::Result<TcpStream> {
+    let addresses: Vec<_> = host.to_socket_addrs()?.collect();
+    let begin = Instant::now();
+    let mut outcome = Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        "the name has no address",
+    ));
+    for (address, others) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let share = within.saturating_sub(begin.elapsed()) / others;
+        outcome = match share {
+            Duration::ZERO => Err(no_answer()),
+            share => TcpStream::connect_timeout(address, share),
+        };
+        if let Ok(stream) = &outcome {
+            stream.set_nonblocking(true)?;
+            break;
+        }
+    }
+    outcome
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")
+}
+
 /// What has come of a connect.
 #[cold]
 pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
@@ -121,6 +185,5 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
 #[cold]
 pub(super) fn timed_out<T, M>(mut node: Box<Node<T>>) -> Event<T, M> {
     node.readiness.is_connecting = false;
-    let error = io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time");
-    Event::Unconnected(Held::from_node(node), error)
+    Event::Unconnected(Held::from_node(node), no_answer())
 }

@@ -18,7 +18,7 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | accept and connect | [`Port::listen`], [`Port::connect`] |
+//! | accept and connect | [`Port::listen`], [`Port::connect`]; [`connect_to`], by name |
 //! | run handlers, which may block | [`Port::serve`]; [`Worker::blocking`], [`Port::run`] |
 //! | wait, and for how long | [`Worker::arm`] with an [`Interest`]: [`within`](Interest::within), [`until`](Interest::until) |
 //! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
@@ -166,7 +166,7 @@ pub use crate::operations::{
 };
 pub use buffers::{Input, Output, unacknowledged};
 pub use builder::Builder;
-pub use connect::Connect;
+pub use connect::{Connect, connect_to};
 pub use event::Event;
 pub use held::{AdoptError, Held};
 pub use home::Id;

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socknotify::Backend;
-use socknotify::owned::{Event, Held, Interest, Port, Worker};
+use socknotify::owned::{Event, Held, Interest, Port, Worker, connect_to};
 
 use crate::support::{Kind, PATIENCE, port_with, refusing};
 
@@ -36,6 +36,7 @@ fn a_connection_is_made(backend: Backend) -> io::Result<()> {
     let id = port.connect(address, PATIENCE, |stream| stream)?;
     let held = connected(next(&mut worker));
     assert_eq!(held.id(), id);
+    assert_eq!(held.id().to_string(), id.to_string());
     let (theirs, _) = listener.accept()?;
     assert_eq!(held.local_addr()?, theirs.peer_addr()?);
     // From here on it is like any other.
@@ -96,7 +97,7 @@ fn a_peer_that_does_not_answer_is_timed_out(backend: Backend) -> io::Result<()> 
     let mut worker = port.worker(4);
     let (_listener, address, _queued) = silent()?;
     let time = Duration::from_millis(30);
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     port.connect(address, time, |stream| stream)?;
     match next(&mut worker) {
         Event::Unconnected(_, error) => assert_eq!(error.kind(), io::ErrorKind::TimedOut),
@@ -177,6 +178,62 @@ fn a_hundred_connections_are_made_at_once(backend: Backend) -> io::Result<()> {
     while made.len() < CONNECTIONS {
         made.push(connected(next(&mut worker)));
     }
+    Ok(())
+}
+
+/// Where the name has an IPv6 address too, that one is refused.
+#[for_every_backend]
+fn a_host_is_connected_to_by_its_name(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpStream, io::Result<TcpStream>>::from(port_with(backend, 2)?);
+    let mut worker = port.worker(4);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let number = listener.local_addr()?.port();
+    let host = format!("localhost:{number}");
+    port.run(move || connect_to(host, PATIENCE))?;
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    let Some(Event::Message(Ok(mut stream))) = worker.take() else {
+        panic!("it connects");
+    };
+    let error = stream.read(&mut [0]).expect_err("nothing was sent");
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    let (mut theirs, address) = listener.accept()?;
+    assert_eq!(stream.local_addr()?, address);
+    worker.arm(port.adopt(stream)?, Interest::IN);
+    theirs.write_all(b"x")?;
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    assert!(matches!(worker.take(), Some(Event::Ready(..))));
+    Ok(())
+}
+
+#[test]
+fn each_address_of_a_host_is_tried_in_turn() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let good = listener.local_addr()?;
+    let (_keeps, refused) = refusing(Kind::Tcp4)?;
+    let refused = refused.as_socket().expect("an address");
+    let stream = connect_to(&[refused, refused, good][..], PATIENCE)?;
+    assert_eq!(stream.peer_addr()?, good);
+    let error = connect_to(&[refused, refused][..], PATIENCE).expect_err("nobody listens");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}");
+    let error = connect_to(&[][..], PATIENCE).expect_err("it has no address");
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    let error = connect_to("no port", PATIENCE).expect_err("it has no port");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let error = connect_to(good, Duration::ZERO).expect_err("there is no time");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    Ok(())
+}
+
+#[test]
+fn an_address_that_does_not_answer_leaves_time_for_the_next() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let (_listener, silent, _queued) = silent()?;
+    let begin = Instant::now();
+    let addresses = [silent, listener.local_addr()?];
+    let stream = connect_to(&addresses[..], Duration::from_secs(4))?;
+    assert_eq!(stream.peer_addr()?, addresses[1]);
+    // On Windows a full queue refuses.
+    assert!(cfg!(windows) || begin.elapsed() >= Duration::from_secs(2));
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, Scope};
 use std::time::Duration;
@@ -374,28 +374,37 @@ fn c8_nothing_is_lost_or_served_by_two_while_handlers_block(backend: Backend) ->
     Ok(())
 }
 
-/// Nine of ten are answered while the handler of the first sleeps.
+/// What blocks one thread until the other value is dropped.
+fn block_until_told() -> (Sender<()>, impl Fn() + Sync) {
+    let (end, until_end) = channel();
+    let until_end = Mutex::new(until_end);
+    let block = move || drop(until_end.lock().expect("no panic").recv());
+    (end, block)
+}
+
+/// Nine of ten are answered while the handler of the first blocks.
 #[for_every_backend(with_places)]
-fn f4_one_handler_that_sleeps_keeps_no_other_event_waiting(backend: Backend) -> io::Result<()> {
+fn f4_one_handler_that_blocks_keeps_no_other_event_waiting(backend: Backend) -> io::Result<()> {
     for says_so in [true, false] {
         let builder = CompletionPort::builder().backend(backend);
         let port: TestPort = Port::from(builder.concurrency(4).build()?);
         let peers = ready_connections(&port, 10)?;
         let answered = std::sync::atomic::AtomicUsize::new(0);
-        let sleep = AtomicBool::new(true);
-        let begin = std::time::Instant::now();
-        let took = thread::scope(|scope| {
+        let blocks = AtomicBool::new(true);
+        let (end, until_end) = block_until_told();
+        thread::scope(|scope| {
+            // Dropped, it ends the handler, also if this panics.
+            let end = end;
             for _ in 0..4 {
                 scope.spawn(|| {
                     let mut worker = port.worker(64);
                     while worker.process(None).is_ok() {
                         while let Some(event) = worker.take() {
                             drop(ready(event));
-                            let nap = || thread::sleep(Duration::from_secs(1));
-                            if sleep.swap(false, Ordering::SeqCst) {
+                            if blocks.swap(false, Ordering::SeqCst) {
                                 match says_so {
-                                    true => worker.blocking(nap),
-                                    false => nap(),
+                                    true => worker.blocking(&until_end),
+                                    false => until_end(),
                                 }
                             }
                             answered.fetch_add(1, Ordering::SeqCst);
@@ -404,12 +413,9 @@ fn f4_one_handler_that_sleeps_keeps_no_other_event_waiting(backend: Backend) -> 
                 });
             }
             wait_until("nine are answered", || answered.load(Ordering::SeqCst) >= 9);
-            let took = begin.elapsed();
+            drop(end);
             port.close();
-            took
         });
-        println!("{says_so}: {took:?}");
-        assert!(took < Duration::from_millis(500), "{says_so}: {took:?}");
         drop(peers);
     }
     Ok(())
@@ -420,15 +426,17 @@ fn f4_one_handler_that_sleeps_keeps_no_other_event_waiting(backend: Backend) -> 
 fn f4_events_flow_on_to_threads_that_wait_already(backend: Backend) -> io::Result<()> {
     let builder = CompletionPort::builder().backend(backend);
     let port: TestPort = Port::from(builder.concurrency(4).build()?);
-    let [answered, sleeps] = [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    let [answered, begun] = [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    let (end, until_end) = block_until_told();
     thread::scope(|scope| -> io::Result<()> {
+        let end = end;
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut worker = port.worker(64);
                 while worker.process(None).is_ok() {
                     while worker.take().is_some() {
-                        if sleeps.fetch_add(1, Ordering::SeqCst) == 0 {
-                            thread::sleep(Duration::from_secs(1));
+                        if begun.fetch_add(1, Ordering::SeqCst) == 0 {
+                            until_end();
                         }
                         answered.fetch_add(1, Ordering::SeqCst);
                     }
@@ -436,12 +444,10 @@ fn f4_events_flow_on_to_threads_that_wait_already(backend: Backend) -> io::Resul
             });
         }
         wait_until("all wait", || port.snapshot().waiting == 4);
-        let begin = std::time::Instant::now();
         (0..10).try_for_each(|number| port.send(number))?;
         wait_until("nine are answered", || answered.load(Ordering::SeqCst) >= 9);
-        let took = begin.elapsed();
+        drop(end);
         port.close();
-        assert!(took < Duration::from_millis(500), "{took:?}");
         Ok(())
     })
 }

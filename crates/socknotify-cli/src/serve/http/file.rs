@@ -242,13 +242,25 @@ impl Place {
         }
     }
 
-    /// Whether one of its names begins with a dot.
-    ///
-    /// On Windows a name with `~` may be the short one of such a name.
-    pub(crate) fn is_hidden(&self) -> bool {
-        let mut names = self.path.split('/');
-        names.any(|name| name.starts_with('.') || (cfg!(windows) && name.contains('~')))
+    /// The directory that may be listed for it.
+    pub(crate) fn directory(&self) -> &str {
+        match &*self.path {
+            "" => ".",
+            path => path,
+        }
     }
+
+    /// Whether one of its names begins with a dot.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.path.split('/').any(is_hidden)
+    }
+}
+
+/// Whether a name begins with a dot.
+///
+/// On Windows a name with `~` may be the short one of such a name.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with('.') || (cfg!(windows) && name.contains('~'))
 }
 
 /// What a directory shows if it is there.
