@@ -151,6 +151,52 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
     })
 }
 
+/// What the kernel has taken before is cancelled all the same: one by its id, the other by closing.
+#[test]
+fn o5_cancelling_and_closing_end_operations_where_the_system_allows_a_ring_no_longer()
+-> io::Result<()> {
+    const PATH: &str = "/proc/kmsg";
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let Ok(mut log) = options.open(PATH) else {
+        eprintln!("skipped: {PATH} cannot be read");
+        return Ok(());
+    };
+    while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        let closes = || -> io::Result<usize> {
+            let port = Port::<UnixStream>::new()?;
+            let log = port.adopt_file(File::open(PATH)?)?;
+            let begin = || port.begin(FileOperation::read_at(&log, vec![0; 8], 0));
+            let id = begin()?;
+            begin()?;
+            refuse(&Refusal {
+                call: libc::SYS_io_uring_enter,
+                arguments: &[],
+                error: libc::EPERM,
+            })?;
+            read_letters(&port)?;
+            let mut worker = port.worker(1);
+            for _ in 0..2 {
+                let read = FileOperation::read_at(&log, vec![0; 8], 0);
+                port.begin(read.within(Duration::from_millis(5)))?;
+                assert_eq!(worker.process(PATIENCE)?, 1);
+                assert!(worker.take().is_some());
+            }
+            assert!(port.cancel_operation(id));
+            assert_eq!(worker.process(PATIENCE)?, 1);
+            assert!(worker.take().is_some());
+            port.close();
+            Ok(port.operations())
+        };
+        tell.send(closes())
+    });
+    let closed = told.recv_timeout(Duration::from_secs(30));
+    assert_eq!(closed.expect("it is closed")?, 0);
+    Ok(())
+}
+
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
 /// Another thread has to notify it, which may wait already.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::helpers::{Helpers, Perform, Performed};
@@ -118,6 +118,8 @@ struct Submission {
     cancels: Vec<u64>,
     /// The names of the entries in the ring that the kernel has not taken.
     pending: VecDeque<u64>,
+    /// The kernel has refused entries. They are still in the ring, so nothing can be submitted behind them.
+    is_refused: bool,
 }
 
 /// The layers of the port, during a call.
@@ -237,10 +239,25 @@ impl Direct {
             Layer::Connections => key as u64 | OF_CONNECTIONS,
         };
         let mut queue = lock(&self.queue);
-        if queue.state == State::Open {
-            queue.cancels.push_back(name);
-            self.is_queued.store(true, Ordering::SeqCst);
+        match queue.state {
+            State::Open => {
+                queue.cancels.push_back(name);
+                self.is_queued.store(true, Ordering::SeqCst);
+            }
+            State::Broken => {
+                drop(queue);
+                self.cancel_at_once(CancelBuilder::user_data(name));
+            }
+            State::Closed => {}
         }
+    }
+
+    /// `IORING_REGISTER_SYNC_CANCEL` — Cancel operations without a submission. From Linux 6.0 on.
+    #[cold]
+    fn cancel_at_once(&self, which: CancelBuilder) {
+        let submitter = self.ring.submitter();
+        // Nothing is done about what cannot be cancelled any more.
+        let _ = submitter.register_sync_cancel(Some(Timespec::new()), which);
     }
 
     /// A queued operation was cancelled. When these are the most, they are removed.
@@ -335,7 +352,7 @@ impl Direct {
             self.is_queued.store(false, Ordering::SeqCst);
         }
         drop(queue);
-        for name in submission.cancels.drain(..) {
+        for &name in &submission.cancels {
             let cancel = opcode::AsyncCancel::new(name).build();
             self.push(&mut submission.pending, cancel.user_data(IGNORED));
         }
@@ -344,7 +361,9 @@ impl Direct {
                 self.push(&mut submission.pending, entry(&request).user_data(name));
             }
         }
-        self.enter(submission)
+        let refused = self.enter(submission);
+        submission.cancels.clear();
+        refused
     }
 
     /// Take as much as one submission may have.
@@ -377,9 +396,9 @@ impl Direct {
 
     /// Submit the entries of the ring. Returns the names of operations that the kernel does not accept.
     fn enter(&self, submission: &mut Submission) -> Vec<u64> {
-        let pending = &mut submission.pending;
         let mut attempts = 0;
-        while !pending.is_empty() {
+        while !submission.pending.is_empty() {
+            let pending = &mut submission.pending;
             let submitter = self.ring.submitter();
             // SAFETY: no argument is a pointer.
             let entered = unsafe { submitter.enter::<()>(pending.len() as u32, 0, 0, None) };
@@ -393,7 +412,7 @@ impl Direct {
                     attempts += 1;
                     thread::yield_now();
                 }
-                _ => return self.give_up(pending),
+                _ => return self.give_up(submission),
             }
         }
         Vec::new()
@@ -401,7 +420,9 @@ impl Direct {
 
     /// The kernel refuses a call that it allowed before. Withdraw these entries.
     #[cold]
-    fn give_up(&self, pending: &mut VecDeque<u64>) -> Vec<u64> {
+    fn give_up(&self, submission: &mut Submission) -> Vec<u64> {
+        submission.is_refused = true;
+        let pending = &mut submission.pending;
         self.in_ring.fetch_sub(pending.len(), Ordering::SeqCst);
         let mut names: Vec<_> = pending.drain(..).collect();
         names.retain(|&name| name != IGNORED);
@@ -409,7 +430,12 @@ impl Direct {
         if queue.state == State::Open {
             queue.state = State::Broken;
         }
+        let cancels = std::mem::take(&mut queue.cancels);
         names.extend(queue.give_up());
+        drop(queue);
+        for name in submission.cancels.drain(..).chain(cancels) {
+            self.cancel_at_once(CancelBuilder::user_data(name));
+        }
         names
     }
 
@@ -440,11 +466,14 @@ impl Direct {
         drop(queue);
         self.pump.close();
         let mut submission = lock(&self.submission);
-        if state == State::Open {
+        if state == State::Open && !submission.is_refused {
             // From Linux 5.19 on. Earlier kernels complete them all.
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
             self.push(&mut submission.pending, cancel.user_data(IGNORED));
             self.enter(&mut submission);
+        }
+        if submission.is_refused {
+            self.cancel_at_once(CancelBuilder::any());
         }
         drop(submission);
         let completion = lock(&self.completion);
