@@ -256,8 +256,10 @@ unsafe fn perform_parts(
                 unsafe { read_pieces(file, part.memory, part.length, offset, progress) }
             }
             _ => {
+                // Not every system takes more at once.
+                let length = part.length.min(MOST as usize);
                 // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(part.memory, part.length) };
+                let bytes = unsafe { slice::from_raw_parts(part.memory, length) };
                 system::write_at(file, bytes, offset)
             }
         };
@@ -370,6 +372,25 @@ mod tests {
             // SAFETY: there is no memory.
             assert_eq!(unsafe { request.perform(&Counted::new(true)) }?, 0);
         }
+        Ok(())
+    }
+
+    #[cfg(all(unix, target_pointer_width = "64"))]
+    #[test]
+    fn a_part_that_is_longer_than_one_transfer_is_written_in_part() -> io::Result<()> {
+        let file = File::options().write(true).open("/dev/null")?;
+        let mut memory = vec![0; MOST as usize + 1];
+        let mut parts = [Part::new(memory.as_mut_ptr(), memory.len())];
+        let request = Request {
+            kind: Kind::WriteParts,
+            memory: parts.as_mut_ptr().cast(),
+            length: MOST,
+            parts: 1,
+            ..read_request(&file, &mut [], 0)
+        };
+        // SAFETY: the memory is there.
+        let written = unsafe { request.perform(&Counted::new(true)) }?;
+        assert_eq!(written, MOST as usize);
         Ok(())
     }
 
