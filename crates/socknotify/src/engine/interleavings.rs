@@ -817,7 +817,7 @@ fn arm(port: &Port) -> u32 {
 #[test]
 fn an_interruption_comes_however_it_meets_arming_and_readiness() {
     explore_owning(3, |port| {
-        assert_eq!(port.adopt_any(0, 10), Ok(Ok(())));
+        assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
         let owner = {
             let port = Arc::clone(port);
             thread::spawn(move || {
@@ -844,7 +844,7 @@ fn an_interruption_comes_however_it_meets_arming_and_readiness() {
 
 /// A socket that was adopted, was ready once, and is held by this thread now.
 fn adopted(port: &Port) {
-    assert_eq!(port.adopt_any(0, 10), Ok(Ok(())));
+    assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
     port.backend.become_readable(0);
     assert_eq!(arm(port), Events::IN.bits());
     port.backend.drain(0);
@@ -896,7 +896,7 @@ fn f5_a_drained_socket_is_heard_however_it_is_armed() {
 #[test]
 fn an_interruption_that_insists_comes_once_beside_another() {
     explore_owning(3, |port| {
-        assert_eq!(port.adopt_any(0, 10), Ok(Ok(())));
+        assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
         let owner = {
             let port = Arc::clone(port);
             thread::spawn(move || arm(&port))

@@ -470,15 +470,6 @@ impl<B: Backend> Engine<B> {
         drop(core);
         self.wake(wake);
     }
-
-    /// A thread has dequeued into memory that others can reach, and not the time before.
-    #[cold]
-    fn set_handover(&self, holder: &Holder, handover: Option<&Arc<dyn Handover>>) {
-        holder.set_handover(handover);
-        if handover.is_some() {
-            self.has_handovers.store(true, Ordering::Relaxed);
-        }
-    }
 }
 
 impl<B: Backend> Places for Engine<B> {

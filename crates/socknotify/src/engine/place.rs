@@ -153,15 +153,7 @@ impl Holder {
     }
 
     pub(super) fn set_handover(&self, handover: Option<&Arc<dyn Handover>>) {
-        let mut current = lock(&self.handover);
-        let is_same = match (&*current, handover) {
-            (Some(current), Some(handover)) => Arc::ptr_eq(current, handover),
-            (None, None) => true,
-            _ => false,
-        };
-        if !is_same {
-            *current = handover.cloned();
-        }
+        *lock(&self.handover) = handover.cloned();
     }
 
     pub(super) fn handover(&self) -> Option<Arc<dyn Handover>> {

@@ -24,20 +24,11 @@ impl<B: Backend> Engine<B> {
         socket: RawSocket,
         key: usize,
     ) -> Result<Result<(), RegistrationError>, Error> {
-        self.adopt_descriptor(socket, key, false)
+        self.adopt_any(socket, key, false)
     }
 
-    /// The same for any descriptor that can be watched.
-    #[cfg_attr(windows, allow(dead_code, reason = "there, only sockets can"))]
+    /// The same for any descriptor that can be watched, if it may be one that is no socket.
     pub(crate) fn adopt_any(
-        &self,
-        socket: RawSocket,
-        key: usize,
-    ) -> Result<Result<(), RegistrationError>, Error> {
-        self.adopt_descriptor(socket, key, true)
-    }
-
-    fn adopt_descriptor(
         &self,
         socket: RawSocket,
         key: usize,

@@ -146,7 +146,8 @@ impl<B: Backend> Engine<B> {
                 let address = handover.map_or(0, |it| Arc::as_ptr(it).cast::<()>().addr());
                 if scratch.handover != address {
                     scratch.handover = address;
-                    self.set_handover(holder, handover);
+                    holder.set_handover(handover);
+                    self.has_handovers.store(true, Ordering::Relaxed);
                 }
                 *calls = calls.wrapping_add(1);
                 let is_timed = *calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;

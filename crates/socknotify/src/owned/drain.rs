@@ -110,7 +110,7 @@ impl<T: Source, M> Port<T, M> {
         let place = home.slots.get(id.0)?;
         let is_armed = place.beside().has(id.0.generation);
         // From here on it has no packet, and is taken by nobody else.
-        if !is_armed || !home.halt(home.slots.key(id.0), &place) {
+        if !is_armed || !home.port.system().halt(place.socket, home.slots.key(id.0)) {
             return None;
         }
         home.take(id.0).map(Held::from_node)

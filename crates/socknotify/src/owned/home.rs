@@ -432,11 +432,6 @@ impl<T> Home<T> {
         let fixtures = self.end();
         (lock::take(&self.left), fixtures)
     }
-
-    /// Disarm a connection that is armed, and has nothing to report.
-    pub(super) fn halt(&self, key: usize, place: &Place<T>) -> bool {
-        self.port.system().halt(place.socket, key)
-    }
 }
 
 /// Room for one more connection, which is counted already.

@@ -153,7 +153,7 @@ impl<T: Source, M> Port<T, M> {
     #[cfg(unix)]
     pub fn adopt_descriptor(&self, descriptor: T) -> Result<Held<T>, AdoptError<T>> {
         let home = &self.shared.home;
-        let adopt = |number, key| home.port.system().adopt_any(number, key);
+        let adopt = |number, key| home.port.system().adopt_any(number, key, true);
         self.shared.adopt_by(home.count(), descriptor, adopt)
     }
 
