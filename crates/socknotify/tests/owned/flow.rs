@@ -378,7 +378,9 @@ fn c8_nothing_is_lost_or_served_by_two_while_handlers_block(backend: Backend) ->
 fn block_until_told() -> (Sender<()>, impl Fn() + Sync) {
     let (end, until_end) = channel();
     let until_end = Mutex::new(until_end);
-    let block = move || drop(until_end.lock().expect("no panic").recv());
+    let block = move || {
+        let _ = until_end.lock().expect("no panic").recv();
+    };
     (end, block)
 }
 
