@@ -848,7 +848,6 @@ fn x5_several_ports_watch_one_descriptor(backend: Backend) -> io::Result<()> {
             exchange(&port)?;
             exchange(&other)?;
         }
-        drop(exchange);
         let change = Registration::change(&reader, KEY, EventFilter::IN, trigger);
         port.register(change)?;
         drop(other);
