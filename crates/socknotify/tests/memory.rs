@@ -244,10 +244,13 @@ fn arming_and_taking_owned_connections_allocates_nothing(backend: Backend) -> io
     while start.elapsed() < Duration::from_millis(500) {
         (0..200).try_for_each(|time| turn(time % 7))?;
     }
-    let before = allocations();
-    for time in 0..2000 {
-        turn(time % 7)?;
+    // If the machine holds this thread up, more deadlines pass at once than ever before, and a list grows, once.
+    let mut allocated = Vec::new();
+    while !allocated.ends_with(&[0]) {
+        let before = allocations();
+        (0..2000).try_for_each(|time| turn(time % 7))?;
+        allocated.push(allocations() - before);
+        assert!(allocated.len() <= 10, "{allocated:?}");
     }
-    assert_eq!(allocations() - before, 0);
     Ok(())
 }
