@@ -115,8 +115,8 @@ impl KernelPort {
 
     /// Wait for at least one packet, and take at most `room`. None on a timeout.
     ///
-    /// Under Wine each packet is a request to its server, and so is finding out that there is no other. So a thread that
-    /// has had to wait takes one. If there are more, the next call does not wait.
+    /// Under Wine each packet is a request to its server, and so is finding out that there is no other. So a thread takes
+    /// what is queued, and one packet if it has to wait. If there are more by then, the next call does not wait.
     pub(crate) fn take(
         &self,
         packets: &mut Vec<OVERLAPPED_ENTRY>,
@@ -124,7 +124,12 @@ impl KernelPort {
         timeout: Option<Duration>,
     ) {
         if room > 1 && timeout != Some(Duration::ZERO) && is_wine() {
-            self.remove(packets, room, Some(Duration::ZERO));
+            packets.clear();
+            let queued = self.depth().min(room);
+            if queued > 0 {
+                self.remove(packets, queued, Some(Duration::ZERO));
+            }
+            // Another thread may have been faster.
             if packets.is_empty() {
                 self.remove(packets, 1, timeout);
             }

@@ -130,7 +130,7 @@ fn a_shared_socket_is_served_by_many_threads(backend: Backend) -> io::Result<()>
                 let client = UdpSocket::bind("127.0.0.1:0")?;
                 client.set_read_timeout(Some(PATIENCE))?;
                 for number in 0..DATAGRAMS {
-                    let message = number.to_le_bytes();
+                    let message = (number as u64).to_le_bytes();
                     client.send_to(&message, address)?;
                     let mut answer = [0; 8];
                     uninterrupted(|| client.recv(&mut answer))?;
