@@ -49,7 +49,7 @@ pub(crate) static ALL: [&Case; 24] = [
     &files_http::CASE,
 ];
 
-/// The cases of these names, all if there are none. `ready` stands for one-shot, edge and level.
+/// The cases of these names, all if there are none. `ready` means one-shot, edge and level.
 pub(crate) fn named(names: &[String]) -> io::Result<Vec<&'static Case>> {
     let mut chosen = Vec::new();
     for name in names {

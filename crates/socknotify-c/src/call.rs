@@ -1,4 +1,4 @@
-//! What every exported function needs: an end for panics, no cancellation, and the port that a handle stands for.
+//! What every exported function needs: an end for panics, no cancellation, and the port that a handle refers to.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
@@ -78,7 +78,7 @@ pub(crate) fn insert(port: CompletionPort) -> Option<Handle> {
     PORTS.insert(Port { port, process })
 }
 
-/// The port that a handle stands for, if this process has made it. It stays in being while the result does, also when
+/// The port that a handle refers to, if this process has made it. It stays in being while the result does, also when
 /// another thread closes it.
 pub(crate) fn port(handle: *mut c_void) -> Result<Pin<'static, Port>, Code> {
     let handle = Handle::from_number(handle.addr()).ok_or(code::INVALID_HANDLE)?;
@@ -89,7 +89,7 @@ pub(crate) fn port(handle: *mut c_void) -> Result<Pin<'static, Port>, Code> {
     }
 }
 
-/// The same, of whichever process. From now on the handle stands for nothing.
+/// The same, of whichever process. From now on the handle refers to nothing.
 pub(crate) fn remove(handle: *mut c_void) -> Result<Pin<'static, Port>, Code> {
     let handle = Handle::from_number(handle.addr()).ok_or(code::INVALID_HANDLE)?;
     PORTS.remove(handle).ok_or(code::INVALID_HANDLE)

@@ -1,4 +1,4 @@
-//! Handles: numbers that stand for values, and that are checked at every use.
+//! Handles: numbers that refer to values, and that are checked at every use.
 //!
 //! A handle names a slot of a table, and which of the values that the slot has had. Nothing is read
 //! through a handle. One that was closed, or was never given out, is found out: its slot does not
@@ -56,7 +56,7 @@ const MARK: usize = 1;
 
 const LAST_GENERATION: u32 = ((1_u64 << GENERATION_BITS) - 1) as u32;
 
-/// A number that may stand for a value.
+/// A number that may refer to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     index: usize,
@@ -105,12 +105,12 @@ impl<T> Table<T> {
         Some(Handle { index, generation })
     }
 
-    /// What a handle stands for, kept in being as long as the result is.
+    /// What a handle refers to, kept in being as long as the result is.
     pub(crate) fn pin(&self, handle: Handle) -> Option<Pin<'_, T>> {
         self.slot(handle.index)?.enter(handle.generation, false)
     }
 
-    /// As [`pin`](Self::pin), and close it: the handle stands for nothing from now on.
+    /// As [`pin`](Self::pin), and close it: the handle refers to nothing from now on.
     pub(crate) fn remove(&self, handle: Handle) -> Option<Pin<'_, T>> {
         self.slot(handle.index)?.enter(handle.generation, true)
     }

@@ -24,7 +24,7 @@ pub(crate) type SystemPort = Arc<Engine<Epoll>>;
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
 pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 #[cfg(windows)]
-pub(crate) use crate::windows::{Ahead, SystemPort, WeakPort};
+pub(crate) use crate::windows::{PendingAccepts, SystemPort, WeakPort};
 
 /// A port that may have been dropped.
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
@@ -48,10 +48,10 @@ impl WeakPort {
 
 /// Connections that the system accepts in advance: not on this system.
 #[cfg(unix)]
-pub(crate) enum Ahead {}
+pub(crate) enum PendingAccepts {}
 
 #[cfg(unix)]
-impl Ahead {
+impl PendingAccepts {
     pub(crate) fn new(
         _port: &SystemPort,
         _listener: crate::sys::BorrowedSocket<'_>,

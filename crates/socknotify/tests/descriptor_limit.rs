@@ -24,8 +24,8 @@ use socknotify::{CompletionPort, Entry, Error, EventFilter, Events, Registration
 
 use support::trigger::{EVERY, LEVEL, ONCE};
 use support::{
-    GLANCE, Kind, PATIENCE, Pair, PortExt, backends, collect, descriptors, drain_port, expect,
-    expect_nothing, expect_quiet, port, port_with, take_number,
+    Kind, PATIENCE, Pair, PortExt, QUIET_PERIOD, backends, collect, descriptors, drain_port,
+    expect, expect_nothing, expect_quiet, port, port_with, take_number,
 };
 
 /// Tests that use up descriptors must not do so at the same time.
@@ -104,7 +104,7 @@ fn a_batch_is_applied_although_no_descriptor_is_left() -> io::Result<()> {
             assert_eq!(found, wanted);
             // Another thread needs none either, and its result does not matter.
             thread::scope(|scope| {
-                scope.spawn(|| port.dequeue_one(Some(GLANCE)).is_ok());
+                scope.spawn(|| port.dequeue_one(Some(QUIET_PERIOD)).is_ok());
             });
             for pair in &pairs {
                 port.register(Registration::remove(&pair.ours))?;

@@ -32,7 +32,7 @@ use socknotify::{
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    Child, CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, counted, drain_port,
+    Child, CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, QUIET_PERIOD, counted, drain_port,
     expect, expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
     to_lonely_number, uninterrupted, wait_readiness,
 };
@@ -322,7 +322,8 @@ fn g3_an_inherited_socket_is_notified_a_bounded_number_of_times(
                 let rest = || {
                     // TCP takes a while.
                     let late =
-                        std::iter::from_fn(|| port.dequeue_one(Some(GLANCE * 10)).ok()).count();
+                        std::iter::from_fn(|| port.dequeue_one(Some(QUIET_PERIOD * 10)).ok())
+                            .count();
                     expect_quiet(&port);
                     late
                 };
@@ -593,7 +594,7 @@ fn g3_an_inherited_socket_keeps_no_loop_busy_that_the_port_is_part_of(
         // It may be notified once, or readable for no reason, but not for long.
         let expect_silence = |most: usize| {
             let (mut turns, mut count) = (0, 0);
-            while is_ready(&polled, PollFlags::IN, GLANCE * 2) {
+            while is_ready(&polled, PollFlags::IN, QUIET_PERIOD * 2) {
                 count += drain_port(&port).len();
                 assert!(count <= most, "{trigger:?}: {count}");
                 turns += 1;

@@ -34,7 +34,7 @@ use support::{
     wait_readiness,
 };
 #[cfg(unix)]
-use support::{CloseAtEnd, GLANCE, asleep, raw, this_thread, wait_for_waiting};
+use support::{CloseAtEnd, QUIET_PERIOD, asleep, raw, this_thread, wait_for_waiting};
 
 /// The key of the socket that is closed, and of what has its number then.
 const KEY: usize = 0;
@@ -323,7 +323,7 @@ fn c6_a_new_socket_under_an_old_key_is_armed_again_like_any(backend: Backend) ->
     Ok(())
 }
 
-/// Each batch arms one-shots that are ready, which is enough for the call, and one whose number stands for
+/// Each batch arms one-shots that are ready, which is enough for the call, and one whose descriptor refers to
 /// another socket by then.
 #[cfg(unix)]
 #[for_every_backend]
@@ -346,7 +346,7 @@ fn f5_new_sockets_under_an_old_key_starve_no_other_that_is_ready(
         let mut number = OwnedFd::from(old.ours);
         let mut _peer = old.theirs;
         let mut round = || -> io::Result<bool> {
-            // The number of the old one stands for the new one from here on.
+            // The descriptor of the old one refers to the new one from here on.
             let new = Pair::unix()?;
             rustix::io::dup2(&new.ours, &mut number)?;
             _peer = new.theirs;
@@ -415,7 +415,7 @@ fn g3_a_socket_closed_while_the_call_that_registered_it_waits(backend: Backend) 
                 let port = &port;
                 let waiting = scope.spawn(move || {
                     let _ = tell.send(this_thread());
-                    // SAFETY: nothing relies on what the number stands for.
+                    // SAFETY: nothing relies on what the descriptor refers to.
                     let mut enable = unsafe { Registration::from_raw(number) };
                     enable.operation = Operation::ENABLE;
                     enable.event_filter = EventFilter::IN;
@@ -441,7 +441,7 @@ fn g3_a_socket_closed_while_the_call_that_registered_it_waits(backend: Backend) 
                     }
                 };
                 (&old.theirs).write_all(b"x")?;
-                thread::sleep(GLANCE);
+                thread::sleep(QUIET_PERIOD);
                 port.post(posted)?;
                 let found = waiting
                     .join()

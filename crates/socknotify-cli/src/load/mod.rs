@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         is_shown: !arguments.output.json && io::stderr().is_terminal(),
     };
     let (mut clients, mut fates) = (Vec::new(), Default::default());
-    // A name may stand for several, of which the server listens at one.
+    // A name may refer to several, of which the server listens at one.
     for address in addresses {
         (clients, fates) = connect::all(&port, &address, &plan, &signals)?;
         if !clients.is_empty() {

@@ -1,4 +1,4 @@
-//! What the completion keys of the multi-threaded server stand for.
+//! What the completion keys of the multi-threaded server refer to.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

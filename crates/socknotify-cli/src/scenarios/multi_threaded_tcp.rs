@@ -4,7 +4,7 @@
 //! socket to itself until it enables it again. A thread's loop is a single call: it applies what the
 //! thread decided in the previous turn and dequeues what is next.
 //!
-//! What a completion key stands for is freed when the REMOVE notification of its registration has
+//! What a completion key refers to is freed when the REMOVE notification of its registration has
 //! come, and not before. At the end one packet is posted, which each thread passes on to the next.
 
 use std::net::{Shutdown, TcpListener};
@@ -172,7 +172,7 @@ impl<'run> Server<'run> {
         }
     }
 
-    /// The registration is over: what its key stands for goes. The last one ends the server.
+    /// The registration is over: what its key refers to goes. The last one ends the server.
     fn removed(&self, key: usize) -> Result<(), Problem> {
         self.run.tally.removals.add(1);
         if key != LISTENER {

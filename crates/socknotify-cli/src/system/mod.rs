@@ -20,7 +20,7 @@ pub(crate) struct System {
     pub(crate) architecture: String,
 }
 
-/// The limits of this process. `None` stands for no limit.
+/// The limits of this process. `None` means no limit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Limits {
     /// The limit in force.

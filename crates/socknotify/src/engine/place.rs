@@ -21,7 +21,7 @@ use crate::sys::thread_state::Progress;
 pub(super) use crate::sys::thread_state::{FIRST_TICK, LAST_TICK};
 
 use super::scheduler::{Flag, Gate};
-use super::sync::{AtomicU64, Glance, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
+use super::sync::{Activity, AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
 
 /// How often threads that dequeue look at others.
 pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
@@ -390,7 +390,7 @@ impl Seen {
 
     /// Whether a thread that has left its place runs again.
     fn runs_again(&mut self, now: Instant) -> bool {
-        if self.holder.thread.glance() == Glance::StoodStill {
+        if self.holder.thread.activity() == Activity::StoodStill {
             return false;
         }
         match self.holder.thread.look() {
@@ -542,7 +542,8 @@ impl Roster {
                 continue;
             }
             let stays = now.saturating_duration_since(seen.since);
-            let computes = seen.asleep.is_none() && seen.holder.thread.glance() == Glance::Computed;
+            let computes =
+                seen.asleep.is_none() && seen.holder.thread.activity() == Activity::Computed;
             most = most.saturating_sub(if computes { 1 } else { 1 + STATE });
             let blocked = if computes {
                 Some(false)

@@ -17,7 +17,7 @@ pub(super) use std::thread_local;
 pub(super) use self::model::ThreadState;
 #[cfg(not(interleavings))]
 pub(super) use crate::sys::thread_state::ThreadState;
-pub(super) use crate::sys::thread_state::{Glance, Look};
+pub(super) use crate::sys::thread_state::{Activity, Look};
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub(super) mod model {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use loom::thread_local;
 
-    use super::{Glance, Look};
+    use super::{Activity, Look};
 
     thread_local! {
         static IS_BLOCKED: Arc<AtomicBool> = Arc::new(AtomicBool::new(false));
@@ -84,8 +84,8 @@ pub(super) mod model {
             ThreadState(IS_BLOCKED.with(Arc::clone))
         }
 
-        pub(in super::super) fn glance(&self) -> Glance {
-            Glance::Unknown
+        pub(in super::super) fn activity(&self) -> Activity {
+            Activity::Unknown
         }
 
         pub(in super::super) fn look(&self) -> Look {

@@ -57,7 +57,7 @@ pub(super) enum Arming {
 }
 
 /// What becomes of a packet.
-pub(super) enum Verdict {
+pub(super) enum Disposition {
     Deliver(Entry),
     Drop,
     /// It shows nothing wanted, but its registration is disabled.
@@ -185,24 +185,24 @@ impl Connections {
 
     /// A packet was dequeued. If it may be older than the arming of the connection, the socket is
     /// polled.
-    pub(super) fn judge(
+    pub(super) fn filter_packet(
         &mut self,
         packet: Entry,
         holds: impl FnOnce(RawSocket, EventFilter) -> bool,
-    ) -> Verdict {
+    ) -> Disposition {
         let key = packet.completion_key;
         // The kernel's packets have an overlapped value of 0, and so have interruptions. This one was posted, or
         // dequeued before.
         if packet.overlapped != 0 {
-            return Verdict::Deliver(packet);
+            return Disposition::Deliver(packet);
         }
         let is_removal = packet.events().contains(Events::REMOVE);
         if is_removal && (self.leaving.remove(&key) || self.by_key(key).is_some()) {
-            return Verdict::Drop;
+            return Disposition::Drop;
         }
         // If it is stale, the table of connections has nothing under its key either.
         let Some(entry) = self.by_key(key) else {
-            return Verdict::Deliver(packet);
+            return Disposition::Deliver(packet);
         };
         let is_ours = packet.transferred & !Events::ALL.bits() != 0;
         let says = match entry.state {
@@ -212,17 +212,17 @@ impl Connections {
                 let socket = entry.socket.expect("those without are not found");
                 let is_old = mem::take(&mut entry.left) && !holds(socket, entry.filter);
                 if events.is_empty() || is_old {
-                    return Verdict::ArmAgain(key, socket, entry.filter);
+                    return Disposition::ArmAgain(key, socket, entry.filter);
                 }
                 events.bits()
             }
             _ => {
                 entry.left &= is_ours;
-                return Verdict::Drop;
+                return Disposition::Drop;
             }
         };
         entry.state = State::Held;
-        Verdict::Deliver(Entry::new(key, says, 0))
+        Disposition::Deliver(Entry::new(key, says, 0))
     }
 
     /// A connection could not be armed again: it is reported with an error.
@@ -260,10 +260,10 @@ mod tests {
 
     /// What is delivered if the kernel reports this.
     fn says(connections: &mut Connections, key: Key, says: u32) -> Option<Entry> {
-        match connections.judge(Entry::new(key, says, 0), |_, _| true) {
-            Verdict::Deliver(entry) => Some(entry),
-            Verdict::Drop => None,
-            Verdict::ArmAgain(..) => panic!("it is to be armed again"),
+        match connections.filter_packet(Entry::new(key, says, 0), |_, _| true) {
+            Disposition::Deliver(entry) => Some(entry),
+            Disposition::Drop => None,
+            Disposition::ArmAgain(..) => panic!("it is to be armed again"),
         }
     }
 
@@ -305,21 +305,21 @@ mod tests {
         let own = adopted(&mut connections, 0);
         for key in [0, 7, usize::MAX, usize::MAX - 1] {
             let packet = Entry::new(key, 5, 6);
-            let verdict = connections.judge(packet, |_, _| true);
-            assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
+            let disposition = connections.filter_packet(packet, |_, _| true);
+            assert!(matches!(disposition, Disposition::Deliver(it) if it == packet));
         }
         // With the index of a connection, and something else above it.
         for bit in INDEX_BITS..usize::BITS {
             for says in [IN, Events::REMOVE.bits(), 0, u32::MAX] {
                 let packet = Entry::new(own ^ 1 << bit, says, 0);
-                let verdict = connections.judge(packet, |_, _| true);
-                assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
+                let disposition = connections.filter_packet(packet, |_, _| true);
+                assert!(matches!(disposition, Disposition::Deliver(it) if it == packet));
             }
         }
         // One that was dequeued before, and posted again.
         let packet = Entry::new(own, IN, 1);
-        let verdict = connections.judge(packet, |_, _| true);
-        assert!(matches!(verdict, Verdict::Deliver(it) if it == packet));
+        let disposition = connections.filter_packet(packet, |_, _| true);
+        assert!(matches!(disposition, Disposition::Deliver(it) if it == packet));
     }
 
     #[test]
@@ -383,10 +383,10 @@ mod tests {
         let mut connections = Connections::default();
         let key = adopted(&mut connections, 0);
         arm(&mut connections, key, EventFilter::OUT);
-        let verdict = connections.judge(Entry::new(key, IN, 0), |_, _| true);
+        let disposition = connections.filter_packet(Entry::new(key, IN, 0), |_, _| true);
         assert!(matches!(
-            verdict,
-            Verdict::ArmAgain(again, SOCKET, EventFilter::OUT) if again == key
+            disposition,
+            Disposition::ArmAgain(again, SOCKET, EventFilter::OUT) if again == key
         ));
         // If that fails, it is reported with an error.
         let failed = Entry::new(key, Events::ERR.bits(), 0);
@@ -407,8 +407,8 @@ mod tests {
                 assert_eq!(says(&mut connections, key, IN), None);
             }
             arm(&mut connections, key, EventFilter::IN);
-            let verdict = connections.judge(Entry::new(key, IN, 0), |_, _| holds);
-            let is_delivered = matches!(verdict, Verdict::Deliver(_));
+            let disposition = connections.filter_packet(Entry::new(key, IN, 0), |_, _| holds);
+            let is_delivered = matches!(disposition, Disposition::Deliver(_));
             assert_eq!(is_delivered, holds || !left_behind);
         }
     }

@@ -26,7 +26,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::connections::{Arming, Connections, Key, Verdict};
+use self::connections::{Arming, Connections, Disposition, Key};
 use self::function::Function;
 use self::keepers::{FIRST_TICK, Keepers, LAST_TICK};
 use crate::handover::Handover;
@@ -237,7 +237,7 @@ impl Native {
             return Ok(());
         }
         let status = self.call(open, memory, 0, Some(Duration::ZERO));
-        self.settle(registrations, memory, status);
+        self.apply_outcomes(registrations, memory, status);
         match status {
             ERROR_SUCCESS => Ok(()),
             other => Err(codes::call_error(other)),
@@ -280,7 +280,7 @@ impl Native {
                     self.look_after(open);
                 }
             }
-            self.settle(registrations, memory, status);
+            self.apply_outcomes(registrations, memory, status);
             let mut is_over = !waits;
             match status {
                 ERROR_SUCCESS => {
@@ -356,7 +356,12 @@ impl Native {
     }
 
     /// Store the results of the batch.
-    fn settle(&self, registrations: &mut [Registration<'_>], memory: &mut Memory, status: u32) {
+    fn apply_outcomes(
+        &self,
+        registrations: &mut [Registration<'_>],
+        memory: &mut Memory,
+        status: u32,
+    ) {
         let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
         for (&index, entry) in memory.places.iter().zip(&memory.batch) {
             let registration = &mut registrations[index];
@@ -390,10 +395,10 @@ impl Native {
         }
         let mut connections = self.connections();
         for packet in packets {
-            match connections.judge(packet, holds) {
-                Verdict::Deliver(entry) => hand_out(entry),
-                Verdict::Drop => {}
-                Verdict::ArmAgain(key, socket, filter) => {
+            match connections.filter_packet(packet, holds) {
+                Disposition::Deliver(entry) => hand_out(entry),
+                Disposition::Drop => {}
+                Disposition::ArmAgain(key, socket, filter) => {
                     memory.batch.push(arming(socket, key, filter));
                 }
             }
@@ -516,7 +521,7 @@ impl Native {
                 if packet.lpCompletionKey == key {
                     let entry = Entry::new(key, packet.dwNumberOfBytesTransferred, 0);
                     // Only REMOVE is of interest, and only to this thread.
-                    self.connections().judge(entry, holds);
+                    self.connections().filter_packet(entry, holds);
                 } else {
                     others.push(packet);
                 }

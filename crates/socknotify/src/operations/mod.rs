@@ -10,6 +10,10 @@
 )]
 
 mod buffer;
+mod driver;
+mod file;
+mod helpers;
+mod in_flight;
 #[cfg_attr(
     all(
         target_os = "linux",
@@ -25,11 +29,7 @@ mod buffer;
     path = "uring.rs"
 )]
 #[cfg_attr(windows, path = "overlapped.rs")]
-mod direct;
-mod driver;
-mod file;
-mod flights;
-mod helpers;
+mod kernel_io;
 mod opening;
 #[cfg(unix)]
 mod port;
@@ -46,8 +46,8 @@ use std::io;
 pub use self::buffer::Buffer;
 pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
-pub(crate) use self::flights::Reason;
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
+pub(crate) use self::in_flight::Reason;
 pub(crate) use self::opening::Opening;
 #[cfg(unix)]
 pub use self::raw::Overlapped;
@@ -68,7 +68,7 @@ enum Layer {
 /// The result of passing an operation to the system.
 enum Begun {
     #[cfg_attr(unix, allow(dead_code, reason = "there they are queued"))]
-    UnderWay,
+    Pending,
     /// The system gets it with the next flush.
     #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
     Queued,
@@ -79,7 +79,7 @@ enum Begun {
 }
 
 /// What the system reports of an operation.
-enum Settled {
+enum Completed {
     Done(io::Result<usize>),
     /// It was cancelled or interrupted, for whatever reason.
     Cancelled,
@@ -101,5 +101,5 @@ trait Owner: Send + Sync {
     fn refused(&self, key: usize);
 
     /// The packet of an operation that the system has ended. `None` if it was begun again.
-    fn settle(&self, key: usize, settled: Settled) -> Option<crate::Entry>;
+    fn on_completed(&self, key: usize, completed: Completed) -> Option<crate::Entry>;
 }

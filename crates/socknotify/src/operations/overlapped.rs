@@ -23,7 +23,7 @@ use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
 use super::request::{Association, Kind, Request};
-use super::{Begun, FileDriver, Layer, Settled};
+use super::{Begun, Completed, FileDriver, Layer};
 use crate::Entry;
 use crate::lock::lock;
 use crate::system::SystemPort;
@@ -32,33 +32,33 @@ use crate::system::SystemPort;
 pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
 
 /// A port whose packets are those of the kernel's.
-pub(super) struct Direct {
+pub(super) struct KernelIo {
     /// Different for each.
     id: u64,
     port: SystemPort,
-    flights: Mutex<Flights>,
+    in_flight: Mutex<InFlight>,
 }
 
 #[derive(Default)]
-struct Flights {
+struct InFlight {
     /// The structures that the kernel uses, by the keys of operations.
-    pending: HashMap<usize, Flight>,
+    pending: HashMap<usize, PendingIo>,
     /// The keys, by the addresses of these structures.
     keys: HashMap<usize, usize>,
     /// Structures that the kernel does not use any more.
     spare: Vec<*mut OVERLAPPED>,
 }
 
-struct Flight {
+struct PendingIo {
     handle: HANDLE,
     overlapped: *mut OVERLAPPED,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under the lock; handles
 // belong to the process.
-unsafe impl Send for Flights {}
+unsafe impl Send for InFlight {}
 
-impl Direct {
+impl KernelIo {
     pub(super) fn probe() -> io::Result<()> {
         Ok(())
     }
@@ -66,10 +66,10 @@ impl Direct {
     /// Operations that complete on this port.
     pub(super) fn new(port: &SystemPort) -> io::Result<Arc<Self>> {
         static PORTS: AtomicU64 = AtomicU64::new(0);
-        Ok(Arc::new(Direct {
+        Ok(Arc::new(KernelIo {
             id: PORTS.fetch_add(1, Ordering::Relaxed),
             port: port.clone(),
-            flights: Mutex::default(),
+            in_flight: Mutex::default(),
         }))
     }
 
@@ -100,7 +100,7 @@ impl Direct {
             return Begun::Refused;
         }
         // Without the lock: what is in the system's cache is copied in this call.
-        let overlapped = lock(&self.flights).add(key, handle, offset);
+        let overlapped = lock(&self.in_flight).add(key, handle, offset);
         // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not
         // use it any more. The handle is the file's, and open.
         let begun = unsafe {
@@ -111,13 +111,13 @@ impl Direct {
         };
         if begun != 0 {
             // Its packet comes even so.
-            return Begun::UnderWay;
+            return Begun::Pending;
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error().map(|code| code as u32) {
-            Some(ERROR_IO_PENDING) => Begun::UnderWay,
+            Some(ERROR_IO_PENDING) => Begun::Pending,
             code => {
-                lock(&self.flights).forget(overlapped.addr());
+                lock(&self.in_flight).forget(overlapped.addr());
                 match code {
                     Some(ERROR_HANDLE_EOF) => Begun::Over(Ok(0)),
                     _ => Begun::Over(Err(error)),
@@ -134,56 +134,56 @@ impl Direct {
 
     /// `CancelIoEx` — Cancel an operation, if that is still possible.
     pub(super) fn cancel(&self, _: Layer, key: usize) {
-        if let Some(flight) = lock(&self.flights).pending.get(&key) {
-            flight.cancel();
+        if let Some(pending) = lock(&self.in_flight).pending.get(&key) {
+            pending.cancel();
         }
     }
 
     /// The operation of a packet, and its outcome.
-    pub(super) fn settle(&self, entry: &Entry) -> Option<(usize, Settled)> {
-        let mut flights = lock(&self.flights);
-        let key = *flights.keys.get(&entry.overlapped)?;
-        let (status, count) = flights.pending.get(&key)?.status();
+    pub(super) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
+        let mut in_flight = lock(&self.in_flight);
+        let key = *in_flight.keys.get(&entry.overlapped)?;
+        let (status, count) = in_flight.pending.get(&key)?.status();
         if status == STATUS_PENDING {
             return None;
         }
-        flights.forget(entry.overlapped);
-        let settled = match status {
-            0.. => Settled::Done(Ok(count)),
-            STATUS_END_OF_FILE => Settled::Done(Ok(0)),
-            STATUS_CANCELLED => Settled::Cancelled,
+        in_flight.forget(entry.overlapped);
+        let completed = match status {
+            0.. => Completed::Done(Ok(count)),
+            STATUS_END_OF_FILE => Completed::Done(Ok(0)),
+            STATUS_CANCELLED => Completed::Cancelled,
             status => {
                 // SAFETY: a number goes in and a number comes out.
                 let code = unsafe { RtlNtStatusToDosError(status) };
-                Settled::Done(Err(io::Error::from_raw_os_error(code as i32)))
+                Completed::Done(Err(io::Error::from_raw_os_error(code as i32)))
             }
         };
-        Some((key, settled))
+        Some((key, completed))
     }
 
     /// Wait until the kernel has completed all operations.
     pub(super) fn close(&self) {
-        let flights = lock(&self.flights);
-        flights.pending.values().for_each(Flight::cancel);
-        drop(flights);
+        let in_flight = lock(&self.in_flight);
+        in_flight.pending.values().for_each(PendingIo::cancel);
+        drop(in_flight);
         loop {
-            let flights = lock(&self.flights);
-            let is_pending = |flight: &Flight| flight.status().0 == STATUS_PENDING;
-            if !flights.pending.values().any(is_pending) {
+            let in_flight = lock(&self.in_flight);
+            let is_pending = |pending: &PendingIo| pending.status().0 == STATUS_PENDING;
+            if !in_flight.pending.values().any(is_pending) {
                 return;
             }
-            drop(flights);
+            drop(in_flight);
             thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-impl Flights {
+impl InFlight {
     /// A structure for an operation that begins now. It is in the table before its packet can come.
     fn add(&mut self, key: usize, handle: HANDLE, offset: u64) -> *mut OVERLAPPED {
         let overlapped = self.take_spare(offset);
         self.keys.insert(overlapped.addr(), key);
-        self.pending.insert(key, Flight { handle, overlapped });
+        self.pending.insert(key, PendingIo { handle, overlapped });
         overlapped
     }
 
@@ -207,12 +207,12 @@ impl Flights {
     /// The kernel does not use this any more.
     fn forget(&mut self, address: usize) {
         let key = self.keys.remove(&address);
-        let flight = key.and_then(|key| self.pending.remove(&key));
-        self.spare.extend(flight.map(|flight| flight.overlapped));
+        let pending = key.and_then(|key| self.pending.remove(&key));
+        self.spare.extend(pending.map(|pending| pending.overlapped));
     }
 }
 
-impl Flight {
+impl PendingIo {
     /// The kernel's status, and how many bytes were transferred.
     fn status(&self) -> (i32, usize) {
         // SAFETY: the structure is there as long as this; the kernel may write to it, and the status last.
@@ -229,10 +229,10 @@ impl Flight {
     }
 }
 
-impl Drop for Flights {
+impl Drop for InFlight {
     fn drop(&mut self) {
         // The port was closed before: the kernel uses none of them any more.
-        let pending = self.pending.values().map(|flight| flight.overlapped);
+        let pending = self.pending.values().map(|pending| pending.overlapped);
         for overlapped in pending.chain(self.spare.iter().copied()) {
             // SAFETY: it was made by a box, and nothing else refers to it.
             drop(unsafe { Box::from_raw(overlapped) });

@@ -32,7 +32,7 @@ impl CompletionPort {
     ///
     /// - `memory` must be valid for that many bytes, and nobody else may read or write them;
     /// - `overlapped` must be valid, nobody may write to it, and it must not be used for a second operation;
-    /// - the descriptor must stay open, and stand for the same file.
+    /// - the descriptor must stay open, and refer to the same file.
     ///
     /// This also holds after a call that timed out.
     ///

@@ -8,12 +8,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::direct::Direct;
-use super::flights::{Flight, Flights, Reason, Stage};
 use super::helpers::{DEFAULT_THREADS, Helpers, Perform, Performed};
+use super::in_flight::{InFlight, OperationSlot, Reason, Stage};
+use super::kernel_io::KernelIo;
 use super::opening::Opening;
 use super::request::{Kind, Request};
-use super::{Layer, Owner, Settled};
+use super::{Completed, Layer, Owner};
 use crate::entry::Status;
 use crate::lock::lock;
 use crate::slots::Token;
@@ -102,12 +102,12 @@ impl Overlapped {
     pub fn of_packet(packet: &Entry) -> Option<Self> {
         (packet.origin() == Some(Origin::Completion)).then(|| {
             let overlapped = Overlapped::new(0);
-            overlapped.settle(packet.status, packet.transferred as usize);
+            overlapped.on_completed(packet.status, packet.transferred as usize);
             overlapped
         })
     }
 
-    fn settle(&self, status: Status, count: usize) {
+    fn on_completed(&self, status: Status, count: usize) {
         let status = match status {
             Status::SUCCESS => SUCCESS,
             Status::END_OF_FILE => END_OF_FILE,
@@ -133,7 +133,7 @@ pub(crate) struct Raw {
     /// For operations that outlive a call.
     this: Weak<Raw>,
     /// With each, its packet.
-    flights: Flights<Request, Entry>,
+    in_flight: InFlight<Request, Entry>,
     /// Those in progress, by the addresses of their blocks.
     begun: Mutex<HashMap<usize, Token>>,
 }
@@ -142,7 +142,7 @@ impl Raw {
     pub(crate) fn new(port: SystemPort) -> Arc<Self> {
         Arc::new_cyclic(|this| Raw {
             this: Weak::clone(this),
-            flights: Flights::new(
+            in_flight: InFlight::new(
                 Layer::Caller,
                 port.clone(),
                 Opening::new(port),
@@ -154,7 +154,7 @@ impl Raw {
 
     /// For another layer of the same port.
     pub(crate) fn opening(&self) -> &Arc<Opening> {
-        &self.flights.opening
+        &self.in_flight.opening
     }
 
     /// # Safety
@@ -166,20 +166,20 @@ impl Raw {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let slots = &self.flights.slots;
-        let open = self.flights.open()?;
-        let flight = Flight {
+        let slots = &self.in_flight.slots;
+        let open = self.in_flight.open()?;
+        let slot = OperationSlot {
             operation: Some(request),
             stage: Stage::Queued,
             note: Entry::new(completion_key, 0, overlapped.expose_provenance()),
         };
-        let token = slots.insert(flight).ok_or(Error::OutOfMemory)?;
+        let token = slots.insert(slot).ok_or(Error::OutOfMemory)?;
         lock(&self.begun).insert(overlapped.addr(), token);
         // SAFETY: by the promise. Nobody has begun with it.
         let status = unsafe { &*overlapped };
         let before = status.internal.swap(PENDING, Ordering::Relaxed);
         let key = slots.key(token);
-        let is_over = self.start(token, self.direct()).inspect_err(|_| {
+        let is_over = self.start(token, self.kernel_io()).inspect_err(|_| {
             lock(&self.begun).remove(&overlapped.addr());
             slots.remove(token);
             status.internal.store(before, Ordering::Relaxed);
@@ -192,40 +192,40 @@ impl Raw {
         Ok(())
     }
 
-    fn start(&self, token: Token, direct: Option<&Direct>) -> Result<bool, Error> {
+    fn start(&self, token: Token, kernel_io: Option<&KernelIo>) -> Result<bool, Error> {
         let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
-        self.flights.start(token, direct, perform)
+        self.in_flight.start(token, kernel_io, perform)
     }
 
     /// The system, if it performs operations itself.
-    fn direct(&self) -> Option<&Direct> {
-        let direct = self.flights.opening.open().ok()?;
-        direct.attach(Layer::Caller, || Weak::clone(&self.this) as _);
-        Some(direct)
+    fn kernel_io(&self) -> Option<&KernelIo> {
+        let kernel_io = self.in_flight.opening.open().ok()?;
+        kernel_io.attach(Layer::Caller, || Weak::clone(&self.this) as _);
+        Some(kernel_io)
     }
 
     #[inline]
     fn flush(&self) {
-        if let Some(direct) = self.flights.opened() {
-            direct.flush();
+        if let Some(kernel_io) = self.in_flight.opened() {
+            kernel_io.flush();
         }
     }
 
     /// Nothing is read through the pointer: the operation may have ended, and its block with it.
     pub(super) fn cancel(&self, overlapped: *const Overlapped) -> bool {
         // In a forked child another thread may have had it locked.
-        if !self.flights.is_here() {
+        if !self.in_flight.is_here() {
             return false;
         }
         let found = lock(&self.begun).get(&overlapped.addr()).copied();
         let Some(token) = found else {
             return false;
         };
-        let is_over = self.flights.cancel(token, Reason::Asked);
+        let is_over = self.in_flight.cancel(token, Reason::Asked);
         match is_over {
             Some(true) => {
-                if let Some(_entered) = self.flights.gate.enter() {
-                    self.complete(self.flights.slots.key(token));
+                if let Some(_entered) = self.in_flight.gate.enter() {
+                    self.complete(self.in_flight.slots.key(token));
                 }
             }
             Some(false) => self.flush(),
@@ -237,15 +237,15 @@ impl Raw {
     /// Queue the packet of an operation that is over.
     fn complete(&self, key: usize) {
         let packet = self.finish(key);
-        self.flights.port.complete(packet.as_slice());
+        self.in_flight.port.complete(packet.as_slice());
     }
 
     /// The operation is complete. From here on, its memory may be the caller's again at any time.
     fn finish(&self, key: usize) -> Option<Entry> {
-        let (_, flight) = self.flights.finish(key)?;
-        let Request { kind, length, .. } = flight.operation?;
-        let (result, _) = flight.stage.into_result()?;
-        let mut packet = flight.note;
+        let (_, slot) = self.in_flight.finish(key)?;
+        let Request { kind, length, .. } = slot.operation?;
+        let (result, _) = slot.stage.into_result()?;
+        let mut packet = slot.note;
         packet.status = Status::new(kind, &result, length);
         let count = result.unwrap_or(0);
         packet.transferred = count as u32;
@@ -253,59 +253,59 @@ impl Raw {
         lock(&self.begun).remove(&packet.overlapped);
         let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);
         // SAFETY: it is there until the packet was dequeued, and that is queued after this.
-        unsafe { (*overlapped).settle(packet.status, count) };
+        unsafe { (*overlapped).on_completed(packet.status, count) };
         Some(packet)
     }
 
     /// Begin nothing more, and wait for the operations that the system or a helper thread performs.
     pub(crate) fn close(&self) {
-        let slots = &self.flights.slots;
-        for token in self.flights.close() {
-            if let Some(mut flight) = slots.get(token) {
-                flight.stage = Stage::Cancelled(Reason::Asked);
+        let slots = &self.in_flight.slots;
+        for token in self.in_flight.close() {
+            if let Some(mut slot) = slots.get(token) {
+                slot.stage = Stage::Cancelled(Reason::Asked);
             }
             self.finish(slots.key(token));
         }
-        self.flights.helpers.close();
+        self.in_flight.helpers.close();
     }
 }
 
 impl Owner for Raw {
     fn is_queued(&self, key: usize) -> bool {
-        self.flights.is_queued(key)
+        self.in_flight.is_queued(key)
     }
 
     fn submits(&self, key: usize) -> bool {
-        self.flights.submits(key)
+        self.in_flight.submits(key)
     }
 
     fn refused(&self, key: usize) {
-        let packet = self.settle(key, Settled::Cancelled);
-        self.flights.port.complete(packet.as_slice());
+        let packet = self.on_completed(key, Completed::Cancelled);
+        self.in_flight.port.complete(packet.as_slice());
     }
 
-    fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
+    fn on_completed(&self, key: usize, completed: Completed) -> Option<Entry> {
         // If it is closed, the closing thread handles the rest.
-        let _entered = self.flights.gate.enter()?;
-        let direct = match settled {
-            Settled::Faulted => None,
-            _ => self.direct(),
+        let _entered = self.in_flight.gate.enter()?;
+        let kernel_io = match completed {
+            Completed::Faulted => None,
+            _ => self.kernel_io(),
         };
-        let is_over = self.flights.settle(key, settled)?;
+        let is_over = self.in_flight.on_completed(key, completed)?;
         // The kernel cancels the operations of a thread that ends, and may interrupt others.
-        let start = |token| self.start(token, direct);
-        let is_over = is_over || self.flights.restart(key, start);
+        let start = |token| self.start(token, kernel_io);
+        let is_over = is_over || self.in_flight.restart(key, start);
         is_over.then(|| self.finish(key))?
     }
 }
 
 impl Perform for Raw {
     fn perform(&self, key: usize) -> Performed {
-        self.flights.perform(key, || self.complete(key))
+        self.in_flight.perform(key, || self.complete(key))
     }
 
     fn performed_apart(&self, key: usize, result: io::Result<Vec<u8>>) {
-        self.flights
+        self.in_flight
             .performed_apart(key, result, || self.complete(key));
     }
 }
@@ -322,7 +322,7 @@ mod tests {
         let pending = overlapped.result().expect_err("it is in progress");
         assert_eq!(pending.raw_os_error(), None);
         let again = Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        overlapped.settle(Status::new(Kind::Read, &again, 1), 0);
+        overlapped.on_completed(Status::new(Kind::Read, &again, 1), 0);
         assert!(!overlapped.is_pending());
         let again = overlapped.result().expect_err("the system has refused");
         assert_eq!(again.raw_os_error(), Some(libc::EAGAIN));

@@ -7,12 +7,12 @@ use std::sync::{Arc, Weak};
 
 #[cfg(unix)]
 use super::Owner;
-use super::direct::{self, Direct};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
-use super::flights::{Flights, Reason};
 use super::helpers::{Helpers, Perform, Performed};
+use super::in_flight::{InFlight, Reason};
+use super::kernel_io::{self, KernelIo};
 use super::opening::Opening;
-use super::{FileDriver, Layer, Settled, system};
+use super::{Completed, FileDriver, Layer, system};
 use crate::drops::drop_all;
 use crate::slots::Token;
 use crate::system::SystemPort;
@@ -27,7 +27,7 @@ impl FileDriver {
     pub fn probe(self) -> io::Result<()> {
         match self {
             FileDriver::Threads => Ok(()),
-            other if direct::DRIVER == Some(other) => Direct::probe(),
+            other if kernel_io::DRIVER == Some(other) => KernelIo::probe(),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -42,11 +42,11 @@ const DEQUEUED: u8 = 1;
 pub(crate) struct Operations<D> {
     /// For operations that outlive a call.
     this: Weak<Self>,
-    flights: Flights<FileOperation, Option<D>>,
+    in_flight: InFlight<FileOperation, Option<D>>,
     /// The completion key of posted packets. The overlapped value is the key of the slot.
     key: usize,
     /// The completion key of the system's packets.
-    direct_key: usize,
+    kernel_io_key: usize,
     /// The requested driver, if any.
     wanted: Option<FileDriver>,
     count: AtomicUsize,
@@ -57,15 +57,15 @@ impl<D: Send + 'static> Operations<D> {
     pub(crate) fn new(
         port: SystemPort,
         opening: Arc<Opening>,
-        [key, direct_key]: [usize; 2],
+        [key, kernel_io_key]: [usize; 2],
         helpers: Helpers,
         wanted: Option<FileDriver>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Operations {
             this: Weak::clone(this),
-            flights: Flights::new(Layer::Connections, port, opening, helpers),
+            in_flight: InFlight::new(Layer::Connections, port, opening, helpers),
             key,
-            direct_key,
+            kernel_io_key,
             wanted,
             count: AtomicUsize::new(0),
         })
@@ -81,8 +81,9 @@ impl<D: Send + 'static> Operations<D> {
         if let Err(error) = system::check(&file) {
             return Err((file, error));
         }
-        let direct = self.open().ok();
-        let association = direct.and_then(|direct| direct.associate(&file, self.direct_key));
+        let kernel_io = self.open().ok();
+        let association =
+            kernel_io.and_then(|kernel_io| kernel_io.associate(&file, self.kernel_io_key));
         Ok(PortFile::new(file, association))
     }
 
@@ -92,52 +93,52 @@ impl<D: Send + 'static> Operations<D> {
         &self,
         operation: FileOperation,
     ) -> Result<OperationId, (FileOperation, Error)> {
-        let slots = &self.flights.slots;
-        let _open = match self.flights.open() {
+        let slots = &self.in_flight.slots;
+        let _open = match self.in_flight.open() {
             Ok(open) => open,
             Err(error) => return Err((operation, error)),
         };
         let Some(token) = slots.insert(Default::default()) else {
             return Err((operation, Error::OutOfMemory));
         };
-        if let Some(mut flight) = slots.get(token) {
-            flight.operation = Some(operation);
+        if let Some(mut slot) = slots.get(token) {
+            slot.operation = Some(operation);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        let error = match self.start(token, self.direct()) {
+        let error = match self.start(token, self.kernel_io()) {
             Ok(_) => return Ok(OperationId(token)),
             Err(error) => error,
         };
         self.count.fetch_sub(1, Ordering::Relaxed);
-        let operation = slots.remove(token).and_then(|flight| flight.operation);
+        let operation = slots.remove(token).and_then(|slot| slot.operation);
         Err((operation.expect("nobody has begun with it"), error))
     }
 
     /// Returns false: if it is over, there is a packet.
-    fn start(&self, token: Token, direct: Option<&Direct>) -> Result<bool, Error> {
+    fn start(&self, token: Token, kernel_io: Option<&KernelIo>) -> Result<bool, Error> {
         let perform = || Some(Weak::upgrade(&self.this)? as Arc<dyn Perform>);
-        if self.flights.start(token, direct, perform)? {
-            self.post(self.flights.slots.key(token));
+        if self.in_flight.start(token, kernel_io, perform)? {
+            self.post(self.in_flight.slots.key(token));
         }
         Ok(false)
     }
 
     /// The system, if it performs operations itself, and was opened.
-    fn direct(&self) -> Option<&Direct> {
+    fn kernel_io(&self) -> Option<&KernelIo> {
         if self.wanted == Some(FileDriver::Threads) {
             return None;
         }
-        let direct = self.flights.opened()?;
+        let kernel_io = self.in_flight.opened()?;
         #[cfg(unix)]
-        direct.attach(Layer::Connections, || Weak::clone(&self.this) as _);
-        Some(direct)
+        kernel_io.attach(Layer::Connections, || Weak::clone(&self.this) as _);
+        Some(kernel_io)
     }
 
     /// Open the requested driver. Others are opened when the first file is adopted.
     pub(crate) fn open_wanted(&self) -> Result<(), Error> {
         match self.wanted {
             None | Some(FileDriver::Threads) => Ok(()),
-            wanted if wanted != direct::DRIVER => Err(Error::BackendUnavailable),
+            wanted if wanted != kernel_io::DRIVER => Err(Error::BackendUnavailable),
             _ => match self.open() {
                 Ok(_) => Ok(()),
                 Err(error) => Err(system::shortage(&error).unwrap_or(Error::BackendUnavailable)),
@@ -146,18 +147,18 @@ impl<D: Send + 'static> Operations<D> {
     }
 
     /// The system, which is opened now if it was not before.
-    fn open(&self) -> io::Result<&Direct> {
+    fn open(&self) -> io::Result<&KernelIo> {
         let unsupported = || io::ErrorKind::Unsupported.into();
-        if self.wanted == Some(FileDriver::Threads) || !self.flights.is_here() {
+        if self.wanted == Some(FileDriver::Threads) || !self.in_flight.is_here() {
             return Err(unsupported());
         }
-        self.flights.opening.open()?;
-        self.direct().ok_or_else(unsupported)
+        self.in_flight.opening.open()?;
+        self.kernel_io().ok_or_else(unsupported)
     }
 
     /// The driver that performs operations. It is determined now, if it was not before.
     pub(crate) fn driver(&self) -> FileDriver {
-        match direct::DRIVER {
+        match kernel_io::DRIVER {
             Some(driver) if self.open().is_ok() => driver,
             _ => FileDriver::Threads,
         }
@@ -166,37 +167,37 @@ impl<D: Send + 'static> Operations<D> {
     /// Pass begun operations to the system.
     #[inline]
     pub(crate) fn flush(&self) {
-        if let Some(direct) = self.flights.opened() {
-            if self.flights.is_here() {
-                direct.flush();
+        if let Some(kernel_io) = self.in_flight.opened() {
+            if self.in_flight.is_here() {
+                kernel_io.flush();
             }
         }
     }
 
     /// A packet of the system was dequeued. Returns the key of its operation, if that is complete.
-    pub(crate) fn settle_packet(&self, entry: &Entry) -> Option<usize> {
-        let (key, settled) = self.flights.opened()?.settle(entry)?;
-        self.end(key, settled)
+    pub(crate) fn on_kernel_packet(&self, entry: &Entry) -> Option<usize> {
+        let (key, completed) = self.in_flight.opened()?.on_completed(entry)?;
+        self.end(key, completed)
     }
 
     /// The system has ended an operation. Returns its key, unless it was begun again: the kernel cancels the operations
     /// of a thread that ends, and may interrupt others.
-    fn end(&self, key: usize, settled: Settled) -> Option<usize> {
-        let direct = match settled {
-            Settled::Faulted => None,
-            _ => self.direct(),
+    fn end(&self, key: usize, completed: Completed) -> Option<usize> {
+        let kernel_io = match completed {
+            Completed::Faulted => None,
+            _ => self.kernel_io(),
         };
-        let is_over = self.flights.settle(key, settled)?;
-        let start = |token| self.start(token, direct);
-        let is_over = is_over || self.flights.restart(key, start);
+        let is_over = self.in_flight.on_completed(key, completed)?;
+        let start = |token| self.start(token, kernel_io);
+        let is_over = is_over || self.in_flight.restart(key, start);
         is_over.then_some(key)
     }
 
     /// Store something with an operation. Returns it if the operation is complete.
     pub(crate) fn note_deadline(&self, id: OperationId, deadline: D) -> Result<(), D> {
-        match self.flights.slots.get(id.0) {
-            Some(mut flight) => {
-                flight.note = Some(deadline);
+        match self.in_flight.slots.get(id.0) {
+            Some(mut slot) => {
+                slot.note = Some(deadline);
                 Ok(())
             }
             None => Err(deadline),
@@ -205,9 +206,9 @@ impl<D: Send + 'static> Operations<D> {
 
     /// Cancel an operation. False if there is none with this id, or it is complete.
     pub(crate) fn cancel(&self, id: OperationId, reason: Reason) -> bool {
-        let is_over = self.flights.cancel(id.0, reason);
+        let is_over = self.in_flight.cancel(id.0, reason);
         match is_over {
-            Some(true) => self.post(self.flights.slots.key(id.0)),
+            Some(true) => self.post(self.in_flight.slots.key(id.0)),
             Some(false) => self.flush(),
             None => {}
         }
@@ -216,9 +217,9 @@ impl<D: Send + 'static> Operations<D> {
 
     /// The packet of a finished operation was dequeued: [closing](Self::close) leaves it to be taken. False if it is gone.
     pub(crate) fn on_dequeued(&self, key: usize) -> bool {
-        let flight = self.flights.slots.get_by_key(key);
-        flight.is_some_and(|flight| {
-            flight.marks().store(DEQUEUED, Ordering::Relaxed);
+        let slot = self.in_flight.slots.get_by_key(key);
+        slot.is_some_and(|slot| {
+            slot.marks().store(DEQUEUED, Ordering::Relaxed);
             true
         })
     }
@@ -226,51 +227,51 @@ impl<D: Send + 'static> Operations<D> {
     /// This packet is queued again: if it is an operation's, closing drops that.
     pub(crate) fn on_requeued(&self, packet: &Entry) {
         if packet.completion_key == self.key {
-            if let Some(flight) = self.flights.slots.get_by_key(packet.overlapped) {
-                flight.marks().store(0, Ordering::Relaxed);
+            if let Some(slot) = self.in_flight.slots.get_by_key(packet.overlapped) {
+                slot.marks().store(0, Ordering::Relaxed);
             }
         }
     }
 
     /// Take the completion of a finished operation.
     pub(crate) fn finish(&self, key: usize) -> Option<(FileCompletion, Option<D>)> {
-        let (token, flight) = self.flights.finish(key)?;
+        let (token, slot) = self.in_flight.finish(key)?;
         self.count.fetch_sub(1, Ordering::Relaxed);
-        let (result, is_cancelled) = flight.stage.into_result()?;
-        let operation = flight.operation?;
+        let (result, is_cancelled) = slot.stage.into_result()?;
+        let operation = slot.operation?;
         let completion = operation.completed(OperationId(token), result, is_cancelled);
-        Some((completion, flight.note))
+        Some((completion, slot.note))
     }
 
     /// Begin nothing more, wait for the operations that the system or a helper thread performs, and drop all but those
     /// that were dequeued.
     pub(crate) fn close(&self) {
-        self.flights.helpers.close();
-        for token in self.flights.close() {
+        self.in_flight.helpers.close();
+        for token in self.in_flight.close() {
             // With no lock held: dropping a buffer may run any code.
-            let flight = self.flights.slots.remove_unless(token, |flight| {
-                flight.marks().load(Ordering::Relaxed) == DEQUEUED
+            let slot = self.in_flight.slots.remove_unless(token, |slot| {
+                slot.marks().load(Ordering::Relaxed) == DEQUEUED
             });
-            if flight.is_some() {
+            if slot.is_some() {
                 self.count.fetch_sub(1, Ordering::Relaxed);
             }
-            drop_all(flight);
+            drop_all(slot);
         }
     }
 
     #[cfg(all(test, target_os = "linux", not(interleavings)))]
-    pub(super) fn flights(&self) -> &Flights<FileOperation, Option<D>> {
-        &self.flights
+    pub(super) fn in_flight(&self) -> &InFlight<FileOperation, Option<D>> {
+        &self.in_flight
     }
 
     /// The number of threads that perform operations.
     pub(crate) fn threads(&self) -> usize {
-        self.flights.helpers.threads()
+        self.in_flight.helpers.threads()
     }
 
     fn post(&self, key: usize) {
         // If the port is closed, nobody takes it.
-        let _ = self.flights.port.post(&[self.packet(key)], || {});
+        let _ = self.in_flight.port.post(&[self.packet(key)], || {});
     }
 
     pub(crate) fn packet(&self, key: usize) -> Entry {
@@ -280,31 +281,32 @@ impl<D: Send + 'static> Operations<D> {
 
 impl<D: Send + 'static> Perform for Operations<D> {
     fn perform(&self, key: usize) -> Performed {
-        self.flights.perform(key, || self.post(key))
+        self.in_flight.perform(key, || self.post(key))
     }
 
     fn performed_apart(&self, key: usize, result: io::Result<Vec<u8>>) {
-        self.flights.performed_apart(key, result, || self.post(key));
+        self.in_flight
+            .performed_apart(key, result, || self.post(key));
     }
 }
 
 #[cfg(unix)]
 impl<D: Send + 'static> Owner for Operations<D> {
     fn is_queued(&self, key: usize) -> bool {
-        self.flights.is_queued(key)
+        self.in_flight.is_queued(key)
     }
 
     fn submits(&self, key: usize) -> bool {
-        self.flights.submits(key)
+        self.in_flight.submits(key)
     }
 
     fn refused(&self, key: usize) {
-        if self.end(key, Settled::Cancelled).is_some() {
+        if self.end(key, Completed::Cancelled).is_some() {
             self.post(key);
         }
     }
 
-    fn settle(&self, key: usize, settled: Settled) -> Option<Entry> {
-        self.end(key, settled).map(|key| self.packet(key))
+    fn on_completed(&self, key: usize, completed: Completed) -> Option<Entry> {
+        self.end(key, completed).map(|key| self.packet(key))
     }
 }

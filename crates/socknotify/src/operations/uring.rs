@@ -26,7 +26,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 use super::helpers::{Helpers, Perform, Performed};
 use super::request::{Association, Kind, Request};
 use super::system::RawFile;
-use super::{Begun, FileDriver, Layer, Owner, Settled};
+use super::{Begun, Completed, FileDriver, Layer, Owner};
 use crate::Entry;
 use crate::backend::Completions;
 use crate::lock::lock;
@@ -73,8 +73,8 @@ const ATTEMPTS: usize = 1000;
 ///
 /// The locks, in their order: an operation's slot or `submission`; then `queue`. A slot is also locked with `submission`
 /// held. The kernel copies with `submission` held alone, and no thread waits for it but the one that closes.
-pub(super) struct Direct {
-    this: Weak<Direct>,
+pub(super) struct KernelIo {
+    this: Weak<KernelIo>,
     ring: IoUring,
     owners: [OnceLock<Weak<dyn Owner>>; 2],
     queue: Mutex<Queue>,
@@ -142,7 +142,7 @@ impl Owners {
     }
 }
 
-impl Direct {
+impl KernelIo {
     /// Test whether a ring can be made.
     pub(super) fn probe() -> io::Result<()> {
         Self::make().map(drop)
@@ -175,7 +175,7 @@ impl Direct {
     /// A ring whose completions are queued on this port.
     pub(super) fn new(port: &SystemPort) -> io::Result<Arc<Self>> {
         let ring = Self::make()?;
-        let this = Arc::new_cyclic(|this| Direct {
+        let this = Arc::new_cyclic(|this| KernelIo {
             this: Weak::clone(this),
             ring,
             owners: Default::default(),
@@ -193,7 +193,7 @@ impl Direct {
         Ok(this)
     }
 
-    /// Completions of this layer's operations are settled by this from now on.
+    /// Completions of this layer's operations are reported to this from now on.
     pub(super) fn attach(&self, layer: Layer, owner: impl FnOnce() -> Weak<dyn Owner>) {
         self.owners[layer as usize].get_or_init(owner);
     }
@@ -453,8 +453,8 @@ impl Direct {
         self.in_ring.fetch_sub(count, Ordering::SeqCst);
     }
 
-    /// No packet is the kernel's own: completions are settled when they are taken.
-    pub(super) fn settle(&self, _entry: &Entry) -> Option<(usize, Settled)> {
+    /// No packet is the kernel's own: operations complete when their completions are taken.
+    pub(super) fn on_completed(&self, _entry: &Entry) -> Option<(usize, Completed)> {
         None
     }
 
@@ -503,7 +503,7 @@ impl Queue {
 }
 
 /// The pump.
-impl Perform for Direct {
+impl Perform for KernelIo {
     fn perform(&self, _: usize) -> Performed {
         self.is_pump_due.store(false, Ordering::SeqCst);
         while self.submit() {
@@ -553,21 +553,22 @@ fn is_unbuffered(file: RawFile) -> bool {
     flags != -1 && flags & libc::O_DIRECT != 0
 }
 
-impl AsFd for Direct {
+impl AsFd for KernelIo {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring lives as long as this.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 }
 
-impl Completions for Direct {
+impl Completions for KernelIo {
     fn take(&self, packets: &mut Vec<Entry>) {
         // Dropped without the lock: these may be the last references.
         let owners = self.owners();
         let completion = lock(&self.completion);
         self.reap(&completion, |name, result| {
             let owner = owners.of(name);
-            packets.extend(owner.and_then(|(owner, key)| owner.settle(key, settled(result))));
+            packets
+                .extend(owner.and_then(|(owner, key)| owner.on_completed(key, completed(result))));
         });
         drop(completion);
         // There may be room for more. This thread has others to report, so it does not copy, unless no other thread does.
@@ -578,13 +579,13 @@ impl Completions for Direct {
 }
 
 /// The result in a completion.
-fn settled(result: i32) -> Settled {
+fn completed(result: i32) -> Completed {
     match result {
-        count @ 0.. => Settled::Done(Ok(count as usize)),
+        count @ 0.. => Completed::Done(Ok(count as usize)),
         error => match -error {
-            libc::ECANCELED | libc::EINTR => Settled::Cancelled,
-            libc::EFAULT => Settled::Faulted,
-            error => Settled::Done(Err(io::Error::from_raw_os_error(error))),
+            libc::ECANCELED | libc::EINTR => Completed::Cancelled,
+            libc::EFAULT => Completed::Faulted,
+            error => Completed::Done(Err(io::Error::from_raw_os_error(error))),
         },
     }
 }

@@ -26,7 +26,7 @@ fn request(length: u32) -> Request {
 struct Fixture {
     port: CompletionPort,
     operations: Arc<Operations<()>>,
-    direct: Arc<Direct>,
+    kernel_io: Arc<KernelIo>,
     file: PortFile,
 }
 
@@ -40,14 +40,14 @@ impl Fixture {
         let file = tempfile::tempfile().expect("a file");
         io::Write::write_all(&mut &file, b"0123456789").expect("it has room");
         let file = operations.adopt(file).ok()?;
-        let Some(direct) = port.opening().opened().map(Arc::clone) else {
+        let Some(kernel_io) = port.opening().opened().map(Arc::clone) else {
             eprintln!("skipped: there is no ring here");
             return None;
         };
         Some(Fixture {
             port,
             operations,
-            direct,
+            kernel_io,
             file,
         })
     }
@@ -70,7 +70,7 @@ impl Fixture {
     }
 
     fn queued(&self) -> usize {
-        lock(&self.direct.queue).operations.len()
+        lock(&self.kernel_io.queue).operations.len()
     }
 }
 
@@ -83,7 +83,7 @@ impl Drop for Fixture {
 
 #[test]
 fn a_submission_copies_a_bounded_number_of_bytes_for_a_bounded_number_of_operations() {
-    let Some(Fixture { direct, .. }) = &Fixture::new() else {
+    let Some(Fixture { kernel_io, .. }) = &Fixture::new() else {
         return;
     };
     let lengths = [
@@ -105,7 +105,7 @@ fn a_submission_copies_a_bounded_number_of_bytes_for_a_bounded_number_of_operati
     let mut next = 0;
     while !queue.operations.is_empty() || !queue.cancels.is_empty() {
         let mut batch = Submission::default();
-        direct.take_batch(&mut queue, &mut batch);
+        kernel_io.take_batch(&mut queue, &mut batch);
         assert!(batch.operations.len() <= BATCH && batch.cancels.len() <= BATCH);
         assert!(batch.operations.len() + batch.cancels.len() <= SUBMISSIONS as usize);
         let lengths = batch.operations.iter().map(|(_, it)| it.length);
@@ -150,7 +150,7 @@ fn one_call_submits_one_batch_and_posting_and_dequeuing_none() {
         return;
     };
     // As if the pump had not begun yet.
-    fixture.direct.is_pump_due.store(true, Ordering::SeqCst);
+    fixture.kernel_io.is_pump_due.store(true, Ordering::SeqCst);
     for _ in 0..COUNT {
         fixture.begin();
     }
@@ -165,7 +165,7 @@ fn one_call_submits_one_batch_and_posting_and_dequeuing_none() {
         assert_eq!(fixture.next(), Some(10));
     }
     assert_eq!(fixture.queued(), COUNT - BATCH);
-    fixture.direct.is_pump_due.store(false, Ordering::SeqCst);
+    fixture.kernel_io.is_pump_due.store(false, Ordering::SeqCst);
     fixture.operations.flush();
     for _ in BATCH..COUNT {
         assert_eq!(fixture.next(), Some(10));
@@ -178,7 +178,7 @@ fn nobody_waits_while_another_thread_submits() {
         return;
     };
     // As if the kernel copied.
-    let submission = lock(&fixture.direct.submission);
+    let submission = lock(&fixture.kernel_io.submission);
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -231,7 +231,7 @@ fn what_was_not_submitted_is_cancelled_at_once_and_leaves_the_queue() {
     let Some(fixture) = &Fixture::new() else {
         return;
     };
-    let submission = lock(&fixture.direct.submission);
+    let submission = lock(&fixture.kernel_io.submission);
     let first = fixture.begin();
     for _ in 0..COUNT {
         let id = fixture.begin();
@@ -240,7 +240,7 @@ fn what_was_not_submitted_is_cancelled_at_once_and_leaves_the_queue() {
         assert_eq!(fixture.next(), None);
         assert!(fixture.queued() <= 2 * BATCH, "{}", fixture.queued());
     }
-    assert!(lock(&fixture.direct.queue).cancels.is_empty());
+    assert!(lock(&fixture.kernel_io.queue).cancels.is_empty());
     drop(submission);
     fixture.operations.flush();
     assert_eq!(fixture.next(), Some(10));
@@ -256,11 +256,11 @@ fn an_operation_in_the_kernel_is_cancelled_once() {
     let id = fixture.begin();
     fixture.operations.flush();
     assert_eq!(fixture.queued(), 0);
-    let submission = lock(&fixture.direct.submission);
+    let submission = lock(&fixture.kernel_io.submission);
     for _ in 0..1000 {
         assert!(fixture.operations.cancel(id, Reason::Asked));
     }
-    assert_eq!(lock(&fixture.direct.queue).cancels.len(), 1);
+    assert_eq!(lock(&fixture.kernel_io.queue).cancels.len(), 1);
     drop(submission);
     fixture.operations.flush();
     fixture.next();
@@ -271,7 +271,7 @@ fn closing_submits_nothing_that_was_queued() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
-    let submission = lock(&fixture.direct.submission);
+    let submission = lock(&fixture.kernel_io.submission);
     for _ in 0..10_000 {
         let write = FileOperation::write_at(&fixture.file, b"x".to_vec(), 0);
         fixture.operations.begin(write).expect("it begins");
@@ -279,7 +279,7 @@ fn closing_submits_nothing_that_was_queued() {
     drop(submission);
     fixture.operations.close();
     assert_eq!(fixture.operations.count(), 0);
-    assert_eq!(fixture.direct.in_ring.load(Ordering::SeqCst), 0);
+    assert_eq!(fixture.kernel_io.in_ring.load(Ordering::SeqCst), 0);
     let mut first = [0];
     std::os::unix::fs::FileExt::read_at(&*fixture.file, &mut first, 0).expect("it is open");
     assert_eq!(&first, b"0");
@@ -292,17 +292,17 @@ fn an_operation_that_could_not_reach_its_memory_is_performed_by_a_thread() {
         return;
     };
     fixture.begin();
-    let queued = lock(&fixture.direct.queue).operations.pop_front();
+    let queued = lock(&fixture.kernel_io.queue).operations.pop_front();
     let (name, _) = queued.expect("it is queued");
     let key = (name & !OF_CONNECTIONS) as usize;
     let owner: &dyn Owner = &*fixture.operations;
     assert!(owner.submits(key));
-    assert_eq!(owner.settle(key, Settled::Faulted), None);
+    assert_eq!(owner.on_completed(key, Completed::Faulted), None);
     assert_eq!(fixture.next(), Some(10));
 }
 
 /// The layer of operations of which none was begun, whose port closes while the queue is searched.
-struct ClosesMeanwhile(Arc<Direct>);
+struct ClosesMeanwhile(Arc<KernelIo>);
 
 impl Owner for ClosesMeanwhile {
     fn is_queued(&self, _: usize) -> bool {
@@ -316,7 +316,7 @@ impl Owner for ClosesMeanwhile {
 
     fn refused(&self, _: usize) {}
 
-    fn settle(&self, _: usize, _: Settled) -> Option<Entry> {
+    fn on_completed(&self, _: usize, _: Completed) -> Option<Entry> {
         None
     }
 }
@@ -324,26 +324,26 @@ impl Owner for ClosesMeanwhile {
 #[test]
 fn what_is_withdrawn_while_the_ring_closes_leaves_nothing_to_submit() {
     let port = CompletionPort::new().expect("a port");
-    let Ok(direct) = Direct::new(port.system()) else {
+    let Ok(kernel_io) = KernelIo::new(port.system()) else {
         eprintln!("skipped: there is no ring here");
         return;
     };
-    let owner = Arc::new(ClosesMeanwhile(Arc::clone(&direct)));
-    direct.attach(Layer::Caller, || Arc::downgrade(&owner) as _);
+    let owner = Arc::new(ClosesMeanwhile(Arc::clone(&kernel_io)));
+    kernel_io.attach(Layer::Caller, || Arc::downgrade(&owner) as _);
     for key in 0..2 * BATCH {
         // SAFETY: nothing is submitted.
-        let begun = unsafe { direct.begin(Layer::Caller, key, &request(1)) };
+        let begun = unsafe { kernel_io.begin(Layer::Caller, key, &request(1)) };
         assert!(matches!(begun, Begun::Queued));
     }
     let (tell, told) = mpsc::channel();
-    let theirs = Arc::clone(&direct);
+    let theirs = Arc::clone(&kernel_io);
     thread::spawn(move || {
         (0..BATCH).for_each(|_| theirs.on_withdrawn());
         theirs.flush();
         tell.send(())
     });
     assert_eq!(told.recv_timeout(PATIENCE), Ok(()), "it submits for ever");
-    assert!(lock(&direct.queue).operations.is_empty());
+    assert!(lock(&kernel_io.queue).operations.is_empty());
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_thread_that_takes_completions_submits_what_is_queued_if_there_is_no_pump() 
         return;
     };
     // As if the system had no thread.
-    fixture.direct.pump.close();
+    fixture.kernel_io.pump.close();
     for _ in 0..COUNT {
         fixture.begin();
     }

@@ -100,7 +100,7 @@ pub(super) fn read_cached(_: &File, _: &mut [u8], _offset: u64) -> Option<usize>
 
 /// `SetThreadPriority` — Other threads of the process come before this one.
 pub(super) fn lower_priority() {
-    // SAFETY: the handle stands for this thread.
+    // SAFETY: the handle refers to this thread.
     unsafe { SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_BELOW_NORMAL) };
 }
 

@@ -100,7 +100,7 @@ mod interleavings {
         });
     }
 
-    /// As `Home::put` and `Home::end` do.
+    /// As `Connections::put` and `Connections::end` do.
     #[test]
     fn nothing_is_put_into_a_closed_port() {
         loom::model(|| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use super::home::Node;
+use super::connections::Node;
 use super::{Event, Held, Id, Interest, Port, Source};
 use crate::{Events, sys};
 

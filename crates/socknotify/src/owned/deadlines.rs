@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::home::{Home, NEVER, REPORTED, is_waiting};
+use super::connections::{Connections, NEVER, REPORTED, is_waiting};
 use super::packet::{TIMED_OUT, TIMER};
 use super::wheel::Wheel;
 use crate::Entry;
@@ -60,8 +60,8 @@ impl Deadlines {
     }
 
     /// Set the deadline of a connection that is about to be armed.
-    pub(super) fn set<T>(&self, home: &Home<T>, key: usize, at: u64) {
-        let is_late = match home.slots.get_by_key(key) {
+    pub(super) fn set<T>(&self, connections: &Connections<T>, key: usize, at: u64) {
+        let is_late = match connections.slots.get_by_key(key) {
             Some(mut place) if is_waiting(&place) => {
                 place.deadline = at;
                 at < place.scheduled
@@ -71,16 +71,16 @@ impl Deadlines {
         };
         if is_late {
             let mut schedule = lock(&self.schedule);
-            schedule.set(home, crate::slots::index_of(key), at);
-            self.set_alarm(home, &mut schedule);
+            schedule.set(connections, crate::slots::index_of(key), at);
+            self.set_alarm(connections, &mut schedule);
         }
     }
 
     /// Set the time of a timer.
-    pub(super) fn set_timer<T>(&self, home: &Home<T>, index: u32, at: u64) {
+    pub(super) fn set_timer<T>(&self, connections: &Connections<T>, index: u32, at: u64) {
         let mut schedule = lock(&self.schedule);
         schedule.timers.set(index, at);
-        self.set_alarm(home, &mut schedule);
+        self.set_alarm(connections, &mut schedule);
     }
 
     pub(super) fn unset_timer(&self, index: u32) {
@@ -88,43 +88,43 @@ impl Deadlines {
     }
 
     /// Make sure that TIMER comes in time for the next deadline.
-    fn set_alarm<T>(&self, home: &Home<T>, schedule: &mut Schedule) {
+    fn set_alarm<T>(&self, connections: &Connections<T>, schedule: &mut Schedule) {
         let next = [schedule.wheel.next(), schedule.timers.next()];
         let next = next.into_iter().flatten().min();
         let Some(next) = next.filter(|&next| next < schedule.alarm) else {
             return;
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
-        let timer = Entry::new(home.slots.reserved_key(TIMER), 0, 0);
-        if home.port.system().post_after(time, timer).is_ok() {
+        let timer = Entry::new(connections.slots.reserved_key(TIMER), 0, 0);
+        if connections.port.system().post_after(time, timer).is_ok() {
             schedule.alarm = next;
         }
     }
 
     /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed. Returns the timers
     /// that are due.
-    pub(super) fn expire<T>(&self, home: &Home<T>) -> Vec<u32> {
+    pub(super) fn expire<T>(&self, connections: &Connections<T>) -> Vec<u32> {
         let now = self.now();
         let mut schedule = lock(&self.schedule);
         schedule.alarm = NEVER;
         let mut over = std::mem::take(&mut schedule.over);
         schedule.wheel.advance(now, |index| over.push(index));
         for index in over.drain(..) {
-            if let Some(at) = time_out(home, index, now) {
+            if let Some(at) = time_out(connections, index, now) {
                 schedule.wheel.set(index, at);
             }
         }
         schedule.over = over;
         let mut due = Vec::new();
         schedule.timers.advance(now, |index| due.push(index));
-        self.set_alarm(home, &mut schedule);
+        self.set_alarm(connections, &mut schedule);
         due
     }
 }
 
 impl Schedule {
-    fn set<T>(&mut self, home: &Home<T>, index: u32, at: u64) {
-        if let Some(mut place) = home.slots.get_by_index(index) {
+    fn set<T>(&mut self, connections: &Connections<T>, index: u32, at: u64) {
+        if let Some(mut place) = connections.slots.get_by_index(index) {
             place.scheduled = at;
             self.wheel.set(index, at);
         }
@@ -135,18 +135,18 @@ impl Schedule {
 ///
 /// The slot stays locked from reading the deadline to interrupting the wait: otherwise another thread
 /// could take the connection and arm it again in between, with another deadline or with none.
-fn time_out<T>(home: &Home<T>, index: u32, now: u64) -> Option<u64> {
-    let mut place = home.slots.get_by_index(index)?;
+fn time_out<T>(connections: &Connections<T>, index: u32, now: u64) -> Option<u64> {
+    let mut place = connections.slots.get_by_index(index)?;
     // If its event was dequeued, it is scheduled when it is armed next.
     let is_reported = place.marks().load(Ordering::Relaxed) == REPORTED;
     if is_reported || !is_waiting(&place) {
         place.scheduled = NEVER;
         return None;
     }
-    let key = home.slots.key(place.token(index));
+    let key = connections.slots.key(place.token(index));
     let at = match place.deadline {
         deadline if deadline > now => deadline,
-        _ if home.interrupt(key, &place, TIMED_OUT, false) => NEVER,
+        _ if connections.interrupt(key, &place, TIMED_OUT, false) => NEVER,
         // A thread is arming it at this moment, or is about to; or its packet is in the queue. Try again after a time
         // that doubles.
         deadline => now + (now - deadline).max(1),

@@ -58,23 +58,23 @@ impl<T, M> Port<T, M> {
         if let Some(end) = Instant::now().checked_add(within) {
             let _ = self.shared.set_timer(end, Action::EndDrain);
         }
-        self.shared.home.drain();
+        self.shared.connections.drain();
     }
 
     /// Whether [`drain`](Self::drain) was called.
     pub fn is_draining(&self) -> bool {
-        self.shared.home.is_draining()
+        self.shared.connections.is_draining()
     }
 
     /// The number of connections, armed or held. Listeners and shared sockets do not count.
     pub fn connections(&self) -> usize {
-        self.shared.home.connections()
+        self.shared.connections.count()
     }
 
     /// [Cancels](Self::cancel) all present connections, and returns how many these are.
     pub fn cancel_all(&self) -> usize {
-        let home = &self.shared.home;
-        home.interrupt_all(CANCELLED, |place| place.fixture.is_none())
+        let connections = &self.shared.connections;
+        connections.interrupt_all(CANCELLED, |place| place.resident.is_none())
     }
 }
 
@@ -105,14 +105,19 @@ impl<T: Source, M> Port<T, M> {
     /// # }
     /// ```
     pub fn take(&self, id: Id) -> Option<Held<T>> {
-        let home = &self.shared.home;
-        home.check().ok()?;
-        let place = home.slots.get(id.0)?;
+        let connections = &self.shared.connections;
+        connections.check().ok()?;
+        let place = connections.slots.get(id.0)?;
         let is_armed = place.beside().has(id.0.generation);
         // From here on it has no packet, and is taken by nobody else.
-        if !is_armed || !home.port.system().halt(place.socket, home.slots.key(id.0)) {
+        if !is_armed
+            || !connections
+                .port
+                .system()
+                .halt(place.socket, connections.slots.key(id.0))
+        {
             return None;
         }
-        home.take(id.0).map(Held::from_node)
+        connections.take(id.0).map(Held::from_node)
     }
 }

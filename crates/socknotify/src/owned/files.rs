@@ -100,13 +100,13 @@ impl<T, M> Shared<T, M> {
         &self,
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
-        if let Err(reason) = self.home.check() {
+        if let Err(reason) = self.connections.check() {
             return Err(BeginError::new(operation, reason));
         }
         let deadline = operation.deadline();
-        self.home.begin_work();
+        self.connections.begin_work();
         let id = self.files.begin(operation).map_err(|(operation, reason)| {
-            self.home.end_work(1);
+            self.connections.end_work(1);
             BeginError::new(operation, reason)
         })?;
         if let Some(deadline) = deadline {

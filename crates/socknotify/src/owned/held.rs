@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::home::{Home, Node};
+use super::connections::{Connections, Node};
 use super::{Id, Readiness, Stream};
 
 /// A connection of a port while a thread has it alone.
@@ -42,8 +42,8 @@ impl<T> Held<T> {
     }
 
     #[inline]
-    pub(super) fn is_of(&self, home: &Arc<Home<T>>) -> bool {
-        Arc::ptr_eq(&self.node().home, home)
+    pub(super) fn is_of(&self, connections: &Arc<Connections<T>>) -> bool {
+        Arc::ptr_eq(&self.node().connections, connections)
     }
 
     /// The connection, and its [`Readiness`]: receive and send through that to save a system call when it is armed
@@ -60,7 +60,7 @@ impl<T> Held<T> {
     pub fn into_inner(self) -> T {
         let node = *self.into_node();
         let socket = node.readiness.socket();
-        node.home.retire(node.token, socket, true);
+        node.connections.retire(node.token, socket, true);
         node.value
     }
 }
@@ -76,7 +76,7 @@ impl<T> Drop for Held<T> {
 
 fn close<T>(node: Node<T>) {
     let socket = node.readiness.socket();
-    node.home.retire(node.token, socket, false);
+    node.connections.retire(node.token, socket, false);
 }
 
 impl<T> Deref for Held<T> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::home::{Home, Place, Room};
+use super::connections::{Connections, Place, Room};
 use super::listener::{Listener, Round};
 use super::packet::{DRAINING, RESUMED, TIMER};
 use super::source::raw;
@@ -64,45 +64,45 @@ impl<T: Source, M> Port<T, M> {
     {
         listener.prepare()?;
         let socket = raw(&listener);
-        let home = &self.shared.home;
-        home.check()?;
-        if home.is_draining() {
+        let connections = &self.shared.connections;
+        connections.check()?;
+        if connections.is_draining() {
             return Err(Error::Closed.into());
         }
         let listener = Arc::new(Listener::new(listener, listening.into(), make));
         let place = Place::of_listener(socket, Arc::clone(&listener));
-        let token = home.slots.insert(place);
+        let token = connections.slots.insert(place);
         let token = token.ok_or(RegistrationError::LimitReached)?;
-        let key = home.slots.key(token);
-        home.add_listener(token);
+        let key = connections.slots.key(token);
+        connections.add_listener(token);
         let watch = || -> io::Result<()> {
-            let system = home.port.system();
+            let system = connections.port.system();
             system.adopt(socket, key)??;
             // It pauses when there are no resources: its timer must not need any then.
-            system.prepare_alarm(home.slots.reserved_key(TIMER))?;
+            system.prepare_alarm(connections.slots.reserved_key(TIMER))?;
             listener.begin(system, key);
             let registration = Registration::arm(socket, key, listener.filter(), false);
-            home.port.register(registration)?;
+            connections.port.register(registration)?;
             Ok(())
         };
         if let Err(error) = watch() {
-            home.close_listener(key);
+            connections.close_listener(key);
             return Err(error);
         }
         let mut round = listener.idle();
         listener.replenish(&mut round);
-        if home.is_draining() {
+        if connections.is_draining() {
             // Closing may have missed it.
-            home.interrupt_named(token, DRAINING);
+            connections.interrupt_named(token, DRAINING);
         } else if round.error.is_some() {
             // The next thread tries again, and reports the reason.
-            home.interrupt_named(token, RESUMED);
+            connections.interrupt_named(token, RESUMED);
         }
         Ok(Id(token))
     }
 }
 
-impl<T> Home<T> {
+impl<T> Connections<T> {
     /// Accept waiting connections, up to a number. Each is passed on with its share of the limit on
     /// connections.
     pub(super) fn accept_from(

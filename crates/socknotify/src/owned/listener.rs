@@ -9,14 +9,14 @@ use socket2::SockRef;
 
 use super::{Interest, Source};
 use crate::sys::OwnedSocket;
-use crate::system::{Ahead, SystemPort};
+use crate::system::{PendingAccepts, SystemPort};
 use crate::{Entry, EventFilter};
 
 /// How long a listener pauses when the system is out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The maximum number of connections that the system accepts in advance.
-const AHEAD: usize = 16;
+const MAX_PENDING_ACCEPTS: usize = 16;
 
 /// What a port can [listen](super::Port::listen) with.
 pub trait Listen: Source + Send + Sync + 'static {
@@ -181,12 +181,12 @@ trait Accept<T>: Send + Sync {
     fn begin(&self, port: &SystemPort, key: usize, depth: usize);
 
     /// The system's accepts in advance, if it supports them.
-    fn ahead(&self) -> Option<&Ahead>;
+    fn pending_accepts(&self) -> Option<&PendingAccepts>;
 }
 
 struct With<L, F> {
     // They are dropped in this order: accepts end before their listener.
-    ahead: OnceLock<Ahead>,
+    pending: OnceLock<PendingAccepts>,
     listener: L,
     make: F,
 }
@@ -196,8 +196,8 @@ where
     F: Fn(L::Stream, L::Address) -> T + Send + Sync,
 {
     fn accept(&self, blocking: Option<Duration>) -> io::Result<T> {
-        let (stream, address) = match (L::ACCEPTED, self.ahead.get()) {
-            (Some(accepted), Some(ahead)) => accepted(ahead.take()?)?,
+        let (stream, address) = match (L::ACCEPTED, self.pending.get()) {
+            (Some(accepted), Some(pending)) => accepted(pending.take()?)?,
             _ => self.listener.accept_next()?,
         };
         if let Some(most) = blocking {
@@ -217,14 +217,14 @@ where
     fn begin(&self, port: &SystemPort, key: usize, depth: usize) {
         if L::ACCEPTED.is_some() {
             // If that is not possible, the listener is watched.
-            if let Ok(ahead) = Ahead::new(port, self.listener.socket(), key, depth) {
-                let _ = self.ahead.set(ahead);
+            if let Ok(pending) = PendingAccepts::new(port, self.listener.socket(), key, depth) {
+                let _ = self.pending.set(pending);
             }
         }
     }
 
-    fn ahead(&self) -> Option<&Ahead> {
-        self.ahead.get()
+    fn pending_accepts(&self) -> Option<&PendingAccepts> {
+        self.pending.get()
     }
 }
 
@@ -261,11 +261,11 @@ impl<T> Listener<T> {
         listening: Listening,
         make: impl Fn(L::Stream, L::Address) -> T + Send + Sync + 'static,
     ) -> Self {
-        let ahead = OnceLock::new();
+        let pending = OnceLock::new();
         Listener {
             listening,
             accepts: Box::new(With {
-                ahead,
+                pending,
                 listener,
                 make,
             }),
@@ -283,7 +283,7 @@ impl<T> Listener<T> {
 
     /// What to watch it for. Accepts in advance have packets of their own.
     pub(super) fn filter(&self) -> EventFilter {
-        match self.accepts.ahead() {
+        match self.accepts.pending_accepts() {
             Some(_) => EventFilter::NONE,
             None => EventFilter::IN,
         }
@@ -292,14 +292,14 @@ impl<T> Listener<T> {
     /// Have the system accept in advance, if it can. Completed accepts have packets with this key.
     pub(super) fn begin(&self, port: &SystemPort, key: usize) {
         let Listening { batch, limit, .. } = self.listening;
-        let depth = batch.min(limit).clamp(1, AHEAD);
+        let depth = batch.min(limit).clamp(1, MAX_PENDING_ACCEPTS);
         self.accepts.begin(port, key, depth);
     }
 
     /// This is the packet of a completed accept.
     pub(super) fn on_completed(&self, entry: &Entry) {
-        if let Some(ahead) = self.accepts.ahead() {
-            ahead.ended(entry.overlapped);
+        if let Some(pending) = self.accepts.pending_accepts() {
+            pending.ended(entry.overlapped);
         }
     }
 
@@ -315,8 +315,8 @@ impl<T> Listener<T> {
 
     /// After a batch, have the system accept in advance again. If that fails, the listener pauses.
     pub(super) fn replenish(&self, round: &mut Round) {
-        if let (Some(ahead), None) = (self.accepts.ahead(), &round.error) {
-            if let Err(error) = ahead.post() {
+        if let (Some(pending), None) = (self.accepts.pending_accepts(), &round.error) {
+            if let Err(error) = pending.post() {
                 round.pause(error);
             }
         }

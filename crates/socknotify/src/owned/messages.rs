@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::home::drop_all;
+use super::connections::drop_all;
 use super::packet::MESSAGE;
 use super::port::{Notice, Port, Shared};
 use super::timers::{Action, TimerId};
@@ -74,7 +74,7 @@ impl<T, M> Port<T, M> {
     /// ```
     #[doc(alias = "PostQueuedCompletionStatus")]
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
-        if self.shared.home.is_closed() {
+        if self.shared.connections.is_closed() {
             return Err(SendError(message));
         }
         let mut messages = lock(&self.shared.messages);
@@ -82,7 +82,7 @@ impl<T, M> Port<T, M> {
         // A thread that wakes for it finds the lock free.
         let mut messages = Some(messages);
         let packet = self.shared.message_packet();
-        let system = self.shared.home.port.system();
+        let system = self.shared.connections.port.system();
         let outcome = system.post(&[packet], || drop(messages.take()));
         match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
             (Err(_), Some(Message::Sent(message))) => Err(SendError(message)),
@@ -169,7 +169,7 @@ impl<T, M> Shared<T, M> {
         list.extend(messages);
         let mut list = Some(list);
         // A thread that wakes for them finds the lock free.
-        let system = self.home.port.system();
+        let system = self.connections.port.system();
         if system.post(&packets, || drop(list.take())).is_err() {
             drop(list);
             self.drop_messages();
@@ -182,24 +182,25 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn message_packet(&self) -> Entry {
-        Entry::new(self.home.slots.reserved_key(MESSAGE), 0, 0)
+        Entry::new(self.connections.slots.reserved_key(MESSAGE), 0, 0)
     }
 
     pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
-        self.timers.set(&self.home, &self.deadlines, time, action)
+        self.timers
+            .set(&self.connections, &self.deadlines, time, action)
     }
 
     pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
-        !self.home.is_closed() && self.timers.cancel(&self.deadlines, timer)
+        !self.connections.is_closed() && self.timers.cancel(&self.deadlines, timer)
     }
 
     /// TIMER was dequeued.
     pub(super) fn ring(&self) {
-        let due = self.deadlines.expire(&self.home);
+        let due = self.deadlines.expire(&self.connections);
         let mut messages = Vec::new();
         let mut repeated = Vec::new();
         let mut is_over = false;
-        for action in self.timers.ring(&self.home, &self.deadlines, due) {
+        for action in self.timers.ring(&self.connections, &self.deadlines, due) {
             match action {
                 Action::Send(message) => messages.push(Message::Sent(message)),
                 Action::SendEvery(make, ..) => repeated.push(make),
@@ -218,7 +219,7 @@ impl<T, M> Shared<T, M> {
             }
         }
         if is_over {
-            drop_all(self.home.end());
+            drop_all(self.connections.end());
         }
     }
 }

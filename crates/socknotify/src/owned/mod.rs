@@ -140,9 +140,9 @@ mod wheel_tests;
 mod window;
 
 // The state of a port.
+mod connections;
 mod deadlines;
 mod held;
-mod home;
 mod listener;
 mod local;
 mod timers;
@@ -167,9 +167,9 @@ pub use crate::operations::{
 pub use buffers::{Input, Output, unacknowledged};
 pub use builder::Builder;
 pub use connect::{Connect, connect_to};
+pub use connections::Id;
 pub use event::Event;
 pub use held::{AdoptError, Held};
-pub use home::Id;
 pub use interest::Interest;
 pub use listener::{Accepted, Listen, Listening};
 pub use messages::SendError;

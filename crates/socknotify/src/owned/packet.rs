@@ -16,7 +16,7 @@ pub(super) const NOTICE: u32 = 2;
 /// An operation on a file has completed: the overlapped value says which.
 pub(super) const OPERATION: u32 = 5;
 /// The system reports something about an operation on a file.
-pub(super) const DIRECT: u32 = 6;
+pub(super) const KERNEL_IO: u32 = 6;
 
 /// The reasons in the packet of a connection, in place of events: one bit each. If a connection has several, the lowest
 /// bit comes first.

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
+use super::connections::{Connections, NEVER, Node, Place, Room, drop_all};
 use super::deadlines::Deadlines;
-use super::home::{Home, NEVER, Node, Place, Room, drop_all};
 use super::local;
 use super::messages::Message;
-use super::packet::{DIRECT, DRAINING, NOTICE, OPERATION};
+use super::packet::{DRAINING, KERNEL_IO, NOTICE, OPERATION};
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
@@ -39,7 +39,7 @@ pub struct Port<T, M = ()> {
 
 /// What the port and its workers have in common.
 pub(super) struct Shared<T, M> {
-    pub(super) home: Arc<Home<T>>,
+    pub(super) connections: Arc<Connections<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
     pub(super) messages: Mutex<VecDeque<Message<M>>>,
     pub(super) deadlines: Deadlines,
@@ -115,7 +115,8 @@ impl<T: Source, M> Port<T, M> {
     /// Returns the connection if it is no socket, if it is registered with this or another port already, or if the
     /// port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
-        self.shared.adopt(self.shared.home.count(), connection)
+        self.shared
+            .adopt(self.shared.connections.connection_began(), connection)
     }
 
     /// Registers any descriptor that the system can watch, and returns it held: a pipe, a terminal, a `signalfd`,
@@ -152,9 +153,10 @@ impl<T: Source, M> Port<T, M> {
     /// ```
     #[cfg(unix)]
     pub fn adopt_descriptor(&self, descriptor: T) -> Result<Held<T>, AdoptError<T>> {
-        let home = &self.shared.home;
-        let adopt = |number, key| home.port.system().adopt_any(number, key, true);
-        self.shared.adopt_by(home.count(), descriptor, adopt)
+        let connections = &self.shared.connections;
+        let adopt = |number, key| connections.port.system().adopt_any(number, key, true);
+        self.shared
+            .adopt_by(connections.connection_began(), descriptor, adopt)
     }
 
     /// Arms one connection at once. In a worker use [`Worker::arm`](super::Worker::arm), which arms any number of
@@ -176,9 +178,9 @@ impl<T: Source, M> Port<T, M> {
         };
         let key = arm.completion_key;
         if deadline != NEVER {
-            shared.deadlines.set(&shared.home, key, deadline);
+            shared.deadlines.set(&shared.connections, key, deadline);
         }
-        let registered = shared.home.port.register(arm);
+        let registered = shared.connections.port.register(arm);
         if let Err(RegisterError::Entry(error)) = registered {
             if let Some(node) = shared.take_back(key) {
                 shared.notify(Notice::Refused(node, error));
@@ -203,20 +205,20 @@ impl<T: Source, M> Port<T, M> {
     where
         T: Send + Sync + 'static,
     {
-        let home = &self.shared.home;
-        home.check()?;
+        let connections = &self.shared.connections;
+        connections.check()?;
         let descriptor = socket.socket();
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
         let place = Place::of_shared(enable.raw_socket(), Box::new(Arc::clone(&socket)));
-        let token = home
+        let token = connections
             .slots
             .insert(place)
             .ok_or(RegistrationError::LimitReached)?;
-        enable.completion_key = home.slots.key(token);
-        match home.port.register(enable) {
+        enable.completion_key = connections.slots.key(token);
+        match connections.port.register(enable) {
             Ok(()) => Ok(Id(token)),
             Err(error) => {
-                home.slots.remove(token);
+                connections.slots.remove(token);
                 Err(error.into())
             }
         }
@@ -230,18 +232,18 @@ impl<T: Source, M> Port<T, M> {
     /// [`RegistrationError::NotFound`] if there is no shared socket with this `Id`, or if this was called for it
     /// before; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
-        let home = &self.shared.home;
-        home.check()?;
-        let shared = home.slots.get(id.0).and_then(|place| place.shared());
+        let connections = &self.shared.connections;
+        connections.check()?;
+        let shared = connections.slots.get(id.0).and_then(|place| place.shared());
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);
         // While the slot is locked, the socket's registration belongs to this `Id`, and to no later
         // one.
-        let mut place = home.slots.get(id.0);
+        let mut place = connections.slots.get(id.0);
         match &mut place {
             Some(place) if !place.ends => {
-                home.port.register(remove)?;
+                connections.port.register(remove)?;
                 place.ends = true;
                 Ok(())
             }
@@ -257,7 +259,7 @@ impl<T: Source, M> Port<T, M> {
     /// use [`unshare`](Self::unshare).
     #[doc(alias = "wake")]
     pub fn cancel(&self, id: Id) -> bool {
-        self.shared.home.cancel(id)
+        self.shared.connections.cancel(id)
     }
 
     /// Closes the port, and returns the connections that were armed.
@@ -283,12 +285,12 @@ impl<T, M> Port<T, M> {
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
         local::flow_on();
-        self.shared.home.port.blocking(work)
+        self.shared.connections.port.blocking(work)
     }
 
     /// The state of the port at this moment, for diagnosis.
     pub fn snapshot(&self) -> Snapshot {
-        self.shared.home.port.snapshot()
+        self.shared.connections.port.snapshot()
     }
 
     /// The port underneath.
@@ -297,12 +299,12 @@ impl<T, M> Port<T, M> {
         allow(dead_code, reason = "for other loops, which watch descriptors")
     )]
     pub(crate) fn completion_port(&self) -> &CompletionPort {
-        &self.shared.home.port
+        &self.shared.connections.port
     }
 
     /// The number of places: how many threads may run with events in hand.
     pub fn concurrency(&self) -> usize {
-        self.shared.home.port.concurrency()
+        self.shared.connections.port.concurrency()
     }
 }
 
@@ -338,14 +340,14 @@ impl<T, M> Port<T, M> {
     ) -> Self {
         let system = port.system().clone();
         let opening = port.opening();
-        let home = Home::new(port);
+        let connections = Connections::new(port);
         // Work that blocks keeps no operation from being performed.
         let helpers = Helpers::new(helper_threads);
         let file_helpers = Helpers::for_files(helper_threads);
-        let keys = [OPERATION, DIRECT].map(|number| home.slots.reserved_key(number));
+        let keys = [OPERATION, KERNEL_IO].map(|number| connections.slots.reserved_key(number));
         Port {
             shared: Arc::new(Shared {
-                home: Arc::new(home),
+                connections: Arc::new(connections),
                 files: Operations::new(system, opening, keys, file_helpers, driver),
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
@@ -377,7 +379,7 @@ impl<T, M> AsFd for Port<T, M> {
 impl<T, M> fmt::Debug for Port<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Port")
-            .field("port", &self.shared.home.port)
+            .field("port", &self.shared.connections.port)
             .finish_non_exhaustive()
     }
 }
@@ -425,7 +427,7 @@ impl<T, M> Shared<T, M> {
         T: Source,
     {
         assert!(
-            connection.is_of(&self.home),
+            connection.is_of(&self.connections),
             "a connection is armed in the port that adopted it"
         );
         let socket = raw(&*connection);
@@ -436,11 +438,11 @@ impl<T, M> Shared<T, M> {
         let filter = interest.filter;
         let is_new = node.readiness.watch(filter);
         let is_drained = node.readiness.take(filter);
-        let key = self.home.slots.key(node.token);
+        let key = self.connections.slots.key(node.token);
         let arm = Registration::arm(socket, key, filter, is_drained);
         let deadline = interest.deadline();
         let deadline = deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time));
-        match self.home.put(node, deadline) {
+        match self.connections.put(node, deadline) {
             Ok(()) => Put::Done {
                 arm,
                 deadline,
@@ -456,10 +458,10 @@ impl<T, M> Shared<T, M> {
     /// Take back a connection that could not be armed, unless another thread has dequeued it meanwhile.
     pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
         // The port below refuses everything once it is closed: what was armed is closed with it.
-        if self.home.is_closed() {
+        if self.connections.is_closed() {
             return None;
         }
-        let slot = self.home.slots.unlocked(key)?;
+        let slot = self.connections.slots.unlocked(key)?;
         let mut node = slot.beside.take(slot.generation)?;
         node.readiness.unwatch();
         Some(node)
@@ -470,7 +472,7 @@ impl<T, M> Shared<T, M> {
     where
         T: Source,
     {
-        let system = self.home.port.system();
+        let system = self.connections.port.system();
         self.adopt_by(room, connection, |socket, key| system.adopt(socket, key))
     }
 
@@ -484,28 +486,30 @@ impl<T, M> Shared<T, M> {
         T: Source,
     {
         let socket = raw(&connection);
-        let home = &self.home;
-        if let Err(error) = home.check() {
+        let connections = &self.connections;
+        if let Err(error) = connections.check() {
             return Err(AdoptError::new(connection, error));
         }
         // It is in its slot before the port can be closed, and so is found when it is.
-        let Some(token) = home.slots.insert(Place::of_connection(socket)) else {
+        let Some(token) = connections.slots.insert(Place::of_connection(socket)) else {
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
-        let adopted = adopt(socket, home.slots.key(token)).map_err(RegisterError::from);
+        let adopted = adopt(socket, connections.slots.key(token)).map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
-            home.slots.remove(token);
-            let error = home.check().map_or_else(RegisterError::from, |()| error);
+            connections.slots.remove(token);
+            let error = connections
+                .check()
+                .map_or_else(RegisterError::from, |()| error);
             return Err(AdoptError::new(connection, error));
         }
         room.keep();
-        if home.is_draining() {
+        if connections.is_draining() {
             // Closing may have missed it.
-            home.interrupt_named(token, DRAINING);
+            connections.interrupt_named(token, DRAINING);
         }
         let mut held = Held::from_node(Box::new(Node {
             value: connection,
-            home: Arc::clone(home),
+            connections: Arc::clone(connections),
             token,
             readiness: Readiness::new(socket),
             has_deadline: false,
@@ -519,7 +523,7 @@ impl<T, M> Shared<T, M> {
     #[cold]
     pub(super) fn notify(&self, notice: Notice<T>) {
         let packet = self.list(notice);
-        if self.home.port.post(packet).is_err() {
+        if self.connections.port.post(packet).is_err() {
             self.drop_notices();
         }
     }
@@ -528,7 +532,7 @@ impl<T, M> Shared<T, M> {
     #[cold]
     pub(super) fn list(&self, notice: Notice<T>) -> Entry {
         lock(&self.notices).push_back(notice);
-        Entry::new(self.home.slots.reserved_key(NOTICE), 0, 0)
+        Entry::new(self.connections.slots.reserved_key(NOTICE), 0, 0)
     }
 
     pub(super) fn next_notice(&self) -> Option<Notice<T>> {
@@ -542,10 +546,10 @@ impl<T, M> Shared<T, M> {
     }
 
     fn close(&self) -> Vec<T> {
-        if !self.home.is_here() {
+        if !self.connections.is_here() {
             return Vec::new();
         }
-        let (armed, fixtures) = self.home.close();
+        let (armed, residents) = self.connections.close();
         self.helpers.close();
         self.files.close();
         let messages = lock::take(&self.messages);
@@ -555,7 +559,7 @@ impl<T, M> Shared<T, M> {
         let connections = connections.collect();
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(messages);
-        drop_all(fixtures);
+        drop_all(residents);
         self.timers.clear();
         connections
     }

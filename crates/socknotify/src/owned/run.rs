@@ -99,13 +99,13 @@ impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     where
         F: FnOnce() -> M + Send + 'static,
     {
-        if let Err(reason) = self.shared.home.check() {
+        if let Err(reason) = self.shared.connections.check() {
             return Err(BeginError::new(work, reason));
         }
         // The port may be dropped while this runs.
         let shared = Arc::downgrade(&self.shared);
         let mut work = Some(work);
-        self.shared.home.begin_work();
+        self.shared.connections.begin_work();
         let queued = self.shared.helpers.run(|| {
             let work = work.take();
             Box::new(move || {
@@ -117,7 +117,7 @@ impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
         });
         match (queued, work) {
             (Err(reason), Some(work)) => {
-                self.shared.home.end_work(1);
+                self.shared.connections.end_work(1);
                 Err(BeginError::new(work, reason))
             }
             _ => Ok(()),

@@ -118,7 +118,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     where
         F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
     {
-        if !self.shared.home.is_here() {
+        if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
         }
         // A port without a limit has more places than there are processors.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::OperationId;
+use super::connections::{Connections, drop_all};
 use super::deadlines::Deadlines;
-use super::home::{Home, drop_all};
 use crate::slots::{Slots, Token};
 
 /// Identifies a timer of a port. It is not reused before 2³¹ others were made.
@@ -45,23 +45,23 @@ impl<M> Timers<M> {
     /// Set a timer. Returns the action if the port is closed, or there is no room for one more.
     pub(super) fn set<T>(
         &self,
-        home: &Home<T>,
+        connections: &Connections<T>,
         deadlines: &Deadlines,
         time: Instant,
         action: Action<M>,
     ) -> Result<TimerId, Action<M>> {
-        if home.is_closed() {
+        if connections.is_closed() {
             return Err(action);
         }
         let Some(token) = self.0.insert(None) else {
             return Err(action);
         };
         match self.0.get(token) {
-            Some(mut slot) if !home.is_closed() => {
+            Some(mut slot) if !connections.is_closed() => {
                 let at = deadlines.ticks_until(time);
                 *slot = Some(Timer { at, action });
                 // Still with the slot locked, so that it cannot be due before.
-                deadlines.set_timer(home, token.index, at);
+                deadlines.set_timer(connections, token.index, at);
                 Ok(TimerId(token))
             }
             slot => {
@@ -90,7 +90,7 @@ impl<M> Timers<M> {
     /// These indices are due, for the present timers or earlier ones. Returns what to do.
     pub(super) fn ring<T>(
         &self,
-        home: &Home<T>,
+        connections: &Connections<T>,
         deadlines: &Deadlines,
         due: Vec<u32>,
     ) -> Vec<Action<M>> {
@@ -111,7 +111,7 @@ impl<M> Timers<M> {
                 let at = deadlines.ticks_until(next);
                 let action = Action::SendEvery(Arc::clone(make), *period, next);
                 *slot = Some(Timer { at, action });
-                deadlines.set_timer(home, index, at);
+                deadlines.set_timer(connections, index, at);
             } else {
                 let token = slot.token(index);
                 drop(slot);

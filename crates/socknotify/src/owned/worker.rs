@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::connect;
-use super::home::{Fixture, LISTENER, NEVER, Node, REPORTED, drop_all, is_waiting};
+use super::connections::{LISTENER, NEVER, Node, REPORTED, Resident, drop_all, is_waiting};
 use super::listener::Listener;
 use super::local::{self, Local};
 use super::messages::Message;
 use super::packet::{
-    ACCEPTED, ARM, CANCELLED, DIRECT, DRAINING, HANDED_ON, MESSAGE, NOTICE, OPERATION, TIMED_OUT,
-    TIMER, is_completion,
+    ACCEPTED, ARM, CANCELLED, DRAINING, HANDED_ON, KERNEL_IO, MESSAGE, NOTICE, OPERATION,
+    TIMED_OUT, TIMER, is_completion,
 };
 use super::port::{Notice, Put, Shared};
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
@@ -118,7 +118,7 @@ impl<T: Source, M> Port<T, M> {
 
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
-        let local = Local::new(shared.home.port.system(), &shared.files, room);
+        let local = Local::new(shared.connections.port.system(), &shared.files, room);
         let handover: Arc<dyn Handover> = Arc::clone(&local) as Arc<dyn Handover>;
         Worker {
             local,
@@ -169,15 +169,15 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm a drained connection, if that takes no system call.
     #[inline]
     fn arm_at_once(&self, arm: &Registration<'static>, deadline: u64) -> bool {
-        let home = &self.shared.home;
-        let system = home.port.system();
+        let connections = &self.shared.connections;
+        let system = connections.port.system();
         if !system.arms_drained() {
             return false;
         }
         let key = arm.completion_key;
         // Before it is armed: another thread may have it next. If it cannot be armed, the deadline is set once more.
         if deadline != NEVER {
-            self.shared.deadlines.set(home, key, deadline);
+            self.shared.deadlines.set(connections, key, deadline);
         }
         system.arm_drained(arm.raw_socket(), key, arm.event_filter)
     }
@@ -193,7 +193,9 @@ impl<T: Source, M> Worker<T, M> {
         }
         self.armed.push(arm);
         let is_first = self.armed.len() == 1;
-        if self.local.has_flowed_on() || is_first && self.shared.home.port.system().is_unwatched() {
+        if self.local.has_flowed_on()
+            || is_first && self.shared.connections.port.system().is_unwatched()
+        {
             let _ = self.submit();
         }
     }
@@ -209,7 +211,7 @@ impl<T: Source, M> Worker<T, M> {
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
         let id = self.shared.begin(operation)?;
-        if self.local.has_flowed_on() || self.shared.home.port.system().is_unwatched() {
+        if self.local.has_flowed_on() || self.shared.connections.port.system().is_unwatched() {
             self.shared.files.flush();
         }
         Ok(id)
@@ -230,7 +232,7 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "epoll_wait")]
     #[doc(alias = "ProcessSocketNotifications")]
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
-        if !self.shared.home.is_here() {
+        if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
         }
         local::enter(&self.local);
@@ -260,7 +262,7 @@ impl<T: Source, M> Worker<T, M> {
             }
             let events = self.events;
             if events > 0 {
-                let system = self.shared.home.port.system();
+                let system = self.shared.connections.port.system();
                 if events > 1 && system.is_unwatched() {
                     system.look_after();
                 }
@@ -291,7 +293,7 @@ impl<T: Source, M> Worker<T, M> {
     fn end_work(&mut self) {
         let handled = std::mem::take(&mut self.handled);
         if handled > 0 {
-            self.shared.home.end_work(handled);
+            self.shared.connections.end_work(handled);
         }
     }
 
@@ -303,7 +305,7 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Arm what was gathered.
     fn submit_gathered(&mut self) -> Result<(), Error> {
-        let port = &self.shared.home.port;
+        let port = &self.shared.connections.port;
         let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
         let outcome = outcome.map(drop);
         self.take_back_refused();
@@ -312,7 +314,7 @@ impl<T: Source, M> Worker<T, M> {
 
     /// The same, and dequeue, up to the timeout.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        let system = self.shared.home.port.system();
+        let system = self.shared.connections.port.system();
         let outcome = system.process(
             &mut self.registrations,
             &mut self.entries,
@@ -331,9 +333,14 @@ impl<T: Source, M> Worker<T, M> {
     #[cold]
     fn share(&mut self) {
         let events = self.local.events();
-        let snapshot = self.shared.home.port.snapshot();
+        let snapshot = self.shared.connections.port.snapshot();
         if let Some(running) = snapshot.running.filter(|_| events > 1) {
-            let free = self.shared.home.port.concurrency().saturating_sub(running);
+            let free = self
+                .shared
+                .connections
+                .port
+                .concurrency()
+                .saturating_sub(running);
             let idle = free.min(snapshot.waiting);
             let share = events.div_ceil(idle.saturating_add(1));
             if share < events {
@@ -370,7 +377,7 @@ impl<T: Source, M> Worker<T, M> {
         let armed_until = self.armed_until.drain(..).filter(|it| it.0 >= first);
         let armed = armed_until.map(|(index, at)| (self.armed[index].completion_key, at));
         for (key, at) in armed.chain(self.deadlines.drain(..)) {
-            shared.deadlines.set(&shared.home, key, at);
+            shared.deadlines.set(&shared.connections, key, at);
         }
     }
 
@@ -395,8 +402,8 @@ impl<T: Source, M> Worker<T, M> {
             return self.notify(Notice::Refused(node, error));
         }
         // Closing it drops the last reference to it.
-        let listener = self.shared.home.listener(key).map(|(id, ..)| id);
-        if let Some(id) = listener.filter(|_| !self.shared.home.is_closed()) {
+        let listener = self.shared.connections.listener(key).map(|(id, ..)| id);
+        if let Some(id) = listener.filter(|_| !self.shared.connections.is_closed()) {
             self.close_listener(key);
             self.notify(Notice::NotAccepting(id, error.into()));
         }
@@ -405,7 +412,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Close a listener, which runs the caller's code.
     #[cold]
     fn close_listener(&mut self, key: usize) {
-        let close = || self.shared.home.close_listener(key);
+        let close = || self.shared.connections.close_listener(key);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
             self.notify(Notice::Panicked(panic));
         }
@@ -426,7 +433,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Turn this many packets into events.
     fn resolve(&mut self, count: usize) {
         let shared = &*self.shared;
-        let slots = &shared.home.slots;
+        let slots = &shared.connections.slots;
         let mut is_timer_among = false;
         let mut to_arm = Vec::new();
         // As a rule, all packets are of connections, which stay in their slots until the events are taken.
@@ -461,8 +468,8 @@ impl<T: Source, M> Worker<T, M> {
                     self.listeners.push(entry);
                     None
                 }
-                None if key == slots.reserved_key(DIRECT) => {
-                    let operation = shared.files.settle_packet(&entry);
+                None if key == slots.reserved_key(KERNEL_IO) => {
+                    let operation = shared.files.on_kernel_packet(&entry);
                     let operation = operation.filter(|&key| shared.files.on_dequeued(key));
                     operation.map(|key| shared.files.packet(key))
                 }
@@ -504,7 +511,7 @@ impl<T: Source, M> Worker<T, M> {
     fn arm_for_others(&mut self, packets: &[Entry]) {
         for packet in packets {
             let key = packet.completion_key;
-            let place = self.shared.home.slots.get_by_key(key);
+            let place = self.shared.connections.slots.get_by_key(key);
             let Some(place) = place.filter(is_waiting) else {
                 continue;
             };
@@ -527,21 +534,22 @@ impl<T: Source, M> Worker<T, M> {
         let mut listeners = std::mem::take(&mut self.listeners);
         // The first packet of a listener takes all of its connections, in their order.
         for entry in listeners.iter().filter(|it| is_completion(it)) {
-            if let Some((_, _, listener)) = self.shared.home.listener(entry.completion_key) {
+            if let Some((_, _, listener)) = self.shared.connections.listener(entry.completion_key) {
                 listener.on_completed(entry);
             }
         }
         for entry in listeners.drain(..) {
-            let home = &self.shared.home;
+            let connections = &self.shared.connections;
             let key = entry.completion_key;
-            let is_over = home.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
+            let is_over =
+                connections.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
             if is_over && is_completion(&entry) {
                 // Another packet closes it.
                 continue;
             }
             if is_over {
                 self.close_listener(key);
-            } else if let Some((id, socket, listener)) = home.listener(key) {
+            } else if let Some((id, socket, listener)) = connections.listener(key) {
                 self.accept_from(&entry, id, socket, &listener);
                 // The last reference, if the port was closed meanwhile.
                 drop_all([listener]);
@@ -557,16 +565,18 @@ impl<T: Source, M> Worker<T, M> {
     fn accept_from(&mut self, entry: &Entry, id: Id, socket: RawSocket, listener: &Listener<T>) {
         let shared = Arc::clone(&self.shared);
         let accept = || {
-            shared.home.accept_from(listener, |room, connection| {
-                // If it is not adopted, the port was closed meanwhile.
-                let Ok(held) = shared.adopt(room, connection) else {
-                    return;
-                };
-                match listener.interest() {
-                    Some(interest) => self.arm(held, interest),
-                    None => self.report_accepted(held),
-                }
-            })
+            shared
+                .connections
+                .accept_from(listener, |room, connection| {
+                    // If it is not adopted, the port was closed meanwhile.
+                    let Ok(held) = shared.adopt(room, connection) else {
+                        return;
+                    };
+                    match listener.interest() {
+                        Some(interest) => self.arm(held, interest),
+                        None => self.report_accepted(held),
+                    }
+                })
         };
         let outcome = catch_unwind(AssertUnwindSafe(accept));
         let mut round = outcome.unwrap_or_else(|panic| {
@@ -593,7 +603,7 @@ impl<T: Source, M> Worker<T, M> {
     fn report_accepted(&mut self, connection: Held<T>) {
         let node = connection.into_node();
         let packet = Entry::new(node.key(), ACCEPTED, HANDED_ON);
-        match self.shared.home.put(node, NEVER) {
+        match self.shared.connections.put(node, NEVER) {
             Ok(()) => self.add_event(packet),
             Err(node) => drop(Held::from_node(node)),
         }
@@ -619,14 +629,14 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
         self.local.flow_on();
-        self.shared.home.port.blocking(work)
+        self.shared.connections.port.blocking(work)
     }
 
     /// Gives this thread's place back, and events that were not taken to other threads. Call it before the thread does
     /// something else for long. See [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
         self.local.flow_on();
-        self.shared.home.port.release();
+        self.shared.connections.port.release();
     }
 
     /// Takes the next event of the latest [`process`](Self::process).
@@ -636,7 +646,7 @@ impl<T: Source, M> Worker<T, M> {
     /// [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
     /// one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
-        if !self.shared.home.is_here() {
+        if !self.shared.connections.is_here() {
             return None;
         }
         loop {
@@ -679,7 +689,7 @@ impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline]
     fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
-        let slot = self.home.slots.unlocked(packet.completion_key);
+        let slot = self.connections.slots.unlocked(packet.completion_key);
         let taken = slot.and_then(|slot| slot.beside.take(slot.generation));
         let Some(node) = taken else {
             return self.other_event(packet, results);
@@ -695,7 +705,7 @@ impl<T: Source, M> Shared<T, M> {
     /// The event of a packet that is none of a connection's.
     #[cold]
     fn other_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
-        let slots = &self.home.slots;
+        let slots = &self.connections.slots;
         let key = packet.completion_key;
         if slots.unlocked(key).is_some() {
             return self.shared_event(key, packet.events());
@@ -728,13 +738,13 @@ impl<T, M> Shared<T, M> {
     /// The event of a shared socket, unless another thread has had the last one.
     #[cold]
     fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
-        let slots = &self.home.slots;
+        let slots = &self.connections.slots;
         // A stale packet of a connection finds nothing.
         slots.get_by_key(key)?.shared()?;
         if events.contains(Events::REMOVE) {
-            return match *slots.remove_by_key(key)?.fixture? {
-                Fixture::Shared(shared) => Some(Event::Returned(shared.socket())),
-                Fixture::Listener(_) => None,
+            return match *slots.remove_by_key(key)?.resident? {
+                Resident::Shared(shared) => Some(Event::Returned(shared.socket())),
+                Resident::Listener(_) => None,
             };
         }
         let socket = slots.get_by_key(key)?.shared()?;
@@ -744,13 +754,13 @@ impl<T, M> Shared<T, M> {
 
 impl<T: Source, M> Drop for Worker<T, M> {
     fn drop(&mut self) {
-        if !self.shared.home.is_here() {
+        if !self.shared.connections.is_here() {
             return;
         }
         let _ = self.submit();
         self.release();
         self.end_work();
-        if self.shared.home.is_closed() {
+        if self.shared.connections.is_closed() {
             // Nobody takes these any more.
             drop_all(std::iter::from_fn(|| self.take()));
         }
@@ -874,7 +884,7 @@ mod tests {
                 stream
             },
         )?;
-        let key = port.shared.home.slots.key(id.0);
+        let key = port.shared.connections.slots.key(id.0);
         worker.on_refused(key, RegistrationError::NotASocket);
         assert_eq!(worker.process(None)?, 2);
         assert!(matches!(worker.take(), Some(Event::Panicked(_))));
@@ -929,7 +939,7 @@ mod tests {
             .zip([true, true, true, false])
         {
             let id = held.id();
-            let place = port.shared.home.slots.get(id.0);
+            let place = port.shared.connections.slots.get(id.0);
             let is_armed = AtomicBool::new(false);
             thread::scope(|scope| {
                 scope.spawn(|| {

@@ -72,13 +72,13 @@ impl Progress {
     }
 }
 
-/// What a thread has done since the last [glance](ThreadState::glance).
+/// What a thread has done since the last call of [`activity`](ThreadState::activity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(target_os = "linux"),
     allow(dead_code, reason = "no other system shows this for less than a look")
 )]
-pub(crate) enum Glance {
+pub(crate) enum Activity {
     /// It has had a processor most of the time.
     Computed,
     /// It has had none.
@@ -105,11 +105,11 @@ impl ThreadState {
     }
 
     /// What the thread has done since the last call, where that costs less to see than what it does now.
-    pub(crate) fn glance(&self) -> Glance {
+    pub(crate) fn activity(&self) -> Activity {
         if self.process.is_this() {
-            self.thread.glance()
+            self.thread.activity()
         } else {
-            Glance::Unknown
+            Activity::Unknown
         }
     }
 

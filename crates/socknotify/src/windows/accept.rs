@@ -23,7 +23,7 @@ use crate::lock::lock;
 use crate::sys::{BorrowedSocket, OwnedSocket};
 
 /// `AcceptEx` — A listener for which the kernel accepts in advance. Each completed accept is a packet of the port.
-pub(crate) struct Ahead {
+pub(crate) struct PendingAccepts {
     /// The owner of the socket keeps it open until this is dropped.
     listener: SOCKET,
     domain: Domain,
@@ -68,7 +68,7 @@ struct Accept {
     socket: Socket,
 }
 
-impl Ahead {
+impl PendingAccepts {
     /// Have the accepts of a listener complete on the port, under this key, at most this many once they are
     /// [posted](Self::post). This cannot be undone.
     pub(crate) fn new(
@@ -89,7 +89,7 @@ impl Ahead {
             OwnedHandle::from_raw_handle(event)
         };
         port.associate(std::ptr::without_provenance_mut(listener as usize), key)?;
-        Ok(Ahead {
+        Ok(PendingAccepts {
             listener: listener as SOCKET,
             domain,
             accept_ex,
@@ -184,7 +184,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for PendingAccepts {
     fn drop(&mut self) {
         let mut accepts = lock(&self.accepts);
         for &accept in &accepts.pending {
@@ -251,11 +251,13 @@ mod tests {
     const KEY: usize = 84;
     const DEPTH: usize = 3;
 
-    fn ahead(port: &CompletionPort) -> io::Result<(Ahead, TcpListener, SocketAddr)> {
+    fn pending_accepts(
+        port: &CompletionPort,
+    ) -> io::Result<(PendingAccepts, TcpListener, SocketAddr)> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let ahead = Ahead::new(port.system(), listener.as_socket(), KEY, DEPTH)?;
+        let pending = PendingAccepts::new(port.system(), listener.as_socket(), KEY, DEPTH)?;
         let address = listener.local_addr()?;
-        Ok((ahead, listener, address))
+        Ok((pending, listener, address))
     }
 
     fn each_backend(test: impl Fn(&CompletionPort) -> io::Result<()>) -> io::Result<()> {
@@ -268,10 +270,10 @@ mod tests {
     }
 
     /// Waits for an accept to end.
-    fn next(port: &CompletionPort, ahead: &Ahead) -> io::Result<()> {
+    fn next(port: &CompletionPort, pending: &PendingAccepts) -> io::Result<()> {
         let packet = port.dequeue_one(Some(Duration::from_secs(30)))?;
         assert_eq!((packet.completion_key, packet.transferred), (KEY, 0));
-        ahead.ended(packet.overlapped);
+        pending.ended(packet.overlapped);
         Ok(())
     }
 
@@ -280,26 +282,26 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_accepted_ahead_as_were_posted() -> io::Result<()> {
+    fn as_many_are_accepted_in_advance_as_were_posted() -> io::Result<()> {
         each_backend(|port| {
-            let (ahead, _listener, address) = ahead(port)?;
-            ahead.post()?;
+            let (pending, _listener, address) = pending_accepts(port)?;
+            pending.post()?;
             let clients = (0..DEPTH + 1).map(|_| TcpStream::connect(address));
             let clients: Vec<_> = clients.collect::<io::Result<_>>()?;
             for _ in 0..DEPTH {
-                next(port, &ahead)?;
+                next(port, &pending)?;
             }
             // Completed ones that were not taken count.
-            ahead.post()?;
-            assert!(lock(&ahead.accepts).pending.is_empty());
+            pending.post()?;
+            assert!(lock(&pending.accepts).pending.is_empty());
             for client in &clients[..DEPTH] {
-                assert_eq!(peer(ahead.take())?, client.local_addr()?);
+                assert_eq!(peer(pending.take())?, client.local_addr()?);
             }
-            let none = ahead.take().expect_err("no more have ended");
+            let none = pending.take().expect_err("no more have ended");
             assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
-            ahead.post()?;
-            next(port, &ahead)?;
-            assert_eq!(peer(ahead.take())?, clients[DEPTH].local_addr()?);
+            pending.post()?;
+            next(port, &pending)?;
+            assert_eq!(peer(pending.take())?, clients[DEPTH].local_addr()?);
             Ok(())
         })
     }
@@ -307,11 +309,11 @@ mod tests {
     #[test]
     fn what_is_pending_ends_when_it_is_dropped() -> io::Result<()> {
         each_backend(|port| {
-            let (ahead, _listener, address) = ahead(port)?;
-            ahead.post()?;
+            let (pending, _listener, address) = pending_accepts(port)?;
+            pending.post()?;
             let _client = TcpStream::connect(address)?;
-            next(port, &ahead)?;
-            drop(ahead);
+            next(port, &pending)?;
+            drop(pending);
             for _ in 1..DEPTH {
                 let packet = port.dequeue_one(Some(Duration::from_secs(30)))?;
                 assert_eq!(packet.completion_key, KEY);

@@ -11,5 +11,5 @@ mod host;
 pub(crate) mod port;
 mod system;
 
-pub(crate) use accept::Ahead;
+pub(crate) use accept::PendingAccepts;
 pub(crate) use system::{SystemPort, WeakPort};

@@ -717,7 +717,7 @@ fn b8_failures_of_the_call_and_of_an_entry_are_of_two_types(backend: Backend) ->
     assert!(call.is_ok());
     let entry: Result<(), RegistrationError> = batch[0].result();
     assert_eq!(entry, Err(RegistrationError::NotFound));
-    // Where one result stands for both, it says whose it is.
+    // Where one result is that of both, it says whose it is.
     let entry = port.register(Registration::remove(&pair.ours));
     let not_found = RegisterError::Entry(RegistrationError::NotFound);
     assert_eq!(entry, Err(not_found));
@@ -816,7 +816,7 @@ fn assert_no_socket(
     refusal: RegistrationError,
 ) -> io::Result<()> {
     for operation in OPERATIONS {
-        // SAFETY: the number stands for a descriptor of this test, or for none at all.
+        // SAFETY: the number is a descriptor of this test, or none at all.
         let mut entry = unsafe { Registration::from_raw(number) };
         assert_eq!(entry.raw_socket(), number);
         entry.operation = operation;

@@ -13,7 +13,7 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, ERRORS_END, GLANCE, Kind, PATIENCE, Pair, PollFlags, PortExt, asleep,
+    CloseAtEnd, ERRORS_END, Kind, PATIENCE, Pair, PollFlags, PortExt, QUIET_PERIOD, asleep,
     begin_connect, drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet,
     expect_removed, forget_address, is_idle, is_ready, port, port_with, refusing, reset,
     this_thread, thread_time, wait_for_waiting, wait_readiness,
@@ -640,7 +640,7 @@ fn d6_the_connect_is_seen_by_a_thread_that_waits_since_before_the_registration(
                 wait_for_waiting(port, 1);
                 asleep([thread]);
                 port.enable(&client, KEY, EventFilter::ALL, trigger)?;
-                thread::sleep(GLANCE);
+                thread::sleep(QUIET_PERIOD);
                 assert!(!waiting.is_finished(), "{kind}, {trigger:?}");
                 begin_connect(&client, &listener.address)?;
                 let entry = waiting.join().expect("no panic")?;
@@ -840,7 +840,7 @@ fn expect_idle_threads(port: &CompletionPort) {
         let spent = thread::scope(|scope| {
             let wait = || {
                 let before = thread_time();
-                let found = port.dequeue_one(Some(GLANCE * 3));
+                let found = port.dequeue_one(Some(QUIET_PERIOD * 3));
                 let spent = thread_time() - before;
                 let events = found.map(|entry| entry.events());
                 assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");

@@ -10,9 +10,9 @@ use socknotify::{
 
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, as_told_by, asleep, collect, drain_port,
-    expect, expect_no_early_end, expect_nothing, expect_packets, notification, port, port_with,
-    take_number, this_thread, wait_for_waiting, wait_in_vain, wait_until,
+    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, QUIET_PERIOD, as_told_by, asleep, collect,
+    drain_port, expect, expect_no_early_end, expect_nothing, expect_packets, notification, port,
+    port_with, take_number, this_thread, wait_for_waiting, wait_in_vain, wait_until,
 };
 
 const POSTED: [Entry; 3] = [
@@ -376,7 +376,7 @@ fn wait_and_post(port: &CompletionPort, timeout: Option<Duration>) -> io::Result
             let thread = thread.recv().expect("a thread");
             wait_for_waiting(port, 1);
             asleep([thread]);
-            thread::sleep(GLANCE);
+            thread::sleep(QUIET_PERIOD);
             assert!(!waiting.is_finished());
             port.post(POSTED[0])?;
             std::mem::forget(close);

@@ -17,7 +17,7 @@ use socknotify::{
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, SHORT, ThreadId, asleep, counted,
+    CloseAtEnd, Gate, PATIENCE, Pair, PortExt, QUIET_PERIOD, SHORT, ThreadId, asleep, counted,
     expect_no_early_end, expect_nothing, expect_packets, is_idle, port_with, rounds, this_thread,
     thread_time, wait_for_waiting, wait_in_vain, wait_until, waking_port,
 };
@@ -282,7 +282,7 @@ fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()
     port.post_all(&[PACKET; 5])?;
     port.dequeue_one(None)?;
     thread::scope(|scope| {
-        let others = [Duration::ZERO, Duration::from_millis(1), GLANCE].map(|timeout| {
+        let others = [Duration::ZERO, Duration::from_millis(1), QUIET_PERIOD].map(|timeout| {
             let port = &port;
             scope.spawn(move || port.dequeue_one(Some(timeout)))
         });
@@ -315,7 +315,7 @@ fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::R
         wait_for_waiting(port, 1);
         asleep([thread]);
         pair.send()?;
-        thread::sleep(GLANCE);
+        thread::sleep(QUIET_PERIOD);
         assert!(!waiting.is_finished());
         // The place becomes free; and it is the other thread that waits for it.
         assert_eq!(counted(port.snapshot().running), 1);
@@ -344,7 +344,7 @@ fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
             .map(|_| {
                 scope.spawn(|| {
                     let before = thread_time();
-                    let result = port.dequeue_one(Some(GLANCE * 4));
+                    let result = port.dequeue_one(Some(QUIET_PERIOD * 4));
                     (result, thread_time() - before)
                 })
             })
@@ -436,7 +436,7 @@ fn f4_a_blocking_thread_lends_its_place(backend: Backend) -> io::Result<()> {
         let waiting = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
         wait_for_waiting(&port, 1);
         port.post(PACKET)?;
-        thread::sleep(GLANCE);
+        thread::sleep(QUIET_PERIOD);
         assert!(!waiting.is_finished());
         port.blocking(|| assert_eq!(waiting.join().expect("no panic"), Ok(PACKET)));
         Ok(())
@@ -455,7 +455,7 @@ fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> 
             let other = scope.spawn(|| {
                 port.dequeue_one(None).expect("a packet");
                 gate.pass();
-                port.dequeue_one(Some(GLANCE))
+                port.dequeue_one(Some(QUIET_PERIOD))
             });
             wait_until("the place is lent", || {
                 counted(port.snapshot().running) == 1

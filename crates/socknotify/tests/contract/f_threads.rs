@@ -13,8 +13,8 @@ use socknotify::{
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Gate, PATIENCE, Pair, PortExt, ThreadId, asleep, counted, port, port_with,
-    rounds, this_thread, voluntary_switches, wait_for_waiting, wait_until, waking_port,
+    CloseAtEnd, Gate, PATIENCE, Pair, PortExt, QUIET_PERIOD, ThreadId, asleep, counted, port,
+    port_with, rounds, this_thread, voluntary_switches, wait_for_waiting, wait_until, waking_port,
     woken_by_one_packet,
 };
 
@@ -213,7 +213,7 @@ fn release_parked(
         for number in 0..threads {
             let timeout = match quitter == Some(number) {
                 // Time enough for the others to come.
-                true => Some(GLANCE * 50),
+                true => Some(QUIET_PERIOD * 50),
                 false => [None, Some(PATIENCE)][number % 2],
             };
             waiters.push(line.join(timeout, None));

@@ -25,10 +25,10 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, GLANCE, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted,
-    drain_port, expect, expect_nothing, expect_quiet, expect_removed, is_idle, port, port_with,
-    raw, rounds, take_number, this_thread, thread_time, to_lonely_number, wait_for_waiting,
-    wait_until,
+    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, QUIET_PERIOD, RawSocket, as_told_by, asleep,
+    counted, drain_port, expect, expect_nothing, expect_quiet, expect_removed, is_idle, port,
+    port_with, raw, rounds, take_number, this_thread, thread_time, to_lonely_number,
+    wait_for_waiting, wait_until,
 };
 
 const KEY: usize = 61;
@@ -634,7 +634,7 @@ fn g3_many_duplicates_keep_nobody_busy(backend: Backend) -> io::Result<()> {
             spent = thread::scope(|scope| {
                 let wait = || {
                     let before = thread_time();
-                    let found = port.dequeue_one(Some(GLANCE * 3));
+                    let found = port.dequeue_one(Some(QUIET_PERIOD * 3));
                     let spent = thread_time() - before;
                     assert_eq!(found, Err(Error::TimedOut));
                     spent
@@ -1024,7 +1024,7 @@ fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
 /// Connections are freed when their REMOVE notification was dequeued, which the thread that has them
 /// to itself asks for. Nobody may come upon one that is freed.
 #[for_every_backend]
-fn g5_what_the_key_stands_for_may_go_after_the_remove_notification(
+fn g5_what_the_key_refers_to_may_go_after_the_remove_notification(
     backend: Backend,
 ) -> io::Result<()> {
     const ROUNDS: usize = 40;

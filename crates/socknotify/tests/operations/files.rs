@@ -11,7 +11,7 @@ use std::time::Duration;
 use socknotify::owned::{Buffer, Event, FileDriver, FileOperation, PortFile};
 use socknotify::{Backend, Error};
 
-use super::support::{GLANCE, Gate, PATIENCE, wait_until};
+use super::support::{Gate, PATIENCE, QUIET_PERIOD, wait_until};
 use super::{
     TestPort, builder, completed, content, empty_file, every_port, file_of, next, nothing, perform,
 };
@@ -691,7 +691,7 @@ impl Drop for Observer {
     fn drop(&mut self) {
         let length = || self.file.metadata().expect("an open file").len();
         let before = length();
-        thread::sleep(GLANCE);
+        thread::sleep(QUIET_PERIOD);
         self.grows.store(length() != before, Ordering::SeqCst);
     }
 }

@@ -8,7 +8,7 @@ use socknotify::{
     CompletionPort, Entry, Error, Events, Registration, RegistrationError, WakePolicy,
 };
 
-use super::{GLANCE, PATIENCE, TICK, thread_time};
+use super::{PATIENCE, QUIET_PERIOD, TICK, thread_time};
 
 /// What a port counts of its own, to be compared to what it is. Where it keeps silent, there is nothing to
 /// compare.
@@ -104,7 +104,7 @@ pub(crate) fn expect_nothing(port: &CompletionPort) {
 
 /// Whether a thread that waited, and used so much of a processor, was not busy meanwhile.
 pub(crate) fn is_idle(spent: Duration) -> bool {
-    spent < (GLANCE / 5).max(TICK * 2)
+    spent < (QUIET_PERIOD / 5).max(TICK * 2)
 }
 
 /// Nothing comes for a while, and this thread sleeps in the meantime.
@@ -116,7 +116,7 @@ pub(crate) fn expect_quiet(port: &CompletionPort) {
     let mut spent = Duration::MAX;
     for _ in 0..3 {
         let before = thread_time();
-        let found = port.dequeue_one(Some(GLANCE * 2));
+        let found = port.dequeue_one(Some(QUIET_PERIOD * 2));
         spent = thread_time() - before;
         let events = found.map(|entry| entry.events());
         assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");

@@ -51,7 +51,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(emulated) { 30
 pub(crate) const SHORT: Duration = Duration::from_millis(if cfg!(emulated) { 200 } else { 20 });
 
 /// How long to look for something that must not come, where nothing tells that it would be there.
-pub(crate) const GLANCE: Duration = Duration::from_millis(30);
+pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(30);
 
 /// How often to try what a race may spoil. Under Wine each call asks a server, and takes that much longer; so does
 /// everything on a processor that is emulated, which only who builds the tests knows (`--cfg emulated`).

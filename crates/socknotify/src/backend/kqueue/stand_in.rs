@@ -6,7 +6,7 @@
 //!
 //! What it cannot show: how the real kernel's calls and its sockets race with each other; what its sockets report
 //! where they differ from Linux'; its resolution of time; what anything costs. And where a number is closed,
-//! and then made to stand for the same open file again, it does not notice.
+//! and then made to refer to the same open file again, it does not notice.
 
 #![allow(non_camel_case_types, reason = "these are the system's names")]
 

@@ -160,7 +160,7 @@ impl Event {
     }
 }
 
-/// A kqueue. A forked child has none: there, its number is free, or stands for something else.
+/// A kqueue. A forked child has none: there, its descriptor is free, or refers to something else.
 pub(super) struct Queue {
     fd: ManuallyDrop<OwnedFd>,
     process: Process,

@@ -11,7 +11,7 @@ use windows_sys::Win32::System::Threading::{
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
 use crate::sys::Process;
-use crate::sys::thread_state::{Glance, Look};
+use crate::sys::thread_state::{Activity, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl Thread {
     }
 
     /// Nothing costs less than a look here.
-    pub(crate) fn glance(&self) -> Glance {
-        Glance::Unknown
+    pub(crate) fn activity(&self) -> Activity {
+        Activity::Unknown
     }
 
     pub(crate) fn look(&self) -> Look {

@@ -98,7 +98,7 @@ fn errno() -> i32 {
     error.raw_os_error().unwrap_or(libc::EINVAL)
 }
 
-/// What a number stands for.
+/// What a descriptor refers to.
 fn identity(number: i32) -> Result<u64, i32> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the memory is there for the call, and any bits are a value of the structure.
@@ -451,7 +451,7 @@ impl State {
         }
     }
 
-    /// Whether the number stands for what the filter was added for. If not, that was closed, and the filter is
+    /// Whether the descriptor refers to what the filter was added for. If not, that was closed, and the filter is
     /// gone.
     fn is_there(&mut self, key: Key) -> bool {
         let Some(knote) = self.knotes.get(&key) else {

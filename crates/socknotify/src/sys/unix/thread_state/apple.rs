@@ -6,7 +6,7 @@
 use libc::{mach_port_t, thread_basic_info};
 
 use crate::sys::Process;
-use crate::sys::thread_state::{Glance, Look};
+use crate::sys::thread_state::{Activity, Look};
 
 unsafe extern "C" {
     fn mach_port_deallocate(task: mach_port_t, name: mach_port_t) -> libc::kern_return_t;
@@ -34,8 +34,8 @@ impl Thread {
     }
 
     /// Nothing costs less than a look here.
-    pub(crate) fn glance(&self) -> Glance {
-        Glance::Unknown
+    pub(crate) fn activity(&self) -> Activity {
+        Activity::Unknown
     }
 
     pub(crate) fn look(&self) -> Look {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::sys::Process;
 use crate::sys::calls::outcome;
-use crate::sys::thread_state::{Glance, Look};
+use crate::sys::thread_state::{Activity, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -63,19 +63,19 @@ impl Thread {
     }
 
     /// It costs a tenth of what [`look`](Self::look) does.
-    pub(crate) fn glance(&self) -> Glance {
+    pub(crate) fn activity(&self) -> Activity {
         let Ok(time) = cpu_time(self.id) else {
-            return Glance::Unknown;
+            return Activity::Unknown;
         };
         let now = self.made.elapsed().as_nanos() as u64;
         let before = self.seen_at.swap(now, Ordering::Relaxed);
         let passed = now.saturating_sub(before);
         let seen = self.seen_time.swap(time, Ordering::Relaxed);
         match time.saturating_sub(seen) {
-            _ if time == seen => Glance::StoodStill,
+            _ if time == seen => Activity::StoodStill,
             // One that sleeps soon after this is found to do so by the next look.
-            spent if spent > passed / 8 * 7 => Glance::Computed,
-            _ => Glance::Unknown,
+            spent if spent > passed / 8 * 7 => Activity::Computed,
+            _ => Activity::Unknown,
         }
     }
 

@@ -18,7 +18,7 @@ use self::freebsd::{Entry, id, list_name, look, this_id};
 use self::netbsd::{Entry, id, list_name, look, this_id};
 use crate::sys::Process;
 use crate::sys::calls::{Errno, outcome};
-use crate::sys::thread_state::{Glance, Look};
+use crate::sys::thread_state::{Activity, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ impl Thread {
     }
 
     /// Nothing costs less than a look here.
-    pub(crate) fn glance(&self) -> Glance {
-        Glance::Unknown
+    pub(crate) fn activity(&self) -> Activity {
+        Activity::Unknown
     }
 
     /// Its cost grows with the number of threads of the process: the kernel lists them all.

@@ -5,7 +5,7 @@
 //! On DragonFly it was not tried.
 
 use crate::sys::Process;
-use crate::sys::thread_state::{Glance, Look};
+use crate::sys::thread_state::{Activity, Look};
 
 #[derive(Debug)]
 pub(crate) struct Thread;
@@ -18,8 +18,8 @@ impl Thread {
     }
 
     /// Nothing costs less than a look here.
-    pub(crate) fn glance(&self) -> Glance {
-        Glance::Unknown
+    pub(crate) fn activity(&self) -> Activity {
+        Activity::Unknown
     }
 
     pub(crate) fn look(&self) -> Look {

@@ -171,21 +171,21 @@ fn the_descriptor_is_closed_with_the_state_and_on_exec() {
 }
 
 #[test]
-fn a_glance_tells_who_computes_from_who_stands_still() {
+fn activity_distinguishes_computing_from_idle_threads() {
     let computing = Subject::computing();
-    let first = computing.state.glance();
-    assert_eq!(first, Glance::Unknown, "there is nothing to compare with");
+    let first = computing.state.activity();
+    assert_eq!(first, Activity::Unknown, "there is nothing to compare with");
     wait_until("it has a processor", || {
         thread::sleep(Duration::from_millis(1));
-        computing.state.glance() == Glance::Computed
+        computing.state.activity() == Activity::Computed
     });
     computing.end();
     let sleeping = Subject::sleeping();
     wait_until("it sleeps", || sleeping.state.look() == Look::Blocked);
-    sleeping.state.glance();
+    sleeping.state.activity();
     for _ in 0..10 {
         thread::sleep(Duration::from_millis(1));
-        assert_eq!(sleeping.state.glance(), Glance::StoodStill);
+        assert_eq!(sleeping.state.activity(), Activity::StoodStill);
     }
     sleeping.end();
 }

@@ -1,4 +1,4 @@
-//! [`Flights`]: operations in progress, and what performs them: the system itself, or helper threads.
+//! [`InFlight`]: operations in progress, and what performs them: the system itself, or helper threads.
 
 #![allow(
     unsafe_code,
@@ -9,11 +9,11 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use super::direct::Direct;
 use super::helpers::{Gate, Helpers, Perform, Performed, ThreadThatWaits};
+use super::kernel_io::KernelIo;
 use super::opening::Opening;
 use super::request::{Progress, Request, Work};
-use super::{Begun, Layer, Settled, system};
+use super::{Begun, Completed, Layer, system};
 use crate::Error;
 use crate::slots::{Slots, Token};
 use crate::sys::Process;
@@ -22,8 +22,8 @@ use crate::system::SystemPort;
 /// The operations of a port, each in a slot from its beginning until it is [finished](Self::finish).
 ///
 /// `O` is an operation, and `N` what its owner stores with it.
-pub(super) struct Flights<O, N> {
-    pub(super) slots: Slots<Flight<O, N>>,
+pub(super) struct InFlight<O, N> {
+    pub(super) slots: Slots<OperationSlot<O, N>>,
     pub(super) port: SystemPort,
     pub(super) helpers: Helpers,
     pub(super) layer: Layer,
@@ -32,11 +32,11 @@ pub(super) struct Flights<O, N> {
     process: Process,
     /// Locked for reading while an operation begins.
     closed: RwLock<bool>,
-    /// The threads that perform and settle operations.
+    /// The threads that perform and complete operations.
     pub(super) gate: Gate,
 }
 
-pub(super) struct Flight<O, N> {
+pub(super) struct OperationSlot<O, N> {
     /// Not here while a helper thread works on it.
     pub(super) operation: Option<O>,
     pub(super) stage: Stage,
@@ -53,7 +53,7 @@ pub(super) enum Stage {
     /// A helper thread performs it with a file and memory of its own, because it may never end.
     Apart,
     /// The system performs it, and may have been asked to cancel it.
-    Direct(Option<Reason>),
+    InKernel(Option<Reason>),
     Done(io::Result<usize>),
     Cancelled(Reason),
 }
@@ -81,9 +81,9 @@ impl Stage {
     }
 }
 
-impl<O, N: Default> Default for Flight<O, N> {
+impl<O, N: Default> Default for OperationSlot<O, N> {
     fn default() -> Self {
-        Flight {
+        OperationSlot {
             operation: None,
             stage: Stage::Queued,
             note: N::default(),
@@ -91,7 +91,7 @@ impl<O, N: Default> Default for Flight<O, N> {
     }
 }
 
-impl<O, N> Flights<O, N> {
+impl<O, N> InFlight<O, N> {
     /// Whether this is the process of the port.
     pub(super) fn is_here(&self) -> bool {
         self.process.is_this()
@@ -99,19 +99,19 @@ impl<O, N> Flights<O, N> {
 
     /// The system, if it was opened.
     #[inline]
-    pub(super) fn opened(&self) -> Option<&Direct> {
-        self.opening.opened().map(|direct| &**direct)
+    pub(super) fn opened(&self) -> Option<&KernelIo> {
+        self.opening.opened().map(|kernel_io| &**kernel_io)
     }
 }
 
-impl<O: Work, N: Default> Flights<O, N> {
+impl<O: Work, N: Default> InFlight<O, N> {
     pub(super) fn new(
         layer: Layer,
         port: SystemPort,
         opening: Arc<Opening>,
         helpers: Helpers,
     ) -> Self {
-        Flights {
+        InFlight {
             slots: Slots::new(),
             port,
             helpers,
@@ -140,31 +140,31 @@ impl<O: Work, N: Default> Flights<O, N> {
     pub(super) fn start(
         &self,
         token: Token,
-        direct: Option<&Direct>,
+        kernel_io: Option<&KernelIo>,
         perform: impl FnOnce() -> Option<Arc<dyn Perform>>,
     ) -> Result<bool, Error> {
         let key = self.slots.key(token);
-        if let (Some(direct), Some(mut flight)) = (direct, self.slots.get(token)) {
-            if flight.stage.is_over() {
+        if let (Some(kernel_io), Some(mut slot)) = (kernel_io, self.slots.get(token)) {
+            if slot.stage.is_over() {
                 // It was cancelled meanwhile.
                 return Ok(false);
             }
-            let operation = flight.operation.as_mut().ok_or(Error::Closed)?;
+            let operation = slot.operation.as_mut().ok_or(Error::Closed)?;
             let begun = match operation.request() {
                 // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
                 // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its memory:
                 // what borrows it for the system is the pointer in the request.
-                Ok(request) => unsafe { direct.begin(self.layer, key, &request) },
+                Ok(request) => unsafe { kernel_io.begin(self.layer, key, &request) },
                 Err(error) => Begun::Over(Err(error)),
             };
             match begun {
-                Begun::UnderWay => {
-                    flight.stage = Stage::Direct(None);
+                Begun::Pending => {
+                    slot.stage = Stage::InKernel(None);
                     return Ok(false);
                 }
                 Begun::Queued => return Ok(false),
                 Begun::Over(result) => {
-                    flight.stage = Stage::Done(result);
+                    slot.stage = Stage::Done(result);
                     return Ok(true);
                 }
                 Begun::Refused => {}
@@ -177,22 +177,22 @@ impl<O: Work, N: Default> Flights<O, N> {
     /// Whether nobody has begun an operation.
     #[cfg(unix)]
     pub(super) fn is_queued(&self, key: usize) -> bool {
-        let flight = self.slots.get_by_key(key);
-        flight.is_some_and(|flight| matches!(flight.stage, Stage::Queued))
+        let slot = self.slots.get_by_key(key);
+        slot.is_some_and(|slot| matches!(slot.stage, Stage::Queued))
     }
 
     /// Whether nothing is left to do for an operation, which may be gone.
     fn is_over(&self, key: usize) -> bool {
-        let flight = self.slots.get_by_key(key);
-        flight.is_none_or(|flight| flight.stage.is_over())
+        let slot = self.slots.get_by_key(key);
+        slot.is_none_or(|slot| slot.stage.is_over())
     }
 
     /// The system is about to get a queued operation. False if that was cancelled.
     #[cfg(unix)]
     pub(super) fn submits(&self, key: usize) -> bool {
         match self.slots.get_by_key(key) {
-            Some(mut flight) if matches!(flight.stage, Stage::Queued) => {
-                flight.stage = Stage::Direct(None);
+            Some(mut slot) if matches!(slot.stage, Stage::Queued) => {
+                slot.stage = Stage::InKernel(None);
                 true
             }
             _ => false,
@@ -201,21 +201,21 @@ impl<O: Work, N: Default> Flights<O, N> {
 
     /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself,
     /// and it is to be [restarted](Self::restart).
-    pub(super) fn settle(&self, key: usize, settled: Settled) -> Option<bool> {
-        let mut flight = self.slots.get_by_key(key)?;
-        let cancelled = match (&flight.stage, &settled) {
-            (Stage::Direct(cancelled), _) => *cancelled,
+    pub(super) fn on_completed(&self, key: usize, completed: Completed) -> Option<bool> {
+        let mut slot = self.slots.get_by_key(key)?;
+        let cancelled = match (&slot.stage, &completed) {
+            (Stage::InKernel(cancelled), _) => *cancelled,
             // The system has refused it in the queue.
-            (Stage::Queued, Settled::Cancelled) => None,
+            (Stage::Queued, Completed::Cancelled) => None,
             _ => return None,
         };
-        flight.stage = match (settled, cancelled) {
-            (Settled::Done(result), _) => Stage::Done(result),
-            (Settled::Cancelled | Settled::Faulted, Some(reason)) => Stage::Cancelled(reason),
+        slot.stage = match (completed, cancelled) {
+            (Completed::Done(result), _) => Stage::Done(result),
+            (Completed::Cancelled | Completed::Faulted, Some(reason)) => Stage::Cancelled(reason),
             // From here on it can be cancelled as one that was never begun.
-            (Settled::Cancelled | Settled::Faulted, None) => Stage::Queued,
+            (Completed::Cancelled | Completed::Faulted, None) => Stage::Queued,
         };
-        Some(flight.stage.is_over())
+        Some(slot.stage.is_over())
     }
 
     /// Start an operation again that the system has cancelled by itself, unless it was cancelled meanwhile. True if
@@ -226,17 +226,17 @@ impl<O: Work, N: Default> Flights<O, N> {
         key: usize,
         start: impl FnOnce(Token) -> Result<bool, Error>,
     ) -> bool {
-        let (Ok(_open), Some((token, flight))) = (self.open(), self.slots.named(key)) else {
+        let (Ok(_open), Some((token, slot))) = (self.open(), self.slots.named(key)) else {
             return false;
         };
-        let is_queued = matches!(flight.stage, Stage::Queued);
-        drop(flight);
+        let is_queued = matches!(slot.stage, Stage::Queued);
+        drop(slot);
         if !is_queued {
             return false;
         }
         start(token).unwrap_or_else(|_| match self.slots.get(token) {
-            Some(mut flight) if !flight.stage.is_over() => {
-                flight.stage = Stage::Done(Err(system::out_of_memory()));
+            Some(mut slot) if !slot.stage.is_over() => {
+                slot.stage = Stage::Done(Err(system::out_of_memory()));
                 true
             }
             _ => false,
@@ -249,32 +249,32 @@ impl<O: Work, N: Default> Flights<O, N> {
         if !self.is_here() {
             return None;
         }
-        let mut flight = self.slots.get(token)?;
-        let is_over = match flight.stage {
+        let mut slot = self.slots.get(token)?;
+        let is_over = match slot.stage {
             Stage::Done(_) | Stage::Cancelled(_) => return None,
             // The system knows, or the thread.
-            Stage::Running(Some(_)) | Stage::Direct(Some(_)) => false,
+            Stage::Running(Some(_)) | Stage::InKernel(Some(_)) => false,
             Stage::Running(None) => {
-                flight.stage = Stage::Running(Some(reason));
+                slot.stage = Stage::Running(Some(reason));
                 false
             }
-            Stage::Direct(None) => {
-                flight.stage = Stage::Direct(Some(reason));
-                if let Some(direct) = self.opened() {
-                    direct.cancel(self.layer, self.slots.key(token));
+            Stage::InKernel(None) => {
+                slot.stage = Stage::InKernel(Some(reason));
+                if let Some(kernel_io) = self.opened() {
+                    kernel_io.cancel(self.layer, self.slots.key(token));
                 }
                 false
             }
             Stage::Queued | Stage::Apart => {
-                flight.stage = Stage::Cancelled(reason);
+                slot.stage = Stage::Cancelled(reason);
                 true
             }
         };
-        drop(flight);
+        drop(slot);
         if is_over {
             // It may be in either queue.
-            if let Some(direct) = self.opened() {
-                direct.on_withdrawn();
+            if let Some(kernel_io) = self.opened() {
+                kernel_io.on_withdrawn();
             }
             self.helpers.on_withdrawn(|key| self.is_over(key));
         }
@@ -286,19 +286,19 @@ impl<O: Work, N: Default> Flights<O, N> {
         let Some(_entered) = self.gate.enter() else {
             return Performed::Done;
         };
-        let begun = self.slots.get_by_key(key).and_then(|mut flight| {
-            matches!(flight.stage, Stage::Queued).then(|| {
-                flight.stage = Stage::Running(None);
-                flight.operation.take()
+        let begun = self.slots.get_by_key(key).and_then(|mut slot| {
+            matches!(slot.stage, Stage::Queued).then(|| {
+                slot.stage = Stage::Running(None);
+                slot.operation.take()
             })?
         });
         let Some(mut operation) = begun else {
             return Performed::Done;
         };
         let end = |operation, stage| {
-            if let Some(mut flight) = self.slots.get_by_key(key) {
-                flight.operation = Some(operation);
-                flight.stage = stage;
+            if let Some(mut slot) = self.slots.get_by_key(key) {
+                slot.operation = Some(operation);
+                slot.stage = stage;
             }
         };
         let request = operation.request();
@@ -318,7 +318,7 @@ impl<O: Work, N: Default> Flights<O, N> {
             };
         }
         let performing = Performing {
-            flights: self,
+            in_flight: self,
             key,
             stopped: Cell::new(None),
             waits: OnceCell::new(),
@@ -336,15 +336,15 @@ impl<O: Work, N: Default> Flights<O, N> {
 
     /// Nobody asks any more whether an operation was cancelled. True if it was: then it is over.
     fn put_back(&self, key: usize, operation: O, stage: Stage) -> bool {
-        let Some(mut flight) = self.slots.get_by_key(key) else {
+        let Some(mut slot) = self.slots.get_by_key(key) else {
             return false;
         };
-        flight.operation = Some(operation);
-        let reason = match flight.stage {
+        slot.operation = Some(operation);
+        let reason = match slot.stage {
             Stage::Running(reason) => reason,
             _ => None,
         };
-        flight.stage = reason.map_or(stage, Stage::Cancelled);
+        slot.stage = reason.map_or(stage, Stage::Cancelled);
         reason.is_some()
     }
 
@@ -370,30 +370,30 @@ impl<O: Work, N: Default> Flights<O, N> {
         let Some(_entered) = self.gate.enter() else {
             return;
         };
-        let Some(mut flight) = self.slots.get_by_key(key) else {
+        let Some(mut slot) = self.slots.get_by_key(key) else {
             return;
         };
-        if !matches!(flight.stage, Stage::Apart) {
+        if !matches!(slot.stage, Stage::Apart) {
             return;
         }
-        let request = flight.operation.as_mut().map(Work::request);
+        let request = slot.operation.as_mut().map(Work::request);
         let copied = result.and_then(|bytes| match request {
             // SAFETY: the memory is the operation's, or its caller's, who has promised it. The slot is locked.
             Some(request) => Ok(unsafe { request?.copy(&bytes) }),
             None => Ok(0),
         });
-        flight.stage = Stage::Done(copied);
-        drop(flight);
+        slot.stage = Stage::Done(copied);
+        drop(slot);
         done();
     }
 
     /// Remove an operation that is over.
-    pub(super) fn finish(&self, key: usize) -> Option<(Token, Flight<O, N>)> {
-        let (token, flight) = self.slots.named(key)?;
-        if !flight.stage.is_over() {
+    pub(super) fn finish(&self, key: usize) -> Option<(Token, OperationSlot<O, N>)> {
+        let (token, slot) = self.slots.named(key)?;
+        if !slot.stage.is_over() {
             return None;
         }
-        drop(flight);
+        drop(slot);
         Some((token, self.slots.remove(token)?))
     }
 
@@ -411,7 +411,7 @@ impl<O: Work, N: Default> Flights<O, N> {
 
 /// An operation that a helper thread performs.
 struct Performing<'a, O, N> {
-    flights: &'a Flights<O, N>,
+    in_flight: &'a InFlight<O, N>,
     key: usize,
     /// Why the thread does not go on.
     stopped: Cell<Option<Reason>>,
@@ -421,34 +421,34 @@ struct Performing<'a, O, N> {
 
 impl<O: Work, N: Default> Progress for Performing<'_, O, N> {
     fn goes_on(&self) -> bool {
-        self.stopped.set(self.flights.stops(self.key));
+        self.stopped.set(self.in_flight.stops(self.key));
         self.stopped.get().is_none()
     }
 
     fn waits(&self) {
-        self.waits.get_or_init(|| self.flights.helpers.waits());
+        self.waits.get_or_init(|| self.in_flight.helpers.waits());
     }
 }
 
-impl<O, N> Flights<O, N> {
+impl<O, N> InFlight<O, N> {
     /// Nothing begins any more. Another layer of the port may use the system as long as this one has no operations.
     fn close_direct(&self)
     where
         N: Default,
     {
-        if let Some(direct) = self.opened() {
+        if let Some(kernel_io) = self.opened() {
             if self.slots.iter().next().is_some() {
-                direct.close();
+                kernel_io.close();
             }
         }
     }
 }
 
-impl<O, N> Drop for Flights<O, N> {
+impl<O, N> Drop for InFlight<O, N> {
     fn drop(&mut self) {
         // If a panic has kept the owner from closing, the system may still use the memory in the slots.
-        if let (true, Some(direct)) = (self.is_here(), self.opened()) {
-            direct.close();
+        if let (true, Some(kernel_io)) = (self.is_here(), self.opened()) {
+            kernel_io.close();
         }
     }
 }
@@ -471,64 +471,76 @@ mod tests {
         }
     }
 
-    fn flights() -> Flights<Request, ()> {
+    fn in_flight() -> InFlight<Request, ()> {
         let port = CompletionPort::new().expect("a port");
         let system = port.system().clone();
-        Flights::new(Layer::Caller, system, port.opening(), Helpers::new(1))
+        InFlight::new(Layer::Caller, system, port.opening(), Helpers::new(1))
     }
 
-    fn begin(flights: &Flights<Request, ()>) -> (Token, usize) {
-        let flight = Flight {
+    fn begin(in_flight: &InFlight<Request, ()>) -> (Token, usize) {
+        let slot = OperationSlot {
             operation: Some(request()),
             stage: Stage::Queued,
             note: (),
         };
-        let token = flights.slots.insert(flight).expect("room");
-        let key = flights.slots.key(token);
-        assert!(flights.submits(key));
+        let token = in_flight.slots.insert(slot).expect("room");
+        let key = in_flight.slots.key(token);
+        assert!(in_flight.submits(key));
         (token, key)
     }
 
     /// As when the thread that has submitted it ends, and meanwhile another one cancels it.
     #[test]
     fn a_cancellation_counts_that_comes_after_the_kernels() {
-        let flights = flights();
-        let (token, key) = begin(&flights);
-        assert_eq!(flights.settle(key, Settled::Cancelled), Some(false));
-        assert_eq!(flights.cancel(token, Reason::Asked), Some(true));
-        let is_over = flights.restart(key, |_| panic!("it begins again"));
+        let in_flight = in_flight();
+        let (token, key) = begin(&in_flight);
+        assert_eq!(
+            in_flight.on_completed(key, Completed::Cancelled),
+            Some(false)
+        );
+        assert_eq!(in_flight.cancel(token, Reason::Asked), Some(true));
+        let is_over = in_flight.restart(key, |_| panic!("it begins again"));
         assert!(!is_over, "its end was reported");
-        let (_, flight) = flights.finish(key).expect("it is over");
-        let (result, is_cancelled) = flight.stage.into_result().expect("it is over");
+        let (_, slot) = in_flight.finish(key).expect("it is over");
+        let (result, is_cancelled) = slot.stage.into_result().expect("it is over");
         assert!(result.is_err() && is_cancelled);
     }
 
     #[test]
     fn a_cancellation_counts_that_comes_before_the_kernels() {
-        let flights = flights();
-        let (token, key) = begin(&flights);
-        assert_eq!(flights.cancel(token, Reason::Deadline), Some(false));
-        assert_eq!(flights.settle(key, Settled::Cancelled), Some(true));
-        assert!(!flights.restart(key, |_| panic!("it begins again")));
-        assert_eq!(flights.cancel(token, Reason::Asked), None);
+        let in_flight = in_flight();
+        let (token, key) = begin(&in_flight);
+        assert_eq!(in_flight.cancel(token, Reason::Deadline), Some(false));
+        assert_eq!(
+            in_flight.on_completed(key, Completed::Cancelled),
+            Some(true)
+        );
+        assert!(!in_flight.restart(key, |_| panic!("it begins again")));
+        assert_eq!(in_flight.cancel(token, Reason::Asked), None);
     }
 
     #[test]
     fn what_the_kernel_has_cancelled_by_itself_begins_again_once() {
-        let flights = flights();
-        let (token, key) = begin(&flights);
-        assert_eq!(flights.settle(key, Settled::Cancelled), Some(false));
+        let in_flight = in_flight();
+        let (token, key) = begin(&in_flight);
+        assert_eq!(
+            in_flight.on_completed(key, Completed::Cancelled),
+            Some(false)
+        );
         let mut begun = 0;
-        let is_over = flights.restart(key, |it| {
+        let is_over = in_flight.restart(key, |it| {
             assert_eq!(it, token);
             begun += 1;
             Ok(false)
         });
         assert_eq!((begun, is_over), (1, false));
-        assert!(flights.submits(key));
-        assert!(!flights.submits(key));
-        assert_eq!(flights.settle(key, Settled::Done(Ok(0))), Some(true));
-        assert_eq!(flights.settle(key, Settled::Done(Ok(0))), None);
+        assert!(in_flight.submits(key));
+        assert!(!in_flight.submits(key));
+        assert_eq!(
+            in_flight.on_completed(key, Completed::Done(Ok(0))),
+            Some(true)
+        );
+        assert_eq!(in_flight.on_completed(key, Completed::Done(Ok(0))), None);
     }
 
     /// What the thread keeps is a descriptor and memory of its own, and not the port's.
@@ -573,8 +585,8 @@ mod tests {
             panic!("it begins");
         };
         let is_apart = || {
-            let mut flights = operations.flights().slots.iter();
-            flights.all(|flight| !matches!(flight.stage, Stage::Queued | Stage::Running(_)))
+            let mut in_flight = operations.in_flight().slots.iter();
+            in_flight.all(|slot| !matches!(slot.stage, Stage::Queued | Stage::Running(_)))
         };
         wait_until(&is_apart);
         operations.close();

@@ -1,4 +1,4 @@
-//! [`Home`]: the connections of a port, by [`Id`], wherever they are.
+//! [`Connections`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,13 +36,13 @@ impl fmt::Display for Id {
 ///
 /// A connection that is armed is in here, and refers to it as well. Closing the port takes all of them
 /// out, and nothing is put in afterwards.
-pub(super) struct Home<T> {
+pub(super) struct Connections<T> {
     pub(super) port: CompletionPort,
     pub(super) slots: Slots<Place<T>, Armed<Node<T>>>,
     process: Process,
     closed: AtomicBool,
     /// The number of connections, armed or held.
-    connections: AtomicUsize,
+    count: AtomicUsize,
     /// The number of operations on files, and of work that blocks, that were accepted and whose results no thread has
     /// handled.
     work: AtomicUsize,
@@ -60,7 +60,7 @@ pub(super) struct Home<T> {
 /// holds it.
 pub(super) struct Place<T> {
     /// Boxed: connections have none, and there are many of them.
-    pub(super) fixture: Option<Box<Fixture<T>>>,
+    pub(super) resident: Option<Box<Resident<T>>>,
     /// The shared socket is being deregistered.
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
@@ -72,7 +72,7 @@ pub(super) struct Place<T> {
 }
 
 /// What stays in the slot while the connection is with a thread.
-pub(super) enum Fixture<T> {
+pub(super) enum Resident<T> {
     Shared(Box<dyn Sharing<T>>),
     Listener(Arc<Listener<T>>),
 }
@@ -92,7 +92,7 @@ impl<T: Send + Sync> Sharing<T> for Arc<T> {
 /// A connection with what the port needs to know of it.
 pub(super) struct Node<T> {
     pub(super) value: T,
-    pub(super) home: Arc<Home<T>>,
+    pub(super) connections: Arc<Connections<T>>,
     pub(super) token: Token,
     /// Has the descriptor number that it was adopted with, and the filter that the system watches it with.
     pub(super) readiness: Readiness,
@@ -105,21 +105,21 @@ pub(super) type Locked<'a, T> = Occupied<'a, Place<T>, Armed<Node<T>>>;
 
 /// Whether the wait of what a slot has can end.
 pub(super) fn is_waiting<T>(place: &Locked<'_, T>) -> bool {
-    let is_listener = matches!(place.fixture.as_deref(), Some(Fixture::Listener(_)));
+    let is_listener = matches!(place.resident.as_deref(), Some(Resident::Listener(_)));
     is_listener || place.beside().has(place.generation())
 }
 
 impl<T> Node<T> {
     #[inline]
     pub(super) fn key(&self) -> usize {
-        self.home.slots.key(self.token)
+        self.connections.slots.key(self.token)
     }
 }
 
 impl<T> Default for Place<T> {
     fn default() -> Self {
         Place {
-            fixture: None,
+            resident: None,
             ends: false,
             socket: RawSocket::default(),
             deadline: NEVER,
@@ -138,35 +138,35 @@ impl<T> Place<T> {
 
     pub(super) fn of_shared(socket: RawSocket, shared: Box<dyn Sharing<T>>) -> Self {
         Place {
-            fixture: Some(Box::new(Fixture::Shared(shared))),
+            resident: Some(Box::new(Resident::Shared(shared))),
             ..Place::of_connection(socket)
         }
     }
 
     pub(super) fn of_listener(socket: RawSocket, listener: Arc<Listener<T>>) -> Self {
         Place {
-            fixture: Some(Box::new(Fixture::Listener(listener))),
+            resident: Some(Box::new(Resident::Listener(listener))),
             ..Place::of_connection(socket)
         }
     }
 
     /// The shared socket.
     pub(super) fn shared(&self) -> Option<Arc<T>> {
-        match self.fixture.as_deref() {
-            Some(Fixture::Shared(shared)) => Some(shared.socket()),
+        match self.resident.as_deref() {
+            Some(Resident::Shared(shared)) => Some(shared.socket()),
             _ => None,
         }
     }
 }
 
-impl<T> Home<T> {
+impl<T> Connections<T> {
     pub(super) fn new(port: CompletionPort) -> Self {
-        Home {
+        Connections {
             port,
             slots: Slots::new(),
             process: Process::this(),
             closed: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
             work: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
@@ -175,8 +175,8 @@ impl<T> Home<T> {
         }
     }
 
-    pub(super) fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
     }
 
     /// Whether this is the process of the port. In a forked child no lock may be taken: a thread that only the parent has
@@ -207,17 +207,17 @@ impl<T> Home<T> {
     }
 
     /// Count one connection more.
-    pub(super) fn count(&self) -> Room<'_, T> {
-        self.connections.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn connection_began(&self) -> Room<'_, T> {
+        self.count.fetch_add(1, Ordering::SeqCst);
         Room(self)
     }
 
     /// Count one more, if there are fewer than this limit. Otherwise listeners are woken when the number falls.
     pub(super) fn reserve(&self, limit: usize) -> Option<Room<'_, T>> {
         let count = || {
-            let mut count = self.connections.load(Ordering::SeqCst);
+            let mut count = self.count.load(Ordering::SeqCst);
             while count < limit {
-                let (this, next) = (&self.connections, count + 1);
+                let (this, next) = (&self.count, count + 1);
                 match this.compare_exchange(count, next, Ordering::SeqCst, Ordering::SeqCst) {
                     Ok(_) => return true,
                     Err(other) => count = other,
@@ -234,8 +234,8 @@ impl<T> Home<T> {
     }
 
     /// Count one connection less.
-    pub(super) fn count_off(&self) {
-        let before = self.connections.fetch_sub(1, Ordering::SeqCst);
+    pub(super) fn connection_ended(&self) {
+        let before = self.count.fetch_sub(1, Ordering::SeqCst);
         if !self.is_here() {
             return;
         }
@@ -263,7 +263,7 @@ impl<T> Home<T> {
     }
 
     fn end_if_drained(&self) {
-        if self.is_draining() && self.connections() == 0 && self.work.load(Ordering::SeqCst) == 0 {
+        if self.is_draining() && self.count() == 0 && self.work.load(Ordering::SeqCst) == 0 {
             drop_all(self.end());
         }
     }
@@ -361,7 +361,7 @@ impl<T> Home<T> {
             return;
         }
         self.forget(token, socket, stays_open);
-        self.count_off();
+        self.connection_ended();
     }
 
     /// The same for entries that do not count as connections.
@@ -383,8 +383,8 @@ impl<T> Home<T> {
     pub(super) fn listener(&self, key: usize) -> Option<(Id, RawSocket, Arc<Listener<T>>)> {
         let (token, mut place) = self.slots.named(key)?;
         place.deadline = NEVER;
-        match place.fixture.as_deref() {
-            Some(Fixture::Listener(listener)) => {
+        match place.resident.as_deref() {
+            Some(Resident::Listener(listener)) => {
                 Some((Id(token), place.socket, Arc::clone(listener)))
             }
             _ => None,
@@ -414,28 +414,28 @@ impl<T> Home<T> {
     }
 
     /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.
-    pub(super) fn end(&self) -> Vec<Fixture<T>> {
+    pub(super) fn end(&self) -> Vec<Resident<T>> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
-        let mut fixtures = Vec::new();
+        let mut residents = Vec::new();
         for mut place in self.slots.iter() {
             left.extend(place.beside().take_any());
-            fixtures.extend(std::mem::take(&mut *place).fixture.map(|it| *it));
+            residents.extend(std::mem::take(&mut *place).resident.map(|it| *it));
         }
-        fixtures
+        residents
     }
 
     /// Close the port beneath, and take out all that is armed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
-    pub(super) fn close(&self) -> (Vec<Box<Node<T>>>, Vec<Fixture<T>>) {
-        let fixtures = self.end();
-        (lock::take(&self.left), fixtures)
+    pub(super) fn close(&self) -> (Vec<Box<Node<T>>>, Vec<Resident<T>>) {
+        let residents = self.end();
+        (lock::take(&self.left), residents)
     }
 }
 
 /// Room for one more connection, which is counted already.
-pub(super) struct Room<'a, T>(&'a Home<T>);
+pub(super) struct Room<'a, T>(&'a Connections<T>);
 
 impl<T> Room<'_, T> {
     /// There is the connection.
@@ -446,6 +446,6 @@ impl<T> Room<'_, T> {
 
 impl<T> Drop for Room<'_, T> {
     fn drop(&mut self) {
-        self.0.count_off();
+        self.0.connection_ended();
     }
 }

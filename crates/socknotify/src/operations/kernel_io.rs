@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use super::request::{Association, Request};
-use super::{Begun, FileDriver, Layer, Owner, Settled};
+use super::{Begun, Completed, FileDriver, Layer, Owner};
 use crate::Entry;
 use crate::system::SystemPort;
 
@@ -13,9 +13,9 @@ use crate::system::SystemPort;
 pub(super) const DRIVER: Option<FileDriver> = None;
 
 /// There is none.
-pub(super) enum Direct {}
+pub(super) enum KernelIo {}
 
-impl Direct {
+impl KernelIo {
     pub(super) fn probe() -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -52,7 +52,7 @@ impl Direct {
         match *self {}
     }
 
-    pub(super) fn settle(&self, _entry: &Entry) -> Option<(usize, Settled)> {
+    pub(super) fn on_completed(&self, _entry: &Entry) -> Option<(usize, Completed)> {
         match *self {}
     }
 
