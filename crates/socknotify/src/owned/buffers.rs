@@ -121,8 +121,11 @@ pub struct Output {
     bytes: Vec<u8>,
     /// What is before this was sent.
     sent: usize,
-    /// What the peer had not acknowledged when that was last asked.
-    unacknowledged: Option<u64>,
+    /// How many bytes the stream has ever accepted.
+    accepted: u64,
+    /// How many of those the peer had acknowledged when that was last asked. What it had not acknowledged says less: the
+    /// same number of bytes may have been sent meanwhile.
+    acknowledged: Option<u64>,
 }
 
 impl Output {
@@ -131,7 +134,8 @@ impl Output {
         Output {
             bytes: Vec::new(),
             sent: 0,
-            unacknowledged: None,
+            accepted: 0,
+            acknowledged: None,
         }
     }
 
@@ -155,7 +159,10 @@ impl Output {
         while !self.is_empty() {
             match stream.write(&self.bytes[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(length) => self.sent += length,
+                Ok(length) => {
+                    self.sent += length;
+                    self.accepted = self.accepted.wrapping_add(length as u64);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_temporary(&error) => return Ok(Interest::OUT),
                 Err(error) => return Err(error),
@@ -163,7 +170,7 @@ impl Output {
         }
         self.bytes.clear();
         self.sent = 0;
-        self.unacknowledged = None;
+        self.acknowledged = None;
         Ok(Interest::IN)
     }
 
@@ -206,16 +213,17 @@ impl Output {
         if self.is_empty() {
             return false;
         }
-        let now = unacknowledged(source);
-        let before = std::mem::replace(&mut self.unacknowledged, now);
+        let unacknowledged = unacknowledged(source);
+        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
+        let before = std::mem::replace(&mut self.acknowledged, now);
         now.is_some() && now != before
     }
 }
 
 /// How many bytes of what was sent through a stream its peer has not acknowledged.
 ///
-/// If it changes, the peer's system has taken something: for programs that send without an [`Output`], and want what
-/// [`Output::has_progressed`] says.
+/// If it changes while nothing is sent, the peer's system has taken something: for programs that send without an
+/// [`Output`], and want what [`Output::has_progressed`] says. Subtract it from what was sent if that goes on.
 ///
 /// `None` if the system does not tell: on Windows, OpenBSD and DragonFly BSD, and if the socket has no such number.
 ///
@@ -370,6 +378,32 @@ mod tests {
         while !output.has_progressed(&stream) {
             peer.read_exact(&mut [0; 16 * 1024])?;
             let _ = output.send(&stream)?;
+        }
+        Ok(())
+    }
+
+    /// The stream has accepted as much as the peer has taken.
+    #[cfg(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple"))]
+    #[test]
+    fn a_peer_progresses_also_if_as_much_is_sent_as_it_has_taken() -> io::Result<()> {
+        use std::net::{TcpListener, TcpStream};
+
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut peer = TcpStream::connect(listener.local_addr()?)?;
+        let (stream, _) = listener.accept()?;
+        let mut output = Output::new();
+        for _ in 0..3 {
+            output.write_all(b"answer")?;
+            // A stream that accepts this much, and no more.
+            let mut narrow = Narrow(Vec::new(), 5);
+            assert_eq!(output.send(&mut narrow)?, Interest::OUT);
+            (&stream).write_all(&narrow.0)?;
+            peer.read_exact(&mut [0; 5])?;
+            while unacknowledged(&stream) != Some(0) {
+                std::thread::yield_now();
+            }
+            assert!(output.has_progressed(&stream));
+            assert!(!output.has_progressed(&stream));
         }
         Ok(())
     }

@@ -585,7 +585,7 @@ mod full_hangup {
                 reset(theirs)?;
                 expect(&port, &[(KEY, Events::FULL_HANGUP | Events::ERR)]);
             }
-            // One that could not connect is ERR alone, as without it.
+            // A failed connect is none.
             let port = port(backend)?;
             let (_kept, address) = refusing(kind)?;
             let socket = kind.socket()?;

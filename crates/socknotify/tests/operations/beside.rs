@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::Backend;
-use socknotify::owned::{Event, FileOperation, Interest};
+use socknotify::owned::{Buffer, Event, FileOperation, Interest, PortFile};
 
 use super::{TestPort, every_port, file_of};
 use crate::support::read_byte;
@@ -61,7 +61,18 @@ fn measure(port: &TestPort, client: &mut TcpStream) -> io::Result<[Duration; 3]>
     Ok([pings, begins, sends].map(Times::p99))
 }
 
-fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
+/// What is done with a file at any time, and how to begin it once more.
+type Load = (&'static str, fn(&PortFile, Buffer) -> FileOperation);
+
+const READS: Load = ("reads", |file, buffer| {
+    FileOperation::read_at(file, buffer, 0)
+});
+const WRITES: Load = ("writes", |file, buffer| {
+    FileOperation::write_at(file, buffer, 0)
+});
+
+fn beside(port: &TestPort, load: Load, length: usize, count: usize) -> io::Result<()> {
+    let (name, operation) = load;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
     let (ours, _) = listener.accept()?;
@@ -89,8 +100,7 @@ fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
                                 if done.buffer.len() == length
                                     && is_loaded.load(Ordering::SeqCst) =>
                             {
-                                let read = FileOperation::read_at(file, done.buffer, 0);
-                                let _ = worker.begin(read);
+                                let _ = worker.begin(operation(file, done.buffer));
                             }
                             _ => {}
                         }
@@ -100,10 +110,10 @@ fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
         }
         println!(" idle");
         measure(port, &mut client)?;
-        println!(" beside {count} cached reads of {length} bytes at any time");
+        println!(" beside {count} cached {name} of {length} bytes at any time");
         is_loaded.store(true, Ordering::SeqCst);
         for _ in 0..count {
-            port.begin(FileOperation::read_at(&file, vec![0; length], 0))?;
+            port.begin(operation(&file, vec![0; length].into()))?;
         }
         let [ping, begin, send] = measure(port, &mut client)?;
         is_loaded.store(false, Ordering::SeqCst);
@@ -119,17 +129,19 @@ fn beside(port: &TestPort, length: usize, count: usize) -> io::Result<()> {
 
 #[test]
 #[ignore = "for a machine with nothing else to do: .ci/timed"]
-fn beside_many_cached_reads() -> io::Result<()> {
+fn beside_many_cached_reads_or_writes() -> io::Result<()> {
     let backend = Backend::ALL[0];
-    for (length, count) in [
-        (4096, 12_000),
-        (64 << 10, 2000),
-        (256 << 10, 2000),
-        (256 << 20, 2),
+    for (load, length, count) in [
+        (READS, 4096, 12_000),
+        (READS, 64 << 10, 2000),
+        (READS, 256 << 10, 2000),
+        (READS, 256 << 20, 2),
+        (WRITES, 4096, 12_000),
+        (WRITES, 256 << 10, 200),
     ] {
         for port in every_port(backend)? {
             println!("{}", port.file_driver());
-            beside(&port, length, count)?;
+            beside(&port, load, length, count)?;
         }
     }
     Ok(())
