@@ -196,7 +196,7 @@ fn assert_goals_have_results(page: &str, directory: &Path, cases: &[String]) {
 }
 
 #[test]
-fn ready_stands_for_three_cases_and_only_for_some_implementations() {
+fn ready_means_three_cases_and_only_for_some_implementations() {
     let rows = run(&[
         "ready",
         "--quick",

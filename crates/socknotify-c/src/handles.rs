@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_stands_for_its_value_until_it_is_closed() {
+    fn a_handle_refers_to_its_value_until_it_is_closed() {
         let table = Table::new();
         let handle = table.insert("first").expect("room");
         assert_eq!(*table.pin(handle).expect("open"), "first");

@@ -153,8 +153,7 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
 
 /// What the kernel has taken before is cancelled all the same: one by its id, the other by closing.
 #[test]
-fn o5_cancelling_and_closing_end_operations_where_the_system_allows_a_ring_no_longer()
--> io::Result<()> {
+fn o5_cancel_and_close_end_operations_without_a_ring() -> io::Result<()> {
     const PATH: &str = "/proc/kmsg";
     let mut options = File::options();
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);

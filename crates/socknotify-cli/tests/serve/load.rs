@@ -202,8 +202,7 @@ fn the_fate_of_each_connection_is_told() -> io::Result<()> {
 }
 
 #[test]
-fn requests_at_a_rate_wait_for_nobody_and_their_latency_counts_from_when_they_were_due()
--> io::Result<()> {
+fn latency_at_a_rate_counts_from_scheduled_times() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
     let server = serve_each(listener, vec![echo_late]);

@@ -1007,7 +1007,7 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
 /// A thread waits, and perhaps has a report in hand, while what was registered is closed, and something else that is
 /// ready has its number and is registered.
 #[test]
-fn x5_what_is_registered_next_under_a_number_is_notified_and_removed_under_its_own_key() {
+fn x5_a_reused_descriptor_is_notified_under_its_own_key() {
     explore_kinds(3, |port| {
         assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
         let other = waiter(&port);

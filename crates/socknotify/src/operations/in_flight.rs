@@ -403,7 +403,7 @@ impl<O: Work, N: Default> InFlight<O, N> {
             return Vec::new();
         }
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        self.close_direct();
+        self.close_kernel_io();
         self.gate.close();
         self.slots.iter_named().map(|(token, _)| token).collect()
     }
@@ -432,7 +432,7 @@ impl<O: Work, N: Default> Progress for Performing<'_, O, N> {
 
 impl<O, N> InFlight<O, N> {
     /// Nothing begins any more. Another layer of the port may use the system as long as this one has no operations.
-    fn close_direct(&self)
+    fn close_kernel_io(&self)
     where
         N: Default,
     {

@@ -82,7 +82,7 @@ impl Drop for Fixture {
 }
 
 #[test]
-fn a_submission_copies_a_bounded_number_of_bytes_for_a_bounded_number_of_operations() {
+fn a_submission_is_bounded_in_bytes_and_operations() {
     let Some(Fixture { kernel_io, .. }) = &Fixture::new() else {
         return;
     };

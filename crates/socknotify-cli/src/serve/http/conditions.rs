@@ -27,7 +27,7 @@ pub(super) struct Conditions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Precondition {
     /// The file is to be sent.
     Send,
     /// The client has it already.
@@ -38,7 +38,7 @@ pub(super) enum Verdict {
 
 impl Conditions {
     /// In the order of RFC 9110, section 13.2.2: a tag goes before a date.
-    pub(super) fn judge(&self, file: &Validators) -> Verdict {
+    pub(super) fn evaluate(&self, file: &Validators) -> Precondition {
         let is_later_than = |date: HttpDate| file.modified.is_some_and(|modified| modified > date);
         let failed = match (&self.if_match, self.if_unmodified_since) {
             (Some(tags), _) => !lists(tags, file, Comparison::Strong),
@@ -46,7 +46,7 @@ impl Conditions {
             (None, None) => false,
         };
         if failed {
-            return Verdict::Failed;
+            return Precondition::Failed;
         }
         let is_known = match (&self.if_none_match, self.if_modified_since) {
             (Some(tags), _) => lists(tags, file, Comparison::Weak),
@@ -54,8 +54,8 @@ impl Conditions {
             (None, None) => false,
         };
         match is_known {
-            true => Verdict::NotModified,
-            false => Verdict::Send,
+            true => Precondition::NotModified,
+            false => Precondition::Send,
         }
     }
 }
@@ -165,30 +165,39 @@ mod tests {
     #[test]
     fn a_tag_goes_before_a_date() {
         let tag = |text: &str| Some(text.to_owned());
-        let judge = |if_match, unmodified, if_none_match, modified| {
+        let evaluate = |if_match, unmodified, if_none_match, modified| {
             Conditions {
                 if_match,
                 if_unmodified_since: date(unmodified),
                 if_none_match,
                 if_modified_since: date(modified),
             }
-            .judge(&file())
+            .evaluate(&file())
         };
-        assert_eq!(judge(None, "", None, ""), Verdict::Send);
-        assert_eq!(judge(None, "", None, BEFORE), Verdict::Send);
-        assert_eq!(judge(None, "", None, MODIFIED), Verdict::NotModified);
-        assert_eq!(judge(None, "", tag("\"b\""), AFTER), Verdict::Send);
-        assert_eq!(judge(None, "", tag("\"a\""), BEFORE), Verdict::NotModified);
-        assert_eq!(judge(None, BEFORE, None, ""), Verdict::Failed);
-        assert_eq!(judge(None, MODIFIED, None, ""), Verdict::Send);
-        assert_eq!(judge(tag("\"a\""), BEFORE, None, ""), Verdict::Send);
-        assert_eq!(judge(tag("\"b\""), AFTER, None, ""), Verdict::Failed);
-        assert_eq!(judge(tag("W/\"a\""), "", None, ""), Verdict::Failed);
-        let both = judge(tag("\"b\""), "", tag("\"a\""), "");
-        assert_eq!(both, Verdict::Failed);
+        assert_eq!(evaluate(None, "", None, ""), Precondition::Send);
+        assert_eq!(evaluate(None, "", None, BEFORE), Precondition::Send);
         assert_eq!(
-            judge(tag("*"), AFTER, tag("*"), BEFORE),
-            Verdict::NotModified
+            evaluate(None, "", None, MODIFIED),
+            Precondition::NotModified
+        );
+        assert_eq!(evaluate(None, "", tag("\"b\""), AFTER), Precondition::Send);
+        assert_eq!(
+            evaluate(None, "", tag("\"a\""), BEFORE),
+            Precondition::NotModified
+        );
+        assert_eq!(evaluate(None, BEFORE, None, ""), Precondition::Failed);
+        assert_eq!(evaluate(None, MODIFIED, None, ""), Precondition::Send);
+        assert_eq!(evaluate(tag("\"a\""), BEFORE, None, ""), Precondition::Send);
+        assert_eq!(
+            evaluate(tag("\"b\""), AFTER, None, ""),
+            Precondition::Failed
+        );
+        assert_eq!(evaluate(tag("W/\"a\""), "", None, ""), Precondition::Failed);
+        let both = evaluate(tag("\"b\""), "", tag("\"a\""), "");
+        assert_eq!(both, Precondition::Failed);
+        assert_eq!(
+            evaluate(tag("*"), AFTER, tag("*"), BEFORE),
+            Precondition::NotModified
         );
     }
 

@@ -8,7 +8,7 @@ use httpdate::HttpDate;
 use percent_encoding::percent_decode_str;
 
 use super::answer::{self, Page, Told};
-use super::conditions::{Conditions, IfRange, Validators, Verdict};
+use super::conditions::{Conditions, IfRange, Precondition, Validators};
 use super::listing::{self, Entry};
 use super::range::Wish;
 
@@ -137,10 +137,10 @@ impl FileRequest {
         if let Some(date) = file.modified {
             validators.push_str(&format!("Last-Modified: {date}\r\n"));
         }
-        match self.conditions.judge(&file) {
-            Verdict::Send => {}
-            Verdict::NotModified => return self.head("304 Not Modified", &validators, 0..0),
-            Verdict::Failed => return self.error("412 Precondition Failed", &validators),
+        match self.conditions.evaluate(&file) {
+            Precondition::Send => {}
+            Precondition::NotModified => return self.head("304 Not Modified", &validators, 0..0),
+            Precondition::Failed => return self.error("412 Precondition Failed", &validators),
         }
         let is_same = self
             .if_range
