@@ -20,12 +20,17 @@
 //! A thread that holds one of these locks takes only those below it.
 //!
 //! 1. To take what a worker has dequeued, for others ([`Handover`]).
-//! 2. `operations`: the ring's locks (`crate::operations`); `owned`: slots, lists and the wheel (`crate::owned`).
+//! 2. `operations`: the ring's locks (`crate::operations`); `owned`, in this order: a timer's slot, the schedule of
+//!    deadlines, a connection's slot; or the connections that are left when the port closes, and their slots; or the list
+//!    of messages (`crate::owned`).
 //! 3. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 4. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
 //! 5. A thread's own lists ([`place::Holder`]).
 //! 6. A backend's own locks.
 //! 7. The owners' table of the process (`crate::sys`). No system call is made under it.
+//!
+//! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment. On Windows' own port,
+//! which has no engine, the list of threads that block (`native/keepers.rs`) takes the place of 4.
 
 mod apply;
 mod backend;
