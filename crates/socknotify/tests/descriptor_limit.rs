@@ -7,13 +7,14 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Mutex;
 use std::sync::mpsc::channel;
-use std::thread;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -28,8 +29,16 @@ use support::{
     expect, expect_nothing, expect_quiet, port, port_with, take_number,
 };
 
-/// Tests that use up descriptors must not do so at the same time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Tests that use up descriptors must not do so at the same time. The next one begins when the thread of this one has ended, and
+/// with it what it kept of ports: of a thread's values, the first is dropped last.
+fn alone() {
+    static ALONE: Mutex<()> = Mutex::new(());
+    thread_local! {
+        static GUARD: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
+    }
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    GUARD.set(Some(guard));
+}
 
 /// Takes all descriptors that there are, until it goes.
 struct Exhausted {
@@ -72,10 +81,16 @@ impl Drop for Exhausted {
     }
 }
 
+/// Waits until a thread has given back what it kept of ports: a scope waits only for what it runs, and the next test counts
+/// descriptors.
+fn until_ended<T>(thread: ScopedJoinHandle<'_, T>) {
+    thread.join().map(drop).expect("no panic");
+}
+
 /// Registering takes no descriptor, nor does anything else on a port that exists.
 #[test]
 fn a_batch_is_applied_although_no_descriptor_is_left() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         for trigger in EVERY {
             let port = port(backend)?;
@@ -104,7 +119,8 @@ fn a_batch_is_applied_although_no_descriptor_is_left() -> io::Result<()> {
             assert_eq!(found, wanted);
             // Another thread needs none either, and its result does not matter.
             thread::scope(|scope| {
-                scope.spawn(|| port.dequeue_one(Some(QUIET_PERIOD)).is_ok());
+                let other = scope.spawn(|| port.dequeue_one(Some(QUIET_PERIOD)).is_ok());
+                until_ended(other);
             });
             for pair in &pairs {
                 port.register(Registration::remove(&pair.ours))?;
@@ -122,7 +138,7 @@ fn a_batch_is_applied_although_no_descriptor_is_left() -> io::Result<()> {
 
 #[test]
 fn a_port_that_cannot_be_made_says_so() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         // Make what is made once for the whole process before that.
         drop(port(backend)?);
@@ -163,7 +179,7 @@ fn a_port_that_cannot_be_made_says_so() -> io::Result<()> {
 /// it must not depend on descriptors that are not there.
 #[test]
 fn g3_a_duplicate_keeps_nobody_busy_although_no_descriptor_is_left() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         for trigger in EVERY {
             let port = port(backend)?;
@@ -206,7 +222,7 @@ impl Drop for Lowered {
 /// `poll` of more descriptors than the limit fails, and so may other calls. What is notified falsely stays bounded.
 #[test]
 fn g3_a_duplicate_is_notified_once_whatever_the_limit_is_set_to() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         for limit in [0, 1, 5] {
             for trigger in EVERY {
@@ -257,7 +273,7 @@ fn g3_a_duplicate_is_notified_once_whatever_the_limit_is_set_to() -> io::Result<
 /// What a connection has left behind is found when it is armed again, though the call that polls it fails.
 #[test]
 fn what_a_connection_has_left_behind_is_notified_whatever_the_limit_is_set_to() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         let port = Port::<Socket>::from(port(backend)?);
         let mut worker = port.worker(8);
@@ -287,7 +303,7 @@ fn what_a_connection_has_left_behind_is_notified_whatever_the_limit_is_set_to() 
 /// A port has its descriptor for other loops from the beginning, and does not give its inner one away.
 #[test]
 fn a_port_has_one_descriptor_to_watch_although_none_is_left() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         let port = port(backend)?;
         let exhausted = Exhausted::new()?;
@@ -301,7 +317,7 @@ fn a_port_has_one_descriptor_to_watch_although_none_is_left() -> io::Result<()> 
 /// Ports give back what they have taken.
 #[test]
 fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         drop(port(backend)?);
         let before = descriptors()?;
@@ -312,7 +328,7 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
             port.enable(&pair.ours, key, EventFilter::IN, LEVEL)?;
             pair.send()?;
             thread::scope(|scope| {
-                scope.spawn(|| while port.dequeue_one(None).is_ok() {});
+                let other = scope.spawn(|| while port.dequeue_one(None).is_ok() {});
                 if round % 3 == 0 {
                     let duplicate = pair.ours.try_clone();
                     drop(pair.ours);
@@ -320,6 +336,7 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
                     drop(duplicate);
                 }
                 port.close();
+                until_ended(other);
             });
             if round % 2 == 0 {
                 port.close();
@@ -333,7 +350,7 @@ fn descriptors_are_back_when_ports_are_gone() -> io::Result<()> {
 /// A listener that cannot accept neither spins nor is lost.
 #[test]
 fn a_listener_rests_while_no_descriptor_is_left() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         let port = Port::<TcpStream>::from(port(backend)?);
         let mut worker = port.worker(4);
@@ -377,7 +394,7 @@ fn a_listener_rests_while_no_descriptor_is_left() -> io::Result<()> {
 /// What a look at a thread opens cannot be opened: its processor time is seen all the same.
 #[test]
 fn f4_a_thread_that_blocks_is_found_although_no_descriptor_is_left() -> io::Result<()> {
-    let _alone = ALONE.lock();
+    alone();
     for backend in backends() {
         let port = CompletionPort::builder()
             .backend(backend)
@@ -394,12 +411,13 @@ fn f4_a_thread_that_blocks_is_found_although_no_descriptor_is_left() -> io::Resu
                 let (tell, told) = channel();
                 let port = &port;
                 port.dequeue_one(Some(PATIENCE)).expect("a packet");
-                scope.spawn(move || {
+                let other = scope.spawn(move || {
                     port.dequeue_one(Some(PATIENCE)).expect("a packet");
                     tell.send(()).expect("someone waits");
                 });
                 let told = told.recv_timeout(PATIENCE);
                 assert_eq!(told, Ok(()), "who blocks is found");
+                until_ended(other);
             });
             exhausted.take();
         }
