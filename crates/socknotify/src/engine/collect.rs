@@ -53,8 +53,10 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
         };
         match mode {
             Mode::Once | Mode::Kept => {}
-            Mode::Level | Mode::Edge if !self.engine.is_valid(&report, slot) => return,
+            // Where a level is armed again each time, that shows whether its number refers to the same file.
+            Mode::Level if B::KEEPS && !self.engine.is_valid(&report, slot) => return,
             Mode::Level => self.levels.push((report.fd, report.generation)),
+            Mode::Edge if !self.engine.is_valid(&report, slot) => return,
             Mode::Edge => {}
         }
         if let Some(entry) = self.entries.next() {
