@@ -46,12 +46,25 @@ impl Server {
     /// How many descriptors it has.
     #[cfg(target_os = "linux")]
     pub(crate) fn descriptors(&self) -> io::Result<usize> {
+        Ok(self.open_files()?.len())
+    }
+
+    /// How many it has without those that the port keeps, one for each thread whose state it has looked at.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn own_descriptors(&self) -> io::Result<usize> {
+        let files = self.open_files()?;
+        Ok(files
+            .iter()
+            .filter(|file| !file.starts_with("/proc"))
+            .count())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn open_files(&self) -> io::Result<Vec<std::path::PathBuf>> {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.process.id()))?;
-        // The port keeps one for each thread whose state it has looked at.
-        let is_counted = |link: &std::path::PathBuf| !link.starts_with("/proc");
-        let links =
+        let files =
             descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
-        Ok(links.filter(is_counted).count())
+        Ok(files.collect())
     }
 
     /// How much memory it has, in KiB: now, and at most so far.
