@@ -1,4 +1,18 @@
 //! Completions other than readiness: blocking work, and operations on files.
+//!
+//! # Locks of the ring
+//!
+//! The kernel copies cached data in the call that submits an operation. So nobody waits for the lock of a submission but
+//! closing, once: who finds it taken leaves the queue to its owner, who looks again.
+//!
+//! | lock | who has it | for how long | taken while it is held |
+//! |---|---|---|---|
+//! | `submission` | a thread in `begin` or `process`, or the pump | one `io_uring_enter`: the kernel copies | `slot`, `queue`, both before that call |
+//! | `completion` | the thread that found the ring ready | its operations complete; it copies nothing | `slot`, `queue`, the helpers' state, one after the other |
+//! | `slot`, of one operation | who begins, cancels, completes or takes it | a few lines; on Windows `ReadFile` or `WriteFile` | `queue` |
+//! | `queue` | who begins, or takes a batch | a push, a batch | none |
+//!
+//! A helper thread copies with no lock.
 
 #![cfg_attr(
     any(
