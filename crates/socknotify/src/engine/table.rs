@@ -148,7 +148,8 @@ impl Slot {
         let _ = self.deliveries.compare_exchange(count, 0, order, order);
     }
 
-    /// Deliver a report of the usual kind. `None` if it is not, or another thread changes the word.
+    /// Deliver a report of the usual kind. `None` if it is not, or another thread changes the word. Through
+    /// [`deliver_any`](Self::deliver_any) each takes 6 to 10 instructions more, of some 100.
     #[inline(always)]
     pub(super) fn deliver(&self, generation: u32, events: Events) -> Option<Delivery> {
         let word = self.word();

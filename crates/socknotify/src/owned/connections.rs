@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::Readiness;
 use super::armed::Armed;
 use super::listener::Listener;
-use super::packet::{CANCELLED, DRAINING, RESUMED};
+use super::packet::Packet;
 pub(super) use crate::drops::drop_all;
 use crate::lock::{self, lock};
 use crate::slots::{Occupied, Slots, Token};
@@ -242,7 +242,7 @@ impl<T> Connections<T> {
         if self.is_full.load(Ordering::SeqCst) && self.is_full.swap(false, Ordering::SeqCst) {
             let listeners = lock(&self.listeners).clone();
             for token in listeners {
-                self.interrupt_named(token, RESUMED);
+                self.interrupt_named(token, Packet::Resumed);
             }
         }
         if before == 1 {
@@ -315,22 +315,22 @@ impl<T> Connections<T> {
         &self,
         key: usize,
         place: &Place<T>,
-        reason: u32,
+        reason: Packet,
         insist: bool,
     ) -> bool {
         let system = self.port.system();
-        system.interrupt(place.socket, key, reason, insist)
+        system.interrupt(place.socket, key, reason.encode(), insist)
     }
 
     /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with
     /// this `Id`.
     pub(super) fn cancel(&self, id: Id) -> bool {
-        !self.is_closed() && self.interrupt_named(id.0, CANCELLED)
+        !self.is_closed() && self.interrupt_named(id.0, Packet::Cancelled)
     }
 
     /// End the wait of the connection or listener with this `Id` for this reason, or the next one. Not for shared
     /// sockets.
-    pub(super) fn interrupt_named(&self, token: Token, reason: u32) -> bool {
+    pub(super) fn interrupt_named(&self, token: Token, reason: Packet) -> bool {
         match self.slots.get(token) {
             Some(place) if place.shared().is_none() => {
                 self.interrupt(self.slots.key(token), &place, reason, true);
@@ -341,7 +341,11 @@ impl<T> Connections<T> {
     }
 
     /// The same for all. Returns the number of connections.
-    pub(super) fn interrupt_all(&self, reason: u32, is_meant: impl Fn(&Place<T>) -> bool) -> usize {
+    pub(super) fn interrupt_all(
+        &self,
+        reason: Packet,
+        is_meant: impl Fn(&Place<T>) -> bool,
+    ) -> usize {
         let mut count = 0;
         if !self.is_here() {
             return count;
@@ -408,7 +412,7 @@ impl<T> Connections<T> {
             return;
         }
         if !self.draining.swap(true, Ordering::SeqCst) {
-            self.interrupt_all(DRAINING, |place| place.shared().is_none());
+            self.interrupt_all(Packet::Draining, |place| place.shared().is_none());
         }
         self.end_if_drained();
     }

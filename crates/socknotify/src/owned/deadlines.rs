@@ -8,9 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::connections::{Connections, NEVER, REPORTED, is_waiting};
-use super::packet::{TIMED_OUT, TIMER};
+use super::packet::Packet;
 use super::wheel::Wheel;
-use crate::Entry;
 use crate::lock::lock;
 
 pub(super) struct Deadlines {
@@ -87,7 +86,7 @@ impl Deadlines {
         lock(&self.schedule).timers.unset(index);
     }
 
-    /// Make sure that TIMER comes in time for the next deadline.
+    /// Make sure that a timer packet comes in time for the next deadline.
     fn set_alarm<T>(&self, connections: &Connections<T>, schedule: &mut Schedule) {
         let next = [schedule.wheel.next(), schedule.timers.next()];
         let next = next.into_iter().flatten().min();
@@ -95,7 +94,7 @@ impl Deadlines {
             return;
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
-        let timer = Entry::new(connections.slots.reserved_key(TIMER), 0, 0);
+        let timer = Packet::Timer.of_port(&connections.slots);
         if connections.port.system().post_after(time, timer).is_ok() {
             schedule.alarm = next;
         }
@@ -146,7 +145,7 @@ fn time_out<T>(connections: &Connections<T>, index: u32, now: u64) -> Option<u64
     let key = connections.slots.key(place.token(index));
     let at = match place.deadline {
         deadline if deadline > now => deadline,
-        _ if connections.interrupt(key, &place, TIMED_OUT, false) => NEVER,
+        _ if connections.interrupt(key, &place, Packet::TimedOut, false) => NEVER,
         // A thread is arming it at this moment, or is about to; or its packet is in the queue. Try again after a time
         // that doubles.
         deadline => now + (now - deadline).max(1),

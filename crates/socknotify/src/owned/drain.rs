@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::packet::CANCELLED;
+use super::packet::Packet;
 use super::timers::Action;
 use super::{Held, Id, Port, Source};
 
@@ -74,7 +74,7 @@ impl<T, M> Port<T, M> {
     /// [Cancels](Self::cancel) all present connections, and returns how many these are.
     pub fn cancel_all(&self) -> usize {
         let connections = &self.shared.connections;
-        connections.interrupt_all(CANCELLED, |place| place.resident.is_none())
+        connections.interrupt_all(Packet::Cancelled, |place| place.resident.is_none())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::connections::{Connections, Place, Room};
 use super::listener::{Listener, Round};
-use super::packet::{DRAINING, RESUMED, TIMER};
+use super::packet::Packet;
 use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
 use crate::{Error, EventFilter, Registration, RegistrationError};
@@ -79,7 +79,7 @@ impl<T: Source, M> Port<T, M> {
             let system = connections.port.system();
             system.adopt(socket, key)??;
             // It pauses when there are no resources: its timer must not need any then.
-            system.prepare_alarm(connections.slots.reserved_key(TIMER))?;
+            system.prepare_alarm(Packet::Timer.key(&connections.slots))?;
             listener.begin(system, key);
             let registration = Registration::arm(socket, key, listener.filter(), false);
             connections.port.register(registration)?;
@@ -93,10 +93,10 @@ impl<T: Source, M> Port<T, M> {
         listener.replenish(&mut round);
         if connections.is_draining() {
             // Closing may have missed it.
-            connections.interrupt_named(token, DRAINING);
+            connections.interrupt_named(token, Packet::Draining);
         } else if round.error.is_some() {
             // The next thread tries again, and reports the reason.
-            connections.interrupt_named(token, RESUMED);
+            connections.interrupt_named(token, Packet::Resumed);
         }
         Ok(Id(token))
     }

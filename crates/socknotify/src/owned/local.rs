@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::TimerId;
-use super::packet::{ARM, HANDED_ON};
+use super::packet::Packet;
 use super::window::Window;
 use crate::handover::Handover;
 use crate::lock::lock;
@@ -43,8 +43,7 @@ const ARMED: usize = 64;
 /// The packet for another worker to arm a connection.
 #[inline]
 fn packet_to_arm(arm: &Registration<'_>) -> Entry {
-    let filter = u32::from(arm.event_filter.bits());
-    Entry::new(arm.completion_key, ARM | filter, HANDED_ON)
+    Packet::Arm(arm.event_filter).handed_on(arm.completion_key)
 }
 
 impl Local {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use super::connections::drop_all;
-use super::packet::MESSAGE;
+use super::packet::Packet;
 use super::port::{Notice, Port, Shared};
 use super::timers::{Action, TimerId};
 use crate::lock::{self, lock};
@@ -182,7 +182,7 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn message_packet(&self) -> Entry {
-        Entry::new(self.connections.slots.reserved_key(MESSAGE), 0, 0)
+        Packet::Message.of_port(&self.connections.slots)
     }
 
     pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {

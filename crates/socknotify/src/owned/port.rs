@@ -11,7 +11,7 @@ use super::connections::{Connections, NEVER, Node, Place, Room, drop_all};
 use super::deadlines::Deadlines;
 use super::local;
 use super::messages::Message;
-use super::packet::{DRAINING, KERNEL_IO, NOTICE, OPERATION};
+use super::packet::Packet;
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
@@ -344,7 +344,8 @@ impl<T, M> Port<T, M> {
         // Work that blocks keeps no operation from being performed.
         let helpers = Helpers::new(helper_threads);
         let file_helpers = Helpers::for_files(helper_threads);
-        let keys = [OPERATION, KERNEL_IO].map(|number| connections.slots.reserved_key(number));
+        let keys = [Packet::Operation, Packet::KernelIo];
+        let keys = keys.map(|it| it.key(&connections.slots));
         Port {
             shared: Arc::new(Shared {
                 connections: Arc::new(connections),
@@ -505,7 +506,7 @@ impl<T, M> Shared<T, M> {
         room.keep();
         if connections.is_draining() {
             // Closing may have missed it.
-            connections.interrupt_named(token, DRAINING);
+            connections.interrupt_named(token, Packet::Draining);
         }
         let mut held = Held::from_node(Box::new(Node {
             value: connection,
@@ -532,7 +533,7 @@ impl<T, M> Shared<T, M> {
     #[cold]
     pub(super) fn list(&self, notice: Notice<T>) -> Entry {
         lock(&self.notices).push_back(notice);
-        Entry::new(self.connections.slots.reserved_key(NOTICE), 0, 0)
+        Packet::Notice.of_port(&self.connections.slots)
     }
 
     pub(super) fn next_notice(&self) -> Option<Notice<T>> {

@@ -11,16 +11,13 @@ use super::connections::{LISTENER, NEVER, Node, REPORTED, Resident, drop_all, is
 use super::listener::Listener;
 use super::local::{self, Local};
 use super::messages::Message;
-use super::packet::{
-    ACCEPTED, ARM, CANCELLED, DRAINING, HANDED_ON, KERNEL_IO, MESSAGE, NOTICE, OPERATION,
-    TIMED_OUT, TIMER, is_completion,
-};
+use super::packet::{HANDED_ON, Packet, is_completion};
 use super::port::{Notice, Put, Shared};
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
+use crate::{Entry, Error, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
 /// event behind those; but a registration that is not the port's may be reported for ever.
@@ -440,7 +437,7 @@ impl<T: Source, M> Worker<T, M> {
         let is_ready = |entry: &mut Entry| {
             let marks = slots.unlocked(entry.completion_key).map(|it| it.marks);
             let marks = marks.filter(|marks| marks.load(Ordering::Relaxed) != LISTENER);
-            let is_ready = marks.is_some() && entry.transferred < ARM;
+            let is_ready = marks.is_some() && matches!(Packet::of_slot(entry), Packet::Ready(_));
             if let Some(marks) = marks.filter(|_| is_ready) {
                 marks.store(REPORTED, Ordering::Relaxed);
                 entry.overlapped = HANDED_ON;
@@ -455,36 +452,35 @@ impl<T: Source, M> Worker<T, M> {
             let entry = self.entries[index];
             let key = entry.completion_key;
             let marks = slots.unlocked(key).map(|it| it.marks);
-            let event = match marks {
-                Some(_) if entry.transferred & ARM != 0 && entry.overlapped == HANDED_ON => {
-                    to_arm.push(entry);
+            let event = match (Packet::decode(&entry, slots), marks) {
+                (Packet::Message | Packet::Notice, _) => Some(entry),
+                (Packet::Timer, _) => {
+                    is_timer_among = true;
                     None
                 }
-                Some(marks) if marks.load(Ordering::Relaxed) != LISTENER => {
-                    marks.store(REPORTED, Ordering::Relaxed);
-                    Some(Entry::new(key, entry.transferred, HANDED_ON))
+                (Packet::Operation, _) => {
+                    let is_there = shared.files.on_dequeued(entry.overlapped);
+                    is_there.then_some(entry)
                 }
-                Some(_) => {
-                    self.listeners.push(entry);
-                    None
-                }
-                None if key == slots.reserved_key(KERNEL_IO) => {
+                (Packet::KernelIo, _) => {
                     let operation = shared.files.on_kernel_packet(&entry);
                     let operation = operation.filter(|&key| shared.files.on_dequeued(key));
                     operation.map(|key| shared.files.packet(key))
                 }
-                None if key == slots.reserved_key(TIMER) => {
-                    is_timer_among = true;
+                (Packet::Arm(_), Some(_)) => {
+                    to_arm.push(entry);
                     None
                 }
-                None if key == slots.reserved_key(OPERATION) => {
-                    let is_there = shared.files.on_dequeued(entry.overlapped);
-                    is_there.then_some(entry)
+                (_, Some(marks)) if marks.load(Ordering::Relaxed) == LISTENER => {
+                    self.listeners.push(entry);
+                    None
                 }
-                None => {
-                    let is_event = [MESSAGE, NOTICE].map(|it| slots.reserved_key(it));
-                    is_event.contains(&key).then_some(entry)
+                (packet, Some(marks)) => {
+                    marks.store(REPORTED, Ordering::Relaxed);
+                    Some(packet.handed_on(key))
                 }
+                // It is stale.
+                (_, None) => None,
             };
             if let Some(event) = event {
                 self.entries[events] = event;
@@ -515,8 +511,9 @@ impl<T: Source, M> Worker<T, M> {
             let Some(place) = place.filter(is_waiting) else {
                 continue;
             };
-            // Its lower bits.
-            let filter = EventFilter::from_bits_retain(packet.transferred as u16);
+            let Packet::Arm(filter) = Packet::of_slot(packet) else {
+                continue;
+            };
             let arm = Registration::arm(place.socket, key, filter, false);
             self.registrations.push(arm);
             if place.deadline != NEVER {
@@ -541,8 +538,11 @@ impl<T: Source, M> Worker<T, M> {
         for entry in listeners.drain(..) {
             let connections = &self.shared.connections;
             let key = entry.completion_key;
-            let is_over =
-                connections.is_draining() || [CANCELLED, DRAINING].contains(&entry.transferred);
+            let is_over = connections.is_draining()
+                || matches!(
+                    Packet::of_slot(&entry),
+                    Packet::Cancelled | Packet::Draining
+                );
             if is_over && is_completion(&entry) {
                 // Another packet closes it.
                 continue;
@@ -602,7 +602,7 @@ impl<T: Source, M> Worker<T, M> {
 
     fn report_accepted(&mut self, connection: Held<T>) {
         let node = connection.into_node();
-        let packet = Entry::new(node.key(), ACCEPTED, HANDED_ON);
+        let packet = Packet::Accepted.handed_on(node.key());
         match self.shared.connections.put(node, NEVER) {
             Ok(()) => self.add_event(packet),
             Err(node) => drop(Held::from_node(node)),
@@ -661,26 +661,22 @@ impl<T: Source, M> Worker<T, M> {
 
 /// The event of a connection that is anything else than ready.
 #[cold]
-fn connection_event<T: Source, M>(mut node: Box<Node<T>>, says: u32) -> Event<T, M> {
-    match says {
-        TIMED_OUT if node.readiness.is_connecting => connect::timed_out(node),
-        TIMED_OUT => Event::TimedOut(Held::from_node(node)),
-        CANCELLED => {
+fn connection_event<T: Source, M>(mut node: Box<Node<T>>, packet: Packet) -> Event<T, M> {
+    match packet {
+        Packet::Ready(events) if node.readiness.is_connecting => connect::outcome(node, events),
+        Packet::Ready(events) => Event::Ready(Held::from_node(node), events),
+        Packet::TimedOut if node.readiness.is_connecting => connect::timed_out(node),
+        Packet::TimedOut => Event::TimedOut(Held::from_node(node)),
+        Packet::Draining => {
             // This packet may have come in place of arming it.
-            node.readiness.unwatch();
-            Event::Cancelled(Held::from_node(node))
-        }
-        ACCEPTED => Event::Accepted(Held::from_node(node)),
-        DRAINING => {
             node.readiness.unwatch();
             Event::Draining(Held::from_node(node))
         }
-        events => {
-            let events = Events::from_bits_truncate(events);
-            match node.readiness.is_connecting {
-                true => connect::outcome(node, events),
-                false => Event::Ready(Held::from_node(node), events),
-            }
+        Packet::Accepted => Event::Accepted(Held::from_node(node)),
+        // No other packet is for a connection that was taken.
+        _ => {
+            node.readiness.unwatch();
+            Event::Cancelled(Held::from_node(node))
         }
     }
 }
@@ -694,43 +690,41 @@ impl<T: Source, M> Shared<T, M> {
         let Some(node) = taken else {
             return self.other_event(packet, results);
         };
-        let says = packet.transferred;
-        if says < ARM && !node.readiness.is_connecting {
-            let events = Events::from_bits_truncate(says);
-            return Some(Event::Ready(Held::from_node(node), events));
+        match Packet::of_slot(packet) {
+            Packet::Ready(events) if !node.readiness.is_connecting => {
+                Some(Event::Ready(Held::from_node(node), events))
+            }
+            packet => Some(connection_event(node, packet)),
         }
-        Some(connection_event(node, says))
     }
 
     /// The event of a packet that is none of a connection's.
     #[cold]
     fn other_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
-        let slots = &self.connections.slots;
-        let key = packet.completion_key;
-        if slots.unlocked(key).is_some() {
-            return self.shared_event(key, packet.events());
+        match Packet::decode(packet, &self.connections.slots) {
+            Packet::Message => {
+                let message = match lock(&self.messages).pop_front()? {
+                    Message::Sent(message) => message,
+                    Message::Result(message) => {
+                        *results += 1;
+                        message
+                    }
+                };
+                Some(Event::Message(message))
+            }
+            Packet::Operation => {
+                let completion = self.completed(packet.overlapped)?;
+                *results += 1;
+                Some(Event::Completed(completion))
+            }
+            Packet::Notice => {
+                let notice = self.next_notice()?;
+                *results += usize::from(matches!(notice, Notice::WorkPanicked(_)));
+                Some(notice.into_event())
+            }
+            Packet::Ready(events) => self.shared_event(packet.completion_key, events),
+            _ => None,
         }
-        if key == slots.reserved_key(MESSAGE) {
-            let message = match lock(&self.messages).pop_front()? {
-                Message::Sent(message) => message,
-                Message::Result(message) => {
-                    *results += 1;
-                    message
-                }
-            };
-            return Some(Event::Message(message));
-        }
-        if key == slots.reserved_key(OPERATION) {
-            let completion = self.completed(packet.overlapped)?;
-            *results += 1;
-            return Some(Event::Completed(completion));
-        }
-        if key == slots.reserved_key(NOTICE) {
-            let notice = self.next_notice()?;
-            *results += usize::from(matches!(notice, Notice::WorkPanicked(_)));
-            return Some(notice.into_event());
-        }
-        None
     }
 }
 

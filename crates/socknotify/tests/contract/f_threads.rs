@@ -365,6 +365,36 @@ fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// Threads that let others go on do not do so while a packet is queued: with a policy by which they would for a long
+/// time, each packet comes at once, at whatever moment it is posted.
+#[for_every_backend]
+fn f5_a_posted_packet_does_not_wait_for_a_bounded_watch(backend: Backend) -> io::Result<()> {
+    for places in [1, 2] {
+        let port = waking_port(backend, places, WakePolicy::Bounded(PATIENCE * 4))?;
+        let (tell, told) = channel();
+        thread::scope(|scope| {
+            let _close = CloseAtEnd(&port, &[]);
+            for _ in 0..3 {
+                let (port, tell) = (&port, tell.clone());
+                scope.spawn(move || {
+                    while port.dequeue_one(None).is_ok() {
+                        tell.send(()).expect("the test goes on");
+                    }
+                });
+            }
+            for round in 0..rounds(3000) {
+                port.post(PACKET)?;
+                told.recv_timeout(PATIENCE)
+                    .unwrap_or_else(|_| panic!("places {places}, round {round}"));
+                // So that the next one comes at another moment of going to wait.
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+            }
+            Ok::<_, io::Error>(())
+        })?;
+    }
+    Ok(())
+}
+
 /// Packets that are posted again as soon as they are dequeued: if one is left behind, its lane stands
 /// still, and in the end nothing moves.
 fn run_lanes(

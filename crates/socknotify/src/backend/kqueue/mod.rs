@@ -19,8 +19,6 @@
 mod complete;
 mod identity;
 mod listen;
-#[cfg(kqueue_stand_in)]
-mod stand_in;
 mod sys;
 mod systems;
 #[cfg(all(test, not(interleavings)))]

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 
+#[cfg(kqueue_stand_in)]
+use kqueue_stand_in as kernel;
 #[cfg(not(kqueue_stand_in))]
 use libc as kernel;
 
-#[cfg(kqueue_stand_in)]
-use super::stand_in as kernel;
 pub(super) use crate::sys::calls::{Errno, poll_now};
 use crate::sys::calls::{errno, option, outcome};
 use crate::sys::{Fd, Process};
@@ -199,7 +199,7 @@ impl Queue {
         let timeout = timeout.map(|time| time.min(Duration::from_secs(24 * 60 * 60)));
         let timeout = timeout.map(|time| {
             // SAFETY: any bits are a value of the structure.
-            let mut value: libc::timespec = unsafe { std::mem::zeroed() };
+            let mut value: kernel::timespec = unsafe { std::mem::zeroed() };
             value.tv_sec = time.as_secs() as _;
             value.tv_nsec = time.subsec_nanos() as _;
             value
@@ -232,7 +232,7 @@ impl Queue {
         #[cfg(all(test, not(interleavings)))]
         calls::count();
         // SAFETY: any bits are a value of the structure.
-        let none: libc::timespec = unsafe { std::mem::zeroed() };
+        let none: kernel::timespec = unsafe { std::mem::zeroed() };
         // SAFETY: there are so many changes, and nothing is written.
         let done = unsafe {
             kernel::kevent(

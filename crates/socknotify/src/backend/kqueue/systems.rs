@@ -29,7 +29,7 @@ pub(super) const LISTEN_SILENCES_FILTERS: bool = cfg!(any(
 #[inline]
 pub(super) fn changes_need_add() -> bool {
     #[cfg(kqueue_stand_in)]
-    return super::stand_in::rules() == super::stand_in::Rules::OpenBsd;
+    return kqueue_stand_in::rules() == kqueue_stand_in::Rules::OpenBsd;
     #[cfg(not(kqueue_stand_in))]
     return cfg!(target_os = "openbsd");
 }

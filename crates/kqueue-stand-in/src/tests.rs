@@ -2,14 +2,19 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::ptr::{null, null_mut};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::sys;
 use super::*;
+
+/// They close queues and use their numbers again, so two must not run at once.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A queue that closes itself.
 struct Kqueue(i32);
@@ -23,6 +28,15 @@ impl Drop for Kqueue {
 
 fn new() -> Kqueue {
     Kqueue(kqueue_by(Rules::NetBsd))
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let mut ends = [-1; 2];
+    // SAFETY: there is room for two numbers, which are nobody's yet.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    }
 }
 
 fn change(ident: &impl AsRawFd, filter: i16, flags: u16, udata: usize) -> kevent {
@@ -102,6 +116,7 @@ fn readable() -> (UnixStream, UnixStream) {
 
 #[test]
 fn what_a_change_makes_ready_comes_out_of_the_same_call_behind_the_others() {
+    let _alone = alone();
     let queue = new();
     let (first, second) = (readable(), readable());
     apply(&queue, &[change(&first.0, EVFILT_READ, EV_ADD, 1)]).expect("added");
@@ -115,6 +130,7 @@ fn what_a_change_makes_ready_comes_out_of_the_same_call_behind_the_others() {
 
 #[test]
 fn failed_changes_are_all_that_is_returned_and_the_others_are_made() {
+    let _alone = alone();
     let queue = new();
     let pairs = [(); 3].map(|()| readable());
     let [first, second, third] = [0, 1, 2].map(|it: usize| &pairs[it].0);
@@ -133,6 +149,7 @@ fn failed_changes_are_all_that_is_returned_and_the_others_are_made() {
 
 #[test]
 fn without_room_the_first_error_stops_the_changes() {
+    let _alone = alone();
     let queue = new();
     let pair = readable();
     let missing = change(&pair.0, EVFILT_WRITE, EV_ENABLE, 1);
@@ -147,6 +164,7 @@ fn without_room_the_first_error_stops_the_changes() {
 
 #[test]
 fn receipts_are_all_that_is_returned_and_without_room_the_list_is_cut() {
+    let _alone = alone();
     let queue = new();
     let pair = readable();
     let read = change(&pair.0, EVFILT_READ, EV_ADD | EV_RECEIPT, 1);
@@ -171,6 +189,7 @@ fn receipts_are_all_that_is_returned_and_without_room_the_list_is_cut() {
 
 #[test]
 fn without_room_nothing_is_waited_for() {
+    let _alone = alone();
     let queue = new();
     for timeout in [None, Some(Duration::from_secs(100))] {
         assert_eq!(call(&queue, &[], 0, timeout).expect("nothing").len(), 0);
@@ -179,6 +198,7 @@ fn without_room_nothing_is_waited_for() {
 
 #[test]
 fn what_was_dispatched_is_disabled_until_it_is_enabled() {
+    let _alone = alone();
     let queue = new();
     let (ours, mut theirs) = readable();
     apply(
@@ -207,6 +227,7 @@ fn what_was_dispatched_is_disabled_until_it_is_enabled() {
 
 #[test]
 fn what_was_dealt_with_before_the_fetch_gives_no_event_unless_it_is_a_oneshot() {
+    let _alone = alone();
     for (flags, expected) in [
         (0, false),
         (EV_CLEAR, false),
@@ -226,6 +247,7 @@ fn what_was_dealt_with_before_the_fetch_gives_no_event_unless_it_is_a_oneshot() 
 
 #[test]
 fn clear_reports_what_holds_when_it_is_added_and_then_what_comes() {
+    let _alone = alone();
     let queue = new();
     let (ours, mut theirs) = readable();
     let add = change(&ours, EVFILT_READ, EV_ADD | EV_CLEAR, 1);
@@ -250,6 +272,7 @@ fn clear_reports_what_holds_when_it_is_added_and_then_what_comes() {
 
 #[test]
 fn openbsd_changes_a_filter_only_if_it_is_added_again() {
+    let _alone = alone();
     let queue = Kqueue(kqueue_by(Rules::OpenBsd));
     let (ours, mut theirs) = readable();
     let read = |flags, udata| change(&ours, EVFILT_READ, flags, udata);
@@ -269,6 +292,7 @@ fn openbsd_changes_a_filter_only_if_it_is_added_again() {
 
 #[test]
 fn a_level_takes_turns() {
+    let _alone = alone();
     let queue = new();
     let pairs: Vec<_> = (0..10).map(|_| readable()).collect();
     for (index, (ours, _)) in pairs.iter().enumerate() {
@@ -284,6 +308,7 @@ fn a_level_takes_turns() {
 
 #[test]
 fn a_low_water_mark_leaves_ends_and_errors() {
+    let _alone = alone();
     let queue = new();
     let (ours, theirs) = readable();
     let low = kevent {
@@ -303,6 +328,7 @@ fn a_low_water_mark_leaves_ends_and_errors() {
 
 #[test]
 fn closing_a_number_ends_its_filters() {
+    let _alone = alone();
     let queue = new();
     let (ours, _theirs) = readable();
     let number = ours.as_raw_fd() as usize;
@@ -321,6 +347,7 @@ fn closing_a_number_ends_its_filters() {
 
 #[test]
 fn a_number_that_is_used_again_has_no_filter() {
+    let _alone = alone();
     for flags in [EV_ENABLE, EV_DISABLE, EV_DELETE, 0] {
         let queue = new();
         let ((ours, _theirs), (new, _peer)) = (readable(), readable());
@@ -337,6 +364,7 @@ fn a_number_that_is_used_again_has_no_filter() {
 
 #[test]
 fn two_numbers_of_one_socket_have_filters_of_their_own() {
+    let _alone = alone();
     let queue = new();
     let (ours, _theirs) = readable();
     let duplicate = ours.try_clone().expect("a duplicate");
@@ -349,6 +377,7 @@ fn two_numbers_of_one_socket_have_filters_of_their_own() {
 
 #[test]
 fn a_file_has_filters_too_and_what_is_not_open_has_none() {
+    let _alone = alone();
     let queue = new();
     let file = std::fs::File::open(std::env::current_exe().expect("a program")).expect("open");
     apply(&queue, &[change(&file, EVFILT_READ, EV_ADD, 1)]).expect("added");
@@ -360,10 +389,11 @@ fn a_file_has_filters_too_and_what_is_not_open_has_none() {
 
 #[test]
 fn a_queue_and_a_broken_pipe_are_not_watched_for_room() {
+    let _alone = alone();
     let [outer, inner] = [new(), new()];
     let write = |number| of_number(number, EVFILT_WRITE, EV_ADD, 1);
     assert_eq!(apply(&outer, &[write(inner.0 as usize)]), Err(libc::EINVAL));
-    let (reader, writer) = sys::pipe().expect("a pipe");
+    let (reader, writer) = pipe();
     let writer_number = writer.as_raw_fd() as usize;
     apply(&outer, &[write(writer_number)]).expect("added");
     drop(reader);
@@ -376,6 +406,7 @@ fn a_queue_and_a_broken_pipe_are_not_watched_for_room() {
 
 #[test]
 fn the_end_of_a_stream_shows_with_the_data_before_it() {
+    let _alone = alone();
     let queue = new();
     let (ours, mut theirs) = tcp();
     theirs.write_all(b"abc").expect("written");
@@ -397,6 +428,7 @@ fn the_end_of_a_stream_shows_with_the_data_before_it() {
 
 #[test]
 fn ones_own_shutdown_is_an_end_of_its_own_side_only() {
+    let _alone = alone();
     let queue = new();
     let (ours, _theirs) = tcp();
     ours.shutdown(Shutdown::Write).expect("shut down");
@@ -409,6 +441,7 @@ fn ones_own_shutdown_is_an_end_of_its_own_side_only() {
 
 #[test]
 fn a_reset_is_an_end_with_an_error_on_both() {
+    let _alone = alone();
     let (ours, theirs) = tcp();
     let linger = libc::linger {
         l_onoff: 1,
@@ -442,6 +475,7 @@ fn a_reset_is_an_end_with_an_error_on_both() {
 
 #[test]
 fn a_stream_that_was_never_connected_holds_nothing() {
+    let _alone = alone();
     for domain in [libc::AF_INET, libc::AF_UNIX] {
         let queue = new();
         // SAFETY: the number is new.
@@ -479,6 +513,7 @@ fn a_stream_that_was_never_connected_holds_nothing() {
 
 #[test]
 fn the_connect_of_a_unix_stream_is_seen_by_a_queue_in_a_queue() {
+    let _alone = alone();
     let path = std::env::temp_dir().join(format!("stand-in-{}", std::process::id()));
     let listener = std::os::unix::net::UnixListener::bind(&path).expect("a listener");
     let (inner, outer) = (new(), new());
@@ -510,6 +545,7 @@ fn the_connect_of_a_unix_stream_is_seen_by_a_queue_in_a_queue() {
 
 #[test]
 fn datagrams_have_data_even_if_they_are_empty_and_errors_show_by_nothing_else() {
+    let _alone = alone();
     let queue = new();
     let ours = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let theirs = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -544,6 +580,7 @@ fn datagrams_have_data_even_if_they_are_empty_and_errors_show_by_nothing_else() 
 
 #[test]
 fn a_unix_datagram_socket_is_writable_even_if_the_receiver_is_full() {
+    let _alone = alone();
     let queue = new();
     let (ours, _theirs) = UnixDatagram::pair().expect("a pair");
     ours.set_nonblocking(true).expect("an option");
@@ -554,6 +591,7 @@ fn a_unix_datagram_socket_is_writable_even_if_the_receiver_is_full() {
 
 #[test]
 fn an_event_of_ones_own_is_triggered_by_a_change_without_flags() {
+    let _alone = alone();
     let queue = new();
     let trigger = |flags| kevent {
         fflags: NOTE_TRIGGER,
@@ -571,6 +609,7 @@ fn an_event_of_ones_own_is_triggered_by_a_change_without_flags() {
 
 #[test]
 fn a_timer_counts_and_one_that_is_a_oneshot_comes_once() {
+    let _alone = alone();
     let queue = new();
     let timer = |ident, flags| kevent {
         data: 5,
@@ -591,6 +630,7 @@ fn a_timer_counts_and_one_that_is_a_oneshot_comes_once() {
 
 #[test]
 fn one_event_goes_to_one_of_many_who_wait_unless_it_is_a_level() {
+    let _alone = alone();
     for flags in [EV_DISPATCH, EV_CLEAR, EV_ONESHOT, 0] {
         let queue = new();
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
@@ -609,6 +649,7 @@ fn one_event_goes_to_one_of_many_who_wait_unless_it_is_a_level() {
 
 #[test]
 fn who_waits_in_a_queue_that_is_closed_is_told_so() {
+    let _alone = alone();
     let queue = new();
     thread::scope(|scope| {
         let waiting: Vec<_> = (0..4)
@@ -628,6 +669,7 @@ fn who_waits_in_a_queue_that_is_closed_is_told_so() {
 
 #[test]
 fn a_wait_never_ends_early_and_a_bad_time_is_refused() {
+    let _alone = alone();
     let queue = new();
     let start = Instant::now();
     let time = Duration::from_micros(2500);
@@ -644,6 +686,7 @@ fn a_wait_never_ends_early_and_a_bad_time_is_refused() {
 
 #[test]
 fn a_forked_child_has_no_queue() {
+    let _alone = alone();
     let queue = new();
     let pair = readable();
     apply(&queue, &[change(&pair.0, EVFILT_READ, EV_ADD, 1)]).expect("added");

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use super::knote::{self, Knote};
 use super::{
     EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE, EV_ERROR, EV_ONESHOT,
-    EV_RECEIPT, EVFILT_READ, EVFILT_TIMER, EVFILT_USER, EVFILT_WRITE, Rules, kevent,
+    EV_RECEIPT, EVFILT_READ, EVFILT_TIMER, EVFILT_USER, EVFILT_WRITE, Rules, kevent, lock,
     note_descriptor,
 };
-use crate::lock::lock;
 
 type Key = (usize, i16);
 

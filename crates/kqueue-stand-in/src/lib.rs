@@ -1,14 +1,19 @@
-//! A kqueue for tests on Linux: the backend's own code runs over it, as it runs over the kernel elsewhere.
+//! A kqueue for tests on Linux: socknotify's backend runs over it, as it runs over the kernel elsewhere.
 //!
-//! It behaves as NetBSD's does, or by [`Rules`] as OpenBSD's, over `epoll`: which event comes when, which comes back after what change,
-//! what ends with a number, what a failed change leaves behind. Its tests say so point by point. Names are
-//! those of the `libc` crate.
+//! It behaves as NetBSD's does, or by [`Rules`] as OpenBSD's, over `epoll`: which event comes when, which comes back
+//! after what change, what ends with a number, what a failed change leaves behind. Its tests say so point by point.
+//! Names are those of the `libc` crate.
 //!
 //! What it cannot show: how the real kernel's calls and its sockets race with each other; what its sockets report
 //! where they differ from Linux'; its resolution of time; what anything costs. And where a number is closed,
 //! and then made to refer to the same open file again, it does not notice.
 
-#![allow(non_camel_case_types, reason = "these are the system's names")]
+#![cfg(target_os = "linux")]
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    reason = "these are the system's names"
+)]
 
 mod knote;
 mod queue;
@@ -19,44 +24,45 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use libc::timespec;
+
 use self::queue::Queue;
-use crate::lock::lock;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct kevent {
-    pub(super) ident: usize,
-    pub(super) filter: i16,
-    pub(super) flags: u16,
-    pub(super) fflags: u32,
-    pub(super) data: i64,
-    pub(super) udata: *mut c_void,
+pub struct kevent {
+    pub ident: usize,
+    pub filter: i16,
+    pub flags: u16,
+    pub fflags: u32,
+    pub data: i64,
+    pub udata: *mut c_void,
 }
 
 // SAFETY: the pointer is only passed on.
 unsafe impl Send for kevent {}
 
-pub(super) const EVFILT_READ: i16 = -1;
-pub(super) const EVFILT_WRITE: i16 = -2;
-pub(super) const EVFILT_TIMER: i16 = -7;
-pub(super) const EVFILT_USER: i16 = -11;
+pub const EVFILT_READ: i16 = -1;
+pub const EVFILT_WRITE: i16 = -2;
+pub const EVFILT_TIMER: i16 = -7;
+pub const EVFILT_USER: i16 = -11;
 
-pub(super) const EV_ADD: u16 = 0x1;
-pub(super) const EV_DELETE: u16 = 0x2;
-pub(super) const EV_ENABLE: u16 = 0x4;
-pub(super) const EV_DISABLE: u16 = 0x8;
-pub(super) const EV_ONESHOT: u16 = 0x10;
-pub(super) const EV_CLEAR: u16 = 0x20;
-pub(super) const EV_RECEIPT: u16 = 0x40;
-pub(super) const EV_DISPATCH: u16 = 0x80;
-pub(super) const EV_ERROR: u16 = 0x4000;
-pub(super) const EV_EOF: u16 = 0x8000;
+pub const EV_ADD: u16 = 0x1;
+pub const EV_DELETE: u16 = 0x2;
+pub const EV_ENABLE: u16 = 0x4;
+pub const EV_DISABLE: u16 = 0x8;
+pub const EV_ONESHOT: u16 = 0x10;
+pub const EV_CLEAR: u16 = 0x20;
+pub const EV_RECEIPT: u16 = 0x40;
+pub const EV_DISPATCH: u16 = 0x80;
+pub const EV_ERROR: u16 = 0x4000;
+pub const EV_EOF: u16 = 0x8000;
 
-pub(super) const NOTE_LOWAT: u32 = 0x1;
-pub(super) const NOTE_TRIGGER: u32 = 0x0100_0000;
+pub const NOTE_LOWAT: u32 = 0x1;
+pub const NOTE_TRIGGER: u32 = 0x0100_0000;
 
 /// All queues of a process.
 #[derive(Default)]
@@ -129,6 +135,10 @@ fn queue(number: i32) -> Option<Arc<Queue>> {
     queues().get(&number).cloned()
 }
 
+fn lock<V: ?Sized>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn fail(error: i32) -> i32 {
     // SAFETY: it is this thread's.
     unsafe { *libc::__errno_location() = error };
@@ -140,12 +150,12 @@ fn fail(error: i32) -> i32 {
 /// # Safety
 ///
 /// None; the system's has it.
-pub(super) unsafe fn kqueue() -> i32 {
+pub unsafe fn kqueue() -> i32 {
     kqueue_by(rules())
 }
 
 /// Makes a queue that follows these rules.
-fn kqueue_by(rules: Rules) -> i32 {
+pub fn kqueue_by(rules: Rules) -> i32 {
     match Queue::new(rules) {
         Ok(queue) => {
             let number = queue.number();
@@ -161,7 +171,7 @@ fn kqueue_by(rules: Rules) -> i32 {
 /// # Safety
 ///
 /// It has to be the caller's.
-pub(super) unsafe fn close(number: i32) -> i32 {
+pub unsafe fn close(number: i32) -> i32 {
     let queue = queues().remove(&number);
     match queue {
         Some(queue) => {
@@ -176,7 +186,7 @@ pub(super) unsafe fn close(number: i32) -> i32 {
 
 /// Whose rules a queue follows, where they differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rules {
+pub enum Rules {
     /// Every change of a filter overwrites what it was added with, and has it looked at again.
     NetBsd,
     /// Only a change with `EV_ADD` does.
@@ -184,7 +194,7 @@ pub(super) enum Rules {
 }
 
 /// The rules of this process: OpenBSD's, if it runs with `SOCKNOTIFY_STAND_IN=openbsd`.
-pub(super) fn rules() -> Rules {
+pub fn rules() -> Rules {
     // No lock, for which a child would wait that is forked meanwhile. Threads that come at once find the same.
     static IS_KNOWN: AtomicBool = AtomicBool::new(false);
     static IS_OPEN_BSD: AtomicBool = AtomicBool::new(false);
@@ -205,7 +215,7 @@ pub(super) fn rules() -> Rules {
 /// # Safety
 ///
 /// There has to be so much memory.
-pub(super) unsafe fn recv(socket: i32, buffer: *mut c_void, length: usize, flags: i32) -> isize {
+pub unsafe fn recv(socket: i32, buffer: *mut c_void, length: usize, flags: i32) -> isize {
     if flags & libc::MSG_PEEK != 0 {
         if let Some(error) = knote::error(socket) {
             return fail(error) as isize;
@@ -220,13 +230,13 @@ pub(super) unsafe fn recv(socket: i32, buffer: *mut c_void, length: usize, flags
 /// # Safety
 ///
 /// There have to be so many changes, and room for so many events; they may be in one place.
-pub(super) unsafe fn kevent(
+pub unsafe fn kevent(
     number: i32,
     changes: *const kevent,
     change_count: i32,
     events: *mut kevent,
     room: i32,
-    timeout: *const libc::timespec,
+    timeout: *const timespec,
 ) -> i32 {
     let Some(queue) = queue(number) else {
         return fail(libc::EBADF);
