@@ -287,14 +287,12 @@ impl Owner for Raw {
     fn on_completed(&self, key: usize, completed: Completed) -> Option<Entry> {
         // If it is closed, the closing thread handles the rest.
         let _entered = self.in_flight.gate.enter()?;
-        let kernel_io = match completed {
-            Completed::Faulted => None,
-            _ => self.kernel_io(),
-        };
-        let is_over = self.in_flight.on_completed(key, completed)?;
-        // The kernel cancels the operations of a thread that ends, and may interrupt others.
-        let start = |token| self.start(token, kernel_io);
-        let is_over = is_over || self.in_flight.restart(key, start);
+        let kernel_io = self.kernel_io();
+        let is_over = self
+            .in_flight
+            .end(key, completed, kernel_io, |token, kernel_io| {
+                self.start(token, kernel_io)
+            });
         is_over.then(|| self.finish(key))?
     }
 }

@@ -180,16 +180,14 @@ impl<D: Send + 'static> Operations<D> {
         self.end(key, completed)
     }
 
-    /// The system has ended an operation. Returns its key, unless it was begun again: the kernel cancels the operations
-    /// of a thread that ends, and may interrupt others.
+    /// The system has ended an operation. Returns its key if it is over.
     fn end(&self, key: usize, completed: Completed) -> Option<usize> {
-        let kernel_io = match completed {
-            Completed::Faulted => None,
-            _ => self.kernel_io(),
-        };
-        let is_over = self.in_flight.on_completed(key, completed)?;
-        let start = |token| self.start(token, kernel_io);
-        let is_over = is_over || self.in_flight.restart(key, start);
+        let kernel_io = self.kernel_io();
+        let is_over = self
+            .in_flight
+            .end(key, completed, kernel_io, |token, kernel_io| {
+                self.start(token, kernel_io)
+            });
         is_over.then_some(key)
     }
 
