@@ -410,7 +410,8 @@ impl<O: Work, N: Default> InFlight<O, N> {
         Some((token, self.slots.remove(token)?))
     }
 
-    /// Begin nothing more, and wait for the operations that the system or a helper thread performs. Returns those left.
+    /// Begin nothing more, and wait for the operations that the system or a helper thread performs. Returns those left,
+    /// all of which are over.
     pub(super) fn close(&self) -> Vec<Token> {
         if !self.is_here() {
             return Vec::new();
@@ -418,7 +419,18 @@ impl<O: Work, N: Default> InFlight<O, N> {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         self.close_kernel_io();
         self.gate.close();
-        self.slots.iter_named().map(|(token, _)| token).collect()
+        let left: Vec<_> = self.slots.iter_named().map(|(token, _)| token).collect();
+        for &token in &left {
+            let key = self.slots.key(token);
+            let completed = self.opened().and_then(|kernel_io| kernel_io.completed(key));
+            completed.and_then(|completed| self.on_completed(key, completed));
+            if let Some(mut slot) = self.slots.get(token) {
+                if !slot.stage.is_over() {
+                    slot.stage = Stage::Cancelled(Reason::Asked);
+                }
+            }
+        }
+        left
     }
 }
 

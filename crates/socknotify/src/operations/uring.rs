@@ -439,15 +439,17 @@ impl KernelIo {
         names
     }
 
-    /// Take all completions. The lock is held.
-    fn reap(&self, _completion: &MutexGuard<'_, ()>, mut each: impl FnMut(u64, i32)) {
+    /// Take all completions, report them to their owners, and add their packets. The lock is held.
+    fn report(&self, _: &MutexGuard<'_, ()>, owners: &Owners, packets: &mut Vec<Entry>) {
         // SAFETY: the lock is held, so there is no other queue.
         let queue = unsafe { self.ring.completion_shared() };
         let mut count = 0;
         for completion in queue {
             count += 1;
             if completion.user_data() != IGNORED {
-                each(completion.user_data(), completion.result());
+                let owner = owners.of(completion.user_data());
+                let result = completed(completion.result());
+                packets.extend(owner.and_then(|(owner, key)| owner.on_completed(key, result)));
             }
         }
         self.in_ring.fetch_sub(count, Ordering::SeqCst);
@@ -455,6 +457,11 @@ impl KernelIo {
 
     /// No packet is the kernel's own: operations complete when their completions are taken.
     pub(super) fn on_completed(&self, _entry: &Entry) -> Option<(usize, Completed)> {
+        None
+    }
+
+    /// Closing has reported them all.
+    pub(super) fn completed(&self, _key: usize) -> Option<Completed> {
         None
     }
 
@@ -476,9 +483,12 @@ impl KernelIo {
             self.cancel_at_once(CancelBuilder::any());
         }
         drop(submission);
+        // Dropped without the lock: these may be the last references.
+        let owners = self.owners();
         let completion = lock(&self.completion);
         loop {
-            self.reap(&completion, |_, _| ());
+            // Nobody takes packets any more.
+            self.report(&completion, &owners, &mut Vec::new());
             if self.in_ring.load(Ordering::SeqCst) == 0 {
                 return;
             }
@@ -565,11 +575,7 @@ impl Completions for KernelIo {
         // Dropped without the lock: these may be the last references.
         let owners = self.owners();
         let completion = lock(&self.completion);
-        self.reap(&completion, |name, result| {
-            let owner = owners.of(name);
-            packets
-                .extend(owner.and_then(|(owner, key)| owner.on_completed(key, completed(result))));
-        });
+        self.report(&completion, &owners, packets);
         drop(completion);
         // There may be room for more. This thread has others to report, so it does not copy, unless no other thread does.
         if self.is_queued.load(Ordering::SeqCst) && !self.pump() {
