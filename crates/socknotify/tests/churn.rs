@@ -550,7 +550,7 @@ fn owned_connections_come_and_go(backend: Backend) -> io::Result<()> {
         assert_eq!(counted(owner.port.snapshot().registrations), left);
         let back = owner.port.close();
         assert_eq!(back.len(), left);
-        for connection in &back {
+        for connection in back.iter() {
             let life = &owner.lives[connection.key];
             assert!(!life.closed.swap(true, Ordering::SeqCst));
         }

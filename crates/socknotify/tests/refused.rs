@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use socknotify::owned::{Event, FileDriver, FileOperation, Port};
+use socknotify::owned::{Event, FileDriver, FileOperation, Port, Worker};
 use socknotify::{CompletionPort, Error, EventFilter, Overlapped, Registration, Trigger};
 
 /// A system call with these arguments, by their places, fails with this error.
@@ -70,6 +70,14 @@ fn refuse_control(operation: i32) -> io::Result<()> {
         call: libc::SYS_epoll_ctl,
         arguments: &[(1, operation as u32)],
         error: libc::ENOMEM,
+    })
+}
+
+fn refuse_to_enter(error: i32) -> io::Result<()> {
+    refuse(&Refusal {
+        call: libc::SYS_io_uring_enter,
+        arguments: &[],
+        error,
     })
 }
 
@@ -137,18 +145,90 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
         return Ok(());
     }
     on_a_thread(|| {
-        let port = Port::<UnixStream>::new()?;
-        read_letters(&port)?;
-        assert_eq!(port.file_driver(), FileDriver::IoUring);
-        refuse(&Refusal {
-            call: libc::SYS_io_uring_enter,
-            arguments: &[],
-            error: libc::EPERM,
-        })?;
-        read_letters(&port)?;
-        port.close();
+        for error in [libc::EPERM, libc::ENOMEM] {
+            let port = Port::<UnixStream>::new()?;
+            read_letters(&port)?;
+            assert_eq!(port.file_driver(), FileDriver::IoUring);
+            thread::scope(|scope| {
+                let refused = || {
+                    refuse_to_enter(error)?;
+                    read_letters(&port)
+                };
+                scope.spawn(refused).join().expect("no panic")
+            })?;
+            assert!(port.helper_threads() > 0);
+            port.close();
+        }
         Ok(())
     })
+}
+
+/// Memory, as a rule, that it has soon: so the ring is used from then on.
+#[test]
+fn o3_a_ring_is_used_again_when_the_system_lacked_something_for_a_moment() -> io::Result<()> {
+    if FileDriver::IoUring.probe().is_err() {
+        eprintln!("skipped: there is no ring here");
+        return Ok(());
+    }
+    // The thread that submits what others leave may exist before them, or come from one that is refused.
+    for (error, has_pump) in [
+        (libc::ENOMEM, false),
+        (libc::EAGAIN, false),
+        (libc::ENOMEM, true),
+        (libc::EBUSY, true),
+    ] {
+        let port = Port::<UnixStream>::new()?;
+        let mut worker = port.worker(64);
+        let mut file = tempfile::tempfile()?;
+        file.write_all(b"0123456789")?;
+        let file = port.adopt_file(file)?;
+        let begin = || port.begin(FileOperation::read_at(&file, vec![0; 4], 3));
+        let read_all = |worker: &mut Worker<UnixStream>| -> io::Result<()> {
+            while port.operations() > 0 {
+                assert_ne!(worker.process(PATIENCE)?, 0);
+                while let Some(event) = worker.take() {
+                    let Event::Completed(done) = event else {
+                        panic!("{event:?}");
+                    };
+                    assert_eq!((done.result?, &*done.buffer), (4, &b"3456"[..]));
+                }
+            }
+            Ok(())
+        };
+        if has_pump {
+            // More than one submission has.
+            for _ in 0..200 {
+                worker.begin(FileOperation::read_at(&file, vec![0; 4], 3))?;
+            }
+            read_all(&mut worker)?;
+        }
+        thread::scope(|scope| {
+            let refused = || -> io::Result<()> {
+                refuse_to_enter(error)?;
+                for _ in 0..100 {
+                    begin()?;
+                }
+                Ok(())
+            };
+            scope.spawn(refused).join().expect("no panic")
+        })?;
+        read_all(&mut worker)?;
+        begin()?;
+        read_all(&mut worker)?;
+        assert_eq!(port.helper_threads(), 0, "the ring does it all");
+        // Closing ends what the kernel does not take.
+        thread::scope(|scope| {
+            let refused = || -> io::Result<()> {
+                refuse_to_enter(error)?;
+                begin()?;
+                let done = port.close().take_operations();
+                assert!(done.len() == 1 && done.iter().all(|done| done.is_cancelled || has_pump));
+                Ok(())
+            };
+            scope.spawn(refused).join().expect("no panic")
+        })?;
+    }
+    Ok(())
 }
 
 /// What the kernel has taken before is cancelled all the same: one by its id, the other by closing.
@@ -170,11 +250,7 @@ fn o5_cancel_and_close_end_operations_without_a_ring() -> io::Result<()> {
             let begin = || port.begin(FileOperation::read_at(&log, vec![0; 8], 0));
             let id = begin()?;
             begin()?;
-            refuse(&Refusal {
-                call: libc::SYS_io_uring_enter,
-                arguments: &[],
-                error: libc::EPERM,
-            })?;
+            refuse_to_enter(libc::EPERM)?;
             read_letters(&port)?;
             let mut worker = port.worker(1);
             for _ in 0..2 {

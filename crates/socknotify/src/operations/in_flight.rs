@@ -201,7 +201,7 @@ impl<O: Work, N: Default> InFlight<O, N> {
 
     /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself,
     /// and it is to be [restarted](Self::restart).
-    pub(super) fn on_completed(&self, key: usize, completed: Completed) -> Option<bool> {
+    fn on_completed(&self, key: usize, completed: Completed) -> Option<bool> {
         let mut slot = self.slots.get_by_key(key)?;
         let cancelled = match (&slot.stage, &completed) {
             (Stage::InKernel(cancelled), _) => *cancelled,
@@ -218,14 +218,27 @@ impl<O: Work, N: Default> InFlight<O, N> {
         Some(slot.stage.is_over())
     }
 
+    /// The system has ended an operation. Returns whether it is over. If not, it was begun again: the kernel cancels the
+    /// operations of a thread that ends, and may interrupt others.
+    pub(super) fn end(
+        &self,
+        key: usize,
+        completed: Completed,
+        kernel_io: Option<&KernelIo>,
+        start: impl FnOnce(Token, Option<&KernelIo>) -> Result<bool, Error>,
+    ) -> bool {
+        let kernel_io = match completed {
+            Completed::Faulted => None,
+            _ => kernel_io,
+        };
+        self.on_completed(key, completed)
+            .is_some_and(|is_over| is_over || self.restart(key, |token| start(token, kernel_io)))
+    }
+
     /// Start an operation again that the system has cancelled by itself, unless it was cancelled meanwhile. True if
     /// nothing takes it, so that it is over.
     #[cold]
-    pub(super) fn restart(
-        &self,
-        key: usize,
-        start: impl FnOnce(Token) -> Result<bool, Error>,
-    ) -> bool {
+    fn restart(&self, key: usize, start: impl FnOnce(Token) -> Result<bool, Error>) -> bool {
         let (Ok(_open), Some((token, slot))) = (self.open(), self.slots.named(key)) else {
             return false;
         };
@@ -397,7 +410,8 @@ impl<O: Work, N: Default> InFlight<O, N> {
         Some((token, self.slots.remove(token)?))
     }
 
-    /// Begin nothing more, and wait for the operations that the system or a helper thread performs. Returns those left.
+    /// Begin nothing more, and wait for the operations that the system or a helper thread performs. Returns those left,
+    /// all of which are over.
     pub(super) fn close(&self) -> Vec<Token> {
         if !self.is_here() {
             return Vec::new();
@@ -405,7 +419,18 @@ impl<O: Work, N: Default> InFlight<O, N> {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         self.close_kernel_io();
         self.gate.close();
-        self.slots.iter_named().map(|(token, _)| token).collect()
+        let left: Vec<_> = self.slots.iter_named().map(|(token, _)| token).collect();
+        for &token in &left {
+            let key = self.slots.key(token);
+            let completed = self.opened().and_then(|kernel_io| kernel_io.completed(key));
+            completed.and_then(|completed| self.on_completed(key, completed));
+            if let Some(mut slot) = self.slots.get(token) {
+                if !slot.stage.is_over() {
+                    slot.stage = Stage::Cancelled(Reason::Asked);
+                }
+            }
+        }
+        left
     }
 }
 

@@ -56,6 +56,10 @@ impl KernelIo {
         match *self {}
     }
 
+    pub(super) fn completed(&self, _key: usize) -> Option<Completed> {
+        match *self {}
+    }
+
     pub(super) fn close(&self) {
         match *self {}
     }

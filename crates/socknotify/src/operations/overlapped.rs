@@ -143,22 +143,12 @@ impl KernelIo {
     pub(super) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
         let mut in_flight = lock(&self.in_flight);
         let key = *in_flight.keys.get(&entry.overlapped)?;
-        let (status, count) = in_flight.pending.get(&key)?.status();
-        if status == STATUS_PENDING {
-            return None;
-        }
-        in_flight.forget(entry.overlapped);
-        let completed = match status {
-            0.. => Completed::Done(Ok(count)),
-            STATUS_END_OF_FILE => Completed::Done(Ok(0)),
-            STATUS_CANCELLED => Completed::Cancelled,
-            status => {
-                // SAFETY: a number goes in and a number comes out.
-                let code = unsafe { RtlNtStatusToDosError(status) };
-                Completed::Done(Err(io::Error::from_raw_os_error(code as i32)))
-            }
-        };
-        Some((key, completed))
+        Some((key, in_flight.take_completed(key)?))
+    }
+
+    /// The outcome of an operation whose packet was not dequeued.
+    pub(super) fn completed(&self, key: usize) -> Option<Completed> {
+        lock(&self.in_flight).take_completed(key)
     }
 
     /// Wait until the kernel has completed all operations.
@@ -202,6 +192,26 @@ impl InFlight {
             }
             None => Box::into_raw(Box::new(fresh)),
         }
+    }
+
+    /// The outcome of an operation that the kernel has completed.
+    fn take_completed(&mut self, key: usize) -> Option<Completed> {
+        let pending = self.pending.get(&key)?;
+        let (status, count) = pending.status();
+        if status == STATUS_PENDING {
+            return None;
+        }
+        self.forget(pending.overlapped.addr());
+        Some(match status {
+            0.. => Completed::Done(Ok(count)),
+            STATUS_END_OF_FILE => Completed::Done(Ok(0)),
+            STATUS_CANCELLED => Completed::Cancelled,
+            status => {
+                // SAFETY: a number goes in and a number comes out.
+                let code = unsafe { RtlNtStatusToDosError(status) };
+                Completed::Done(Err(io::Error::from_raw_os_error(code as i32)))
+            }
+        })
     }
 
     /// The kernel does not use this any more.

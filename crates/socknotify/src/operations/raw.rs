@@ -77,7 +77,7 @@ impl Overlapped {
     ///
     /// # Errors
     ///
-    /// The system's error; `ECANCELED` if the operation was cancelled or its port closed. While it is
+    /// The system's error; `ECANCELED` if the operation was cancelled, or its port closed before it was done. While it is
     /// [in progress](Self::is_pending), [`WouldBlock`](io::ErrorKind::WouldBlock) without an
     /// [error number](io::Error::raw_os_error), which each error of the system has.
     #[doc(alias = "GetOverlappedResult")]
@@ -259,12 +259,8 @@ impl Raw {
 
     /// Begin nothing more, and wait for the operations that the system or a helper thread performs.
     pub(crate) fn close(&self) {
-        let slots = &self.in_flight.slots;
         for token in self.in_flight.close() {
-            if let Some(mut slot) = slots.get(token) {
-                slot.stage = Stage::Cancelled(Reason::Asked);
-            }
-            self.finish(slots.key(token));
+            self.finish(self.in_flight.slots.key(token));
         }
         self.in_flight.helpers.close();
     }
@@ -287,14 +283,12 @@ impl Owner for Raw {
     fn on_completed(&self, key: usize, completed: Completed) -> Option<Entry> {
         // If it is closed, the closing thread handles the rest.
         let _entered = self.in_flight.gate.enter()?;
-        let kernel_io = match completed {
-            Completed::Faulted => None,
-            _ => self.kernel_io(),
-        };
-        let is_over = self.in_flight.on_completed(key, completed)?;
-        // The kernel cancels the operations of a thread that ends, and may interrupt others.
-        let start = |token| self.start(token, kernel_io);
-        let is_over = is_over || self.in_flight.restart(key, start);
+        let kernel_io = self.kernel_io();
+        let is_over = self
+            .in_flight
+            .end(key, completed, kernel_io, |token, kernel_io| {
+                self.start(token, kernel_io)
+            });
         is_over.then(|| self.finish(key))?
     }
 }

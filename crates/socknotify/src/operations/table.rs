@@ -9,11 +9,10 @@ use std::sync::{Arc, Weak};
 use super::Owner;
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
 use super::helpers::{Helpers, Perform, Performed};
-use super::in_flight::{InFlight, Reason};
+use super::in_flight::{InFlight, OperationSlot, Reason};
 use super::kernel_io::{self, KernelIo};
 use super::opening::Opening;
 use super::{Completed, FileDriver, Layer, system};
-use crate::drops::drop_all;
 use crate::slots::Token;
 use crate::system::SystemPort;
 use crate::{Entry, Error};
@@ -176,20 +175,20 @@ impl<D: Send + 'static> Operations<D> {
 
     /// A packet of the system was dequeued. Returns the key of its operation, if that is complete.
     pub(crate) fn on_kernel_packet(&self, entry: &Entry) -> Option<usize> {
+        // If it is closed, the closing thread finds it.
+        let _entered = self.in_flight.gate.enter()?;
         let (key, completed) = self.in_flight.opened()?.on_completed(entry)?;
         self.end(key, completed)
     }
 
-    /// The system has ended an operation. Returns its key, unless it was begun again: the kernel cancels the operations
-    /// of a thread that ends, and may interrupt others.
+    /// The system has ended an operation. Returns its key if it is over.
     fn end(&self, key: usize, completed: Completed) -> Option<usize> {
-        let kernel_io = match completed {
-            Completed::Faulted => None,
-            _ => self.kernel_io(),
-        };
-        let is_over = self.in_flight.on_completed(key, completed)?;
-        let start = |token| self.start(token, kernel_io);
-        let is_over = is_over || self.in_flight.restart(key, start);
+        let kernel_io = self.kernel_io();
+        let is_over = self
+            .in_flight
+            .end(key, completed, kernel_io, |token, kernel_io| {
+                self.start(token, kernel_io)
+            });
         is_over.then_some(key)
     }
 
@@ -224,7 +223,7 @@ impl<D: Send + 'static> Operations<D> {
         })
     }
 
-    /// This packet is queued again: if it is an operation's, closing drops that.
+    /// This packet is queued again: if it is an operation's, closing takes that.
     pub(crate) fn on_requeued(&self, packet: &Entry) {
         if packet.completion_key == self.key {
             if let Some(slot) = self.in_flight.slots.get_by_key(packet.overlapped) {
@@ -236,6 +235,15 @@ impl<D: Send + 'static> Operations<D> {
     /// Take the completion of a finished operation.
     pub(crate) fn finish(&self, key: usize) -> Option<(FileCompletion, Option<D>)> {
         let (token, slot) = self.in_flight.finish(key)?;
+        self.completion(token, slot)
+    }
+
+    /// The completion of a finished operation that was removed.
+    fn completion(
+        &self,
+        token: Token,
+        slot: OperationSlot<FileOperation, Option<D>>,
+    ) -> Option<(FileCompletion, Option<D>)> {
         self.count.fetch_sub(1, Ordering::Relaxed);
         let (result, is_cancelled) = slot.stage.into_result()?;
         let operation = slot.operation?;
@@ -243,20 +251,18 @@ impl<D: Send + 'static> Operations<D> {
         Some((completion, slot.note))
     }
 
-    /// Begin nothing more, wait for the operations that the system or a helper thread performs, and drop all but those
-    /// that were dequeued.
-    pub(crate) fn close(&self) {
+    /// Begin nothing more, wait for the operations that the system or a helper thread performs, and take the completions
+    /// of all but those that were dequeued.
+    pub(crate) fn close(&self) -> Vec<FileCompletion> {
         self.in_flight.helpers.close();
-        for token in self.in_flight.close() {
-            // With no lock held: dropping a buffer may run any code.
+        let left = self.in_flight.close().into_iter();
+        left.filter_map(|token| {
             let slot = self.in_flight.slots.remove_unless(token, |slot| {
                 slot.marks().load(Ordering::Relaxed) == DEQUEUED
-            });
-            if slot.is_some() {
-                self.count.fetch_sub(1, Ordering::Relaxed);
-            }
-            drop_all(slot);
-        }
+            })?;
+            Some(self.completion(token, slot)?.0)
+        })
+        .collect()
     }
 
     #[cfg(all(test, target_os = "linux", not(interleavings)))]

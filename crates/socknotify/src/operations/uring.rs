@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
@@ -66,8 +66,11 @@ const OF_CONNECTIONS: u64 = 1 << 31;
 /// How long the pump waits before it ends, whereupon the kernel cancels what it has submitted.
 const PUMP_IDLE: Duration = Duration::from_secs(60);
 
-/// How many times in a row the kernel may lack memory before it counts as out of memory.
-const ATTEMPTS: usize = 1000;
+/// How long the kernel may lack memory or room for a submission before the ring counts as broken.
+const SHORTAGE: Duration = Duration::from_secs(1);
+
+/// How long the pump waits before it tries again.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// A ring.
 ///
@@ -118,8 +121,20 @@ struct Submission {
     cancels: Vec<u64>,
     /// The names of the entries in the ring that the kernel has not taken.
     pending: VecDeque<u64>,
+    /// Since when the kernel lacks memory or room for them.
+    stuck_since: Option<Instant>,
     /// The kernel has refused entries. They are still in the ring, so nothing can be submitted behind them.
     is_refused: bool,
+}
+
+/// What is left after a submission.
+#[derive(PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    /// It can be submitted at once.
+    More,
+    /// The kernel lacks memory or room for it now.
+    Stuck,
 }
 
 /// The layers of the port, during a call.
@@ -288,8 +303,16 @@ impl KernelIo {
     /// Submit what was queued: a batch in this thread, and what is left in another.
     #[inline]
     pub(super) fn flush(&self) {
-        if self.is_queued.load(Ordering::SeqCst) && self.submit() && !self.pump() {
-            while self.submit() {}
+        if self.is_queued.load(Ordering::SeqCst) && self.submit() != Rest::Nothing {
+            self.submit_rest();
+        }
+    }
+
+    /// Submit what was queued, in another thread if there is one.
+    #[cold]
+    fn submit_rest(&self) {
+        if !self.pump() {
+            self.submit_all();
         }
     }
 
@@ -307,30 +330,50 @@ impl KernelIo {
         is_due
     }
 
-    /// Submit a batch. Returns whether another one can be submitted.
+    /// Submit one batch after the other. Between them others get the processor.
+    fn submit_all(&self) {
+        loop {
+            match self.submit() {
+                Rest::Nothing => return,
+                Rest::More => thread::yield_now(),
+                Rest::Stuck => thread::sleep(RETRY),
+            }
+        }
+    }
+
+    /// Submit a batch.
     ///
     /// Nothing waits here: if another thread submits, that one looks for more when it is done.
-    fn submit(&self) -> bool {
+    fn submit(&self) -> Rest {
         // Dropped without the lock: these may be the last references.
         let owners = self.owners();
-        let refused = {
+        let (refused, is_stuck) = {
             let mut submission = match self.submission.try_lock() {
                 Ok(submission) => submission,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return false,
+                Err(TryLockError::WouldBlock) => return Rest::Nothing,
             };
-            self.submit_batch(&mut submission, &owners)
+            let refused = self.submit_batch(&mut submission, &owners);
+            (refused, submission.stuck_since.is_some())
         };
         for name in refused {
             if let Some((owner, key)) = owners.of(name) {
                 owner.refused(key);
             }
         }
-        self.is_queued.load(Ordering::SeqCst) && {
-            let queue = lock(&self.queue);
-            let has_operations = !queue.operations.is_empty();
-            !queue.cancels.is_empty()
-                || has_operations && (queue.state != State::Open || self.room() > 0)
+        if !self.is_queued.load(Ordering::SeqCst) {
+            return Rest::Nothing;
+        }
+        let queue = lock(&self.queue);
+        let has_operations = !queue.operations.is_empty();
+        if is_stuck {
+            Rest::Stuck
+        } else if !queue.cancels.is_empty()
+            || has_operations && (queue.state != State::Open || self.room() > 0)
+        {
+            Rest::More
+        } else {
+            Rest::Nothing
         }
     }
 
@@ -347,6 +390,11 @@ impl KernelIo {
             State::Closed => return Vec::new(),
             State::Broken => return queue.give_up(),
         }
+        // The ring has room for one batch.
+        if !submission.pending.is_empty() {
+            drop(queue);
+            return self.enter(submission);
+        }
         self.take_batch(&mut queue, submission);
         if queue.operations.is_empty() && queue.cancels.is_empty() {
             self.is_queued.store(false, Ordering::SeqCst);
@@ -361,9 +409,7 @@ impl KernelIo {
                 self.push(&mut submission.pending, entry(&request).user_data(name));
             }
         }
-        let refused = self.enter(submission);
-        submission.cancels.clear();
-        refused
+        self.enter(submission)
     }
 
     /// Take as much as one submission may have.
@@ -394,27 +440,29 @@ impl KernelIo {
         self.in_ring.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Submit the entries of the ring. Returns the names of operations that the kernel does not accept.
+    /// Submit the entries of the ring. Returns the names of operations that the kernel does not accept. Those that it
+    /// lacks memory or room for now stay in the ring.
     fn enter(&self, submission: &mut Submission) -> Vec<u64> {
-        let mut attempts = 0;
         while !submission.pending.is_empty() {
-            let pending = &mut submission.pending;
-            let submitter = self.ring.submitter();
+            let count = submission.pending.len() as u32;
             // SAFETY: no argument is a pointer.
-            let entered = unsafe { submitter.enter::<()>(pending.len() as u32, 0, 0, None) };
+            let entered = unsafe { self.ring.submitter().enter::<()>(count, 0, 0, None) };
             match entered.map_err(|error| error.raw_os_error()) {
                 Ok(count) if count > 0 => {
-                    pending.drain(..count);
-                    attempts = 0;
+                    submission.pending.drain(..count);
+                    submission.stuck_since = None;
                 }
                 Err(Some(libc::EINTR)) => {}
-                Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY)) if attempts < ATTEMPTS => {
-                    attempts += 1;
-                    thread::yield_now();
+                Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+                    if !submission.is_stuck_for_long() =>
+                {
+                    self.is_queued.store(true, Ordering::SeqCst);
+                    return Vec::new();
                 }
                 _ => return self.give_up(submission),
             }
         }
+        submission.cancels.clear();
         Vec::new()
     }
 
@@ -422,6 +470,7 @@ impl KernelIo {
     #[cold]
     fn give_up(&self, submission: &mut Submission) -> Vec<u64> {
         submission.is_refused = true;
+        submission.stuck_since = None;
         let pending = &mut submission.pending;
         self.in_ring.fetch_sub(pending.len(), Ordering::SeqCst);
         let mut names: Vec<_> = pending.drain(..).collect();
@@ -439,15 +488,17 @@ impl KernelIo {
         names
     }
 
-    /// Take all completions. The lock is held.
-    fn reap(&self, _completion: &MutexGuard<'_, ()>, mut each: impl FnMut(u64, i32)) {
+    /// Take all completions, report them to their owners, and add their packets. The lock is held.
+    fn report(&self, _: &MutexGuard<'_, ()>, owners: &Owners, packets: &mut Vec<Entry>) {
         // SAFETY: the lock is held, so there is no other queue.
         let queue = unsafe { self.ring.completion_shared() };
         let mut count = 0;
         for completion in queue {
             count += 1;
             if completion.user_data() != IGNORED {
-                each(completion.user_data(), completion.result());
+                let owner = owners.of(completion.user_data());
+                let result = completed(completion.result());
+                packets.extend(owner.and_then(|(owner, key)| owner.on_completed(key, result)));
             }
         }
         self.in_ring.fetch_sub(count, Ordering::SeqCst);
@@ -455,6 +506,11 @@ impl KernelIo {
 
     /// No packet is the kernel's own: operations complete when their completions are taken.
     pub(super) fn on_completed(&self, _entry: &Entry) -> Option<(usize, Completed)> {
+        None
+    }
+
+    /// Closing has reported them all.
+    pub(super) fn completed(&self, _key: usize) -> Option<Completed> {
         None
     }
 
@@ -467,18 +523,30 @@ impl KernelIo {
         self.pump.close();
         let mut submission = lock(&self.submission);
         if state == State::Open && !submission.is_refused {
-            // From Linux 5.19 on. Earlier kernels complete them all.
-            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-            self.push(&mut submission.pending, cancel.user_data(IGNORED));
+            if !submission.pending.is_empty() {
+                // What the kernel has not taken, it does not get.
+                self.give_up(&mut submission);
+            } else {
+                // From Linux 5.19 on. Earlier kernels complete them all.
+                let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+                self.push(&mut submission.pending, cancel.user_data(IGNORED));
+            }
             self.enter(&mut submission);
+            while !submission.pending.is_empty() {
+                thread::sleep(RETRY);
+                self.enter(&mut submission);
+            }
         }
         if submission.is_refused {
             self.cancel_at_once(CancelBuilder::any());
         }
         drop(submission);
+        // Dropped without the lock: these may be the last references.
+        let owners = self.owners();
         let completion = lock(&self.completion);
         loop {
-            self.reap(&completion, |_, _| ());
+            // Nobody takes packets any more.
+            self.report(&completion, &owners, &mut Vec::new());
             if self.in_ring.load(Ordering::SeqCst) == 0 {
                 return;
             }
@@ -490,6 +558,14 @@ impl KernelIo {
                 thread::sleep(Duration::from_millis(1));
             }
         }
+    }
+}
+
+impl Submission {
+    /// The kernel lacks memory or room. Whether it has for long.
+    fn is_stuck_for_long(&mut self) -> bool {
+        let since = self.stuck_since.get_or_insert_with(Instant::now);
+        since.elapsed() > SHORTAGE
     }
 }
 
@@ -506,9 +582,7 @@ impl Queue {
 impl Perform for KernelIo {
     fn perform(&self, _: usize) -> Performed {
         self.is_pump_due.store(false, Ordering::SeqCst);
-        while self.submit() {
-            thread::yield_now();
-        }
+        self.submit_all();
         Performed::Done
     }
 }
@@ -565,15 +639,11 @@ impl Completions for KernelIo {
         // Dropped without the lock: these may be the last references.
         let owners = self.owners();
         let completion = lock(&self.completion);
-        self.reap(&completion, |name, result| {
-            let owner = owners.of(name);
-            packets
-                .extend(owner.and_then(|(owner, key)| owner.on_completed(key, completed(result))));
-        });
+        self.report(&completion, &owners, packets);
         drop(completion);
         // There may be room for more. This thread has others to report, so it does not copy, unless no other thread does.
-        if self.is_queued.load(Ordering::SeqCst) && !self.pump() {
-            while self.submit() {}
+        if self.is_queued.load(Ordering::SeqCst) {
+            self.submit_rest();
         }
     }
 }

@@ -33,7 +33,7 @@ impl<T, M> Port<T, M> {
     /// buffer and the result.
     ///
     /// Any number can be in progress, on one file and on many, and they complete in any order. Closing the port
-    /// [waits](Self::close) for those that the system has begun.
+    /// [waits](Self::close) for those that the system has begun, and returns those that were not dequeued.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use super::connections::drop_all;
 use super::packet::Packet;
 use super::port::{Notice, Port, Shared};
 use super::timers::{Action, TimerId};
-use crate::lock::{self, lock};
+use crate::lock::lock;
 use crate::operations::Reason;
 use crate::{Entry, Error};
 
@@ -21,6 +21,13 @@ pub(super) enum Message<M> {
     Sent(M),
     /// The result of [work](Port::run), which is done when this was handled.
     Result(M),
+}
+
+impl<M> Message<M> {
+    pub(super) fn into_inner(self) -> M {
+        let (Message::Sent(message) | Message::Result(message)) = self;
+        message
+    }
 }
 
 /// A message that could not be sent, because the port is closed.
@@ -159,26 +166,24 @@ impl<T, M> Port<T, M> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Send messages, in order. Once the port is closed, they are dropped.
+    /// Send messages, in order. If the port is closed, they are dropped.
     pub(super) fn send_all(&self, messages: Vec<Message<M>>) {
         if messages.is_empty() {
             return;
         }
         let packets = vec![self.message_packet(); messages.len()];
         let mut list = lock(&self.messages);
+        let before = list.len();
         list.extend(messages);
         let mut list = Some(list);
         // A thread that wakes for them finds the lock free.
         let system = self.connections.port.system();
         if system.post(&packets, || drop(list.take())).is_err() {
+            // Those before them are the closing thread's.
+            let dropped = list.as_mut().map(|list| list.split_off(before));
             drop(list);
-            self.drop_messages();
+            drop_all(dropped.into_iter().flatten());
         }
-    }
-
-    /// No thread can take them.
-    pub(super) fn drop_messages(&self) {
-        drop_all(lock::take(&self.messages));
     }
 
     pub(super) fn message_packet(&self) -> Entry {

@@ -83,7 +83,7 @@
 //! client.read_exact(&mut answer)?;
 //! assert_eq!(&answer, b"ping");
 //!
-//! // The threads end. `close` returns what is armed: the connection, unless a thread holds it.
+//! // The threads end. `close` returns what is left: the connection, unless a thread holds it.
 //! assert!(port.close().len() <= 1);
 //! for thread in threads {
 //!     thread.join().expect("no panic")?;
@@ -152,6 +152,7 @@ mod port;
 
 // What a port does.
 mod builder;
+mod closed;
 mod connect;
 mod drain;
 mod files;
@@ -166,6 +167,7 @@ pub use crate::operations::{
 };
 pub use buffers::{Input, Output, unacknowledged};
 pub use builder::Builder;
+pub use closed::Closed;
 pub use connect::{Connect, connect_to};
 pub use connections::Id;
 pub use event::Event;

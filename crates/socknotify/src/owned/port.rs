@@ -14,7 +14,7 @@ use super::messages::Message;
 use super::packet::Packet;
 use super::source::{Source, raw};
 use super::timers::Timers;
-use super::{AdoptError, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
+use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
@@ -262,17 +262,54 @@ impl<T: Source, M> Port<T, M> {
         self.shared.connections.cancel(id)
     }
 
-    /// Closes the port, and returns the connections that were armed.
+    /// Closes the port, and returns what was left in it: the connections that were armed, the operations on files that no
+    /// worker had dequeued, and the messages that were not taken.
     ///
     /// Waiting threads return with [`Error::Closed`]. A thread keeps the connections that it holds. Those whose events
-    /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. Messages that were not taken, and
-    /// work and operations that were not done, are dropped; if dropping one panics, the panic goes no further.
+    /// its worker has dequeued and not [taken](super::Worker::take) are returned, too. A completion that a worker has
+    /// dequeued can still be taken.
     ///
-    /// This waits for operations on files that the system has begun: after it, nothing is written to a file or a
-    /// buffer. Other operations are not begun. A helper thread whose read never ends, as of `/proc/kmsg`, is not waited
-    /// for: it stays, with a descriptor and memory of its own. A completion that a worker has dequeued can still be taken.
+    /// This waits for operations on files that the system has begun, or cancels them: after it, nothing is written to a
+    /// file or a buffer. Operations that were not begun are returned as cancelled. Only a read that never ends, as of
+    /// `/proc/kmsg`, is not waited for: its helper thread stays, with a descriptor and memory of its own.
+    ///
+    /// [Work](Self::run) that has not begun is dropped; work that has is not waited for, and its result is dropped. So are
+    /// timers, with their messages. If dropping something panics, the panic goes no further.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::fs::File;
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("socknotify-close-{}", std::process::id()));
+    /// # std::fs::write(&path, "0123456789")?;
+    /// let port = Port::<TcpStream, &str>::with_messages()?;
+    /// let file = port.adopt_file(File::open(&path)?)?;
+    /// port.begin(FileOperation::read_at(&file, vec![0; 4096], 6))?;
+    /// port.send("hello")?;
+    ///
+    /// let mut left = port.close();
+    /// for done in left.take_operations() {
+    ///     assert_eq!(done.buffer.len(), 4096);
+    ///     match done.result {
+    ///         Ok(count) => assert_eq!(&done.buffer[..count], b"6789"),
+    ///         Err(_) => assert!(done.is_cancelled),
+    ///     }
+    /// }
+    /// assert_eq!(left.take_messages(), ["hello"]);
+    /// // It dereferences to the connections.
+    /// assert!(left.is_empty());
+    /// # drop(file);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "shutdown")]
-    pub fn close(&self) -> Vec<T> {
+    #[doc(alias = "CancelIoEx")]
+    pub fn close(&self) -> Closed<T, M> {
         self.shared.close()
     }
 }
@@ -546,22 +583,25 @@ impl<T, M> Shared<T, M> {
         drop_all(notices.map(Notice::into_event::<()>));
     }
 
-    fn close(&self) -> Vec<T> {
+    fn close(&self) -> Closed<T, M> {
         if !self.connections.is_here() {
-            return Vec::new();
+            return Closed::default();
         }
         let (armed, residents) = self.connections.close();
         self.helpers.close();
-        self.files.close();
-        let messages = lock::take(&self.messages);
+        let operations = self.files.close();
+        let messages = lock::take(&self.messages).into_iter();
         self.drop_notices();
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // These may refer to the port: no lock is held here, and no connection left in it.
-        drop_all(messages);
         drop_all(residents);
         self.timers.clear();
-        connections
+        Closed {
+            connections,
+            operations,
+            messages: messages.map(Message::into_inner).collect(),
+        }
     }
 }

@@ -642,7 +642,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Takes the next event of the latest [`process`](Self::process).
     ///
     /// There may be fewer than `process` returned: other threads get those that wait while this thread
-    /// [blocks](Self::blocking); messages are dropped when the port is closed, and its connections are
+    /// [blocks](Self::blocking); when the port is closed, its connections and messages are
     /// [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
     /// one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, Overlapped};
 
 use crate::support::trigger::ONCE;
-use crate::support::{PATIENCE, Pair, PortExt, expect_nothing, notification, port};
+use crate::support::{PATIENCE, Pair, PortExt, expect_nothing, notification, port, wait_until};
 
 /// The key of these operations.
 const KEY: usize = 77;
@@ -335,6 +335,20 @@ fn e7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()>
             assert!(!operation.overlapped.is_pending());
         }
     }
+    Ok(())
+}
+
+#[for_every_backend]
+fn e7_closing_keeps_the_result_of_what_was_done(backend: Backend) -> io::Result<()> {
+    let (port, file) = port_and_file(backend, b"")?;
+    let mut overlapped = Overlapped::new(0);
+    // SAFETY: all of it stays until the port is closed.
+    unsafe { port.write_at(&file, b"done", KEY, &raw mut overlapped)? };
+    wait_until("it is written", || {
+        file.metadata().is_ok_and(|file| file.len() == 4)
+    });
+    port.close();
+    assert_eq!(overlapped.result()?, 4);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! What operations on files do to a port's sockets. The figures depend on the machine, so the limits leave room: the goal for a
-//! ping is 2 ms, and for a `begin` 1 ms. To see them:
+//! What operations on files do to a port's sockets. What the port does makes all rounds slow, and what others do on the machine
+//! some: so one round has to meet the goals. To see the figures:
 //! `cargo test --release -p socknotify --test operations beside -- --ignored --nocapture --test-threads=1`.
 
 use std::io::{self, Read, Write};
@@ -13,6 +13,25 @@ use socknotify::owned::{Buffer, Event, FileOperation, Interest, PortFile};
 
 use super::{TestPort, every_port, file_of};
 use crate::support::read_byte;
+
+/// What is measured, the goal for its 99th percentile, and what is allowed where other programs use the processors all the
+/// time.
+const GOALS: [(&str, Duration, Duration); 3] = [
+    ("ping", Duration::from_millis(2), Duration::from_millis(25)),
+    (
+        "begin of 10 bytes",
+        Duration::from_millis(1),
+        Duration::from_millis(5),
+    ),
+    ("send", Duration::from_millis(1), Duration::from_millis(5)),
+];
+
+/// At most this many rounds, each of this length.
+const ROUNDS: usize = 40;
+const ROUND: Duration = Duration::from_millis(500);
+
+/// So many rounds without others say that it is the port that is slow.
+const UNDISTURBED: usize = 30;
 
 /// Durations of one kind.
 struct Times(&'static str, Vec<Duration>);
@@ -38,13 +57,10 @@ fn time<R>(work: impl FnOnce() -> R) -> Duration {
     begin.elapsed()
 }
 
-/// Pings a connection of the port, begins and posts, for this long. Returns the 99th percentiles.
-fn measure(port: &TestPort, client: &mut TcpStream) -> io::Result<[Duration; 3]> {
-    let small = file_of(port, b"0123456789")?;
-    let mut pings = Times("ping", Vec::new());
-    let mut begins = Times("begin of 10 bytes", Vec::new());
-    let mut sends = Times("send", Vec::new());
-    let end = Instant::now() + Duration::from_millis(1500);
+/// Pings a connection of the port, begins and posts, for a round. Returns the 99th percentiles.
+fn measure(port: &TestPort, client: &mut TcpStream, small: &PortFile) -> io::Result<[Duration; 3]> {
+    let [mut pings, mut begins, mut sends] = GOALS.map(|goal| Times(goal.0, Vec::new()));
+    let end = Instant::now() + ROUND;
     while Instant::now() < end {
         let mut byte = [0];
         pings.1.push(time(|| {
@@ -52,13 +68,33 @@ fn measure(port: &TestPort, client: &mut TcpStream) -> io::Result<[Duration; 3]>
             client.read_exact(&mut byte).expect("it is open");
         }));
         begins.1.push(time(|| {
-            port.begin(FileOperation::read_at(&small, vec![0; 10], 0))
+            port.begin(FileOperation::read_at(small, vec![0; 10], 0))
                 .expect("it is open")
         }));
         sends.1.push(time(|| port.send(1).expect("it is open")));
         thread::sleep(Duration::from_millis(1));
     }
     Ok([pings, begins, sends].map(Times::p99))
+}
+
+/// The processor time that other programs have used, in hundredths of a second.
+#[cfg(target_os = "linux")]
+fn time_of_others() -> io::Result<i64> {
+    let numbers = |text: &str| -> Vec<i64> {
+        let fields = text.split_whitespace();
+        fields.map(|field| field.parse().unwrap_or(0)).collect()
+    };
+    let all = std::fs::read_to_string("/proc/stat")?;
+    let all = numbers(all.lines().next().unwrap_or_default());
+    let own = std::fs::read_to_string("/proc/self/stat")?;
+    let own = numbers(own.rsplit(')').next().unwrap_or_default());
+    // Without idle time and waiting for a device; up to the time that the host has taken.
+    Ok(all[1..4].iter().chain(&all[6..9]).sum::<i64>() - own[11] - own[12])
+}
+
+#[cfg(not(target_os = "linux"))]
+fn time_of_others() -> io::Result<i64> {
+    Ok(0)
 }
 
 /// What is done with a file at any time, and how to begin it once more.
@@ -81,6 +117,7 @@ fn beside(port: &TestPort, load: Load, length: usize, count: usize) -> io::Resul
     ours.set_nonblocking(true)?;
     port.arm(port.adopt(ours)?, Interest::IN);
     let file = file_of(port, &vec![7; length])?;
+    let small = file_of(port, b"0123456789")?;
     let is_loaded = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -109,20 +146,29 @@ fn beside(port: &TestPort, load: Load, length: usize, count: usize) -> io::Resul
             });
         }
         println!(" idle");
-        measure(port, &mut client)?;
+        measure(port, &mut client, &small)?;
         println!(" beside {count} cached {name} of {length} bytes at any time");
         is_loaded.store(true, Ordering::SeqCst);
         for _ in 0..count {
             port.begin(operation(&file, vec![0; length].into()))?;
         }
-        let [ping, begin, send] = measure(port, &mut client)?;
+        let mut best = [Duration::MAX; 3];
+        let is_met = |best: &[Duration; 3]| (0..3).all(|which| best[which] <= GOALS[which].1);
+        let (mut rounds, mut undisturbed) = (0, 0);
+        while !is_met(&best) && rounds < ROUNDS && undisturbed < UNDISTURBED {
+            let before = time_of_others()?;
+            let round = measure(port, &mut client, &small)?;
+            best = std::array::from_fn(|which| best[which].min(round[which]));
+            rounds += 1;
+            // A twentieth of one processor.
+            undisturbed += usize::from(time_of_others()? - before <= 2);
+        }
+        println!("  {rounds} rounds, {undisturbed} without other programs");
         is_loaded.store(false, Ordering::SeqCst);
         port.close();
-        assert!(ping <= Duration::from_millis(25), "{ping:?}");
-        assert!(
-            begin.max(send) <= Duration::from_millis(5),
-            "{begin:?}, {send:?}"
-        );
+        let is_allowed =
+            undisturbed < UNDISTURBED && (0..3).all(|which| best[which] <= GOALS[which].2);
+        assert!(is_met(&best) || is_allowed, "{best:?} of {GOALS:?}");
         Ok(())
     })
 }

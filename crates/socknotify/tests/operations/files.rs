@@ -607,29 +607,38 @@ fn o7_closing_while_threads_begin_operations(backend: Backend) -> io::Result<()>
         for port in every_port(backend)? {
             let alive = Arc::default();
             let file = numbered(&port, 1000)?;
+            let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
             thread::scope(|scope| {
                 for _ in 0..3 {
                     let mut worker = port.worker(16);
-                    let (file, alive) = (&file, &alive);
+                    let (file, alive, begun, ended) = (&file, &alive, &begun, &ended);
                     scope.spawn(move || {
                         let begin = |worker: &mut super::TestWorker| {
-                            worker
-                                .begin(FileOperation::read_at(file, buffer(alive), 0))
-                                .is_ok()
+                            let read = FileOperation::read_at(file, buffer(alive), 0);
+                            if worker.begin(read).is_ok() {
+                                begun.fetch_add(1, Ordering::SeqCst);
+                            }
                         };
                         for _ in 0..16 {
                             begin(&mut worker);
                         }
                         while worker.process(None).is_ok() {
                             while worker.take().is_some() {
+                                ended.fetch_add(1, Ordering::SeqCst);
                                 begin(&mut worker);
                             }
+                        }
+                        // What it has dequeued is its own also when the port is closed.
+                        while worker.take().is_some() {
+                            ended.fetch_add(1, Ordering::SeqCst);
                         }
                     });
                 }
                 thread::sleep(Duration::from_micros(200 * round));
-                port.close();
+                let returned = port.close().take_operations().len();
+                ended.fetch_add(returned, Ordering::SeqCst);
             });
+            assert_eq!(ended.into_inner(), begun.into_inner());
             assert_eq!(alive.load(Ordering::SeqCst), 0);
             assert_eq!(port.operations(), 0);
         }

@@ -8,6 +8,7 @@ extern crate socknotify_test_macros;
 mod support;
 
 mod beside;
+mod closed;
 mod drain;
 #[cfg(target_os = "linux")]
 mod endless;
