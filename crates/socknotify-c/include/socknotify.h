@@ -339,9 +339,11 @@ typedef struct sn_entry {
 #define SOCK_NOTIFY_EVENT_HANGUP SOCK_NOTIFY_REGISTER_EVENT_HANGUP
 #define SOCK_NOTIFY_EVENT_ERR 0x40    /* the socket has an error: the next receive returns it */
 /*
- * The last notification: nothing is dequeued for this registration after it. With ONESHOT, what the key
- * refers to may be freed now. With PERSISTENT on several threads, another thread may still have an
- * earlier notification in its hands: free when those handlers have ended, too.
+ * The last notification: nothing is dequeued for this registration after it. With ONESHOT, if the thread
+ * that dequeued the notification before it asked for REMOVE, and does not use the key after that, what
+ * the key refers to may be freed now. If another thread asked for it, or with PERSISTENT on several
+ * threads, an earlier notification may still be in a thread's hands: free when those handlers have
+ * ended, too.
  */
 #define SOCK_NOTIFY_EVENT_REMOVE 0x80
 #define SOCK_NOTIFY_EVENTS_ALL 0xC7

@@ -126,7 +126,16 @@ pub unsafe extern "C" fn sn_process(
     // SAFETY: the caller vouches for the pointers and the counts beside them.
     let arrays = unsafe { arrays(registrations, (entries, entry_count)) };
     // SAFETY: the same.
-    unsafe { process(port, arrays, Kind::Socket, timeout_ms, received) }
+    unsafe {
+        process(
+            port,
+            registration_count,
+            arrays,
+            Kind::Socket,
+            timeout_ms,
+            received,
+        )
+    }
 }
 
 /// The same, where ENABLE takes any descriptor.
@@ -148,7 +157,16 @@ pub unsafe extern "C" fn sn_process_descriptors(
     // SAFETY: the caller vouches for the pointers and the counts beside them.
     let arrays = unsafe { arrays(registrations, (entries, entry_count)) };
     // SAFETY: the same.
-    unsafe { process(port, arrays, Kind::Descriptor, timeout_ms, received) }
+    unsafe {
+        process(
+            port,
+            registration_count,
+            arrays,
+            Kind::Descriptor,
+            timeout_ms,
+            received,
+        )
+    }
 }
 
 /// `GetQueuedCompletionStatusEx`.
@@ -392,6 +410,7 @@ unsafe fn arrays(
 /// `received` is null or can be written to.
 unsafe fn process(
     port: *mut c_void,
+    registration_count: u32,
     arrays: Result<Arrays, Code>,
     kind: Kind,
     timeout_ms: u32,
@@ -404,8 +423,7 @@ unsafe fn process(
             }
             apply_and_dequeue(port, registrations, kind, timeout_ms, entries)
         });
-        let has_registrations = !arrays.is_ok_and(|(registrations, _)| registrations.is_empty());
-        if has_registrations && taken.is_err_and(|code| code != code::TIMEOUT) {
+        if registration_count > 0 && taken.is_err_and(|code| code != code::TIMEOUT) {
             Thread::forget_results();
         }
         if let Some(received) = NonNull::new(received) {

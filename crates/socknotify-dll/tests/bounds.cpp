@@ -196,45 +196,63 @@ DWORD WINAPI register_and_close(void *context) {
     return 0;
 }
 
-/* A port with many sockets is closed: calls on another one go on. */
+/* The longest of so many calls on another port, and of those that a thread that closes one leaves time for. */
+double longest_call(HANDLE port, SOCKET socket, int calls) {
+    double longest = 0;
+    for (int call = 0; call < calls; call += 1) {
+        double begin = now();
+        require_applied(port, enable(socket, as_key(1), in, once));
+        require(take(port, patience).count == 1, "the other port's");
+        longest = std::max(longest, now() - begin);
+    }
+    return longest;
+}
+
+/* A port with many sockets is closed, while calls on another one go on. Returns how much longer the longest of these took than
+ * the longest of as many without the closing. */
+double delay_by_closing(const std::vector<SOCKET> &sockets, HANDLE other, SOCKET one, int trigger) {
+    Closing closing = {{}, CreateEventA(nullptr, TRUE, FALSE, nullptr), CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
+    for (SOCKET socket : sockets) {
+        closing.batch.push_back(enable(socket, as_key(socket), in, trigger));
+    }
+    HANDLE thread = start(register_and_close, &closing);
+    require(WaitForSingleObject(closing.registered, patience) == WAIT_OBJECT_0, "the sockets are registered");
+    double during = 0;
+    int calls = 0;
+    SetEvent(closing.go);
+    /* Another thread may do the rest, later. */
+    for (double begin = now(); WaitForSingleObject(thread, 0) == WAIT_TIMEOUT || now() - begin < 300; calls += 1) {
+        during = std::max(during, longest_call(other, one, 1));
+    }
+    CloseHandle(thread);
+    CloseHandle(closing.registered);
+    CloseHandle(closing.go);
+    double without = longest_call(other, one, calls);
+    std::printf("closing took %.1f ms; %d calls meanwhile, %.1f ms at most; as many without it, %.1f ms\n", closing.took,
+                calls, during, without);
+    return during - without;
+}
+
+/* If closing held up the others, one call would take as long as it in each round. What else the machine does spoils some
+ * rounds. */
 void closing_blocks_nobody() {
     constexpr std::size_t number = 1000;
+    constexpr double goal = 5;
     HANDLE other = make_port();
     SOCKET one = make_ready();
-    Closing closing = {{}, CreateEventA(nullptr, TRUE, FALSE, nullptr), CreateEventA(nullptr, TRUE, FALSE, nullptr), 0};
     std::vector<SOCKET> sockets;
     for (std::size_t index = 0; index < number; index += 1) {
         SOCKET socket = make_socket(SOCK_DGRAM);
         bind_to_loopback(socket);
         sockets.push_back(socket);
-        closing.batch.push_back(enable(socket, as_key(socket), in, level));
     }
-    HANDLE thread = start(register_and_close, &closing);
-    require(WaitForSingleObject(closing.registered, patience) == WAIT_OBJECT_0, "the sockets are registered");
-    double before = 0;
-    double during = 0;
-    int calls = 0;
-    auto call = [&](double &longest) {
-        double begin = now();
-        require_applied(other, enable(one, as_key(1), in, once));
-        require(take(other, patience).count == 1, "the other port's");
-        longest = std::max(longest, now() - begin);
-    };
-    for (double begin = now(); now() - begin < 300;) {
-        call(before);
+    for (int trigger : {once, level, edge}) {
+        double least = delay_by_closing(sockets, other, one, trigger);
+        for (int round = 1; round < 10 && least > goal; round += 1) {
+            least = std::min(least, delay_by_closing(sockets, other, one, trigger));
+        }
+        require(least <= goal, "no call on another port waits more than 5 ms longer");
     }
-    SetEvent(closing.go);
-    while (WaitForSingleObject(thread, 0) == WAIT_TIMEOUT) {
-        call(during);
-        calls += 1;
-    }
-    CloseHandle(thread);
-    CloseHandle(closing.registered);
-    CloseHandle(closing.go);
-    std::printf("closing took %.1f ms; %d calls meanwhile, %.1f ms at most; before %.1f ms\n", closing.took, calls, during,
-                before);
-    /* If closing held up the others, one that has begun before could end in that time, and one that has waited for it. */
-    require(calls > 2, "calls on the other port go on");
     close_all(sockets);
     closesocket(one);
     CloseHandle(other);

@@ -1,10 +1,11 @@
 /*
- * What thousands of sockets cost, in calls of the system, which do not depend on what else the machine does; and that no edge
- * is lost among many sockets and threads, however much of what has arrived a thread receives.
+ * What thousands of sockets cost, in calls of the system, which do not depend on what else the machine does, and in time; and
+ * that no edge is lost among many sockets and threads, however much of what has arrived a thread receives.
  */
 #include "imports.hpp"
 #include "loopback.hpp"
 
+#include <algorithm>
 #include <initializer_list>
 #include <vector>
 
@@ -111,9 +112,14 @@ void close_many(const std::vector<Pair> &pairs) {
     }
 }
 
-/* Calls of the system for each of so many sockets that are ready: registered, notified without waiting, drained, and armed
- * again. */
-double calls_for_each(std::size_t number, int trigger) {
+struct Cost {
+    double calls;
+    double time;
+};
+
+/* Calls of the system, and milliseconds, for each of so many sockets that are ready: registered, notified without waiting,
+ * drained, and armed again. */
+Cost cost_of_each(std::size_t number, int trigger) {
     HANDLE port = make_port();
     std::vector<Pair> pairs = connect_many(number);
     for (Pair pair : pairs) {
@@ -151,27 +157,41 @@ double calls_for_each(std::size_t number, int trigger) {
     /* This arms the rest. */
     require(take(port, 0).error == WAIT_TIMEOUT, "each once");
     require(waits == waits_before, "polls tell of the next edges");
-    double each = static_cast<double>(calls - before) / static_cast<double>(number);
+    double sockets = static_cast<double>(number);
+    Cost each = {static_cast<double>(calls - before) / sockets, (registering + getting) / sockets};
     std::printf("trigger %d, %d sockets: %.2f calls for each; registered in %.0f ms, notified and armed again in %.0f ms\n",
-                trigger, static_cast<int>(number), each, registering, getting);
+                trigger, static_cast<int>(number), each.calls, registering, getting);
     close_many(pairs);
     CloseHandle(port);
     return each;
 }
 
-/* Each call takes as long, whatever the trigger: levels and edges take at most three times as many as one-shots do, and
- * each as many for each socket, however many there are. */
+/* Levels and edges make at most three times as many calls as one-shots do, and each as many for each socket, however many
+ * there are. So it is with time, as far as the machine has no other work: of several rounds the shortest counts. */
 void thousands_are_linear() {
-    double one_shot = 0;
-    for (int trigger : {once, level, edge}) {
-        double few = calls_for_each(125, trigger);
-        double many = calls_for_each(1000, trigger);
-        require(many <= few, "as many calls for each, however many there are");
-        if (trigger == once) {
-            one_shot = many;
+    constexpr int rounds = 5;
+    constexpr std::size_t few = 250, many = 2000;
+    const int triggers[] = {once, level, edge};
+    double of_few[3], of_many[3];
+    bool is_linear = false;
+    for (int round = 0; round < rounds && !is_linear; round += 1) {
+        double one_shot = 0;
+        is_linear = true;
+        for (int index = 0; index < 3; index += 1) {
+            Cost small = cost_of_each(few, triggers[index]);
+            Cost large = cost_of_each(many, triggers[index]);
+            require(large.calls <= small.calls, "as many calls for each, however many there are");
+            if (index == 0) {
+                one_shot = large.calls;
+            }
+            require(large.calls <= 3 * one_shot, "at most three times the calls of one-shot");
+            of_few[index] = round == 0 ? small.time : std::min(small.time, of_few[index]);
+            of_many[index] = round == 0 ? large.time : std::min(large.time, of_many[index]);
+            is_linear = is_linear && of_many[index] <= 2 * of_few[index] && of_many[index] <= 3 * of_many[0];
         }
-        require(many <= 3 * one_shot, "at most three times one-shot");
     }
+    std::printf("of one-shot's time: levels %.2f, edges %.2f\n", of_many[1] / of_many[0], of_many[2] / of_many[0]);
+    require(is_linear, "at most three times one-shot's time, and not twice as much for each of many");
     std::puts("thousands are linear: ok");
 }
 

