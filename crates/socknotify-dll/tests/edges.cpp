@@ -1,6 +1,6 @@
 /*
- * What thousands of sockets cost, in calls of the system, which do not depend on what else the machine does; and that no edge
- * is lost among many sockets and threads, however much of what has arrived a thread receives.
+ * What thousands of sockets cost, in calls of the system, which do not depend on what else the machine does, and in time; and
+ * that no edge is lost among many sockets and threads, however much of what has arrived a thread receives.
  */
 #include "imports.hpp"
 #include "loopback.hpp"
