@@ -18,7 +18,7 @@ pub(super) enum Packet {
     Resumed,
     /// Of a slot: the port drains.
     Draining,
-    /// Of a slot.
+    /// Of a slot: its wait was cancelled.
     Cancelled,
     /// Of a slot: its deadline has passed.
     TimedOut,

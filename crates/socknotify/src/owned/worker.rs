@@ -17,7 +17,7 @@ use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, P
 use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, Events, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
 /// event behind those; but a registration that is not the port's may be reported for ever.
@@ -467,8 +467,8 @@ impl<T: Source, M> Worker<T, M> {
                     let operation = operation.filter(|&key| shared.files.on_dequeued(key));
                     operation.map(|key| shared.files.packet(key))
                 }
-                (Packet::Arm(_), Some(_)) => {
-                    to_arm.push(entry);
+                (Packet::Arm(filter), Some(_)) => {
+                    to_arm.push((key, filter));
                     None
                 }
                 (_, Some(marks)) if marks.load(Ordering::Relaxed) == LISTENER => {
@@ -504,14 +504,10 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Arm at once what other workers have handed back and left: this thread may not call again soon.
     #[cold]
-    fn arm_for_others(&mut self, packets: &[Entry]) {
-        for packet in packets {
-            let key = packet.completion_key;
+    fn arm_for_others(&mut self, connections: &[(usize, EventFilter)]) {
+        for &(key, filter) in connections {
             let place = self.shared.connections.slots.get_by_key(key);
             let Some(place) = place.filter(is_waiting) else {
-                continue;
-            };
-            let Packet::Arm(filter) = Packet::of_slot(packet) else {
                 continue;
             };
             let arm = Registration::arm(place.socket, key, filter, false);
@@ -703,14 +699,9 @@ impl<T: Source, M> Shared<T, M> {
     fn other_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
         match Packet::decode(packet, &self.connections.slots) {
             Packet::Message => {
-                let message = match lock(&self.messages).pop_front()? {
-                    Message::Sent(message) => message,
-                    Message::Result(message) => {
-                        *results += 1;
-                        message
-                    }
-                };
-                Some(Event::Message(message))
+                let message = lock(&self.messages).pop_front()?;
+                *results += usize::from(matches!(message, Message::Result(_)));
+                Some(Event::Message(message.into_inner()))
             }
             Packet::Operation => {
                 let completion = self.completed(packet.overlapped)?;
