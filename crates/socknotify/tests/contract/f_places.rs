@@ -1384,14 +1384,21 @@ fn f4_to_watch_many_threads_that_compute_costs_little(backend: Backend) -> io::R
             port.post(PACKET)?;
             told.recv_timeout(PATIENCE).expect("it has a packet");
         }
-        let before = thread_time();
-        wait_in_vain(port, time);
-        let spent = thread_time() - before;
+        // A look takes twice as long without optimization.
+        let limit = time / if cfg!(debug_assertions) { 50 } else { 100 };
+        let mut spent = Vec::new();
+        // What else runs makes a look slower, never quicker: the best of some waits tells.
+        while spent.len() < 5 && spent.iter().all(|&one| one >= limit) {
+            let before = thread_time();
+            wait_in_vain(port, time);
+            spent.push(thread_time() - before);
+        }
         is_over.store(true, Ordering::Relaxed);
         println!("{spent:?} of {time:?}");
-        // A look takes twice as long without optimization.
-        let part = if cfg!(debug_assertions) { 50 } else { 100 };
-        assert!(spent < time / part, "{spent:?}");
+        assert!(
+            spent.iter().any(|&one| one < limit),
+            "{spent:?} of {time:?}"
+        );
         Ok(())
     })
 }
