@@ -5,7 +5,8 @@ use std::io;
 use std::os::windows::io::{AsRawHandle, AsRawSocket, FromRawHandle, OwnedHandle};
 use std::ptr::null;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use socket2::{SockAddr, Socket};
 use windows_sys::Win32::Foundation::FILETIME;
@@ -50,45 +51,76 @@ pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<(
     }
 }
 
-/// A number that is lower than those of a test's sockets. To duplicate a socket takes another number
-/// for a while, and where the lowest is given, that must not be the one that is wanted.
-static SPARE: Mutex<Option<OwnedHandle>> = Mutex::new(None);
+/// Handles whose numbers are lower than those of a test's sockets. To duplicate a socket takes another number for a while,
+/// and where the lowest is given, that must not be the one that is wanted. Another thread may get one of them while it is
+/// free, such as that which starts the tests' threads: so there are several.
+static RESERVE: Mutex<Vec<OwnedHandle>> = Mutex::new(Vec::new());
 
 /// Called before a test makes its first socket.
 pub(crate) fn prepare() -> io::Result<()> {
-    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-    if spare.is_none() {
-        *spare = Some(event()?);
+    let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
+    while reserve.len() < 16 {
+        reserve.push(event()?);
     }
     Ok(())
 }
 
-/// Closes `old` and gives its number to `new`. Another thread may get it in between; then this fails.
+/// Closes `old` and gives its number to `new`. Another thread may get it in between: then this waits until it is free again,
+/// and fails if that takes too long.
 pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     let number = raw(&old);
-    // Where the lowest number is given, there must be no lower one.
-    let mut lower = Vec::new();
-    loop {
+    let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let reserved = reserve.len();
+    // Where the lowest number is given, there must be no lower one, but for one that is free for the duplication.
+    let mut lower = std::mem::take(&mut *reserve);
+    take_lower(number, &mut lower)?;
+    let mut old = Some(old);
+    let mut others = Vec::new();
+    let end = Instant::now() + Duration::from_secs(5);
+    let taken = loop {
+        let is_lower = |it: &OwnedHandle| number_of(it) < number;
+        match lower.iter().position(is_lower) {
+            Some(index) => drop(lower.swap_remove(index)),
+            None => break Err(io::Error::other("no lower number is free")),
+        }
+        drop(old.take());
+        let socket = new.try_clone()?;
+        if raw(&socket) == number {
+            break Ok(socket);
+        }
+        if Instant::now() >= end {
+            break Err(io::Error::other("another thread has got the number"));
+        }
+        // Where the latest free one is given, it comes after these.
+        if others.len() == 16 {
+            others.clear();
+        }
+        others.push(socket);
+        thread::sleep(Duration::from_millis(1));
+        take_lower(number, &mut lower)?;
+    };
+    take_lower(number, &mut lower)?;
+    lower.sort_by_key(number_of);
+    lower.truncate(reserved);
+    *reserve = lower;
+    taken
+}
+
+/// Adds a handle for each number that is lower and free.
+fn take_lower(number: RawSocket, lower: &mut Vec<OwnedHandle>) -> io::Result<()> {
+    // A system that does not give the lowest may never give a higher one.
+    for _ in 0..10_000 {
         let event = event()?;
-        if event.as_raw_handle().addr() as RawSocket > number || lower.len() == 10_000 {
+        if number_of(&event) >= number {
             break;
         }
         lower.push(event);
     }
-    drop(old);
-    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut others = Vec::new();
-    for _ in 0..16 {
-        *spare = None;
-        let socket = new.try_clone();
-        *spare = Some(event()?);
-        let socket = socket?;
-        if raw(&socket) == number {
-            return Ok(socket);
-        }
-        others.push(socket);
-    }
-    Err(io::Error::other("another thread has got the number"))
+    Ok(())
+}
+
+fn number_of(handle: &OwnedHandle) -> RawSocket {
+    handle.as_raw_handle().addr() as RawSocket
 }
 
 /// An event that nobody signals.
@@ -140,7 +172,7 @@ pub(crate) fn descriptors() -> io::Result<usize> {
 /// Waits until these threads of this process sleep. No other way to tell; without it the order of
 /// arrival may differ from what is assumed.
 pub(crate) fn asleep(_threads: impl IntoIterator<Item = ThreadId>) {
-    std::thread::sleep(Duration::from_millis(10));
+    thread::sleep(Duration::from_millis(10));
 }
 
 /// How often a thread of this process has gone to sleep: the system does not tell.
@@ -190,13 +222,13 @@ pub(crate) struct NoSocket(OwnedHandle);
 
 impl NoSocket {
     pub(crate) fn raw(&self) -> RawSocket {
-        self.0.as_raw_handle().addr() as RawSocket
+        number_of(&self.0)
     }
 }
 
 /// Open handles of some kinds, and no sockets among them.
 pub(crate) fn no_sockets() -> io::Result<Vec<(&'static str, NoSocket)>> {
-    let thread = std::thread::Builder::new().spawn(|| {})?;
+    let thread = thread::Builder::new().spawn(|| {})?;
     let others = [
         ("a file", File::open(std::env::current_exe()?)?.into()),
         ("a device", File::open("NUL")?.into()),
