@@ -52,14 +52,20 @@ pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<(
 }
 
 /// Handles whose numbers are lower than those of a test's sockets. To duplicate a socket takes another number for a while,
-/// and where the lowest is given, that must not be the one that is wanted. Another thread may get one of them while it is
-/// free, such as that which starts the tests' threads: so there are several.
+/// and where the lowest is given, that must not be the one that is wanted.
 static RESERVE: Mutex<Vec<OwnedHandle>> = Mutex::new(Vec::new());
+
+/// Another thread may get one of them while it is free. In 32 bits Wine makes more handles for each thread that starts.
+const RESERVED: usize = if cfg!(target_pointer_width = "32") {
+    16
+} else {
+    1
+};
 
 /// Called before a test makes its first socket.
 pub(crate) fn prepare() -> io::Result<()> {
     let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
-    while reserve.len() < 16 {
+    while reserve.len() < RESERVED {
         reserve.push(event()?);
     }
     Ok(())
@@ -70,7 +76,6 @@ pub(crate) fn prepare() -> io::Result<()> {
 pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     let number = raw(&old);
     let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
-    let reserved = reserve.len();
     // Where the lowest number is given, there must be no lower one, but for one that is free for the duplication.
     let mut lower = std::mem::take(&mut *reserve);
     take_lower(number, &mut lower)?;
@@ -101,7 +106,7 @@ pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     };
     take_lower(number, &mut lower)?;
     lower.sort_by_key(number_of);
-    lower.truncate(reserved);
+    lower.truncate(RESERVED);
     *reserve = lower;
     taken
 }
