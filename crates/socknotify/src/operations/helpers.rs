@@ -474,6 +474,25 @@ mod tests {
     }
 
     #[test]
+    fn o2_a_thread_is_started_for_work_that_waits_only() -> Result<(), Error> {
+        let helpers = Helpers::with(32, 32, LONG, || {});
+        assert_eq!(helpers.threads(), 0);
+        for _ in 0..40 {
+            let (done, ended) = mpsc::channel();
+            helpers.run(|| Box::new(move || done.send(()).expect("it is awaited")))?;
+            ended.recv_timeout(LONG).expect("it is done");
+            let begin = std::time::Instant::now();
+            while lock(&helpers.0.state).idle == 0 {
+                assert!(begin.elapsed() < LONG);
+                std::thread::yield_now();
+            }
+            assert_eq!(helpers.threads(), 1);
+        }
+        helpers.close();
+        Ok(())
+    }
+
+    #[test]
     fn others_work_while_threads_wait_for_a_device() -> Result<(), Error> {
         let helpers = two_at_once();
         let (release, wait) = mpsc::channel::<()>();

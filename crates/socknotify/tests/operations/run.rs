@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use socknotify::owned::{Event, Port};
 use socknotify::{Backend, Error};
 
-use super::support::{Gate, PATIENCE, asleep, rounds, this_thread, wait_until};
+use super::support::{Gate, PATIENCE, wait_until};
 use super::{builder, message, next, nothing, owning_port};
 
 #[for_every_backend]
@@ -124,25 +124,6 @@ fn o2_there_are_no_more_threads_than_asked_for(backend: Backend) -> io::Result<(
     }
     gate.open_for_all();
     assert_eq!(port.helper_threads(), 3);
-    Ok(())
-}
-
-#[for_every_backend]
-fn o2_a_thread_is_started_for_work_that_waits_only(backend: Backend) -> io::Result<()> {
-    let port = owning_port(backend)?;
-    let mut worker = port.worker(16);
-    assert_eq!(port.helper_threads(), 0);
-    for _ in 0..rounds(40) {
-        let (tell, told) = mpsc::channel();
-        port.run(move || {
-            tell.send(this_thread()).expect("the test waits");
-            0
-        })?;
-        message(&mut worker);
-        // The message comes a moment before the thread waits for more.
-        asleep(told);
-    }
-    assert!(port.helper_threads() <= 1, "{}", port.helper_threads());
     Ok(())
 }
 
