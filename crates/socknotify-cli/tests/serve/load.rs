@@ -1,7 +1,7 @@
 //! The load generator.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -124,7 +124,14 @@ fn serve_each(
         let mut threads = Vec::new();
         for way in ways {
             let (mut stream, _) = listener.accept()?;
-            threads.push(thread::spawn(move || way(&mut stream)));
+            threads.push(thread::spawn(move || {
+                let outcome = way(&mut stream);
+                // Under Wine a program that another test starts meanwhile inherits the socket, and keeps it open.
+                if cfg!(windows) {
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+                outcome
+            }));
         }
         for thread in threads {
             thread.join().expect("no panic")?;
