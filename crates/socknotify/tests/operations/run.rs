@@ -130,6 +130,7 @@ fn o2_there_are_no_more_threads_than_asked_for(backend: Backend) -> io::Result<(
 #[for_every_backend]
 fn o2_idle_threads_end(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
+    assert_eq!(port.helper_threads(), 0, "there was no work");
     for number in 0..10 {
         port.run(move || number)?;
     }
