@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::io::retry_on_intr;
 
 use crate::exchange::{BLOCKING, Exchange, Found, QUICK, warm_up};
 use crate::figure::{Figure, Sample, quantile};
@@ -33,7 +34,8 @@ pub(crate) fn run(
     let mut events = Vec::with_capacity(64);
     let rate = loop {
         events.clear();
-        epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None)?;
+        // It ends early where the process has been stopped.
+        retry_on_intr(|| epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None))?;
         for event in &events {
             let data = event.data;
             let mut connection = &connections[data.u64() as usize];
@@ -102,7 +104,8 @@ pub(crate) fn bytes(
     // Those that were sent in time count, however late their answers are.
     while under_way > 0 {
         events.clear();
-        epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None)?;
+        // It ends early where the process has been stopped.
+        retry_on_intr(|| epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None))?;
         for event in &events {
             let data = event.data;
             let index = data.u64() as usize;

@@ -25,6 +25,8 @@ fn be_patient(stream: &TcpStream) -> io::Result<()> {
 pub(crate) fn is_closed(mut stream: &TcpStream) -> io::Result<bool> {
     match stream.read(&mut [0]) {
         Ok(length) => Ok(length == 0),
+        // A process that was stopped, while it waited with a time.
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => is_closed(stream),
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(true),
         Err(error) => Err(error),
     }

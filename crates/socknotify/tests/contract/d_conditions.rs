@@ -14,9 +14,9 @@ use socknotify::{
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, ERRORS_END, Kind, PATIENCE, Pair, PollFlags, PortExt, QUIET_PERIOD, asleep,
-    begin_connect, drain_port, end_shows_behind_data, expect, expect_nothing, expect_quiet,
-    expect_removed, forget_address, is_idle, is_ready, port, port_with, refusing, reset,
-    this_thread, thread_time, wait_for_waiting, wait_readiness,
+    begin_connect, drain_port, end_shows_behind_data, expect, expect_idle, expect_nothing,
+    expect_quiet, expect_removed, forget_address, is_ready, port, port_with, quiet_threads,
+    refusing, reset, this_thread, wait_for_waiting, wait_readiness,
 };
 
 const KEY: usize = 41;
@@ -836,26 +836,7 @@ fn d7_what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
 /// Threads that wait for nothing sleep, and so does the system.
 #[track_caller]
 fn expect_idle_threads(port: &CompletionPort) {
-    for _ in 0..3 {
-        let spent = thread::scope(|scope| {
-            let wait = || {
-                let before = thread_time();
-                let found = port.dequeue_one(Some(QUIET_PERIOD * 3));
-                let spent = thread_time() - before;
-                let events = found.map(|entry| entry.events());
-                assert_eq!(found, Err(Error::TimedOut), "events: {events:?}");
-                spent
-            };
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(wait)).collect();
-            let times = threads.into_iter().map(|it| it.join().expect("no panic"));
-            times.max().expect("four")
-        });
-        // Interrupts of others are charged to whoever runs; who is busy is so each time.
-        if is_idle(spent) {
-            return;
-        }
-    }
-    panic!("threads that wait for nothing are busy");
+    expect_idle(|| quiet_threads(port, 4, QUIET_PERIOD * 3));
 }
 
 #[for_every_backend]

@@ -26,8 +26,8 @@ use socknotify::{
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, Kind, PATIENCE, Pair, PortExt, QUIET_PERIOD, RawSocket, as_told_by, asleep,
-    counted, drain_port, expect, expect_nothing, expect_quiet, expect_removed, is_idle, port,
-    port_with, raw, rounds, take_number, this_thread, thread_time, to_lonely_number,
+    counted, drain_port, expect, expect_idle, expect_nothing, expect_quiet, expect_removed, port,
+    port_with, quiet_threads, raw, rounds, take_number, this_thread, to_lonely_number,
     wait_for_waiting, wait_until,
 };
 
@@ -628,26 +628,8 @@ fn g3_many_duplicates_keep_nobody_busy(backend: Backend) -> io::Result<()> {
             kept.push(old);
         }
         take_false(&port);
-        let mut spent = Duration::MAX;
-        // Interrupts of others are charged to whoever runs; who is busy is so each time.
-        for _ in 0..3 {
-            spent = thread::scope(|scope| {
-                let wait = || {
-                    let before = thread_time();
-                    let found = port.dequeue_one(Some(QUIET_PERIOD * 3));
-                    let spent = thread_time() - before;
-                    assert_eq!(found, Err(Error::TimedOut));
-                    spent
-                };
-                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait)).collect();
-                let times = threads.into_iter().map(|it| it.join().expect("no panic"));
-                times.max().expect("some")
-            });
-            if is_idle(spent) {
-                break;
-            }
-        }
-        assert!(is_idle(spent), "{places} places: {spent:?}");
+        println!("{places} places");
+        expect_idle(|| quiet_threads(&port, THREADS, QUIET_PERIOD * 3));
     }
     Ok(())
 }

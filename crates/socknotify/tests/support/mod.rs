@@ -25,9 +25,9 @@ pub(crate) use self::backends::{backends, port, port_with, run, waking_port};
 #[cfg(unix)]
 pub(crate) use self::child::Child;
 pub(crate) use self::expectations::{
-    as_told_by, collect, counted, drain_port, expect, expect_no_early_end, expect_nothing,
-    expect_packets, expect_quiet, expect_removed, is_idle, notification, wait_in_vain,
-    woken_by_one_packet,
+    as_told_by, collect, counted, drain_port, expect, expect_idle, expect_little_time,
+    expect_no_early_end, expect_nothing, expect_packets, expect_quiet, expect_removed,
+    notification, quiet_for, quiet_threads, wait_in_vain, woken_by_one_packet,
 };
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
