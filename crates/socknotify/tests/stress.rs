@@ -27,7 +27,7 @@ use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Reg
 use support::trigger::ONCE;
 use support::{
     CloseAtEnd, PATIENCE, Pair, PortExt, counted, descriptors, drain_port, non_blocking, port_with,
-    raise_limit, wait_until,
+    raise_limit, uninterrupted, wait_until,
 };
 
 const THREADS: usize = 64;
@@ -178,7 +178,7 @@ fn send(peers: Vec<(Socket, Arc<AtomicUsize>)>, seed: u64) -> io::Result<()> {
         }
     }
     for (peer, ..) in shut {
-        match (&peer).read(&mut [0]) {
+        match uninterrupted(|| (&peer).read(&mut [0])) {
             Ok(0) => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             result => panic!("the peer is not told of the close: {result:?}"),
