@@ -364,11 +364,12 @@ impl KernelIo {
         if !self.is_queued.load(Ordering::SeqCst) {
             return Rest::Nothing;
         }
+        if is_stuck {
+            return Rest::Stuck;
+        }
         let queue = lock(&self.queue);
         let has_operations = !queue.operations.is_empty();
-        if is_stuck {
-            Rest::Stuck
-        } else if !queue.cancels.is_empty()
+        if !queue.cancels.is_empty()
             || has_operations && (queue.state != State::Open || self.room() > 0)
         {
             Rest::More

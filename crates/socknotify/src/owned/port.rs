@@ -308,7 +308,6 @@ impl<T: Source, M> Port<T, M> {
     /// # }
     /// ```
     #[doc(alias = "shutdown")]
-    #[doc(alias = "CancelIoEx")]
     pub fn close(&self) -> Closed<T, M> {
         self.shared.close()
     }
