@@ -938,9 +938,11 @@ fn beside_one_that_goes_on(
         wait_until("it has a place", || counted(port.snapshot().running) == 1);
         let second = scope.spawn(|| {
             let mut count = 0;
+            // It has no place until the first one is found to block.
+            let mut timeout = PATIENCE;
             // It keeps its place, and dequeues all the time. On a busy machine it is kept from a processor, too.
             let begin = thread_time();
-            while let Ok(entry) = port.dequeue_one(Some(10 * SHORT)) {
+            while let Ok(entry) = port.dequeue_one(Some(timeout)) {
                 if thread_time() - begin >= 5 * SHORT {
                     return None;
                 }
@@ -949,6 +951,7 @@ fn beside_one_that_goes_on(
                     wait_until("the other computes", || {
                         computes.load(Ordering::SeqCst) == 1
                     });
+                    timeout = 10 * SHORT;
                 }
                 count += 1;
                 port.post(PACKET).expect("an open port");

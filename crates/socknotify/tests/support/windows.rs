@@ -55,12 +55,8 @@ pub(crate) fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<(
 /// and where the lowest is given, that must not be the one that is wanted.
 static RESERVE: Mutex<Vec<OwnedHandle>> = Mutex::new(Vec::new());
 
-/// Another thread may get one of them while it is free. In 32 bits Wine makes more handles for each thread that starts.
-const RESERVED: usize = if cfg!(target_pointer_width = "32") {
-    16
-} else {
-    1
-};
+/// Another thread may get one of them while it is free, and Wine makes handles for each thread that starts.
+const RESERVED: usize = 16;
 
 /// Called before a test makes its first socket.
 pub(crate) fn prepare() -> io::Result<()> {
