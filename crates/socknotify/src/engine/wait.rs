@@ -14,40 +14,25 @@ use crate::sys::Fd;
 use crate::{Entry, Error, Registration, WakePolicy};
 
 /// When a wait ends.
-#[derive(Clone, Copy, Debug)]
-enum Deadline {
-    Never,
-    /// This long after the thread first asks how much time is left.
-    In(Duration),
-    At(Instant),
-    /// At once: take what is ready, and do not wait.
-    Now,
+struct Deadline {
+    timeout: Option<Duration>,
+    /// When the thread first asked how much time is left.
+    since: Option<Instant>,
 }
 
 impl Deadline {
-    #[inline]
-    fn after(timeout: Option<Duration>) -> Self {
-        match timeout {
-            None => Deadline::Never,
-            Some(Duration::ZERO) => Deadline::Now,
-            Some(timeout) => Deadline::In(timeout),
-        }
-    }
-
     /// The time left to wait; `None` for ever.
     #[inline]
     fn remaining(&mut self) -> Option<Duration> {
-        match *self {
-            Deadline::Never => None,
-            Deadline::Now => Some(Duration::ZERO),
-            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
-            Deadline::In(timeout) => {
-                // A time too far away to be represented never comes.
-                let instant = Instant::now().checked_add(timeout);
-                *self = instant.map_or(Deadline::Never, Deadline::At);
-                instant.map(|_| timeout)
-            }
+        let timeout = self.timeout?;
+        if let Some(since) = self.since {
+            return Some(timeout.saturating_sub(since.elapsed()));
         }
+        // A call that does not wait reads no clock.
+        if !timeout.is_zero() {
+            self.since = Some(Instant::now());
+        }
+        Some(timeout)
     }
 
     fn has_passed(&mut self) -> bool {
@@ -115,7 +100,10 @@ impl<B: Backend> Engine<B> {
             registrations,
             holder: &*holder,
             levels,
-            deadline: Deadline::after(timeout),
+            deadline: Deadline {
+                timeout,
+                since: None,
+            },
             has_place,
             is_released: false,
             counts_as_polling: false,
