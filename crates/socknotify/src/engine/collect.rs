@@ -23,12 +23,6 @@ const FULL: u32 = u32::MAX;
 /// The contract allows 64 false ones.
 const CHECKED: u32 = 60;
 
-/// How much of a call's room is for reports, and whether the backend is to be asked for them.
-pub(super) struct Share {
-    pub(super) reports: usize,
-    pub(super) asks: bool,
-}
-
 /// What a wait reports, straight into the caller's entries.
 struct Deliveries<'call, B: Backend> {
     engine: &'call Engine<B>,
@@ -99,25 +93,13 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Share the room of a call between packets and reports, while packets are queued: each gets at least half, or every
-    /// second turn.
-    pub(super) fn share(&self, room: usize, queued: usize) -> Share {
-        if self.may_skip() {
-            return Share {
-                reports: 0,
-                asks: false,
-            };
-        }
-        if room == 1 {
-            let is_reports_turn = self.turn.fetch_xor(true, Ordering::Relaxed);
-            return Share {
-                reports: usize::from(is_reports_turn),
-                asks: is_reports_turn,
-            };
-        }
-        Share {
-            reports: room - queued.min(room / 2),
-            asks: true,
+    /// How much of a call's room is for reports, while packets are queued: each gets at least half, or every second turn.
+    /// 0: the backend is not asked.
+    pub(super) fn room_for_reports(&self, room: usize, queued: usize) -> usize {
+        match room {
+            _ if self.may_skip() => 0,
+            1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
+            _ => room - queued.min(room / 2),
         }
     }
 

@@ -299,10 +299,10 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
         queued: usize,
     ) -> usize {
-        let share = self.share(entries.len(), queued);
+        let room = self.room_for_reports(entries.len(), queued);
         let mut count = 0;
-        if share.asks {
-            count = self.ask_now(call, &mut entries[..share.reports]).0;
+        if room > 0 {
+            count = self.ask_now(call, &mut entries[..room]).0;
         } else {
             call.has_failed |= self.arm(call.scratch, call.registrations);
             self.on_skipped();
