@@ -3,14 +3,13 @@
 use super::backend::{Arm, Backend, Wait};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
 use super::place::{self, Holder};
-use super::queue::Packet;
 use super::scheduler::Flag as GateFlag;
 use super::sync::lock;
 use super::table::{Enable, Enabled, Outcome, Slot};
 use super::{Core, Engine, Scratch};
 use crate::registration::Extra;
 use crate::sys::{self, Fd};
-use crate::{Error, Operation, Registration, RegistrationError};
+use crate::{Error, Events, Operation, Registration, RegistrationError};
 
 /// How an entry enables. `None` if its trigger is not valid.
 #[inline]
@@ -409,7 +408,7 @@ impl<B: Backend> Engine<B> {
                 .then(|| word.advanced().with_state(State::Removing))
         };
         let removed = slot.and_then(|slot| Some((slot, slot.change(removing).ok()?)));
-        let Some((slot, (before, word))) = removed else {
+        let Some((slot, (before, _))) = removed else {
             self.backend.identify(fd)?;
             return Err(RegistrationError::NotFound);
         };
@@ -433,12 +432,7 @@ impl<B: Backend> Engine<B> {
             self.forget(core, fd);
             return Ok(());
         }
-        core.queue.push_back(Packet::Removed {
-            fd,
-            generation: word.generation(),
-            key: slot.key(),
-        });
-        self.publish_queued(core);
+        self.queue_notification(core, fd, slot, Events::REMOVE);
         Ok(())
     }
 

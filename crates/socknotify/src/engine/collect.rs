@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use super::backend::{Backend, Report, Reports, Wait, Waited};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
-use super::queue::Packet;
 use super::sync::lock;
 use super::table::{Delivery, Outcome, Slot, Undelivered};
-use super::{Core, Engine, Scratch};
-use crate::Entry;
+use super::{Core, Engine, Packet, Scratch};
 use crate::sys::Fd;
+use crate::{Entry, Events};
 
 /// How many calls in a row, over all threads, may go without asking the backend for as many reports as they have room
 /// for.
@@ -150,12 +149,12 @@ impl<B: Backend> Engine<B> {
         let mut core = lock(&self.core);
         if !core.closed {
             if alarmed {
-                let alarm = Packet::Entry(core.alarm.posted());
-                core.queue.push_back(alarm);
+                let alarm = core.alarm.posted();
+                core.queue.push_back(alarm.into());
             }
             let packets = scratch.packets.iter();
             core.queue
-                .extend(packets.map(|entry| Packet::Entry(entry.completion())));
+                .extend(packets.map(|entry| Packet::from(entry.completion())));
             self.publish_queued(&core);
         }
         scratch.packets.clear();
@@ -218,34 +217,37 @@ impl<B: Backend> Engine<B> {
             let Some(packet) = core.queue.pop_front() else {
                 break;
             };
-            self.on_dequeued(&mut core, &packet);
-            entries[count] = packet.entry();
+            if let Some((fd, generation)) = packet.notified {
+                self.on_notified(&mut core, fd, generation);
+            }
+            entries[count] = packet.entry;
             count += 1;
         }
         self.publish_queued(&core);
         count
     }
 
-    fn on_dequeued(&self, core: &mut Core, packet: &Packet) {
-        match *packet {
-            Packet::Entry(_) => {}
-            Packet::Removed { fd, generation, .. } => {
-                let removed = self.table.entry(fd).change(|word| {
-                    let is_this =
-                        word.state() == State::Removing && word.generation() == generation;
-                    is_this.then(|| word.with_state(State::Removed))
-                });
-                if removed.is_ok() {
-                    core.registered -= 1;
-                    self.owner.release(fd);
-                }
-            }
-            Packet::Interrupted { fd, generation, .. } => {
-                let slot = self.table.entry(fd);
-                if slot.word().generation() == generation {
-                    slot.queued_reason.store(0, Ordering::Relaxed);
-                }
-            }
+    /// Queue what a registration is notified of without a report.
+    pub(super) fn queue_notification(&self, core: &mut Core, fd: Fd, slot: &Slot, events: Events) {
+        core.queue.push_back(Packet {
+            entry: Entry::notification(slot.key(), events),
+            notified: Some((fd, slot.word().generation())),
+        });
+        self.publish_queued(core);
+    }
+
+    /// A registration was notified.
+    fn on_notified(&self, core: &mut Core, fd: Fd, generation: u32) {
+        let slot = self.table.entry(fd);
+        let word = slot.word();
+        if word.generation() != generation {
+            return;
+        }
+        slot.queued_reason.store(0, Ordering::Relaxed);
+        if word.state() == State::Removing {
+            let _ = slot.change(|word| Some(word.with_state(State::Removed)));
+            core.registered -= 1;
+            self.owner.release(fd);
         }
     }
 }

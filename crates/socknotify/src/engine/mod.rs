@@ -37,7 +37,6 @@ mod backend;
 mod collect;
 mod interest;
 mod place;
-mod queue;
 mod scheduler;
 mod sync;
 mod table;
@@ -48,6 +47,7 @@ mod wait;
 mod interleavings;
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -57,7 +57,6 @@ pub(crate) use self::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Table};
 
 use self::place::{Found, Holder, Places, Roster};
-use self::queue::{Packet, Queue};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
@@ -102,9 +101,26 @@ pub(crate) struct Engine<B: Backend> {
     core: Mutex<Core>,
 }
 
+/// Something that waits to be dequeued.
+struct Packet {
+    entry: Entry,
+    /// What is notified of its removal or interruption: a registration's descriptor and generation.
+    notified: Option<(Fd, u32)>,
+}
+
+impl From<Entry> for Packet {
+    fn from(entry: Entry) -> Self {
+        Packet {
+            entry,
+            notified: None,
+        }
+    }
+}
+
 /// What the lock guards.
 struct Core {
-    queue: Queue,
+    /// The packets that have no kernel behind them.
+    queue: VecDeque<Packet>,
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
@@ -176,7 +192,7 @@ impl<B: Backend> Engine<B> {
             detected_after: AtomicU64::new(0),
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
-                queue: Queue::with_capacity(32),
+                queue: VecDeque::with_capacity(32),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 refused: Vec::new(),
@@ -310,7 +326,7 @@ impl<B: Backend> Engine<B> {
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
         let mut core = self.enter()?;
-        core.queue.extend(entries.map(Packet::Entry));
+        core.queue.extend(entries.map(Packet::from));
         self.publish_queued(&core);
         let wake = self.settle(&mut core);
         drop(core);
@@ -323,7 +339,7 @@ impl<B: Backend> Engine<B> {
     pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
         let mut core = self.enter()?;
         for &entry in entries.iter().rev() {
-            core.queue.push_front(Packet::Entry(entry));
+            core.queue.push_front(entry.into());
         }
         self.publish_queued(&core);
         self.leave(core);
