@@ -426,18 +426,17 @@ impl<B: Backend> Engine<B> {
         LentPlace { engine: self, lent }
     }
 
-    /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
+    /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found: where it does
+    /// not matter that a thread blocks, whether one moves.
     fn look(&self, most: usize) -> Found {
-        if !self.detects() {
-            return Found::default();
-        }
+        let most = if self.detects() { most } else { 0 };
         let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
         let found = lock(&self.roster).look(&self.gate, is_idle, most);
         if let Some(after) = found.after {
             let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
             self.detected_after.store(micros, Ordering::Relaxed);
         }
-        for holder in found.left.iter().chain(&found.slow) {
+        for holder in &found.keepers {
             self.flow_on(holder);
         }
         found
@@ -454,42 +453,31 @@ impl<B: Backend> Engine<B> {
     /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
     #[inline(never)]
     fn look_at_peers(&self, load: Load) {
-        if !self.may_look {
+        let is_waited_for = load.holders() > 1 && (load.has(Flag::PARKED) || self.keep());
+        if !self.detects() || !is_waited_for && !load.has(Flag::LEFT) {
             return;
         }
-        let is_waited_for = || load.has(Flag::PARKED) || self.keep();
-        if load.holders() > 1 && is_waited_for() {
-            self.look_if_due(place::PEERS_LOOK);
-        } else if load.has(Flag::LEFT) {
-            self.look_if_due(place::FIRST_TICK);
-        }
-    }
-
-    fn look_if_due(&self, time: Duration) {
+        let pause = match is_waited_for {
+            true => place::PEERS_LOOK,
+            false => place::FIRST_TICK,
+        };
         let now = self.made.elapsed().as_micros() as u64;
         let last = self.looked.load(Ordering::Relaxed);
-        let is_due = || now.saturating_sub(last) >= time.as_micros() as u64;
         let order = Ordering::Relaxed;
-        let is_first = || {
-            let looked = self.looked.compare_exchange(last, now, order, order);
-            looked.is_ok()
-        };
+        let is_due = now.saturating_sub(last) >= pause.as_micros() as u64
+            && self
+                .looked
+                .compare_exchange(last, now, order, order)
+                .is_ok();
         // The model checker knows no time.
-        if (cfg!(interleavings) || is_due() && is_first()) && self.look(place::PEERS_MOST).has_freed
-        {
-            self.release_one();
+        if (cfg!(interleavings) || is_due) && self.look(place::PEERS_MOST).has_freed {
+            let mut core = lock(&self.core);
+            if !core.closed {
+                let wake = core.scheduler.release_for_place(&self.gate);
+                drop(core);
+                self.wake(wake);
+            }
         }
-    }
-
-    /// A place was found to be left: release a thread that is parked for it.
-    fn release_one(&self) {
-        let mut core = lock(&self.core);
-        let wake = match core.closed {
-            true => Wake::Nobody,
-            false => core.scheduler.release_for_place(&self.gate),
-        };
-        drop(core);
-        self.wake(wake);
     }
 }
 

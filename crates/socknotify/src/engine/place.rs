@@ -410,10 +410,8 @@ pub(super) struct Found {
     pub(super) asleep: bool,
     /// A place may have become free.
     pub(super) has_freed: bool,
-    /// Threads whose places were found to be left.
-    pub(super) left: Vec<Arc<Holder>>,
-    /// Threads that run for long with what others could take.
-    pub(super) slow: Vec<Arc<Holder>>,
+    /// Threads that have left their places, or run for long, with what others could take.
+    pub(super) keepers: Vec<Arc<Holder>>,
     /// How long the last one that left had been seen before.
     pub(super) after: Option<Duration>,
 }
@@ -459,19 +457,6 @@ impl Roster {
             .count()
     }
 
-    /// Only find out whether a thread has dequeued since the last look, or is in a call.
-    pub(super) fn look_for_moves(&mut self) -> Found {
-        let mut found = Found::default();
-        for seen in &mut self.threads {
-            let word = seen.holder.word();
-            if word != seen.word {
-                found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
-                seen.word = word;
-            }
-        }
-        found
-    }
-
     /// The indices of all threads, in turn.
     fn from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.threads.len();
@@ -513,7 +498,8 @@ impl Roster {
         }
     }
 
-    /// Look at all threads, as far as that costs no more than `most`. `is_idle`: a place is not used.
+    /// Look at all threads, as far as that costs no more than `most`. With 0, only find out whether one moves. `is_idle`: a
+    /// place is not used.
     pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, mut most: usize) -> Found {
         // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
         let is_close = most > PEERS_MOST || cfg!(interleavings);
@@ -558,14 +544,14 @@ impl Roster {
                         && stays >= FLOWS_ON
                         && !std::mem::replace(&mut seen.has_flowed_on, true)
                     {
-                        found.slow.push(Arc::clone(&seen.holder));
+                        found.keepers.push(Arc::clone(&seen.holder));
                     }
                 }
                 blocked => {
                     if seen.holder.change(word, Doing::Left) {
                         gate.leave_place();
                         found.has_freed = true;
-                        found.left.push(Arc::clone(&seen.holder));
+                        found.keepers.push(Arc::clone(&seen.holder));
                         found.after = Some(stays);
                         seen.word = word.with(Doing::Left);
                         seen.progress = Progress::default();

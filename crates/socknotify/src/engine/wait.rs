@@ -461,7 +461,7 @@ impl<B: Backend> Engine<B> {
             return core;
         }
         drop(core);
-        let found = self.watch_running();
+        let found = self.look(place::MOST);
         let load = self.gate.load();
         core = lock(&self.core);
         if core.closed || !core.scheduler.is_watcher(arrival) {
@@ -488,13 +488,5 @@ impl<B: Backend> Engine<B> {
             };
         }
         core
-    }
-
-    /// A look for the thread that watches, which also has to know whether anything moves.
-    fn watch_running(&self) -> place::Found {
-        match self.detects() {
-            true => self.look(place::MOST),
-            false => lock(&self.roster).look_for_moves(),
-        }
     }
 }
