@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::backend::Backend;
 use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Places, Record, Stay};
-use super::scheduler::{Arrival, Flag, Load, QUICK};
-use super::sync::{self, Condvar, lock};
+use super::scheduler::{Flag, Load, Parker, QUICK};
+use super::sync::{self, lock};
 use super::{Engine, Guard, Scratch, weak};
 use crate::handover::Handover;
 use crate::sys::Fd;
@@ -408,30 +408,30 @@ impl<B: Backend> Engine<B> {
         if core.closed {
             return;
         }
-        let (arrival, parker) = core.scheduler.park(&self.gate);
+        let parker = core.scheduler.park(&self.gate);
         // What other threads did before this one was seen to be parked may need a thread: perhaps this one.
         let wake = self.settle(&mut core);
         self.wake(wake);
         call.tick = FIRST_TICK;
-        while !core.closed && !core.scheduler.is_released(arrival) {
+        while !core.closed && !core.scheduler.is_released(&parker) {
             let left = call.deadline.remaining();
             if left == Some(Duration::ZERO) {
                 break;
             }
-            core = match core.scheduler.is_watcher(arrival) {
-                true => self.watch(core, call, arrival, &parker, left),
+            core = match core.scheduler.is_watcher(&parker) {
+                true => self.watch(core, call, &parker, left),
                 false => sync::wait(&parker, core, &self.core, left),
             };
         }
         // Take the place before another thread is released for it.
-        call.is_released = core.scheduler.is_released(arrival);
+        call.is_released = core.scheduler.is_released(&parker);
         call.has_place = call.is_released && self.gate.take_place(self.limit());
         if call.has_place {
             // Or another one is released to poll.
             self.gate.begin_polling();
             call.counts_as_polling = true;
         }
-        core.scheduler.unpark(&self.gate, arrival, parker);
+        core.scheduler.unpark(&self.gate, parker);
         // It may have watched.
         self.leave(core);
     }
@@ -441,8 +441,7 @@ impl<B: Backend> Engine<B> {
         &'a self,
         mut core: Guard<'a>,
         call: &mut Call<'_, '_, B>,
-        arrival: Arrival,
-        parker: &Condvar,
+        parker: &Parker,
         left: Option<Duration>,
     ) -> Guard<'a> {
         let is_free = |load: Load| load.holders() < self.limit();
@@ -456,15 +455,14 @@ impl<B: Backend> Engine<B> {
             &self.core,
             Some(left.map_or(nap, |left| left.min(nap))),
         );
-        if core.closed || core.scheduler.is_released(arrival) || !core.scheduler.is_watcher(arrival)
-        {
+        if core.closed || core.scheduler.is_released(parker) || !core.scheduler.is_watcher(parker) {
             return core;
         }
         drop(core);
         let found = self.look(place::MOST);
         let load = self.gate.load();
         core = lock(&self.core);
-        if core.closed || !core.scheduler.is_watcher(arrival) {
+        if core.closed || !core.scheduler.is_watcher(parker) {
             return core;
         }
         // One more thread may poll beside those who do, while nobody runs.
