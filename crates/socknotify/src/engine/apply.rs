@@ -37,12 +37,11 @@ impl<B: Backend> Engine<B> {
             // The caller asks whether the port can be used.
             return Ok(());
         }
-        let mut kept = place::take_scratch(self.id);
-        let scratch = Scratch::of(&mut kept);
-        self.apply(scratch, registrations);
-        self.arm(scratch, registrations);
-        kept.into_iter()
-            .for_each(|kept| place::put_scratch(self.id, kept));
+        place::with_scratch(self.id, |kept| {
+            let scratch = Scratch::<B>::of(kept);
+            self.apply(scratch, registrations);
+            self.arm(scratch, registrations);
+        });
         Ok(())
     }
 
@@ -144,7 +143,7 @@ impl<B: Backend> Engine<B> {
         if scratch.batch.is_empty() {
             return false;
         }
-        let Scratch {
+        let Scratch::<B> {
             memory,
             batch,
             packets,

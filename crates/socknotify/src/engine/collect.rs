@@ -108,7 +108,6 @@ impl<B: Backend> Engine<B> {
     pub(super) fn ask(
         &self,
         scratch: &mut Scratch<B>,
-        levels: &mut Vec<(Fd, u32)>,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> (usize, Waited) {
@@ -118,10 +117,11 @@ impl<B: Backend> Engine<B> {
             may_skip: self.may_skip(),
             has_more: self.has_more(),
         };
-        let Scratch {
+        let Scratch::<B> {
             memory,
             batch,
             packets,
+            levels,
             ..
         } = scratch;
         let mut deliveries = Deliveries {

@@ -48,8 +48,8 @@ mod interleavings;
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
@@ -131,32 +131,28 @@ struct Core {
     closed: bool,
 }
 
-/// Memory of one call.
-struct Scratch<B: Backend> {
-    memory: B::Memory,
+/// What a thread keeps for its calls.
+type Scratch<B> = Kept<<B as Backend>::Memory>;
+
+#[derive(Default)]
+struct Kept<M> {
+    memory: M,
     /// What the call arms.
     batch: Vec<Arm>,
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
+    /// Level-triggered registrations that the call delivers, with their generations.
+    levels: Vec<(Fd, u32)>,
     /// The address of the handover that the holder has; 0 for none.
     handover: usize,
+    /// Counts calls, to time one in several.
+    calls: u32,
+    /// When packets were taken, and how many, to measure how long it takes to handle them.
+    taken: Option<(Instant, u32)>,
 }
 
-impl<B: Backend> Default for Scratch<B> {
-    fn default() -> Self {
-        Scratch {
-            memory: B::Memory::default(),
-            batch: Vec::new(),
-            has_armed_late: false,
-            packets: Vec::new(),
-            handover: 0,
-        }
-    }
-}
-
-impl<B: Backend> Scratch<B> {
-    /// What a thread keeps for the calls of one port.
+impl<M: Default + 'static> Kept<M> {
     #[inline]
     fn of(kept: &mut Option<Box<dyn Any>>) -> &mut Self {
         let kept = kept.get_or_insert_with(|| Box::<Self>::default());
@@ -411,7 +407,7 @@ impl<B: Backend> Engine<B> {
 
     /// Give this thread's place back, if it holds one.
     pub(crate) fn give_place_back(&self) {
-        if let Some(holder) = place::give_back(self.id) {
+        if let Some((holder, true)) = place::lend(self.id) {
             self.on_left(&holder);
         }
     }
@@ -519,12 +515,6 @@ impl<B: Backend> Drop for LentPlace<'_, B> {
             }
         }
     }
-}
-
-/// The caller of a port that dequeues.
-fn weak<B: Backend>(engine: &Arc<Engine<B>>) -> Weak<dyn Places> {
-    let this: Weak<Engine<B>> = Arc::downgrade(engine);
-    this as Weak<dyn Places>
 }
 
 impl<B: Backend> Engine<B> {

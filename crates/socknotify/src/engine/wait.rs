@@ -1,16 +1,15 @@
 //! Dequeuing: take packets, or wait for them, in the backend or parked.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Places, Record, Stay};
+use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Record};
 use super::scheduler::{Flag, Load, Parker, QUICK};
 use super::sync::{self, lock};
-use super::{Engine, Guard, Scratch, weak};
+use super::{Engine, Guard, Scratch};
 use crate::handover::Handover;
-use crate::sys::Fd;
 use crate::{Entry, Error, Registration, WakePolicy};
 
 /// When a wait ends.
@@ -51,8 +50,6 @@ struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     scratch: &'call mut Scratch<B>,
     holder: &'call Arc<Holder>,
-    /// Level-triggered registrations that it delivers.
-    levels: &'call mut Vec<(Fd, u32)>,
     deadline: Deadline,
     has_place: bool,
     /// It was parked, and released to poll or to take packets.
@@ -78,28 +75,25 @@ impl<B: Backend> Engine<B> {
         timeout: Option<Duration>,
         handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
-        let taken = place::take(self.id, || (weak(self), lock(&self.roster).add()));
-        // While the thread ends, it has no record.
+        let new = || {
+            let places: Weak<Self> = Arc::downgrade(self);
+            Box::new(Record::new(self.id, places, lock(&self.roster).add()))
+        };
+        let taken = place::take(self.id, new);
         let is_ending = taken.is_none();
-        let new = || Box::new(Record::new(self.id, weak(self), lock(&self.roster).add()));
         let mut record = taken.unwrap_or_else(new);
         let Record {
-            holder,
-            scratch,
-            stay,
-            levels,
-            calls,
-            ..
+            holder, scratch, ..
         } = &mut *record;
+        let scratch = Scratch::<B>::of(scratch);
         let has_place = holder.begin_call();
-        if let Some(stay) = stay.take() {
-            self.on_handled(stay.for_each());
+        if let Some((since, packets)) = scratch.taken.take() {
+            self.on_handled(since.elapsed() / packets);
         }
         let mut call = Call {
-            scratch: Scratch::of(scratch),
+            scratch,
             registrations,
             holder: &*holder,
-            levels,
             deadline: Deadline {
                 timeout,
                 since: None,
@@ -115,15 +109,12 @@ impl<B: Backend> Engine<B> {
         let result = self.run(&mut call, entries);
         self.stop_counting(&mut call);
         let Call {
-            scratch,
-            has_place,
-            levels,
-            ..
+            scratch, has_place, ..
         } = call;
-        let has_levels = !levels.is_empty();
+        let has_levels = !scratch.levels.is_empty();
         if has_levels {
             self.has_levels.store(true, Ordering::Relaxed);
-            holder.levels().append(levels);
+            holder.levels().append(&mut scratch.levels);
             if self.gate.load().has(Flag::EXPOSED) {
                 // The loop that watches the port has to see that they are still ready.
                 self.arm_levels(holder);
@@ -137,41 +128,32 @@ impl<B: Backend> Engine<B> {
                     holder.set_handover(handover);
                     self.has_handovers.store(true, Ordering::Relaxed);
                 }
-                *calls = calls.wrapping_add(1);
-                let is_timed = *calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
+                scratch.calls = scratch.calls.wrapping_add(1);
+                let is_timed =
+                    scratch.calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
                 // The model checker knows no time.
                 if is_timed && !cfg!(interleavings) {
-                    *stay = Some(Stay::new(count));
+                    scratch.taken = Some((Instant::now(), count as u32));
                 }
                 holder.end_call();
                 if has_levels && self.is_unwatched() {
                     self.look_after();
                 }
-                let load = self.gate.load();
-                if load.has(Flag::REFUSED) {
-                    self.leave_refused();
-                }
-                self.settle_if_due(load);
             }
-            Err(_) => {
-                holder.end_empty_call();
-                if self.gate.load().has(Flag::REFUSED) {
-                    self.leave_refused();
-                }
-                if has_place {
-                    self.settle_if_due(self.gate.leave_place());
-                }
-            }
+            Err(_) => holder.end_empty_call(),
         }
-        if is_ending {
-            // Nothing would say when it has ended.
-            if holder.give_back() {
-                self.on_left(holder);
-            }
-            self.on_ended(holder);
-            return result;
+        let load = match result.is_err() && has_place {
+            true => self.gate.leave_place(),
+            false => self.gate.load(),
+        };
+        if load.has(Flag::REFUSED) {
+            self.leave_refused();
         }
-        place::put(record);
+        self.settle_if_due(load);
+        // While the thread ends, nothing would say when it has ended: so the record is dropped.
+        if !is_ending {
+            place::put(record);
+        }
         result
     }
 
@@ -313,7 +295,7 @@ impl<B: Backend> Engine<B> {
     /// Ask the backend without waiting. Also returns whether there may be more.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(call.scratch, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
@@ -370,7 +352,7 @@ impl<B: Backend> Engine<B> {
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
         };
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
+        let (count, waited) = self.ask(call.scratch, entries, until);
         self.gate.end_polling();
         if watches {
             // Another one that does sets it again, or there is one wake-up too many.
