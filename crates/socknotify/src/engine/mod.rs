@@ -139,6 +139,8 @@ struct Kept<M> {
     memory: M,
     /// What the call arms.
     batch: Vec<Arm>,
+    /// A connection of this call could not be armed: its owner has to be notified in any case.
+    has_failed: bool,
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,

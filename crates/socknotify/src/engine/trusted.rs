@@ -41,8 +41,8 @@ impl<B: Backend> Engine<B> {
             self.forget(&mut core, fd);
             let flag = self.claim(fd, is_descriptor, true)?;
             self.table.entry(fd).begin(key, |word| {
-                let word = word.with_state(State::Disabled).with(Flag::OWNED);
-                flag.map_or(word, |flag| word.with(flag))
+                let word = word.with_state(State::Disabled);
+                word.with(Flag::OWNED).with(flag)
             });
             core.registered += 1;
             Ok(())

@@ -58,8 +58,6 @@ struct Call<'call, 'socket, B: Backend> {
     counts_as_polling: bool,
     /// It has asked the backend without waiting, and found nothing.
     has_checked: bool,
-    /// A connection could not be armed.
-    has_failed: bool,
     /// How often it has asked again without waiting.
     again: u32,
     /// When it looks next at threads that run.
@@ -102,7 +100,6 @@ impl<B: Backend> Engine<B> {
             is_released: false,
             counts_as_polling: false,
             has_checked: false,
-            has_failed: false,
             again: 0,
             tick: FIRST_TICK,
         };
@@ -195,7 +192,8 @@ impl<B: Backend> Engine<B> {
         if load.has(Flag::CLOSED) {
             return Err(Error::Closed);
         }
-        call.has_failed = self.apply(call.scratch, call.registrations);
+        call.scratch.has_failed = false;
+        self.apply(call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
             self.collect_levels(call.holder, &mut call.scratch.batch);
         }
@@ -215,8 +213,8 @@ impl<B: Backend> Engine<B> {
                 call.has_place = false;
             }
             if !call.has_place && !self.gate.take_place(self.limit()) {
-                call.has_failed |= self.arm(call.scratch, call.registrations);
-                if call.has_failed || call.deadline.has_passed() {
+                self.arm(call.scratch, call.registrations);
+                if call.scratch.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
                 self.park(call);
@@ -245,7 +243,7 @@ impl<B: Backend> Engine<B> {
             self.stop_counting(call);
             self.collect_both(call, entries, queued)
         } else {
-            let timeout = match call.has_failed {
+            let timeout = match call.scratch.has_failed {
                 true => Some(Duration::ZERO),
                 false => call.deadline.remaining(),
             };
@@ -286,7 +284,7 @@ impl<B: Backend> Engine<B> {
         if room > 0 {
             count = self.ask_now(call, &mut entries[..room]).0;
         } else {
-            call.has_failed |= self.arm(call.scratch, call.registrations);
+            self.arm(call.scratch, call.registrations);
             self.on_skipped();
         }
         count + self.take_packets(&mut entries[count..])
@@ -300,7 +298,7 @@ impl<B: Backend> Engine<B> {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(call.scratch, call.registrations);
         (
             count,
             waited.is_full || waited.woken || call.scratch.has_armed_late,
@@ -361,7 +359,7 @@ impl<B: Backend> Engine<B> {
         if waited.woken {
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(call.scratch, call.registrations);
         if count == 0 && retries {
             self.collect_refused(&mut call.scratch.batch);
         }
