@@ -3,14 +3,13 @@
 use super::backend::{Arm, Backend, Wait};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
 use super::place::{self, Holder};
-use super::queue::Packet;
 use super::scheduler::Flag as GateFlag;
 use super::sync::lock;
 use super::table::{Enable, Enabled, Outcome, Slot};
 use super::{Core, Engine, Scratch};
 use crate::registration::Extra;
 use crate::sys::{self, Fd};
-use crate::{Error, Operation, Registration, RegistrationError};
+use crate::{Error, Events, Operation, Registration, RegistrationError};
 
 /// How an entry enables. `None` if its trigger is not valid.
 #[inline]
@@ -38,26 +37,36 @@ impl<B: Backend> Engine<B> {
             // The caller asks whether the port can be used.
             return Ok(());
         }
-        let mut kept = place::take_scratch(self.id);
-        let scratch = Scratch::of(&mut kept);
-        self.apply(scratch, registrations);
-        self.arm(scratch, registrations);
-        kept.into_iter()
-            .for_each(|kept| place::put_scratch(self.id, kept));
+        place::with_scratch(self.id, |kept| {
+            let scratch = Scratch::<B>::of(kept);
+            self.apply(scratch, registrations);
+            self.arm(scratch, registrations);
+        });
         Ok(())
     }
 
     /// Apply a batch in order, each entry with its own result. What is only to be armed is collected in the batch of
-    /// [`Scratch`]. True if a connection could not be armed: its owner has to be notified in any case.
+    /// [`Scratch`].
     #[inline]
-    pub(super) fn apply(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
-        let mut has_failed = false;
-        let mut first = 0;
-        while let Some(index) = self.enable_again(scratch, entries, first) {
-            has_failed |= self.apply_other(scratch, entries, index);
-            first = index + 1;
+    pub(super) fn apply(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) {
+        for index in 0..entries.len() {
+            let entry = &mut entries[index];
+            let Some((fd, slot, enabled)) = self.enable_again(entry) else {
+                self.apply_other(scratch, entries, index);
+                continue;
+            };
+            entry.result = Ok(());
+            if !enabled.is_certain {
+                let word = enabled.word;
+                self.collect_arm(
+                    &mut scratch.batch,
+                    slot,
+                    Interest { fd, word },
+                    enabled.is_armed,
+                    index as u32,
+                );
+            }
         }
-        has_failed
     }
 
     /// Apply an entry that does anything else than to enable a registration that the system knows.
@@ -67,38 +76,20 @@ impl<B: Backend> Engine<B> {
         scratch: &mut Scratch<B>,
         entries: &mut [Registration<'_>],
         index: usize,
-    ) -> bool {
+    ) {
         // What came before it has to be armed first.
-        let has_failed = self.arm(scratch, entries);
+        self.arm(scratch, entries);
         let entry = &mut entries[index];
         entry.result = entry.check(B::CONDITIONS);
         if entry.result.is_ok() && entry.operation != Operation::NONE {
             entry.result = self.apply_one(entry);
         }
-        has_failed || entry.is_owned() && entry.result.is_err()
+        scratch.has_failed |= entry.is_owned() && entry.result.is_err();
     }
 
-    /// Enable registrations that the system knows, from the entry with this index on. Returns the index of the first
-    /// entry that is anything else, to which nothing was done.
+    /// Enable a registration that the system knows. `None`, with nothing done, if the entry does anything else.
     #[inline]
-    fn enable_again(
-        &self,
-        scratch: &mut Scratch<B>,
-        entries: &mut [Registration<'_>],
-        first: usize,
-    ) -> Option<usize> {
-        for (index, entry) in (first..).zip(&mut entries[first..]) {
-            let Some((fd, slot, enabled)) = self.enable_one_again(entry) else {
-                return Some(index);
-            };
-            entry.result = Ok(());
-            self.collect_arm(&mut scratch.batch, fd, slot, &enabled, index as u32);
-        }
-        None
-    }
-
-    #[inline]
-    fn enable_one_again(&self, entry: &Registration<'_>) -> Option<(Fd, &Slot, Enabled)> {
+    fn enable_again(&self, entry: &Registration<'_>) -> Option<(Fd, &Slot, Enabled)> {
         if !entry.is_usual_enable() {
             return None;
         }
@@ -113,39 +104,32 @@ impl<B: Backend> Engine<B> {
     fn collect_arm(
         &self,
         batch: &mut Vec<Arm>,
-        fd: Fd,
         slot: &Slot,
-        enabled: &Enabled,
+        interest: Interest,
+        is_armed: bool,
         entry: u32,
     ) {
-        let interest = Interest {
-            fd,
-            word: enabled.word,
-        };
-        let outcome = if enabled.is_certain {
-            return;
-        } else if enabled.is_armed || !B::ARMS_EACH {
-            Outcome::Armed
-        } else {
-            match slot.arm_latest(&interest, |interest| self.backend.arm(interest, false)) {
-                Outcome::Armed => return,
-                outcome => outcome,
+        let mut outcome = Outcome::Armed;
+        if B::ARMS_EACH && !is_armed {
+            outcome = slot.arm_latest(&interest, |interest| self.backend.arm(interest, false));
+            if outcome == Outcome::Armed {
+                return;
             }
-        };
+        }
         batch.push(Arm {
             interest,
-            is_armed: enabled.is_armed,
+            is_armed,
             entry,
             outcome,
         });
     }
 
-    /// Arm what this call has not armed yet, without waiting. True if a connection could not be armed.
-    pub(super) fn arm(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
+    /// Arm what this call has not armed yet, without waiting.
+    pub(super) fn arm(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) {
         if scratch.batch.is_empty() {
-            return false;
+            return;
         }
-        let Scratch {
+        let Scratch::<B> {
             memory,
             batch,
             packets,
@@ -153,31 +137,23 @@ impl<B: Backend> Engine<B> {
         } = scratch;
         self.backend
             .wait(&self.table, memory, batch, &Wait::ARM, packets, &mut ());
-        self.finish_batch(scratch, entries)
+        self.finish_batch(scratch, entries);
     }
 
-    /// Handle what the backend could not arm. True if a connection is among that.
+    /// Handle what the backend could not arm.
     #[inline]
-    pub(super) fn finish_batch(
-        &self,
-        scratch: &mut Scratch<B>,
-        entries: &mut [Registration<'_>],
-    ) -> bool {
-        scratch.has_armed_late = false;
-        if scratch.batch.is_empty() {
-            return false;
-        }
+    pub(super) fn finish_batch(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) {
         let mut batch = scratch.batch.iter();
         scratch.has_armed_late = batch.any(|arm| arm.outcome != Outcome::Armed);
-        let has_failed = scratch.has_armed_late && self.handle_failed(scratch, entries);
+        if scratch.has_armed_late {
+            self.handle_failed(scratch, entries);
+        }
         scratch.batch.clear();
-        has_failed
     }
 
     #[cold]
-    fn handle_failed(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) -> bool {
+    fn handle_failed(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) {
         let mut core = lock(&self.core);
-        let mut has_failed = false;
         for arm in &scratch.batch {
             if core.closed || arm.outcome == Outcome::Armed {
                 continue;
@@ -196,7 +172,8 @@ impl<B: Backend> Engine<B> {
                 }
                 continue;
             };
-            let word = self.table.word(fd);
+            let slot = self.table.entry(fd);
+            let word = slot.word();
             if word.generation() == arm.interest.generation() {
                 // Another thread may have been about to add it: that has ended now.
                 entry.result =
@@ -209,20 +186,15 @@ impl<B: Backend> Engine<B> {
                         });
             } else if !entry.is_owned()
                 && (word.state() == State::Vacant
-                    || word.is_live() && self.has_key(fd, entry.completion_key))
+                    || word.is_live() && slot.key() == entry.completion_key)
             {
                 // An earlier entry, or another thread, has found out that what was registered is closed. So this is
                 // something else.
                 entry.result = self.enable(&mut core, fd, entry);
             }
-            has_failed |= entry.is_owned() && entry.result.is_err();
+            scratch.has_failed |= entry.is_owned() && entry.result.is_err();
         }
         self.leave(core);
-        has_failed
-    }
-
-    fn has_key(&self, fd: Fd, key: usize) -> bool {
-        self.table.slot(fd).is_some_and(|slot| slot.key() == key)
     }
 
     /// Whether what was registered with this word is closed. The lock is held.
@@ -321,8 +293,7 @@ impl<B: Backend> Engine<B> {
         let flag = self.claim(fd, is_descriptor, entry.is_borrowed)?;
         let slot = self.table.entry(fd);
         let word = slot.begin(entry.completion_key, |word| {
-            let word = to.apply(word).with(Flag::KNOWN);
-            flag.map_or(word, |flag| word.with(flag))
+            to.apply(word).with(Flag::KNOWN).with(flag)
         });
         core.registered += 1;
         self.arm_now(core, fd, word, true).map_err(|error| {
@@ -331,13 +302,13 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Claim the socket for this port. Returns the flag of any other descriptor, which is not claimed.
+    /// Claim the socket for this port. Any other descriptor is not claimed. Returns the flag that tells the two apart.
     pub(super) fn claim(
         &self,
         fd: Fd,
         is_descriptor: bool,
         is_borrowed: bool,
-    ) -> Result<Option<Flag>, RegistrationError> {
+    ) -> Result<Flag, RegistrationError> {
         let identify = || match is_descriptor {
             true => self.backend.identify_any(fd),
             false => self.backend.identify(fd),
@@ -345,7 +316,7 @@ impl<B: Backend> Engine<B> {
         let identity = identify()?;
         if identity & super::DESCRIPTOR != 0 {
             // Any number of ports may watch it.
-            return Ok(Some(Flag::DESCRIPTOR));
+            return Ok(Flag::DESCRIPTOR);
         }
         self.owner.claim(fd, identity)?;
         // The number may have been closed and used again since it was identified. What it refers to now must not be
@@ -354,7 +325,7 @@ impl<B: Backend> Engine<B> {
             self.owner.release(fd);
             return Err(RegistrationError::NotASocket);
         }
-        Ok(None)
+        Ok(Flag::NONE)
     }
 
     /// Arm a registration, with the lock held. If that fails, it is disabled.
@@ -409,7 +380,7 @@ impl<B: Backend> Engine<B> {
                 .then(|| word.advanced().with_state(State::Removing))
         };
         let removed = slot.and_then(|slot| Some((slot, slot.change(removing).ok()?)));
-        let Some((slot, (before, word))) = removed else {
+        let Some((slot, (before, _))) = removed else {
             self.backend.identify(fd)?;
             return Err(RegistrationError::NotFound);
         };
@@ -433,12 +404,7 @@ impl<B: Backend> Engine<B> {
             self.forget(core, fd);
             return Ok(());
         }
-        core.queue.push_back(Packet::Removed {
-            fd,
-            generation: word.generation(),
-            key: slot.key(),
-        });
-        self.publish_queued(core);
+        self.queue_notification(core, fd, slot, Events::REMOVE);
         Ok(())
     }
 
@@ -549,12 +515,8 @@ impl<B: Backend> Engine<B> {
                 is_due.then(|| word.without(Flag::DELIVERED).without(Flag::QUIET))
             });
             if let Ok((_, word)) = armed {
-                let enabled = Enabled {
-                    word,
-                    is_armed,
-                    is_certain: false,
-                };
-                self.collect_arm(batch, fd, slot, &enabled, Arm::NO_ENTRY);
+                let interest = Interest { fd, word };
+                self.collect_arm(batch, slot, interest, is_armed, Arm::NO_ENTRY);
             }
         }
     }

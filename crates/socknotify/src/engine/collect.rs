@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use super::backend::{Backend, Report, Reports, Wait, Waited};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
-use super::queue::Packet;
 use super::sync::lock;
 use super::table::{Delivery, Outcome, Slot, Undelivered};
-use super::{Core, Engine, Scratch};
-use crate::Entry;
+use super::{Core, Engine, Packet, Scratch};
 use crate::sys::Fd;
+use crate::{Entry, Events};
 
 /// How many calls in a row, over all threads, may go without asking the backend for as many reports as they have room
 /// for.
@@ -22,12 +21,6 @@ const FULL: u32 = u32::MAX;
 /// With this many notifications of a persistent registration, its number is checked to refer to the same file.
 /// The contract allows 64 false ones.
 const CHECKED: u32 = 60;
-
-/// How much of a call's room is for reports, and whether the backend is to be asked for them.
-pub(super) struct Share {
-    pub(super) reports: usize,
-    pub(super) asks: bool,
-}
 
 /// What a wait reports, straight into the caller's entries.
 struct Deliveries<'call, B: Backend> {
@@ -99,25 +92,13 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Share the room of a call between packets and reports, while packets are queued: each gets at least half, or every
-    /// second turn.
-    pub(super) fn share(&self, room: usize, queued: usize) -> Share {
-        if self.may_skip() {
-            return Share {
-                reports: 0,
-                asks: false,
-            };
-        }
-        if room == 1 {
-            let is_reports_turn = self.turn.fetch_xor(true, Ordering::Relaxed);
-            return Share {
-                reports: usize::from(is_reports_turn),
-                asks: is_reports_turn,
-            };
-        }
-        Share {
-            reports: room - queued.min(room / 2),
-            asks: true,
+    /// How much of a call's room is for reports, while packets are queued: each gets at least half, or every second turn.
+    /// 0: the backend is not asked.
+    pub(super) fn room_for_reports(&self, room: usize, queued: usize) -> usize {
+        match room {
+            _ if self.may_skip() => 0,
+            1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
+            _ => room - queued.min(room / 2),
         }
     }
 
@@ -127,7 +108,6 @@ impl<B: Backend> Engine<B> {
     pub(super) fn ask(
         &self,
         scratch: &mut Scratch<B>,
-        levels: &mut Vec<(Fd, u32)>,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> (usize, Waited) {
@@ -137,10 +117,11 @@ impl<B: Backend> Engine<B> {
             may_skip: self.may_skip(),
             has_more: self.has_more(),
         };
-        let Scratch {
+        let Scratch::<B> {
             memory,
             batch,
             packets,
+            levels,
             ..
         } = scratch;
         let mut deliveries = Deliveries {
@@ -168,12 +149,12 @@ impl<B: Backend> Engine<B> {
         let mut core = lock(&self.core);
         if !core.closed {
             if alarmed {
-                let alarm = Packet::Entry(core.alarm.posted());
-                core.queue.push_back(alarm);
+                let alarm = core.alarm.posted();
+                core.queue.push_back(alarm.into());
             }
             let packets = scratch.packets.iter();
             core.queue
-                .extend(packets.map(|entry| Packet::Entry(entry.completion())));
+                .extend(packets.map(|entry| Packet::from(entry.completion())));
             self.publish_queued(&core);
         }
         scratch.packets.clear();
@@ -236,34 +217,37 @@ impl<B: Backend> Engine<B> {
             let Some(packet) = core.queue.pop_front() else {
                 break;
             };
-            self.on_dequeued(&mut core, &packet);
-            entries[count] = packet.entry();
+            if let Some((fd, generation)) = packet.notified {
+                self.on_notified(&mut core, fd, generation);
+            }
+            entries[count] = packet.entry;
             count += 1;
         }
         self.publish_queued(&core);
         count
     }
 
-    fn on_dequeued(&self, core: &mut Core, packet: &Packet) {
-        match *packet {
-            Packet::Entry(_) => {}
-            Packet::Removed { fd, generation, .. } => {
-                let removed = self.table.entry(fd).change(|word| {
-                    let is_this =
-                        word.state() == State::Removing && word.generation() == generation;
-                    is_this.then(|| word.with_state(State::Removed))
-                });
-                if removed.is_ok() {
-                    core.registered -= 1;
-                    self.owner.release(fd);
-                }
-            }
-            Packet::Interrupted { fd, generation, .. } => {
-                let slot = self.table.entry(fd);
-                if slot.word().generation() == generation {
-                    slot.queued_reason.store(0, Ordering::Relaxed);
-                }
-            }
+    /// Queue what a registration is notified of without a report.
+    pub(super) fn queue_notification(&self, core: &mut Core, fd: Fd, slot: &Slot, events: Events) {
+        core.queue.push_back(Packet {
+            entry: Entry::notification(slot.key(), events),
+            notified: Some((fd, slot.word().generation())),
+        });
+        self.publish_queued(core);
+    }
+
+    /// A registration was notified.
+    fn on_notified(&self, core: &mut Core, fd: Fd, generation: u32) {
+        let slot = self.table.entry(fd);
+        let word = slot.word();
+        if word.generation() != generation {
+            return;
+        }
+        slot.queued_reason.store(0, Ordering::Relaxed);
+        if word.state() == State::Removing {
+            let _ = slot.change(|word| Some(word.with_state(State::Removed)));
+            core.registered -= 1;
+            self.owner.release(fd);
         }
     }
 }

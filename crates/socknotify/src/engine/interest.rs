@@ -65,6 +65,7 @@ const GENERATION: u32 = 32;
 pub(crate) struct Flag(u64);
 
 impl Flag {
+    pub(crate) const NONE: Flag = Flag(0);
     /// The system has it, armed or not.
     pub(crate) const KNOWN: Flag = Flag(1 << 8);
     /// It was reported while a thread had the socket, which may or may not have handled that.
@@ -281,16 +282,12 @@ impl Interest {
 #[inline]
 pub(super) fn mode_of(trigger: Trigger) -> Option<Mode> {
     // INITIAL says nothing: an edge may show what holds when it is armed.
-    const MODES: [Option<Mode>; 0x20] = {
-        let mut modes = [None; 0x20];
-        (modes[0x5], modes[0x9], modes[0x19]) =
-            (Some(Mode::Once), Some(Mode::Once), Some(Mode::Once));
-        (modes[0x4], modes[0x6]) = (Some(Mode::Level), Some(Mode::Level));
-        (modes[0x8], modes[0xA]) = (Some(Mode::Edge), Some(Mode::Edge));
-        (modes[0x18], modes[0x1A]) = (Some(Mode::Edge), Some(Mode::Edge));
-        modes
-    };
-    *MODES.get(usize::from(trigger.bits()))?
+    match trigger.bits() {
+        0x5 | 0x9 | 0x19 => Some(Mode::Once),
+        0x4 | 0x6 => Some(Mode::Level),
+        0x8 | 0xA | 0x18 | 0x1A => Some(Mode::Edge),
+        _ => None,
+    }
 }
 
 /// Why a descriptor is not armed, or was not.

@@ -37,7 +37,6 @@ mod backend;
 mod collect;
 mod interest;
 mod place;
-mod queue;
 mod scheduler;
 mod sync;
 mod table;
@@ -48,8 +47,9 @@ mod wait;
 mod interleavings;
 
 use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
@@ -57,7 +57,6 @@ pub(crate) use self::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Table};
 
 use self::place::{Found, Holder, Places, Roster};
-use self::queue::{Packet, Queue};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
@@ -102,9 +101,26 @@ pub(crate) struct Engine<B: Backend> {
     core: Mutex<Core>,
 }
 
+/// Something that waits to be dequeued.
+struct Packet {
+    entry: Entry,
+    /// What is notified of its removal or interruption: a registration's descriptor and generation.
+    notified: Option<(Fd, u32)>,
+}
+
+impl From<Entry> for Packet {
+    fn from(entry: Entry) -> Self {
+        Packet {
+            entry,
+            notified: None,
+        }
+    }
+}
+
 /// What the lock guards.
 struct Core {
-    queue: Queue,
+    /// The packets that have no kernel behind them.
+    queue: VecDeque<Packet>,
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
@@ -115,32 +131,30 @@ struct Core {
     closed: bool,
 }
 
-/// Memory of one call.
-struct Scratch<B: Backend> {
-    memory: B::Memory,
+/// What a thread keeps for its calls.
+type Scratch<B> = Kept<<B as Backend>::Memory>;
+
+#[derive(Default)]
+struct Kept<M> {
+    memory: M,
     /// What the call arms.
     batch: Vec<Arm>,
+    /// A connection of this call could not be armed: its owner has to be notified in any case.
+    has_failed: bool,
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
+    /// Level-triggered registrations that the call delivers, with their generations.
+    levels: Vec<(Fd, u32)>,
     /// The address of the handover that the holder has; 0 for none.
     handover: usize,
+    /// Counts calls, to time one in several.
+    calls: u32,
+    /// When packets were taken, and how many, to measure how long it takes to handle them.
+    taken: Option<(Instant, u32)>,
 }
 
-impl<B: Backend> Default for Scratch<B> {
-    fn default() -> Self {
-        Scratch {
-            memory: B::Memory::default(),
-            batch: Vec::new(),
-            has_armed_late: false,
-            packets: Vec::new(),
-            handover: 0,
-        }
-    }
-}
-
-impl<B: Backend> Scratch<B> {
-    /// What a thread keeps for the calls of one port.
+impl<M: Default + 'static> Kept<M> {
     #[inline]
     fn of(kept: &mut Option<Box<dyn Any>>) -> &mut Self {
         let kept = kept.get_or_insert_with(|| Box::<Self>::default());
@@ -176,7 +190,7 @@ impl<B: Backend> Engine<B> {
             detected_after: AtomicU64::new(0),
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
-                queue: Queue::with_capacity(32),
+                queue: VecDeque::with_capacity(32),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 refused: Vec::new(),
@@ -310,7 +324,7 @@ impl<B: Backend> Engine<B> {
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
         let mut core = self.enter()?;
-        core.queue.extend(entries.map(Packet::Entry));
+        core.queue.extend(entries.map(Packet::from));
         self.publish_queued(&core);
         let wake = self.settle(&mut core);
         drop(core);
@@ -323,7 +337,7 @@ impl<B: Backend> Engine<B> {
     pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
         let mut core = self.enter()?;
         for &entry in entries.iter().rev() {
-            core.queue.push_front(Packet::Entry(entry));
+            core.queue.push_front(entry.into());
         }
         self.publish_queued(&core);
         self.leave(core);
@@ -395,7 +409,7 @@ impl<B: Backend> Engine<B> {
 
     /// Give this thread's place back, if it holds one.
     pub(crate) fn give_place_back(&self) {
-        if let Some(holder) = place::give_back(self.id) {
+        if let Some((holder, true)) = place::lend(self.id) {
             self.on_left(&holder);
         }
     }
@@ -410,18 +424,17 @@ impl<B: Backend> Engine<B> {
         LentPlace { engine: self, lent }
     }
 
-    /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found.
+    /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found: where it does
+    /// not matter that a thread blocks, whether one moves.
     fn look(&self, most: usize) -> Found {
-        if !self.detects() {
-            return Found::default();
-        }
+        let most = if self.detects() { most } else { 0 };
         let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
         let found = lock(&self.roster).look(&self.gate, is_idle, most);
         if let Some(after) = found.after {
             let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
             self.detected_after.store(micros, Ordering::Relaxed);
         }
-        for holder in found.left.iter().chain(&found.slow) {
+        for holder in &found.keepers {
             self.flow_on(holder);
         }
         found
@@ -438,42 +451,31 @@ impl<B: Backend> Engine<B> {
     /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
     #[inline(never)]
     fn look_at_peers(&self, load: Load) {
-        if !self.may_look {
+        let is_waited_for = load.holders() > 1 && (load.has(Flag::PARKED) || self.keep());
+        if !self.detects() || !is_waited_for && !load.has(Flag::LEFT) {
             return;
         }
-        let is_waited_for = || load.has(Flag::PARKED) || self.keep();
-        if load.holders() > 1 && is_waited_for() {
-            self.look_if_due(place::PEERS_LOOK);
-        } else if load.has(Flag::LEFT) {
-            self.look_if_due(place::FIRST_TICK);
-        }
-    }
-
-    fn look_if_due(&self, time: Duration) {
+        let pause = match is_waited_for {
+            true => place::PEERS_LOOK,
+            false => place::FIRST_TICK,
+        };
         let now = self.made.elapsed().as_micros() as u64;
         let last = self.looked.load(Ordering::Relaxed);
-        let is_due = || now.saturating_sub(last) >= time.as_micros() as u64;
         let order = Ordering::Relaxed;
-        let is_first = || {
-            let looked = self.looked.compare_exchange(last, now, order, order);
-            looked.is_ok()
-        };
+        let is_due = now.saturating_sub(last) >= pause.as_micros() as u64
+            && self
+                .looked
+                .compare_exchange(last, now, order, order)
+                .is_ok();
         // The model checker knows no time.
-        if (cfg!(interleavings) || is_due() && is_first()) && self.look(place::PEERS_MOST).has_freed
-        {
-            self.release_one();
+        if (cfg!(interleavings) || is_due) && self.look(place::PEERS_MOST).has_freed {
+            let mut core = lock(&self.core);
+            if !core.closed {
+                let wake = core.scheduler.release_for_place(&self.gate);
+                drop(core);
+                self.wake(wake);
+            }
         }
-    }
-
-    /// A place was found to be left: release a thread that is parked for it.
-    fn release_one(&self) {
-        let mut core = lock(&self.core);
-        let wake = match core.closed {
-            true => Wake::Nobody,
-            false => core.scheduler.release_for_place(&self.gate),
-        };
-        drop(core);
-        self.wake(wake);
     }
 }
 
@@ -515,12 +517,6 @@ impl<B: Backend> Drop for LentPlace<'_, B> {
             }
         }
     }
-}
-
-/// The caller of a port that dequeues.
-fn weak<B: Backend>(engine: &Arc<Engine<B>>) -> Weak<dyn Places> {
-    let this: Weak<Engine<B>> = Arc::downgrade(engine);
-    this as Weak<dyn Places>
 }
 
 impl<B: Backend> Engine<B> {

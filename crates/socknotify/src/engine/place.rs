@@ -127,12 +127,8 @@ impl Holder {
             .is_ok()
     }
 
-    /// It says itself that it leaves its place. False if it holds none.
-    pub(super) fn give_back(&self) -> bool {
-        self.lend() == Some(true)
-    }
-
-    /// The same, to come back. `None` if it has no packets in hand, and false if its place was found to be left.
+    /// It says itself that it leaves its place, and may come back. `None` if it has no packets in hand, and false if its
+    /// place was found to be left.
     fn lend(&self) -> Option<bool> {
         loop {
             let word = self.word();
@@ -161,27 +157,6 @@ impl Holder {
     }
 }
 
-/// When a thread took packets, and how many, to measure how long it takes to handle them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stay {
-    since: Instant,
-    packets: u32,
-}
-
-impl Stay {
-    pub(super) fn new(packets: usize) -> Self {
-        Stay {
-            since: Instant::now(),
-            packets: packets as u32,
-        }
-    }
-
-    /// How long each packet took, until now.
-    pub(super) fn for_each(self) -> Duration {
-        self.since.elapsed() / self.packets.max(1)
-    }
-}
-
 /// A port, as far as a thread that holds a place in it is concerned.
 pub(super) trait Places: Send + Sync {
     /// The thread has left its place.
@@ -198,11 +173,6 @@ pub(super) struct Record {
     pub(super) holder: Arc<Holder>,
     /// Memory of its calls.
     pub(super) scratch: Option<Box<dyn Any>>,
-    pub(super) stay: Option<Stay>,
-    /// Level-triggered registrations that a call delivers.
-    pub(super) levels: Vec<(Fd, u32)>,
-    /// Counts its calls, to time one in several.
-    pub(super) calls: u32,
 }
 
 impl Record {
@@ -212,9 +182,24 @@ impl Record {
             places,
             holder,
             scratch: None,
-            stay: None,
-            levels: Vec::new(),
-            calls: 0,
+        }
+    }
+
+    /// The thread leaves its place, if it holds one.
+    fn leave(&self) {
+        if self.holder.lend() == Some(true) {
+            if let Some(places) = self.places.upgrade() {
+                places.on_left(&self.holder);
+            }
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.leave();
+        if let Some(places) = self.places.upgrade() {
+            places.on_ended(&self.holder);
         }
     }
 }
@@ -228,16 +213,10 @@ struct Thread {
     others: Vec<Box<Record>>,
 }
 
-impl Drop for Thread {
-    fn drop(&mut self) {
-        for record in self.current.take().into_iter().chain(self.others.drain(..)) {
-            if let Some(places) = record.places.upgrade() {
-                if record.holder.give_back() {
-                    places.on_left(&record.holder);
-                }
-                places.on_ended(&record.holder);
-            }
-        }
+impl Thread {
+    /// The record of this port, if the thread dequeued from that last.
+    fn current(&mut self, port: u32) -> Option<&mut Record> {
+        self.current.as_deref_mut().filter(|it| it.port == port)
     }
 }
 
@@ -245,113 +224,70 @@ thread_local! {
     static THREAD: RefCell<Thread> = RefCell::new(Thread::default());
 }
 
-/// The thread's record of this port, made by `new` if there is none. A place in another port is left. `None` while the
-/// thread ends, or within another call of its own.
+/// `None` while the thread ends.
 #[inline]
-pub(super) fn take(
-    port: u32,
-    new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>),
-) -> Option<Box<Record>> {
-    let taken = THREAD.try_with(|thread| {
-        let current = &mut thread.try_borrow_mut().ok()?.current;
-        current.take_if(|current| current.port == port)
-    });
-    match taken {
-        Ok(Some(record)) => Some(record),
-        Ok(None) => change(port, new),
-        Err(_) => None,
-    }
+fn with_thread<R>(work: impl FnOnce(&mut Thread) -> R) -> Option<R> {
+    let done = THREAD.try_with(|thread| Some(work(&mut *thread.try_borrow_mut().ok()?)));
+    done.ok().flatten()
+}
+
+/// The thread's record of this port, made by `new` if there is none. A place in another port is left. `None` while the
+/// thread ends.
+#[inline]
+pub(super) fn take(port: u32, new: impl FnOnce() -> Box<Record>) -> Option<Box<Record>> {
+    let taken = with_thread(|thread| thread.current.take_if(|it| it.port == port))?;
+    taken.or_else(|| change(port, new))
 }
 
 #[cold]
-fn change(port: u32, new: impl FnOnce() -> (Weak<dyn Places>, Arc<Holder>)) -> Option<Box<Record>> {
-    let (before, found) = THREAD
-        .try_with(|thread| {
-            let mut thread = thread.try_borrow_mut().ok()?;
-            let before = thread.current.take();
-            let left = before
-                .as_ref()
-                .map(|it| (it.places.clone(), Arc::clone(&it.holder)));
-            thread.others.extend(before);
-            thread.others.retain(|it| it.places.strong_count() > 0);
-            let index = thread.others.iter().position(|it| it.port == port);
-            Some((left, index.map(|index| thread.others.swap_remove(index))))
-        })
-        .ok()
-        .flatten()?;
-    if let Some((places, holder)) = before {
-        if holder.give_back() {
-            if let Some(places) = places.upgrade() {
-                places.on_left(&holder);
-            }
-        }
+fn change(port: u32, new: impl FnOnce() -> Box<Record>) -> Option<Box<Record>> {
+    let before = with_thread(|thread| thread.current.take())?;
+    if let Some(before) = &before {
+        before.leave();
     }
-    found.or_else(|| {
-        let (places, holder) = new();
-        Some(Box::new(Record::new(port, places, holder)))
-    })
+    let found = with_thread(|thread| {
+        thread.others.extend(before);
+        thread.others.retain(|it| it.places.strong_count() > 0);
+        let index = thread.others.iter().position(|it| it.port == port)?;
+        Some(thread.others.swap_remove(index))
+    })?;
+    Some(found.unwrap_or_else(new))
 }
 
 /// Put back the record of a call that ends.
 #[inline]
 pub(super) fn put(record: Box<Record>) {
-    let _ = THREAD.try_with(|thread| {
-        if let Ok(mut thread) = thread.try_borrow_mut() {
-            if let Some(inner) = thread.current.replace(record) {
-                // A call within this one was of another port.
-                thread.others.push(inner);
-            }
+    let inner = with_thread(|thread| thread.current.replace(record));
+    // A call within this one was of another port. Its place is left.
+    drop(inner);
+}
+
+/// Work with the memory of this thread's calls on this port, if there is some.
+pub(super) fn with_scratch(port: u32, work: impl FnOnce(&mut Option<Box<dyn Any>>)) {
+    let kept = with_thread(|thread| thread.current(port)?.scratch.take());
+    let mut scratch = kept.flatten();
+    work(&mut scratch);
+    with_thread(|thread| {
+        if let Some(current) = thread.current(port) {
+            current.scratch = scratch;
         }
     });
 }
 
-/// The memory of this thread's calls on this port, if there is some.
-pub(super) fn take_scratch(port: u32) -> Option<Box<dyn Any>> {
-    let taken = THREAD.try_with(|thread| {
-        let mut thread = thread.try_borrow_mut().ok()?;
-        let current = thread.current.as_mut().filter(|it| it.port == port)?;
-        current.scratch.take()
-    });
-    taken.ok().flatten()
-}
-
-/// Put it back.
-pub(super) fn put_scratch(port: u32, scratch: Box<dyn Any>) {
-    let _ = THREAD.try_with(|thread| {
-        if let Ok(mut thread) = thread.try_borrow_mut() {
-            if let Some(current) = thread.current.as_mut().filter(|it| it.port == port) {
-                current.scratch = Some(scratch);
-            }
-        }
-    });
-}
-
-/// Take the place in this port away from this thread, if it holds one.
-pub(super) fn give_back(port: u32) -> Option<Arc<Holder>> {
-    let (holder, had_place) = lend(port)?;
-    had_place.then_some(holder)
-}
-
-/// The same, to [`restore`] it later. Also returns whether the thread has held it until now.
+/// Take the place in this port away from this thread, if it holds one. Also returns whether it has held it until now.
 pub(super) fn lend(port: u32) -> Option<(Arc<Holder>, bool)> {
-    let lent = THREAD.try_with(|thread| {
-        let thread = thread.try_borrow().ok()?;
-        let current = thread.current.as_ref().filter(|it| it.port == port)?;
-        let has_place = current.holder.lend()?;
-        Some((Arc::clone(&current.holder), has_place))
-    });
-    lent.ok().flatten()
+    with_thread(|thread| {
+        let holder = &thread.current(port)?.holder;
+        Some((Arc::clone(holder), holder.lend()?))
+    })
+    .flatten()
 }
 
 /// Give this thread the place back that it lent. False if it has dequeued meanwhile, and so has a place already, here
 /// or in another port.
 pub(super) fn restore(port: u32, holder: &Holder) -> bool {
-    let is_current = THREAD.try_with(|thread| {
-        let thread = thread.try_borrow().ok();
-        thread.is_some_and(|it| it.current.as_ref().is_some_and(|it| it.port == port))
-    });
     let word = holder.word();
-    is_current.unwrap_or(false)
+    with_thread(|thread| thread.current(port).is_some()) == Some(true)
         && word.doing() == Doing::Nothing
         && holder.change(word, Doing::Packets)
 }
@@ -410,10 +346,8 @@ pub(super) struct Found {
     pub(super) asleep: bool,
     /// A place may have become free.
     pub(super) has_freed: bool,
-    /// Threads whose places were found to be left.
-    pub(super) left: Vec<Arc<Holder>>,
-    /// Threads that run for long with what others could take.
-    pub(super) slow: Vec<Arc<Holder>>,
+    /// Threads that have left their places, or run for long, with what others could take.
+    pub(super) keepers: Vec<Arc<Holder>>,
     /// How long the last one that left had been seen before.
     pub(super) after: Option<Duration>,
 }
@@ -459,19 +393,6 @@ impl Roster {
             .count()
     }
 
-    /// Only find out whether a thread has dequeued since the last look, or is in a call.
-    pub(super) fn look_for_moves(&mut self) -> Found {
-        let mut found = Found::default();
-        for seen in &mut self.threads {
-            let word = seen.holder.word();
-            if word != seen.word {
-                found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
-                seen.word = word;
-            }
-        }
-        found
-    }
-
     /// The indices of all threads, in turn.
     fn from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.threads.len();
@@ -513,7 +434,8 @@ impl Roster {
         }
     }
 
-    /// Look at all threads, as far as that costs no more than `most`. `is_idle`: a place is not used.
+    /// Look at all threads, as far as that costs no more than `most`. With 0, only find out whether one moves. `is_idle`: a
+    /// place is not used.
     pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, mut most: usize) -> Found {
         // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
         let is_close = most > PEERS_MOST || cfg!(interleavings);
@@ -558,14 +480,14 @@ impl Roster {
                         && stays >= FLOWS_ON
                         && !std::mem::replace(&mut seen.has_flowed_on, true)
                     {
-                        found.slow.push(Arc::clone(&seen.holder));
+                        found.keepers.push(Arc::clone(&seen.holder));
                     }
                 }
                 blocked => {
                     if seen.holder.change(word, Doing::Left) {
                         gate.leave_place();
                         found.has_freed = true;
-                        found.left.push(Arc::clone(&seen.holder));
+                        found.keepers.push(Arc::clone(&seen.holder));
                         found.after = Some(stays);
                         seen.word = word.with(Doing::Left);
                         seen.progress = Progress::default();

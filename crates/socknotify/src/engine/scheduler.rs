@@ -162,15 +162,8 @@ impl Gate {
     }
 }
 
-/// A parked thread's position in the order of arrival. Higher is newer.
-pub(super) type Arrival = u64;
-
-/// A thread that waits without a place.
-#[derive(Debug)]
-struct Parked {
-    arrival: Arrival,
-    parker: Arc<Condvar>,
-}
+/// What a parked thread waits in. No two threads have the same.
+pub(super) type Parker = Arc<Condvar>;
 
 /// Whom to wake, once the lock is released.
 #[derive(Debug)]
@@ -178,7 +171,7 @@ struct Parked {
 pub(super) enum Wake {
     Nobody,
     /// The parked thread in this parker.
-    Parked(Arc<Condvar>),
+    Parked(Parker),
     /// A thread that polls.
     Polling,
 }
@@ -196,25 +189,23 @@ pub(super) struct Policy {
 #[derive(Debug)]
 pub(super) struct Scheduler {
     places: usize,
-    arrivals: Arrival,
     /// Oldest first.
-    parked: Vec<Parked>,
+    parked: Vec<Parker>,
     /// Threads that were parked and released, and do not run yet.
-    released: Vec<Arrival>,
-    watcher: Option<Arrival>,
-    /// Condition variables that nobody waits on.
-    idle_parkers: Vec<Arc<Condvar>>,
+    released: Vec<Parker>,
+    watcher: Option<Parker>,
+    /// Those that nobody waits in.
+    idle: Vec<Parker>,
 }
 
 impl Scheduler {
     pub(super) fn new(places: usize) -> Self {
         Scheduler {
             places,
-            arrivals: 0,
             parked: Vec::new(),
             released: Vec::new(),
             watcher: None,
-            idle_parkers: Vec::new(),
+            idle: Vec::new(),
         }
     }
 
@@ -224,27 +215,20 @@ impl Scheduler {
     }
 
     /// A thread parks. It waits in the parker that this returns.
-    pub(super) fn park(&mut self, gate: &Gate) -> (Arrival, Arc<Condvar>) {
-        self.arrivals += 1;
-        let arrival = self.arrivals;
-        let parker = self
-            .idle_parkers
-            .pop()
-            .unwrap_or_else(|| Arc::new(Condvar::new()));
-        self.parked.push(Parked {
-            arrival,
-            parker: Arc::clone(&parker),
-        });
+    pub(super) fn park(&mut self, gate: &Gate) -> Parker {
+        let parker = self.idle.pop().unwrap_or_default();
+        self.parked.push(Parker::clone(&parker));
         gate.set(Flag::PARKED, true);
-        (arrival, parker)
+        parker
     }
 
-    pub(super) fn is_released(&self, arrival: Arrival) -> bool {
-        self.released.contains(&arrival)
+    pub(super) fn is_released(&self, parker: &Parker) -> bool {
+        self.released.iter().any(|it| Arc::ptr_eq(it, parker))
     }
 
-    pub(super) fn is_watcher(&self, arrival: Arrival) -> bool {
-        self.watcher == Some(arrival)
+    pub(super) fn is_watcher(&self, parker: &Parker) -> bool {
+        let watcher = self.watcher.as_ref();
+        watcher.is_some_and(|it| Arc::ptr_eq(it, parker))
     }
 
     /// Nobody watches any more.
@@ -255,13 +239,13 @@ impl Scheduler {
     }
 
     /// A parked thread goes on, released or not.
-    pub(super) fn unpark(&mut self, gate: &Gate, arrival: Arrival, parker: Arc<Condvar>) {
-        if self.is_watcher(arrival) {
+    pub(super) fn unpark(&mut self, gate: &Gate, parker: Parker) {
+        if self.is_watcher(&parker) {
             self.end_watch(gate);
         }
-        self.parked.retain(|other| other.arrival != arrival);
-        self.released.retain(|&other| other != arrival);
-        self.idle_parkers.push(parker);
+        self.parked.retain(|it| !Arc::ptr_eq(it, &parker));
+        self.released.retain(|it| !Arc::ptr_eq(it, &parker));
+        self.idle.push(parker);
         self.publish(gate);
     }
 
@@ -272,13 +256,13 @@ impl Scheduler {
 
     /// Release the newest parked thread.
     pub(super) fn release(&mut self, gate: &Gate) -> Wake {
-        let Some(Parked { arrival, parker }) = self.parked.pop() else {
+        let Some(parker) = self.parked.pop() else {
             return Wake::Nobody;
         };
-        if self.is_watcher(arrival) {
+        if self.is_watcher(&parker) {
             self.end_watch(gate);
         }
-        self.released.push(arrival);
+        self.released.push(Parker::clone(&parker));
         self.publish(gate);
         Wake::Parked(parker)
     }
@@ -317,9 +301,9 @@ impl Scheduler {
             }
             if self.watcher.is_none() && (is_free || policy.detects) {
                 let oldest = &self.parked[0];
-                self.watcher = Some(oldest.arrival);
+                self.watcher = Some(Parker::clone(oldest));
                 gate.set(Flag::WATCHED, true);
-                return Wake::Parked(Arc::clone(&oldest.parker));
+                return Wake::Parked(Parker::clone(oldest));
             }
         }
         Wake::Nobody
@@ -352,11 +336,8 @@ impl Scheduler {
     }
 
     /// All parked threads, to wake because the port is closed.
-    pub(super) fn parkers(&self) -> Vec<Arc<Condvar>> {
-        self.parked
-            .iter()
-            .map(|parked| Arc::clone(&parked.parker))
-            .collect()
+    pub(super) fn parkers(&self) -> Vec<Parker> {
+        self.parked.clone()
     }
 }
 

@@ -9,13 +9,12 @@ use std::time::Duration;
 use super::apply::enable_of;
 use super::backend::Backend;
 use super::interest::{Flag, State, Word};
-use super::queue::Packet;
 use super::scheduler::Flag as GateFlag;
 use super::table::Slot;
 use super::{Core, Engine};
 use crate::entry::next_reason;
 use crate::sys::{self, Fd, RawSocket};
-use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
     /// Register a socket under this key, disabled.
@@ -42,8 +41,8 @@ impl<B: Backend> Engine<B> {
             self.forget(&mut core, fd);
             let flag = self.claim(fd, is_descriptor, true)?;
             self.table.entry(fd).begin(key, |word| {
-                let word = word.with_state(State::Disabled).with(Flag::OWNED);
-                flag.map_or(word, |flag| word.with(flag))
+                let word = word.with_state(State::Disabled);
+                word.with(Flag::OWNED).with(flag)
             });
             core.registered += 1;
             Ok(())
@@ -107,13 +106,7 @@ impl<B: Backend> Engine<B> {
 
     fn queue_interruption(&self, core: &mut Core, fd: Fd, slot: &Slot, reason: u32) {
         slot.queued_reason.store(reason, Ordering::Relaxed);
-        core.queue.push_back(Packet::Interrupted {
-            fd,
-            generation: slot.word().generation(),
-            key: slot.key(),
-            reason,
-        });
-        self.publish_queued(core);
+        self.queue_notification(core, fd, slot, Events::from_bits_retain(reason));
     }
 
     /// End the registration of a socket that is not armed, without a notification.

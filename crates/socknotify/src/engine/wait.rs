@@ -1,53 +1,37 @@
 //! Dequeuing: take packets, or wait for them, in the backend or parked.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Places, Record, Stay};
-use super::scheduler::{Arrival, Flag, Load, QUICK};
-use super::sync::{self, Condvar, lock};
-use super::{Engine, Guard, Scratch, weak};
+use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Record};
+use super::scheduler::{Flag, Load, Parker, QUICK};
+use super::sync::{self, lock};
+use super::{Engine, Guard, Scratch};
 use crate::handover::Handover;
-use crate::sys::Fd;
 use crate::{Entry, Error, Registration, WakePolicy};
 
 /// When a wait ends.
-#[derive(Clone, Copy, Debug)]
-enum Deadline {
-    Never,
-    /// This long after the thread first asks how much time is left.
-    In(Duration),
-    At(Instant),
-    /// At once: take what is ready, and do not wait.
-    Now,
+struct Deadline {
+    timeout: Option<Duration>,
+    /// When the thread first asked how much time is left.
+    since: Option<Instant>,
 }
 
 impl Deadline {
-    #[inline]
-    fn after(timeout: Option<Duration>) -> Self {
-        match timeout {
-            None => Deadline::Never,
-            Some(Duration::ZERO) => Deadline::Now,
-            Some(timeout) => Deadline::In(timeout),
-        }
-    }
-
     /// The time left to wait; `None` for ever.
     #[inline]
     fn remaining(&mut self) -> Option<Duration> {
-        match *self {
-            Deadline::Never => None,
-            Deadline::Now => Some(Duration::ZERO),
-            Deadline::At(instant) => Some(instant.saturating_duration_since(Instant::now())),
-            Deadline::In(timeout) => {
-                // A time too far away to be represented never comes.
-                let instant = Instant::now().checked_add(timeout);
-                *self = instant.map_or(Deadline::Never, Deadline::At);
-                instant.map(|_| timeout)
-            }
+        let timeout = self.timeout?;
+        if let Some(since) = self.since {
+            return Some(timeout.saturating_sub(since.elapsed()));
         }
+        // A call that does not wait reads no clock.
+        if !timeout.is_zero() {
+            self.since = Some(Instant::now());
+        }
+        Some(timeout)
     }
 
     fn has_passed(&mut self) -> bool {
@@ -66,8 +50,6 @@ struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     scratch: &'call mut Scratch<B>,
     holder: &'call Arc<Holder>,
-    /// Level-triggered registrations that it delivers.
-    levels: &'call mut Vec<(Fd, u32)>,
     deadline: Deadline,
     has_place: bool,
     /// It was parked, and released to poll or to take packets.
@@ -76,8 +58,6 @@ struct Call<'call, 'socket, B: Backend> {
     counts_as_polling: bool,
     /// It has asked the backend without waiting, and found nothing.
     has_checked: bool,
-    /// A connection could not be armed.
-    has_failed: bool,
     /// How often it has asked again without waiting.
     again: u32,
     /// When it looks next at threads that run.
@@ -93,49 +73,45 @@ impl<B: Backend> Engine<B> {
         timeout: Option<Duration>,
         handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
-        let taken = place::take(self.id, || (weak(self), lock(&self.roster).add()));
-        // While the thread ends, it has no record.
+        let new = || {
+            let places: Weak<Self> = Arc::downgrade(self);
+            Box::new(Record::new(self.id, places, lock(&self.roster).add()))
+        };
+        let taken = place::take(self.id, new);
         let is_ending = taken.is_none();
-        let new = || Box::new(Record::new(self.id, weak(self), lock(&self.roster).add()));
         let mut record = taken.unwrap_or_else(new);
         let Record {
-            holder,
-            scratch,
-            stay,
-            levels,
-            calls,
-            ..
+            holder, scratch, ..
         } = &mut *record;
+        let scratch = Scratch::<B>::of(scratch);
         let has_place = holder.begin_call();
-        if let Some(stay) = stay.take() {
-            self.on_handled(stay.for_each());
+        if let Some((since, packets)) = scratch.taken.take() {
+            self.on_handled(since.elapsed() / packets);
         }
         let mut call = Call {
-            scratch: Scratch::of(scratch),
+            scratch,
             registrations,
             holder: &*holder,
-            levels,
-            deadline: Deadline::after(timeout),
+            deadline: Deadline {
+                timeout,
+                since: None,
+            },
             has_place,
             is_released: false,
             counts_as_polling: false,
             has_checked: false,
-            has_failed: false,
             again: 0,
             tick: FIRST_TICK,
         };
         let result = self.run(&mut call, entries);
         self.stop_counting(&mut call);
         let Call {
-            scratch,
-            has_place,
-            levels,
-            ..
+            scratch, has_place, ..
         } = call;
-        let has_levels = !levels.is_empty();
+        let has_levels = !scratch.levels.is_empty();
         if has_levels {
             self.has_levels.store(true, Ordering::Relaxed);
-            holder.levels().append(levels);
+            holder.levels().append(&mut scratch.levels);
             if self.gate.load().has(Flag::EXPOSED) {
                 // The loop that watches the port has to see that they are still ready.
                 self.arm_levels(holder);
@@ -149,41 +125,32 @@ impl<B: Backend> Engine<B> {
                     holder.set_handover(handover);
                     self.has_handovers.store(true, Ordering::Relaxed);
                 }
-                *calls = calls.wrapping_add(1);
-                let is_timed = *calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
+                scratch.calls = scratch.calls.wrapping_add(1);
+                let is_timed =
+                    scratch.calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
                 // The model checker knows no time.
                 if is_timed && !cfg!(interleavings) {
-                    *stay = Some(Stay::new(count));
+                    scratch.taken = Some((Instant::now(), count as u32));
                 }
                 holder.end_call();
                 if has_levels && self.is_unwatched() {
                     self.look_after();
                 }
-                let load = self.gate.load();
-                if load.has(Flag::REFUSED) {
-                    self.leave_refused();
-                }
-                self.settle_if_due(load);
             }
-            Err(_) => {
-                holder.end_empty_call();
-                if self.gate.load().has(Flag::REFUSED) {
-                    self.leave_refused();
-                }
-                if has_place {
-                    self.settle_if_due(self.gate.leave_place());
-                }
-            }
+            Err(_) => holder.end_empty_call(),
         }
-        if is_ending {
-            // Nothing would say when it has ended.
-            if holder.give_back() {
-                self.on_left(holder);
-            }
-            self.on_ended(holder);
-            return result;
+        let load = match result.is_err() && has_place {
+            true => self.gate.leave_place(),
+            false => self.gate.load(),
+        };
+        if load.has(Flag::REFUSED) {
+            self.leave_refused();
         }
-        place::put(record);
+        self.settle_if_due(load);
+        // While the thread ends, nothing would say when it has ended: so the record is dropped.
+        if !is_ending {
+            place::put(record);
+        }
         result
     }
 
@@ -225,7 +192,8 @@ impl<B: Backend> Engine<B> {
         if load.has(Flag::CLOSED) {
             return Err(Error::Closed);
         }
-        call.has_failed = self.apply(call.scratch, call.registrations);
+        call.scratch.has_failed = false;
+        self.apply(call.scratch, call.registrations);
         if self.has_levels.load(Ordering::Relaxed) {
             self.collect_levels(call.holder, &mut call.scratch.batch);
         }
@@ -245,8 +213,8 @@ impl<B: Backend> Engine<B> {
                 call.has_place = false;
             }
             if !call.has_place && !self.gate.take_place(self.limit()) {
-                call.has_failed |= self.arm(call.scratch, call.registrations);
-                if call.has_failed || call.deadline.has_passed() {
+                self.arm(call.scratch, call.registrations);
+                if call.scratch.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
                 self.park(call);
@@ -275,7 +243,7 @@ impl<B: Backend> Engine<B> {
             self.stop_counting(call);
             self.collect_both(call, entries, queued)
         } else {
-            let timeout = match call.has_failed {
+            let timeout = match call.scratch.has_failed {
                 true => Some(Duration::ZERO),
                 false => call.deadline.remaining(),
             };
@@ -311,12 +279,12 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
         queued: usize,
     ) -> usize {
-        let share = self.share(entries.len(), queued);
+        let room = self.room_for_reports(entries.len(), queued);
         let mut count = 0;
-        if share.asks {
-            count = self.ask_now(call, &mut entries[..share.reports]).0;
+        if room > 0 {
+            count = self.ask_now(call, &mut entries[..room]).0;
         } else {
-            call.has_failed |= self.arm(call.scratch, call.registrations);
+            self.arm(call.scratch, call.registrations);
             self.on_skipped();
         }
         count + self.take_packets(&mut entries[count..])
@@ -325,12 +293,12 @@ impl<B: Backend> Engine<B> {
     /// Ask the backend without waiting. Also returns whether there may be more.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(call.scratch, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(call.scratch, call.registrations);
         (
             count,
             waited.is_full || waited.woken || call.scratch.has_armed_late,
@@ -382,7 +350,7 @@ impl<B: Backend> Engine<B> {
             (None, true) => Some(call.tick),
             (Some(timeout), true) => Some(timeout.min(call.tick)),
         };
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
+        let (count, waited) = self.ask(call.scratch, entries, until);
         self.gate.end_polling();
         if watches {
             // Another one that does sets it again, or there is one wake-up too many.
@@ -391,7 +359,7 @@ impl<B: Backend> Engine<B> {
         if waited.woken {
             self.gate.set(Flag::WAKE_DUE, false);
         }
-        call.has_failed |= self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(call.scratch, call.registrations);
         if count == 0 && retries {
             self.collect_refused(&mut call.scratch.batch);
         }
@@ -420,30 +388,30 @@ impl<B: Backend> Engine<B> {
         if core.closed {
             return;
         }
-        let (arrival, parker) = core.scheduler.park(&self.gate);
+        let parker = core.scheduler.park(&self.gate);
         // What other threads did before this one was seen to be parked may need a thread: perhaps this one.
         let wake = self.settle(&mut core);
         self.wake(wake);
         call.tick = FIRST_TICK;
-        while !core.closed && !core.scheduler.is_released(arrival) {
+        while !core.closed && !core.scheduler.is_released(&parker) {
             let left = call.deadline.remaining();
             if left == Some(Duration::ZERO) {
                 break;
             }
-            core = match core.scheduler.is_watcher(arrival) {
-                true => self.watch(core, call, arrival, &parker, left),
+            core = match core.scheduler.is_watcher(&parker) {
+                true => self.watch(core, call, &parker, left),
                 false => sync::wait(&parker, core, &self.core, left),
             };
         }
         // Take the place before another thread is released for it.
-        call.is_released = core.scheduler.is_released(arrival);
+        call.is_released = core.scheduler.is_released(&parker);
         call.has_place = call.is_released && self.gate.take_place(self.limit());
         if call.has_place {
             // Or another one is released to poll.
             self.gate.begin_polling();
             call.counts_as_polling = true;
         }
-        core.scheduler.unpark(&self.gate, arrival, parker);
+        core.scheduler.unpark(&self.gate, parker);
         // It may have watched.
         self.leave(core);
     }
@@ -453,8 +421,7 @@ impl<B: Backend> Engine<B> {
         &'a self,
         mut core: Guard<'a>,
         call: &mut Call<'_, '_, B>,
-        arrival: Arrival,
-        parker: &Condvar,
+        parker: &Parker,
         left: Option<Duration>,
     ) -> Guard<'a> {
         let is_free = |load: Load| load.holders() < self.limit();
@@ -468,15 +435,14 @@ impl<B: Backend> Engine<B> {
             &self.core,
             Some(left.map_or(nap, |left| left.min(nap))),
         );
-        if core.closed || core.scheduler.is_released(arrival) || !core.scheduler.is_watcher(arrival)
-        {
+        if core.closed || core.scheduler.is_released(parker) || !core.scheduler.is_watcher(parker) {
             return core;
         }
         drop(core);
-        let found = self.watch_running();
+        let found = self.look(place::MOST);
         let load = self.gate.load();
         core = lock(&self.core);
-        if core.closed || !core.scheduler.is_watcher(arrival) {
+        if core.closed || !core.scheduler.is_watcher(parker) {
             return core;
         }
         // One more thread may poll beside those who do, while nobody runs.
@@ -500,13 +466,5 @@ impl<B: Backend> Engine<B> {
             };
         }
         core
-    }
-
-    /// A look for the thread that watches, which also has to know whether anything moves.
-    fn watch_running(&self) -> place::Found {
-        match self.detects() {
-            true => self.look(place::MOST),
-            false => lock(&self.roster).look_for_moves(),
-        }
     }
 }
