@@ -17,8 +17,8 @@ use socknotify::{
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Gate, PATIENCE, Pair, PortExt, QUIET_PERIOD, SHORT, ThreadId, asleep, counted,
-    expect_idle, expect_little_time, expect_no_early_end, expect_nothing, expect_packets,
+    CloseAtEnd, Gate, PATIENCE, Pair, PortExt, QUIET_PERIOD, SHORT, TICK, ThreadId, asleep,
+    counted, expect_idle, expect_little_time, expect_no_early_end, expect_nothing, expect_packets,
     port_with, quiet_for, quiet_threads, rounds, this_thread, thread_time, wait_for_waiting,
     wait_in_vain, wait_until, waking_port,
 };
@@ -1345,7 +1345,8 @@ fn watching_two(backend: Backend, policy: WakePolicy, time: Duration) -> io::Res
 
 #[for_every_backend(with_places)]
 fn f4_to_watch_threads_that_compute_costs_little(backend: Backend) -> io::Result<()> {
-    let time = 15 * SHORT;
+    // Long enough that a fiftieth is two ticks of the clock, the least that can be told.
+    let time = (15 * SHORT).max(100 * TICK);
     for policy in POLICIES {
         println!("{policy}");
         expect_little_time(time / 50, || {
@@ -1360,7 +1361,8 @@ fn f4_to_watch_threads_that_compute_costs_little(backend: Backend) -> io::Result
 fn f4_to_watch_many_threads_that_compute_costs_little(backend: Backend) -> io::Result<()> {
     const PLACES: usize = 64;
     let port = detecting_port(backend, PLACES, WakePolicy::Eager)?;
-    let time = Duration::from_secs(1);
+    // Long enough that a hundredth is two ticks of the clock, the least that can be told.
+    let time = Duration::from_secs(1).max(200 * TICK);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| -> io::Result<()> {
         let _close = CloseAtEnd(&port, &[]);
