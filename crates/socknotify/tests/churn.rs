@@ -33,8 +33,8 @@ use socknotify::{
 
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
-    AsSocket, BorrowedSocket, PATIENCE, Pair, counted, descriptors, drain, expect_nothing, port,
-    port_with, raise_limit,
+    AsSocket, BorrowedSocket, PATIENCE, Pair, SetAtEnd, counted, descriptors, drain,
+    expect_nothing, port, port_with, raise_limit,
 };
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -623,12 +623,4 @@ fn c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up(
             io::Result::Ok(())
         })
     })
-}
-
-struct SetAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }

@@ -29,13 +29,13 @@ macro_rules! tests_on_backends {
     // How soon it is done depends on the machine, and on what else that does.
     ($test:ident timed) => {
         #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-        timed_test_on_backend!(epoll, Epoll, $test);
+        timed_test_on_backend!(timed_epoll, Epoll, $test);
         #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-        timed_test_on_backend!(kqueue, Kqueue, $test);
+        timed_test_on_backend!(timed_kqueue, Kqueue, $test);
         #[cfg(windows)]
-        timed_test_on_backend!(native, Native, $test);
+        timed_test_on_backend!(timed_native, Native, $test);
         #[cfg(windows)]
-        timed_test_on_backend!(afd, Afd, $test);
+        timed_test_on_backend!(timed_afd, Afd, $test);
     };
     ($test:ident with_places) => {
         #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]

@@ -42,7 +42,7 @@ pub(crate) use self::system::{
     no_sockets, raise_limit, raw, take_number, this_thread, thread_time, to_lonely_number,
     voluntary_switches,
 };
-pub(crate) use self::threads::{CloseAtEnd, Gate, wait_for_waiting, wait_until};
+pub(crate) use self::threads::{CloseAtEnd, Gate, SetAtEnd, wait_for_waiting, wait_until};
 
 /// How long something may take that has to come. Nothing waits this long unless it is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(emulated) { 300 } else { 30 });

@@ -1,5 +1,6 @@
 //! Threads that meet at known points.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +38,15 @@ impl Drop for CloseAtEnd<'_> {
         for gate in self.1 {
             gate.open_for_all();
         }
+    }
+}
+
+/// Tells threads that compute when a test's scope ends, however it ends.
+pub(crate) struct SetAtEnd<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
