@@ -579,8 +579,8 @@ fn c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up(
         let came = AtomicUsize::new(0);
         thread::scope(|scope| {
             // However this ends.
-            let _stop = SetAtEnd(&stop);
-            scope.spawn(|| {
+            let end_all = SetAtEnd(&stop);
+            let dequeues = scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
                     if let Ok(entry) = port.dequeue_one(Some(Duration::from_millis(100))) {
                         assert_eq!((entry.completion_key, entry.events()), (5, Events::OUT));
@@ -620,6 +620,9 @@ fn c5_an_edge_is_not_lost_while_another_thread_deals_with_a_hang_up(
                     break;
                 }
             }
+            // The end of a scope does not wait for threads to be gone.
+            drop(end_all);
+            dequeues.join().expect("no panic");
             io::Result::Ok(())
         })
     })

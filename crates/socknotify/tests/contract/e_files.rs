@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, Overlapped};
 
@@ -269,12 +269,8 @@ fn e7_any_number_of_operations_is_cancelled(backend: Backend) -> io::Result<()> 
         let done = Operation::next(&port)?;
         assert!(!port.cancel_operation(&done.overlapped));
     }
-    // Some ten times as long as it takes. To search all of them would take a minute.
-    assert!(
-        begin.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        begin.elapsed()
-    );
+    // Some thirty times as long as it takes. To search all of them would take a minute.
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     Ok(())
 }
 

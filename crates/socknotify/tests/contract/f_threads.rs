@@ -213,7 +213,7 @@ fn release_parked(
         for number in 0..threads {
             let timeout = match quitter == Some(number) {
                 // Time enough for the others to come.
-                true => Some(QUIET_PERIOD * 50),
+                true => Some(QUIET_PERIOD * 100),
                 false => [None, Some(PATIENCE)][number % 2],
             };
             waiters.push(line.join(timeout, None));

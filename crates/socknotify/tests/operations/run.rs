@@ -123,7 +123,7 @@ fn o2_there_are_no_more_threads_than_asked_for(backend: Backend) -> io::Result<(
         });
     }
     gate.open_for_all();
-    assert_eq!(port.helper_threads(), 3);
+    assert!(port.helper_threads() <= 3);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -161,7 +162,9 @@ fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
         peers.push(peer);
         port.arm(connection, EventFilter::IN);
     }
+    let are_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let are_over = &are_over;
         for seed in 0..6 {
             let mut worker = port.worker(3);
             scope.spawn(move || {
@@ -176,7 +179,10 @@ fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
                             Event::TimedOut(it) | Event::Cancelled(it) => it,
                             other => panic!("{other:?}"),
                         };
-                        let time = Duration::from_micros(rng.u64(..3000));
+                        let time = match are_over.load(Ordering::SeqCst) {
+                            false => Duration::from_micros(rng.u64(..3000)),
+                            true => Duration::from_secs(3600),
+                        };
                         worker.arm(connection, Interest::IN.within(time));
                     }
                 }
@@ -193,6 +199,7 @@ fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
         }
         // None is stuck: each comes out within its time, over and over.
         thread::sleep(Duration::from_millis(20));
+        are_over.store(true, Ordering::SeqCst);
         wait_until("nobody holds one", || {
             let snapshot = port.snapshot();
             counted(snapshot.registrations) == CONNECTIONS && counted(snapshot.running) == 0

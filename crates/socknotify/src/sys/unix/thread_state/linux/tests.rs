@@ -91,16 +91,20 @@ fn the_clock_of_a_thread_that_ended_says_so() {
 #[test]
 #[ignore = "for a machine with nothing else to do: .ci/timed"]
 fn the_clock_is_in_nanoseconds() {
-    let begin = std::time::Instant::now();
-    let before = cpu_time(this_id(Process::this())).expect("a clock");
-    compute(Duration::from_millis(50));
-    let spent = cpu_time(this_id(Process::this())).expect("a clock") - before;
-    // The system may slew the clock of the wall, but not that of the thread.
-    let elapsed = begin.elapsed().mul_f64(1.01).as_nanos() as u64;
-    assert!(spent <= elapsed, "{spent} ns in {elapsed}");
+    // Another program may have the processor in one of them.
+    let spent = [(); 3].map(|()| {
+        let begin = std::time::Instant::now();
+        let before = cpu_time(this_id(Process::this())).expect("a clock");
+        compute(Duration::from_millis(50));
+        let spent = cpu_time(this_id(Process::this())).expect("a clock") - before;
+        // The system may slew the clock of the wall, but not that of the thread.
+        let elapsed = begin.elapsed().mul_f64(1.01).as_nanos() as u64;
+        assert!(spent <= elapsed, "{spent} ns in {elapsed}");
+        spent
+    });
     assert!(
-        spent > 1_000_000,
-        "{spent} ns of 50 ms, on a machine that is not overloaded"
+        spent.iter().any(|&spent| spent > 1_000_000),
+        "{spent:?} ns of 50 ms each"
     );
 }
 
