@@ -121,7 +121,10 @@ fn processor() -> String {
 fn system() -> String {
     let system = rustix::system::uname();
     let (name, release) = (system.sysname(), system.release());
-    format!("{} {}", name.to_string_lossy(), release.to_string_lossy())
+    // What follows says who built it.
+    let release = release.to_string_lossy();
+    let release = release.split('-').next().unwrap_or_default();
+    format!("{} {release}", name.to_string_lossy())
 }
 
 /// What all processors have done since the system was started, in ticks of the clock.

@@ -24,7 +24,8 @@
  *
  *   - Any thread may call any of them at any time, also while another closes the port.
  *   - Each returns an error code, SN_SUCCESS or another of the SN_ codes, unless its comment says
- *     otherwise. A call that fails with anything but SN_TIMEOUT has done nothing.
+ *     otherwise. A call that fails with anything but SN_TIMEOUT has done nothing, but for a wait that
+ *     SN_ABANDONED_WAIT ends, and sn_dequeue_one(), which also returns the error of an operation.
  *   - A port that was closed, or a value that never was one, is SN_INVALID_HANDLE. The value is
  *     checked, never dereferenced.
  *   - A null pointer that is not allowed is SN_INVALID_PARAMETER. Arrays need not be aligned. They
@@ -436,8 +437,8 @@ typedef struct sn_port_state {
 uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
 
 /*
- * Make a port on a particular backend: "epoll" on Linux, or NULL for the best one. Any other name is
- * SN_NOT_SUPPORTED. Otherwise as sn_create_port().
+ * Make a port on a particular backend: "epoll" on Linux, "kqueue" on macOS and the BSDs, or NULL for the
+ * best one. Any other name is SN_NOT_SUPPORTED. Otherwise as sn_create_port().
  */
 uint32_t sn_create_port_on(uint32_t concurrency, const char *backend, sn_port *port);
 

@@ -48,7 +48,7 @@ impl Backend {
         Backend::Afd,
     ];
 
-    /// The name that programs and options use: `"epoll"`, `"kqueue"`, `"afd"`.
+    /// The name that programs and options use: `"epoll"`, `"kqueue"`, `"native"`, `"afd"`.
     pub const fn name(self) -> &'static str {
         match self {
             #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
