@@ -493,10 +493,15 @@ fn handlers_that_block_stall_nobody() -> io::Result<()> {
             client.read_exact(&mut [0]).await?;
         }
         // None of those has an answer yet.
-        for mut client in blocking {
+        for client in &mut blocking {
             let early = timeout(Duration::ZERO, client.read(&mut [0])).await;
             assert!(early.is_err());
+        }
+        // In whatever order they get the lock.
+        for _ in &blocking {
             let _ = release.send(());
+        }
+        for mut client in blocking {
             client.read_exact(&mut [0]).await?;
         }
         Ok(())
