@@ -280,8 +280,7 @@ fn a_reset_ends_who_reads_and_who_writes() -> io::Result<()> {
         sleep(Duration::from_millis(10)).await;
         SockRef::from(&peer).set_linger(Some(Duration::ZERO))?;
         drop(peer);
-        // Windows may say that the stream has ended.
-        assert!(reads.await?.is_err() || cfg!(windows));
+        let read = reads.await?;
         let error: io::Result<()> = writes.await?;
         let kind = error.unwrap_err().kind();
         let kinds = [
@@ -290,6 +289,11 @@ fn a_reset_ends_who_reads_and_who_writes() -> io::Result<()> {
             ErrorKind::ConnectionAborted,
         ];
         assert!(kinds.contains(&kind), "{kind:?}");
+        // The system tells only one of the two of the reset; to the other one the stream has ended. Windows may say so to
+        // both.
+        let kinds = [read.err().map(|error| error.kind()), Some(kind)];
+        let is_told = kinds.contains(&Some(ErrorKind::ConnectionReset));
+        assert!(is_told || cfg!(windows), "{kinds:?}");
         Ok(())
     })
 }
@@ -297,10 +301,9 @@ fn a_reset_ends_who_reads_and_who_writes() -> io::Result<()> {
 #[test]
 fn connect_reports_why_it_failed() -> io::Result<()> {
     run(async {
-        // Nobody listens there.
-        let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let address = socket.local_addr()?;
-        drop(socket);
+        // A connection's end: nobody listens there, and nobody else is given the port meanwhile.
+        let (_client, end) = pair().await?;
+        let address = end.get_ref().local_addr()?;
         let refused = TcpStream::connect(address).await;
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
         let none = TcpStream::connect(&[][..]).await;
@@ -338,14 +341,17 @@ fn a_connect_may_be_dropped_at_any_moment() -> io::Result<()> {
 #[test]
 fn what_is_closed_is_closed_at_once() -> io::Result<()> {
     run(async {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
         let (mut peer, stream) = pair_with_std().await?;
         drop(stream);
         assert_eq!(peer.read(&mut [0])?, 0);
-        drop(listener);
-        // The address is free.
-        drop(TcpListener::bind(address)?);
+        // The address is free, unless another test is faster.
+        let again = || {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let address = listener.get_ref().local_addr()?;
+            drop(listener);
+            TcpListener::bind(address)
+        };
+        again().or_else(|_| again()).or_else(|_| again())?;
         Ok(())
     })
 }
@@ -487,10 +493,15 @@ fn handlers_that_block_stall_nobody() -> io::Result<()> {
             client.read_exact(&mut [0]).await?;
         }
         // None of those has an answer yet.
-        for mut client in blocking {
+        for client in &mut blocking {
             let early = timeout(Duration::ZERO, client.read(&mut [0])).await;
             assert!(early.is_err());
+        }
+        // In whatever order they get the lock.
+        for _ in &blocking {
             let _ = release.send(());
+        }
+        for mut client in blocking {
             client.read_exact(&mut [0]).await?;
         }
         Ok(())

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use socknotify_async::{Runtime, sleep, spawn};
+use socknotify_async::{Handle, Runtime, sleep, spawn};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -50,6 +50,15 @@ fn until_it_waits(slot: &Slot) {
     }
 }
 
+/// A thread may still be in a task when `shutdown` returns.
+fn until_it_has_ended(handle: &Handle) {
+    let begin = Instant::now();
+    while (handle.tasks(), handle.threads()) != (0, 0) {
+        assert!(begin.elapsed() < PATIENCE, "{handle:?}");
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn tasks_that_wake_one_another_as_they_are_dropped_take_no_stack() -> io::Result<()> {
     const TASKS: usize = 100_000;
@@ -67,7 +76,9 @@ fn tasks_that_wake_one_another_as_they_are_dropped_take_no_stack() -> io::Result
         })));
     }
     until_it_waits(&slots[TASKS - 1]);
+    let handle = runtime.handle().clone();
     runtime.shutdown(Duration::ZERO);
+    until_it_has_ended(&handle);
     assert_eq!(drops.load(Ordering::SeqCst), TASKS);
     Ok(())
 }
@@ -184,11 +195,7 @@ fn spawning_waking_and_aborting_beside_a_shutdown_leaves_no_task() -> io::Result
         runtime.shutdown(Duration::ZERO);
         let joined = others.into_iter().map(|it| it.join().expect("no panic"));
         let spawned: usize = joined.sum();
-        let begin = std::time::Instant::now();
-        while (handle.tasks(), handle.threads()) != (0, 0) {
-            assert!(begin.elapsed() < PATIENCE, "{handle:?}");
-            thread::yield_now();
-        }
+        until_it_has_ended(&handle);
         assert_eq!(drops.load(Ordering::SeqCst), spawned);
     }
     Ok(())

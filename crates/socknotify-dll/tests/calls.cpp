@@ -219,12 +219,10 @@ void nothing_follows_disable_or_remove() {
 struct Leaving {
     HANDLE port;
     Taken (*call)(HANDLE, DWORD);
-    HANDLE begun;
 };
 
 DWORD WINAPI take_until_closed(void *context) {
     Leaving &leaving = *static_cast<Leaving *>(context);
-    SetEvent(leaving.begun);
     Taken taken = leaving.call(leaving.port, INFINITE);
     return taken.error == ERROR_SUCCESS ? 1000 + taken.count : taken.error;
 }
@@ -234,21 +232,18 @@ DWORD WINAPI take_until_closed(void *context) {
 void closing_a_port_releases_its_threads() {
     int same = 0;
     double longest = 0;
+    long_waits().systems = lead("NtRemoveIoCompletionEx", count_long_waits);
     for (int round = 0; round < 4; round += 1) {
         HANDLE port = make_port();
         require(take(port, 0).error == WAIT_TIMEOUT, "the library knows it");
         Leaving leaving[4];
         HANDLE threads[4];
         for (std::size_t index = 0; index < 4; index += 1) {
-            leaving[index] = {port, index % 2 ? take : dequeue, CreateEventA(nullptr, TRUE, FALSE, nullptr)};
+            leaving[index] = {port, index % 2 ? take : dequeue};
             threads[index] = start(take_until_closed, &leaving[index]);
         }
-        for (Leaving &one : leaving) {
-            require(WaitForSingleObject(one.begun, patience) == WAIT_OBJECT_0, "a thread begins");
-            CloseHandle(one.begun);
-        }
-        /* Until they wait. A program must not close a port that a thread is only about to use. */
-        Sleep(200);
+        /* A program must not close a port that a thread is only about to use. */
+        wait_until_they_wait(4);
         double begin = now();
         CloseHandle(port);
         HANDLE next = make_port();
@@ -268,6 +263,7 @@ void closing_a_port_releases_its_threads() {
         require(dequeue(next, 0).count == 5, "what is the next port's");
         CloseHandle(next);
     }
+    lead("NtRemoveIoCompletionEx", long_waits().systems);
     std::printf("closing a port releases its threads: ok (%.1f ms at most; %d of 4 values used again)\n", longest,
                 same);
 }
@@ -298,7 +294,6 @@ DWORD WINAPI wait_for_remove(void *context) {
 /* The library's waits that have a limit. */
 volatile LONG looks = 0;
 
-using Remove = LONG(NTAPI *)(HANDLE, OVERLAPPED_ENTRY *, ULONG, ULONG *, LARGE_INTEGER *, BOOLEAN);
 Remove systems_remove = nullptr;
 
 LONG NTAPI count_looks(HANDLE port, OVERLAPPED_ENTRY *entries, ULONG room, ULONG *count, LARGE_INTEGER *timeout,

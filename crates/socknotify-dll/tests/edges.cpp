@@ -297,10 +297,14 @@ void what_cannot_be_watched_comes_later() {
     require_applied(port, enable(pair.ours, as_key(7), in, edge));
     send_one(pair.theirs);
     require(take(port, patience).events() == in, "the first");
-    InterlockedExchange(&waits_to_refuse, 2);
     LONG before = waits;
-    /* It holds still, and is to be watched. */
-    require(take(port, 100).error == WAIT_TIMEOUT, "nothing new");
+    /* It holds still, and is to be watched. One call tries three times, unless the machine holds it up until its time is
+     * over. */
+    double begin = now();
+    do {
+        InterlockedExchange(&waits_to_refuse, 2);
+        require(take(port, 100).error == WAIT_TIMEOUT, "nothing new");
+    } while (waits == before && now() - begin < patience);
     require(waits == before + 1 && waits_to_refuse == 0, "it was refused, and is watched");
     require(drain(pair.ours, 64) == 1, "what was there");
     send_one(pair.theirs);

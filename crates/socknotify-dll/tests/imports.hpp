@@ -43,6 +43,36 @@ template <typename Function> inline Function lead(const char *name, Function els
     return nullptr;
 }
 
+using Remove = LONG(NTAPI *)(HANDLE, OVERLAPPED_ENTRY *, ULONG, ULONG *, LARGE_INTEGER *, BOOLEAN);
+
+/* The library's waits of a second or more. */
+struct LongWaits {
+    Remove systems;
+    volatile LONG threads;
+};
+
+inline LongWaits &long_waits() {
+    static LongWaits waits = {nullptr, 0};
+    return waits;
+}
+
+/* A thread that comes here is in a port that the library has found already. */
+inline LONG NTAPI count_long_waits(HANDLE port, OVERLAPPED_ENTRY *entries, ULONG room, ULONG *count, LARGE_INTEGER *timeout,
+                                   BOOLEAN alertable) {
+    constexpr LONGLONG second = 10000000;
+    LONG is_long = timeout == nullptr || timeout->QuadPart <= -second;
+    InterlockedExchangeAdd(&long_waits().threads, is_long);
+    LONG status = long_waits().systems(port, entries, room, count, timeout, alertable);
+    InterlockedExchangeAdd(&long_waits().threads, -is_long);
+    return status;
+}
+
+inline void wait_until_they_wait(LONG threads) {
+    for (double begin = now(); long_waits().threads < threads; Sleep(1)) {
+        require(now() - begin < patience, "the threads wait");
+    }
+}
+
 } // namespace
 
 #endif // IMPORTS_HPP

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::clients::stats;
-use crate::program::{PROGRAM, Server, eventually};
+use crate::program::{PROGRAM, Server, eventually, one_of_three};
 use crate::support::started;
 
 fn load(address: &str, mode: &str, arguments: &[&str]) -> io::Result<Output> {
@@ -152,6 +152,8 @@ fn echo_once(stream: &mut TcpStream) -> io::Result<()> {
 
 /// As if it were busy with something else at first.
 fn echo_late(stream: &mut TcpStream) -> io::Result<()> {
+    // The load may be late itself: its time begins when all are connected.
+    stream.peek(&mut [0])?;
     thread::sleep(Duration::from_millis(500));
     echo(stream)
 }
@@ -236,11 +238,16 @@ fn latency_at_a_rate_counts_from_scheduled_times() -> io::Result<()> {
 fn connections_on_which_no_request_was_due_are_no_error() -> io::Result<()> {
     let server = Server::start("echo", &[])?;
     let arguments = ["--json", "--connections", "100", "--rate", "10"];
-    let output = load(&server.address.to_string(), "echo", &arguments)?;
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    assert_eq!(output.status.code(), Some(0), "{report}");
-    assert!(report["fates"]["unused"].as_u64() > Some(80), "{report}");
-    assert_eq!(report["fates"]["unanswered"], 0, "{report}");
+    // A request that has no answer 200 ms later is an error.
+    one_of_three(|| {
+        let output = load(&server.address.to_string(), "echo", &arguments)?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        assert!(report["fates"]["unused"].as_u64() > Some(80), "{report}");
+        match (output.status.code(), report["fates"]["unanswered"].as_u64()) {
+            (Some(0), Some(0)) => Ok(()),
+            _ => Err(io::Error::other(report.to_string())),
+        }
+    })?;
     server.stop()?;
     Ok(())
 }

@@ -95,6 +95,11 @@ impl Drop for Server {
     }
 }
 
+/// Runs again, twice at most, what a busy machine spoils if it holds up a process for long.
+pub(crate) fn one_of_three(run: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    run().or_else(|_| run()).or_else(|_| run())
+}
+
 /// Looks until it is so.
 pub(crate) fn eventually(
     what: &str,
