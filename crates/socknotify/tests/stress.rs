@@ -14,7 +14,7 @@ extern crate socknotify_test_macros;
 mod support;
 
 use std::collections::HashSet;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -157,7 +157,7 @@ impl Server {
 }
 
 /// Sends to some connections, a bit at a time, and sees that they are closed at the other end.
-fn send(peers: Vec<(Socket, Arc<AtomicUsize>)>, seed: u64) -> io::Result<()> {
+fn send(server: &Server, peers: Vec<(Socket, Arc<AtomicUsize>)>, seed: u64) -> io::Result<()> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut open: Vec<_> = peers
         .into_iter()
@@ -178,9 +178,19 @@ fn send(peers: Vec<(Socket, Arc<AtomicUsize>)>, seed: u64) -> io::Result<()> {
         }
     }
     for (peer, ..) in shut {
-        match uninterrupted(|| (&peer).read(&mut [0])) {
+        let is_late =
+            |error: &io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        let result = loop {
+            let before = server.ended.load(Ordering::SeqCst);
+            match uninterrupted(|| (&peer).read(&mut [0])) {
+                // As long as connections end, the server is at work.
+                Err(error) if is_late(&error) && server.ended.load(Ordering::SeqCst) != before => {}
+                result => break result,
+            }
+        };
+        match result {
             Ok(0) => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
             result => panic!("the peer is not told of the close: {result:?}"),
         }
     }
@@ -211,7 +221,7 @@ fn run_round(server: &Server, first_key: usize, seed: u64) -> io::Result<()> {
         let senders: Vec<_> = peers
             .into_iter()
             .zip(seed + 1..)
-            .map(|(peers, seed)| scope.spawn(move || send(peers, seed)))
+            .map(|(peers, seed)| scope.spawn(move || send(server, peers, seed)))
             .collect();
         for _ in 0..slots / 20 {
             server.abandon(rng.usize(..slots));
@@ -220,10 +230,15 @@ fn run_round(server: &Server, first_key: usize, seed: u64) -> io::Result<()> {
         for sender in senders {
             sender.join().expect("no panic")?;
         }
-        wait_until("all connections have ended", || {
-            server.ended.load(Ordering::SeqCst) == slots
-        });
-        Ok(())
+        loop {
+            let ended = server.ended.load(Ordering::SeqCst);
+            if ended == slots {
+                return Ok(());
+            }
+            wait_until("another connection ends", || {
+                server.ended.load(Ordering::SeqCst) != ended
+            });
+        }
     })
 }
 
@@ -240,7 +255,9 @@ fn every_byte_is_accounted_for(backend: Backend) -> io::Result<()> {
     // One backend after the other: the descriptors of the process are counted.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
-    let slots = 1500.min(raise_limit()?.saturating_sub(200) / 2);
+    // Under Wine each call is some requests to its server.
+    let slots = if cfg!(windows) { 500 } else { 1500 };
+    let slots = slots.min(raise_limit()?.saturating_sub(200) / 2);
     let before = descriptors()?;
     let server = Server {
         port: port_with(backend, 4)?,
