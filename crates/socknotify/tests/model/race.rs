@@ -256,19 +256,38 @@ fn is_edge(request: &Request) -> bool {
     request.trigger.contains(socknotify::Trigger::EDGE)
 }
 
-/// Whatever came has to belong to one of them (G6), and in one call to each but once (C3).
+/// Whatever came has to belong to one of them (G6), and in one call to each but once (C3): only REMOVE may follow, if
+/// another thread removed it meanwhile.
 pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Check {
     for call in calls {
         for (index, entry) in call.dequeued.iter().enumerate() {
             let key = entry.completion_key;
             let is_known = contenders.iter().any(|contender| contender.key == key);
-            let is_first = !call.dequeued[..index]
+            let mut before = call.dequeued[..index]
                 .iter()
-                .any(|other| other.completion_key == key);
-            if !is_known || !is_first || entry.overlapped != 0 {
+                .filter(|other| other.completion_key == key);
+            let is_alone = match (before.next(), before.next()) {
+                (None, _) => true,
+                (Some(notified), None) => {
+                    let is_last = |entry: &Entry| entry.events().contains(Events::REMOVE);
+                    is_last(entry) && !is_last(notified) && is_removed_during(call, key, calls)
+                }
+                (Some(_), Some(_)) => false,
+            };
+            if !is_known || !is_alone || entry.overlapped != 0 {
                 return Err(format!("C3, G6: {entry:?} came in a race: {calls:#?}"));
             }
         }
     }
     Ok(())
+}
+
+fn is_removed_during(call: &Call, key: usize, calls: &[Call]) -> bool {
+    calls.iter().any(|other| {
+        let removes = |&(request, result): &(Request, _)| {
+            request.key == key && request.operation == Operation::REMOVE && result == Ok(())
+        };
+        let overlaps = other.time.start < call.time.end && other.time.end > call.time.start;
+        overlaps && other.registered.as_ref().is_some_and(removes)
+    })
 }
