@@ -1,5 +1,7 @@
 //! Sockets in tasks: streams, datagrams, and the contract of `futures-io` under abuse.
 
+mod support;
+
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -17,6 +19,8 @@ use socket2::SockRef;
 use socknotify_async::{
     Async, JoinHandle, Runtime, TcpListener, TcpStream, UdpSocket, sleep, spawn, timeout, unblock,
 };
+
+use support::until_it_has_ended;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -552,10 +556,7 @@ fn shutdown_under_load_closes_every_connection() -> io::Result<()> {
         }
         let handle = runtime.handle().clone();
         runtime.shutdown(Duration::from_millis(5));
-        // A thread may still be about to end its poll.
-        while (handle.tasks(), handle.threads()) != (0, 0) {
-            thread::yield_now();
-        }
+        until_it_has_ended(&handle);
     });
     assert!(server.is_finished());
     Ok(())

@@ -1,5 +1,7 @@
 //! Tasks: spawned, joined, aborted, and run fairly, also beside others that block.
 
+mod support;
+
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify_async::{Handle, Runtime, interval, sleep, spawn, timeout, unblock};
+
+use support::until_it_has_ended;
 
 /// For what has to come. A test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -301,12 +305,7 @@ fn shutdown_cancels_what_does_not_end() -> io::Result<()> {
     let handle = runtime.handle().clone();
     assert_eq!(handle.tasks(), 2);
     assert!(!runtime.shutdown(Duration::from_millis(20)));
-    // The threads may still be about to end.
-    let begin = Instant::now();
-    while (handle.tasks(), handle.threads()) != (0, 0) {
-        assert!(begin.elapsed() < PATIENCE, "they do not end");
-        thread::sleep(Duration::from_millis(1));
-    }
+    until_it_has_ended(&handle);
     assert_eq!(drops.load(Ordering::SeqCst), 1);
     // What is spawned from now on is cancelled at once.
     let late = handle.spawn(async { 5 });
@@ -586,12 +585,7 @@ fn a_hundred_thousand_tasks() -> io::Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(!runtime.shutdown(Duration::from_millis(1)));
-    // A thread may still be in a task.
-    let begin = Instant::now();
-    while (handle.tasks(), handle.threads()) != (0, 0) {
-        assert!(begin.elapsed() < PATIENCE, "they do not end");
-        thread::sleep(Duration::from_millis(1));
-    }
+    until_it_has_ended(&handle);
     assert_eq!(drops.load(Ordering::SeqCst), TASKS);
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! A runtime that shuts down while tasks, wakers and timers are in the middle of something.
 
+mod support;
+
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,9 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use socknotify_async::{Handle, Runtime, sleep, spawn};
+use socknotify_async::{Runtime, sleep, spawn};
+
+use support::until_it_has_ended;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -46,15 +50,6 @@ fn waiting(slot: Slot, on_drop: impl FnMut() + Send + 'static) -> impl Future<Ou
 
 fn until_it_waits(slot: &Slot) {
     while slot.lock().unwrap().is_none() {
-        thread::yield_now();
-    }
-}
-
-/// A thread may still be in a task when `shutdown` returns.
-fn until_it_has_ended(handle: &Handle) {
-    let begin = Instant::now();
-    while (handle.tasks(), handle.threads()) != (0, 0) {
-        assert!(begin.elapsed() < PATIENCE, "{handle:?}");
         thread::yield_now();
     }
 }

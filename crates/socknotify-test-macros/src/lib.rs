@@ -6,7 +6,7 @@ use proc_macro::{TokenStream, TokenTree};
 /// function's name, a test with the backend's.
 ///
 /// With `(with_places)`, only for backends whose places are the library's, and not the kernel's. With `(timed)`, ignored
-/// unless asked for: it limits how long something takes.
+/// unless asked for, and named `timed_` and the backend: it limits how long something takes.
 ///
 /// Which backends there are says `tests_on_backends`, a macro of the tests' `support`.
 #[proc_macro_attribute]

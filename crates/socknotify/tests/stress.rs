@@ -255,9 +255,7 @@ fn every_byte_is_accounted_for(backend: Backend) -> io::Result<()> {
     // One backend after the other: the descriptors of the process are counted.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
-    // Under Wine each call is some requests to its server.
-    let slots = if cfg!(windows) { 500 } else { 1500 };
-    let slots = slots.min(raise_limit()?.saturating_sub(200) / 2);
+    let slots = 1500.min(raise_limit()?.saturating_sub(200) / 2);
     let before = descriptors()?;
     let server = Server {
         port: port_with(backend, 4)?,

@@ -263,16 +263,13 @@ pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Check 
         for (index, entry) in call.dequeued.iter().enumerate() {
             let key = entry.completion_key;
             let is_known = contenders.iter().any(|contender| contender.key == key);
-            let mut before = call.dequeued[..index]
-                .iter()
-                .filter(|other| other.completion_key == key);
-            let is_alone = match (before.next(), before.next()) {
-                (None, _) => true,
-                (Some(notified), None) => {
-                    let is_last = |entry: &Entry| entry.events().contains(Events::REMOVE);
-                    is_last(entry) && !is_last(notified) && is_removed_during(call, key, calls)
-                }
-                (Some(_), Some(_)) => false,
+            let before = call.dequeued[..index].iter();
+            let before: Vec<_> = before.filter(|it| it.completion_key == key).collect();
+            let removes = |entry: &Entry| entry.events().contains(Events::REMOVE);
+            let is_alone = match before[..] {
+                [] => true,
+                [it] => removes(entry) && !removes(it) && is_removed_during(call, key, calls),
+                _ => false,
             };
             if !is_known || !is_alone || entry.overlapped != 0 {
                 return Err(format!("C3, G6: {entry:?} came in a race: {calls:#?}"));

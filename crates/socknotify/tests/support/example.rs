@@ -105,7 +105,10 @@ pub(crate) fn binary(name: impl AsRef<Path>) -> io::Result<PathBuf> {
 
 pub(crate) fn be_patient(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    // On Windows it would limit a whole call, however much that sends.
+    if cfg!(unix) {
+        stream.set_write_timeout(Some(PATIENCE))?;
+    }
     Ok(stream)
 }
 

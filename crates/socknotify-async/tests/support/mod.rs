@@ -1,0 +1,15 @@
+//! What several of the tests need.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify_async::Handle;
+
+/// A thread may still be in a task when `shutdown` returns.
+pub(crate) fn until_it_has_ended(handle: &Handle) {
+    let begin = Instant::now();
+    while (handle.tasks(), handle.threads()) != (0, 0) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{handle:?}");
+        thread::yield_now();
+    }
+}
