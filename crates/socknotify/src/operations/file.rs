@@ -262,11 +262,19 @@ impl Work for FileOperation {
             Kind::ReadParts | Kind::WriteParts => unless_panics(|| {
                 let Several { buffers, parts } = &mut **several.as_mut()?;
                 parts.clear();
-                parts.extend(buffers.iter_mut().map(|buffer| match kind {
-                    Kind::ReadParts => Part::new(buffer.as_mut_ptr(), buffer.len()),
-                    _ => Part::new(buffer.as_ptr().cast_mut(), buffer.len()),
+                // The owner of a buffer may answer otherwise each time: pointer and length are of one answer.
+                parts.extend(buffers.iter_mut().map(|buffer| {
+                    if *kind == Kind::ReadParts {
+                        let bytes: &mut [u8] = buffer;
+                        Part::new(bytes.as_mut_ptr(), bytes.len())
+                    } else {
+                        let bytes: &[u8] = buffer;
+                        Part::new(bytes.as_ptr().cast_mut(), bytes.len())
+                    }
                 }));
-                let length = parts.iter().map(|part| part.length).sum();
+                let length = parts
+                    .iter()
+                    .fold(0, |sum: usize, part| sum.saturating_add(part.length));
                 Some((parts.as_mut_ptr().cast(), length))
             })?,
             Kind::SyncAll | Kind::SyncData => (ptr::null_mut(), 0),

@@ -901,3 +901,55 @@ fn o4_what_one_of_several_buffers_does_is_the_result(backend: Backend) -> io::Re
     }
     Ok(())
 }
+
+/// An owner whose `as_mut` has fewer bytes than its `as_ref`, and whose `as_ref` has others each time.
+#[derive(Default)]
+struct Inconsistent {
+    bytes: [u8; 16],
+    calls: AtomicUsize,
+}
+
+impl AsRef<[u8]> for Inconsistent {
+    fn as_ref(&self) -> &[u8] {
+        match self.calls.fetch_add(1, Ordering::Relaxed) % 2 {
+            0 => &self.bytes[8..],
+            _ => &self.bytes[..4],
+        }
+    }
+}
+
+impl AsMut<[u8]> for Inconsistent {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..4]
+    }
+}
+
+#[for_every_backend]
+fn o3_a_buffer_is_asked_once_for_its_bytes(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        let mut worker = port.worker(16);
+        let file = file_of(&port, &[b'x'; 64])?;
+        let buffer = || Buffer::from_owner(Box::new(Inconsistent::default()));
+        let read = FileOperation::read_vectored_at(&file, vec![buffer(), buffer()], 0);
+        let done = perform(&port, &mut worker, read)?;
+        assert_eq!(done.result?, 8, "four bytes for each");
+        for buffer in done.buffers {
+            let owner = buffer.into_owner::<Inconsistent>().expect("it is one");
+            assert_eq!(owner.bytes, *b"xxxx\0\0\0\0\0\0\0\0\0\0\0\0");
+        }
+
+        let file = empty_file(&port)?;
+        let owner = Inconsistent {
+            bytes: *b"aaaa____bbbbbbbb",
+            calls: AtomicUsize::new(0),
+        };
+        let buffers = vec![Buffer::from_owner(Box::new(owner))];
+        let write = FileOperation::write_vectored_at(&file, buffers, 0);
+        let written = perform(&port, &mut worker, write)?.result?;
+        let expected = [&b"aaaa"[..], b"bbbbbbbb"];
+        let content = content(&file)?;
+        assert!(expected.contains(&&*content), "{content:?}");
+        assert_eq!(written, content.len());
+    }
+    Ok(())
+}
