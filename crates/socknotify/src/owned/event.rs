@@ -26,8 +26,11 @@ pub enum Event<T, M = ()> {
     Draining(Held<T>),
     /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
     Accepted(Held<T>),
-    /// A [listener](super::Port::listen) cannot accept, for this reason, and pauses.
+    /// A [listener](super::Port::listen) cannot accept, for this reason. It tries again every 50 ms, until
+    /// [`Accepting`](Self::Accepting); only one that the system refuses to watch is closed.
     NotAccepting(Id, io::Error),
+    /// The listener accepts again.
+    Accepting(Id),
     /// The connection has [connected](super::Port::connect).
     Connected(Held<T>),
     /// The connection could not [connect](super::Port::connect), for this reason.

@@ -20,8 +20,9 @@ impl<T: Source, M> Port<T, M> {
     /// One thread at a time accepts. On Windows the system accepts up to 16 connections in advance, with `AcceptEx`
     /// ([`Listen::ACCEPTED`]).
     ///
-    /// When the process or the system is out of descriptors or memory, the listener pauses for 50 ms, with
-    /// [`Event::NotAccepting`](super::Event::NotAccepting). Connections wait in its backlog.
+    /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. Connections wait
+    /// in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
+    /// [`Event::Accepting`](super::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
     ///
     /// To close the listener, [cancel](Self::cancel) it. `make` is called by a thread in
     /// [`process`](super::Worker::process). If it panics, that connection is closed, and the listener stays.
@@ -119,22 +120,20 @@ impl<T> Connections<T> {
                 break;
             };
             match listener.accept() {
-                Ok(connection) => each(room, connection),
-                Err(error) => match error.kind() {
-                    // Its peer has closed it before it was accepted.
-                    io::ErrorKind::ConnectionAborted
-                    | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::NotConnected
-                    | io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => {
-                        round.is_drained = true;
-                        break;
-                    }
-                    _ => {
-                        round.pause(error);
-                        break;
-                    }
-                },
+                Ok(connection) => {
+                    round.accepts = true;
+                    each(room, connection);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    round.is_drained = true;
+                    round.accepts |= listener.is_watched();
+                    break;
+                }
+                Err(error) if listener.goes_on_after(&error) => {}
+                Err(error) => {
+                    round.pause(error);
+                    break;
+                }
             }
         }
         round

@@ -3,17 +3,22 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
 use super::{Interest, Source};
-use crate::sys::OwnedSocket;
+use crate::sys::{self, OwnedSocket};
 use crate::system::{PendingAccepts, SystemPort};
 use crate::{Entry, EventFilter};
 
 /// How long a listener pauses when the system is out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// That many errors in a row are not those of single connections, whatever they say: a filter of system calls may refuse them
+/// all, and leave the connections where they are.
+const MAX_FAILED: usize = 1024;
 
 /// The maximum number of connections that the system accepts in advance.
 const MAX_PENDING_ACCEPTS: usize = 16;
@@ -232,6 +237,10 @@ where
 pub(super) struct Listener<T> {
     pub(super) listening: Listening,
     accepts: Box<dyn Accept<T>>,
+    /// It cannot accept, and that was reported.
+    has_stopped: AtomicBool,
+    /// Connections that have failed one after the other.
+    failed: AtomicUsize,
 }
 
 /// The result of accepting a batch.
@@ -242,6 +251,8 @@ pub(super) struct Round {
     pub(super) until: Option<Instant>,
     /// None was left.
     pub(super) is_drained: bool,
+    /// The listener can accept: one was accepted, or none was left.
+    pub(super) accepts: bool,
     /// Why it pauses.
     pub(super) error: Option<io::Error>,
 }
@@ -269,11 +280,49 @@ impl<T> Listener<T> {
                 listener,
                 make,
             }),
+            has_stopped: AtomicBool::new(false),
+            failed: AtomicUsize::new(0),
         }
     }
 
     pub(super) fn accept(&self) -> io::Result<T> {
-        self.accepts.accept(self.listening.blocking)
+        let accepted = self.accepts.accept(self.listening.blocking);
+        if accepted.is_ok() {
+            self.failed.store(0, Ordering::Relaxed);
+        }
+        accepted
+    }
+
+    /// Whether this error is that of one connection, and the next one may be accepted.
+    pub(super) fn goes_on_after(&self, error: &io::Error) -> bool {
+        use io::ErrorKind::*;
+        match error.kind() {
+            // Its peer has closed it before it was accepted.
+            ConnectionAborted | ConnectionReset | NotConnected | Interrupted => true,
+            kind => {
+                let is_of_one = matches!(
+                    kind,
+                    PermissionDenied
+                        | TimedOut
+                        | HostUnreachable
+                        | NetworkUnreachable
+                        | NetworkDown
+                );
+                (is_of_one || sys::is_of_one_connection(error))
+                    && self.failed.fetch_add(1, Ordering::Relaxed) < MAX_FAILED
+            }
+        }
+    }
+
+    /// After a batch: whether the listener has stopped accepting, or accepts again. `None` if that was so before.
+    pub(super) fn change(&self, round: &Round) -> Option<bool> {
+        let has_stopped = match (&round.error, round.accepts) {
+            (Some(_), _) => true,
+            (None, true) => false,
+            (None, false) => return None,
+        };
+        let before = self.has_stopped.swap(has_stopped, Ordering::Relaxed);
+        (before != has_stopped).then_some(has_stopped)
     }
 
     /// What to arm connections for.
@@ -281,11 +330,16 @@ impl<T> Listener<T> {
         self.listening.interest
     }
 
-    /// What to watch it for. Accepts in advance have packets of their own.
+    /// Whether it is watched. Accepts in advance have packets of their own; that none is there says nothing then.
+    pub(super) fn is_watched(&self) -> bool {
+        self.accepts.pending_accepts().is_none()
+    }
+
+    /// What to watch it for.
     pub(super) fn filter(&self) -> EventFilter {
-        match self.accepts.pending_accepts() {
-            Some(_) => EventFilter::NONE,
-            None => EventFilter::IN,
+        match self.is_watched() {
+            true => EventFilter::IN,
+            false => EventFilter::NONE,
         }
     }
 
@@ -309,6 +363,7 @@ impl<T> Listener<T> {
             filter: self.filter(),
             until: None,
             is_drained: false,
+            accepts: false,
             error: None,
         }
     }

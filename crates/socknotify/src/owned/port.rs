@@ -59,6 +59,7 @@ pub(super) enum Notice<T> {
     /// The system refuses to watch a connection.
     Refused(Box<Node<T>>, RegistrationError),
     NotAccepting(Id, io::Error),
+    Accepting(Id),
     Panicked(Panic),
     /// The same, of work whose result is waited for.
     WorkPanicked(Panic),
@@ -69,6 +70,7 @@ impl<T> Notice<T> {
         match self {
             Notice::Refused(node, error) => Event::Refused(Held::from_node(node), error),
             Notice::NotAccepting(id, error) => Event::NotAccepting(id, error),
+            Notice::Accepting(id) => Event::Accepting(id),
             Notice::Panicked(panic) | Notice::WorkPanicked(panic) => Event::Panicked(panic),
         }
     }

@@ -580,9 +580,10 @@ impl<T: Source, M> Worker<T, M> {
             listener.idle()
         });
         listener.replenish(&mut round);
-        // The reason for a pause is reported once.
-        if let Some(error) = round.error {
-            self.notify(Notice::NotAccepting(id, error));
+        match (listener.change(&round), round.error) {
+            (Some(true), Some(error)) => self.notify(Notice::NotAccepting(id, error)),
+            (Some(false), _) => self.notify(Notice::Accepting(id)),
+            _ => {}
         }
         let key = entry.completion_key;
         if let Some(until) = round.until {

@@ -20,6 +20,11 @@ pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::WouldBlock
 }
 
+/// Whether an accept that fails like this says something of one connection, and its kind does not say so.
+pub(crate) fn is_of_one_connection(_error: &std::io::Error) -> bool {
+    false
+}
+
 /// The error for a value without a number. The system has the same code for a handle that is no socket.
 pub(crate) const NO_FD: RegistrationError = RegistrationError::NotASocket;
 

@@ -6,9 +6,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use socknotify::owned::{Event, Held, Interest, Listening, Port, Worker};
+use socknotify::owned::{
+    BorrowedSocket, Event, Held, Interest, Listen, Listening, Port, Source, Worker,
+};
 use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, counted, port_with, uninterrupted, wait_until};
@@ -551,5 +553,169 @@ fn unix_sockets_are_accepted(backend: Backend) -> io::Result<()> {
     theirs.write_all(b"x")?;
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
     assert!(matches!(worker.take(), Some(Event::Ready(..))));
+    Ok(())
+}
+
+/// A listener whose first accepts fail, with these kinds or, when it has none left, with the last one for ever.
+struct Failing {
+    listener: TcpListener,
+    errors: Vec<io::ErrorKind>,
+    for_ever: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Source for Failing {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.listener.socket()
+    }
+}
+
+impl Listen for Failing {
+    type Stream = TcpStream;
+    type Address = SocketAddr;
+
+    fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        match self.errors.get(call) {
+            Some(&kind) => Err(kind.into()),
+            None if self.for_ever => Err(self.errors[self.errors.len() - 1].into()),
+            None => self.listener.accept_next(),
+        }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        self.listener.prepare()
+    }
+}
+
+#[for_every_backend]
+fn an_error_of_one_connection_stops_nobody_else(backend: Backend) -> io::Result<()> {
+    use io::ErrorKind::*;
+
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let errors = vec![
+        PermissionDenied,
+        HostUnreachable,
+        NetworkUnreachable,
+        NetworkDown,
+        TimedOut,
+        ConnectionAborted,
+    ];
+    let calls = Arc::default();
+    let listener = Failing {
+        listener,
+        errors,
+        for_ever: false,
+        calls: Arc::clone(&calls),
+    };
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    let _theirs = client(address)?;
+    // Nothing else comes before it, such as that the listener had stopped.
+    drop(accepted(&mut port.worker(4)));
+    assert!(calls.load(Ordering::SeqCst) > 6);
+    Ok(())
+}
+
+/// What the system says of one connection, and where no kind says it.
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn a_protocol_error_of_one_connection_stops_nobody_else(backend: Backend) -> io::Result<()> {
+    struct Protocol(TcpListener, AtomicBool);
+
+    impl Source for Protocol {
+        fn socket(&self) -> BorrowedSocket<'_> {
+            self.0.socket()
+        }
+    }
+
+    impl Listen for Protocol {
+        type Stream = TcpStream;
+        type Address = SocketAddr;
+
+        fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+            match self.1.swap(true, Ordering::SeqCst) {
+                false => Err(io::Error::from_raw_os_error(
+                    rustix::io::Errno::PROTO.raw_os_error(),
+                )),
+                true => self.0.accept_next(),
+            }
+        }
+
+        fn prepare(&self) -> io::Result<()> {
+            self.0.prepare()
+        }
+    }
+
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let listener = Protocol(listener, AtomicBool::new(false));
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    let _theirs = client(address)?;
+    drop(accepted(&mut port.worker(4)));
+    Ok(())
+}
+
+#[for_every_backend]
+fn a_listener_says_once_that_it_has_stopped_and_once_that_it_goes_on(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let calls = Arc::default();
+    let listener = Failing {
+        listener,
+        errors: vec![io::ErrorKind::OutOfMemory; 3],
+        for_ever: false,
+        calls: Arc::clone(&calls),
+    };
+    let id = port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    let mut worker = port.worker(1);
+    let begin = Instant::now();
+    let _theirs = client(address)?;
+    let mut events = Vec::new();
+    while events.len() < 3 {
+        events.push(match next(&mut worker) {
+            Event::NotAccepting(it, error) => {
+                assert_eq!(it, id);
+                assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+                "stops"
+            }
+            Event::Accepting(it) if it == id => "goes on",
+            Event::Accepted(_) => "accepted",
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(events[0], "stops");
+    events.sort_unstable();
+    assert_eq!(events, ["accepted", "goes on", "stops"]);
+    // After each of the three it has paused.
+    assert!(begin.elapsed() >= Duration::from_millis(150));
+    assert_eq!(worker.process(Some(Duration::ZERO))?, 0);
+    Ok(())
+}
+
+/// A filter of system calls, for example, refuses each accept, and the connection stays.
+#[for_every_backend]
+fn a_listener_that_fails_for_ever_pauses_whatever_the_error_says(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let calls = Arc::default();
+    let listener = Failing {
+        listener,
+        errors: vec![io::ErrorKind::PermissionDenied],
+        for_ever: true,
+        calls: Arc::clone(&calls),
+    };
+    let id = port.listen(listener, Interest::IN, |stream, _| stream)?;
+    let _theirs = client(address)?;
+    let event = next(&mut port.worker(4));
+    assert!(
+        matches!(event, Event::NotAccepting(it, _) if it == id),
+        "{event:?}"
+    );
+    assert!(calls.load(Ordering::SeqCst) > 1000);
     Ok(())
 }
