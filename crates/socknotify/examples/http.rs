@@ -6,8 +6,8 @@
 //! - A request has to be complete, and its answer read, within a time. Bytes that trickle in do not
 //!   extend it.
 //! - Buffers are bounded: as long as there is something to write, nothing is read.
-//! - A connection ends in order. What the client is still sending is thrown away, for a while;
-//!   otherwise it might never see the last answer.
+//! - A connection ends in order: it lingers. Otherwise a client that still sends might never see the last answer.
+//! - At the end, requests that have come are answered, and the last answer says so.
 //!
 //! Run it with `cargo run -p socknotify --example http 127.0.0.1:7007`, and try
 //! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default. It
@@ -17,7 +17,7 @@
 mod end;
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
@@ -39,8 +39,8 @@ struct Client {
     deadline: Instant,
     /// The time that each request has.
     time: Duration,
-    /// The next request is the last.
-    is_last: bool,
+    /// The server ends: what has come is answered, and nothing more.
+    is_ending: bool,
     /// The last answer is on its way, or has gone.
     is_closing: bool,
 }
@@ -72,12 +72,12 @@ fn serve(mut worker: Worker<Client>) {
         while let Some(event) = worker.take() {
             match event {
                 Event::Ready(client, _) => turn(&mut worker, client),
-                // The end has begun: a request that has begun is still answered, and is the last.
-                Event::Draining(mut client) if !client.is_idle() => {
-                    client.is_last = true;
+                Event::Draining(mut client) => {
+                    client.is_ending = true;
                     turn(&mut worker, client);
                 }
-                // It has had its time, or is idle at the end, and is closed.
+                // It has had its time.
+                Event::TimedOut(client) => worker.linger(client, CLOSING_TIME),
                 _ => {}
             }
         }
@@ -92,7 +92,8 @@ fn turn(worker: &mut Worker<Client>, mut client: Held<Client>) {
             let interest = interest.until(client.deadline);
             worker.arm(client, interest);
         }
-        _ => {}
+        Ok(_) => worker.linger(client, CLOSING_TIME),
+        Err(_) => {}
     }
 }
 
@@ -104,14 +105,14 @@ impl Client {
             answers: Vec::new(),
             deadline: Instant::now() + time,
             time,
-            is_last: false,
+            is_ending: false,
             is_closing: false,
         }
     }
 
-    /// Nothing of it has begun.
-    fn is_idle(&self) -> bool {
-        self.requests.is_empty() && self.answers.is_empty()
+    /// Whether something has come and was not read.
+    fn has_more(&self) -> bool {
+        self.stream.peek(&mut [0]).is_ok_and(|length| length > 0)
     }
 
     /// Read, answer and write what can be. What to wait for next, if this was not the end.
@@ -124,13 +125,15 @@ impl Client {
                 return Ok(Some(Interest::OUT));
             }
             if self.is_closing {
-                self.stream.shutdown(Shutdown::Write)?;
+                return Ok(None);
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(None),
-                Ok(_) if self.is_closing => {}
                 Ok(length) => self.requests.extend(&chunk[..length]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let is_idle = self.requests.is_empty();
+                    return Ok((!self.is_ending || !is_idle).then_some(Interest::IN));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -142,7 +145,7 @@ impl Client {
         let mut headers = [EMPTY_HEADER; 32];
         let mut request = Request::new(&mut headers);
         let parsed = request.parse(&self.requests);
-        let (mut has_body, mut is_last) = (false, self.is_last || request.version == Some(0));
+        let (mut has_body, mut is_last) = (false, request.version == Some(0));
         for header in request.headers.iter() {
             let value = header.value.to_ascii_lowercase();
             match header.name.to_ascii_lowercase().as_str() {
@@ -162,7 +165,8 @@ impl Client {
                 (length, "200 OK", format!("{method} {path}\n"))
             }
         };
-        self.is_closing = is_last || length == 0;
+        let is_newest = self.requests.len() == length && !self.has_more();
+        self.is_closing = is_last || length == 0 || self.is_ending && is_newest;
         let (connection, time) = match self.is_closing {
             true => ("close", CLOSING_TIME),
             false => ("keep-alive", self.time),

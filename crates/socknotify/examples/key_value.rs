@@ -1,7 +1,7 @@
 //! A key-value server: `SET key value`, `GET key` and `DEL key`, one a line, answered in order.
 //!
 //! A client that sends nothing for a minute, or for the second argument's seconds, is closed; one that takes nothing, after twice
-//! that. A line has 4 KiB at most. From a client that does not read, nothing is read. At Ctrl-C, answers are still sent.
+//! that. A line has 4 KiB at most. From a client that does not read, nothing is read. At Ctrl-C, what has come is answered.
 
 #[path = "end/mod.rs"]
 mod end;
@@ -15,6 +15,7 @@ use socknotify::owned::Event::{Draining, Ready, TimedOut};
 use socknotify::owned::{BorrowedSocket, Input, Interest, Listening, Output, Port, Source};
 
 type Table = HashMap<Vec<u8>, Vec<u8>>;
+const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
 
 struct Client(TcpStream, Input, Output);
 
@@ -63,12 +64,13 @@ fn main() -> io::Result<()> {
         port.serve(socknotify::owned::Serving::default(), |worker, event| {
             let late = matches!(event, TimedOut(_));
             if let Ready(mut client, _) | Draining(mut client) | TimedOut(mut client) = event {
-                let next = serve(&mut client, late, &table).ok().flatten();
-                let is_done = port.is_draining() && client.2.is_empty();
-                if let (Some(next), false) = (next, is_done) {
-                    worker.arm(client, next.within(idle));
+                match serve(&mut client, late, &table) {
+                    // At the end, what has come is answered: if nothing has, this time is over at once.
+                    Ok(Some(Interest::IN)) if port.is_draining() => worker.arm(client, AT_ONCE),
+                    Ok(Some(next)) => worker.arm(client, next.within(idle)),
+                    _ => worker.linger(client, Duration::from_secs(2)),
                 }
-            } // What is not armed again is closed.
+            }
         })
     })?;
     Ok(())

@@ -119,7 +119,7 @@ fn the_first_program_of_the_readme_waits_for_a_client_that_reads_late() -> io::R
 #[test]
 fn key_value_answers_in_order_and_ends_in_good_order() -> io::Result<()> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/key_value.rs");
-    assert!(fs::read_to_string(program)?.lines().count() <= 75);
+    assert!(fs::read_to_string(program)?.lines().count() <= 80);
 
     let server = started("key_value", &[])?;
     let mut one = server.connect()?;
@@ -438,6 +438,55 @@ fn interrupt(mut server: Example) -> io::Result<()> {
         assert!(status.success(), "{status}");
     }
     server.process.kill()
+}
+
+/// More than an example reads at once.
+#[cfg(unix)]
+#[test]
+fn what_has_come_before_the_end_is_answered() -> io::Result<()> {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    const REQUESTS: usize = 2000;
+    let echoed = vec![b'x'; 50_000];
+    for (name, requests, answers) in [
+        (
+            "key_value",
+            b"GET a\n".repeat(REQUESTS),
+            b"none\n".repeat(REQUESTS),
+        ),
+        (
+            "http",
+            b"GET / HTTP/1.1\r\n\r\n".repeat(REQUESTS),
+            answer("/").repeat(REQUESTS).into_bytes(),
+        ),
+        ("signals", echoed.clone(), echoed),
+    ] {
+        let mut server = started(name, &[])?;
+        let process = Pid::from_child(&server.process);
+        let clients = (0..10).map(|_| server.connect());
+        let mut clients = clients.collect::<io::Result<Vec<_>>>()?;
+        for client in &mut clients {
+            client.write_all(&requests)?;
+            client.read_exact(&mut vec![0; answers.len()])?;
+        }
+        kill_process(process, Signal::STOP)?;
+        for client in &mut clients {
+            client.write_all(&requests)?;
+        }
+        kill_process(process, Signal::INT)?;
+        kill_process(process, Signal::CONT)?;
+        for client in &mut clients {
+            let mut found = String::new();
+            client.read_to_string(&mut found)?;
+            // The last one, if it came after the signal.
+            let found = found.replace("Connection: close", "Connection: keep-alive");
+            assert!(found.as_bytes() == answers, "{name}: {}", found.len());
+        }
+        drop(clients);
+        let status = server.process.wait()?;
+        assert!(status.success(), "{status}");
+    }
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -14,6 +14,10 @@ use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
 const THREADS: usize = 4;
 /// How long connections may take to end.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long a client may take to notice that.
+const LINGER: Duration = Duration::from_secs(2);
+/// What is there already. Otherwise it is over at once.
+const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
 
 enum Peer {
     Client(TcpStream),
@@ -60,11 +64,12 @@ fn serve(port: &Port<Peer>, echoed: &Echoed, number: usize) {
     // Until the port has drained.
     while worker.process(None).is_ok() {
         while let Some(event) = worker.take() {
-            if let Event::Ready(mut peer, _) = event {
-                match &mut *peer {
+            match event {
+                Event::Ready(mut peer, _) => match &mut *peer {
                     Peer::Client(stream) => {
                         if let Ok(1..) = echo(stream, &echoed[number]) {
-                            worker.arm(peer, Interest::IN);
+                            let is_ending = port.is_draining();
+                            worker.arm(peer, if is_ending { AT_ONCE } else { Interest::IN });
                         }
                     }
                     Peer::Signal(stream, signal) => {
@@ -76,9 +81,15 @@ fn serve(port: &Port<Peer>, echoed: &Echoed, number: usize) {
                         }
                         worker.arm(peer, Interest::IN);
                     }
+                },
+                // What has come is answered.
+                Event::Draining(peer) if matches!(*peer, Peer::Client(_)) => {
+                    worker.arm(peer, AT_ONCE);
                 }
+                // Nothing more has come.
+                Event::TimedOut(peer) => worker.linger(peer, LINGER),
+                _ => {}
             }
-            // What drains has nothing to finish here: it is dropped, and so closed.
         }
     }
 }

@@ -99,7 +99,8 @@ impl Input {
 /// Bytes to send. Write to it, and then [send](Self::send).
 ///
 /// Keep it in `T`, beside the stream. While it is not empty, receive nothing: so a peer that does not read cannot make it
-/// grow.
+/// grow. When it is empty and the connection is to end, [linger](super::Worker::linger): to close a socket with unread data
+/// in it may destroy what was sent.
 ///
 /// # Examples
 ///

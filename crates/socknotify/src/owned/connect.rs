@@ -96,7 +96,7 @@ impl<T: Source, M> Port<T, M> {
         let connection = self.adopt(make(address.begin()?))?;
         let id = connection.id();
         let mut node = connection.into_node();
-        node.readiness.is_connecting = true;
+        node.readiness.begin_to_connect();
         let connection = Held::from_node(node);
         self.arm(connection, Interest::OUT.within(within));
         Ok(id)
@@ -170,7 +170,7 @@ fn no_answer() -> io::Error {
 /// What has come of a connect.
 #[cold]
 pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
-    node.readiness.is_connecting = false;
+    node.readiness.open();
     // Asking for its socket may panic, and closes it then.
     let held = Held::from_node(node);
     let error = SockRef::from(&held.socket()).take_error();
@@ -184,6 +184,6 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
 /// It was not there in time.
 #[cold]
 pub(super) fn timed_out<T, M>(mut node: Box<Node<T>>) -> Event<T, M> {
-    node.readiness.is_connecting = false;
+    node.readiness.open();
     Event::Unconnected(Held::from_node(node), no_answer())
 }

@@ -10,8 +10,8 @@ impl<T, M> Port<T, M> {
     /// Shuts the port down gracefully, within this time.
     ///
     /// Listeners are closed. Each connection is reported once as [`Event::Draining`](super::Event::Draining): at once
-    /// if it is armed, otherwise when it is armed next. Drop it to close it, or arm it again if it has something to
-    /// finish. When the last connection is closed and all work is done, or the time is over, the port closes, and
+    /// if it is armed, otherwise when it is armed next. Answer what it has received, and arm it again if something is left
+    /// to do; otherwise let it [linger](super::Worker::linger), or drop it if its peer was sent nothing. When the last connection is closed and all work is done, or the time is over, the port closes, and
     /// [`process`](super::Worker::process) returns an error to all threads.
     ///
     /// Work is each [operation on a file](Self::begin) and each call of [`run`](Self::run). It is done when the worker
@@ -44,7 +44,7 @@ impl<T, M> Port<T, M> {
     /// let mut worker = port.worker(8);
     /// while worker.process(None).is_ok() {
     ///     while let Some(event) = worker.take() {
-    ///         // It has nothing to finish: drop it, which closes it.
+    ///         // It has nothing to finish, and was sent nothing: drop it, which closes it.
     ///         assert!(matches!(event, Event::Draining(_)));
     ///     }
     /// }
@@ -118,6 +118,10 @@ impl<T: Source, M> Port<T, M> {
         {
             return None;
         }
-        connections.take(id.0).map(Held::from_node)
+        let mut node = connections.take(id.0)?;
+        if node.readiness.is_lingering() {
+            node.readiness.open();
+        }
+        Some(Held::from_node(node))
     }
 }

@@ -21,8 +21,8 @@ pub enum Event<T, M = ()> {
     TimedOut(Held<T>),
     /// The connection was [cancelled](super::Port::cancel).
     Cancelled(Held<T>),
-    /// The port [drains](super::Port::drain). Drop the connection to close it, or arm it again if it has something to
-    /// finish.
+    /// The port [drains](super::Port::drain). Answer what the connection has received. Then arm it again if it has something
+    /// to finish, or let it [linger](super::Worker::linger).
     Draining(Held<T>),
     /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
     Accepted(Held<T>),

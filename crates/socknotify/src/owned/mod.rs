@@ -156,6 +156,7 @@ mod closed;
 mod connect;
 mod drain;
 mod files;
+mod linger;
 mod listen;
 mod messages;
 mod run;

@@ -503,6 +503,11 @@ impl<T, M> Shared<T, M> {
         let slot = self.connections.slots.unlocked(key)?;
         let mut node = slot.beside.take(slot.generation)?;
         node.readiness.unwatch();
+        if node.readiness.is_lingering() {
+            // Nobody waits for it.
+            drop(Held::from_node(node));
+            return None;
+        }
         Some(node)
     }
 

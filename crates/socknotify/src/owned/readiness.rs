@@ -54,10 +54,19 @@ pub struct Readiness {
     socket: RawSocket,
     /// Of IN and OUT, the conditions that held no more when the thread was done, as the bits of a filter.
     spent: u8,
-    /// It was not known yet to be connected, or not to be.
-    pub(super) is_connecting: bool,
+    phase: Phase,
     /// The filter that the system watches it with: armed with this one again, it is not refused.
     watched: EventFilter,
+}
+
+/// Who has the events of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// It is not known yet to be connected, or not to be.
+    Connecting,
+    /// What its peer still sends is discarded: the port has its events.
+    Lingering,
 }
 
 /// No filter that can be asked for.
@@ -68,9 +77,35 @@ impl Readiness {
         Readiness {
             socket,
             spent: 0,
-            is_connecting: false,
+            phase: Phase::Open,
             watched: UNWATCHED,
         }
+    }
+
+    /// Whether the caller has its events as they are.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        self.phase == Phase::Connecting
+    }
+
+    pub(super) fn is_lingering(&self) -> bool {
+        self.phase == Phase::Lingering
+    }
+
+    pub(super) fn open(&mut self) {
+        self.phase = Phase::Open;
+    }
+
+    pub(super) fn begin_to_connect(&mut self) {
+        self.phase = Phase::Connecting;
+    }
+
+    pub(super) fn begin_to_linger(&mut self) {
+        self.phase = Phase::Lingering;
     }
 
     /// The system is to watch the socket with this filter. True if it does not yet, and so may refuse to.
@@ -82,6 +117,11 @@ impl Readiness {
     /// Nobody knows what the system watches it with.
     pub(super) fn unwatch(&mut self) {
         self.watched = UNWATCHED;
+    }
+
+    /// What it waits for, if it is armed.
+    pub(super) fn watched(&self) -> EventFilter {
+        self.watched & EventFilter::ALL
     }
 
     /// The number that the connection was adopted under.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::connect;
 use super::connections::{LISTENER, NEVER, Node, REPORTED, Resident, drop_all, is_waiting};
+use super::linger;
 use super::listener::Listener;
 use super::local::{self, Local};
 use super::messages::Message;
@@ -16,7 +17,7 @@ use super::port::{Notice, Put, Shared};
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::handover::Handover;
 use crate::lock::lock;
-use crate::sys::RawSocket;
+use crate::sys::{self, RawSocket};
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
@@ -639,8 +640,8 @@ impl<T: Source, M> Worker<T, M> {
     /// Takes the next event of the latest [`process`](Self::process).
     ///
     /// There may be fewer than `process` returned: other threads get those that wait while this thread
-    /// [blocks](Self::blocking); when the port is closed, its connections and messages are
-    /// [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
+    /// [blocks](Self::blocking); some were of connections that [linger](Self::linger); when the port is closed, its
+    /// connections and messages are [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
     /// one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.connections.is_here() {
@@ -660,10 +661,16 @@ impl<T: Source, M> Worker<T, M> {
 #[cold]
 fn connection_event<T: Source, M>(mut node: Box<Node<T>>, packet: Packet) -> Event<T, M> {
     match packet {
-        Packet::Ready(events) if node.readiness.is_connecting => connect::outcome(node, events),
+        Packet::Ready(events) if node.readiness.is_connecting() => connect::outcome(node, events),
         Packet::Ready(events) => Event::Ready(Held::from_node(node), events),
-        Packet::TimedOut if node.readiness.is_connecting => connect::timed_out(node),
-        Packet::TimedOut => Event::TimedOut(Held::from_node(node)),
+        Packet::TimedOut if node.readiness.is_connecting() => connect::timed_out(node),
+        Packet::TimedOut => {
+            // A condition may have held first, and its report be on the way still.
+            match sys::conditions(node.readiness.socket(), node.readiness.watched()) {
+                events if events.is_empty() => Event::TimedOut(Held::from_node(node)),
+                events => Event::Ready(Held::from_node(node), events),
+            }
+        }
         Packet::Draining => {
             // This packet may have come in place of arming it.
             node.readiness.unwatch();
@@ -688,8 +695,12 @@ impl<T: Source, M> Shared<T, M> {
             return self.other_event(packet, results);
         };
         match Packet::of_slot(packet) {
-            Packet::Ready(events) if !node.readiness.is_connecting => {
+            Packet::Ready(events) if node.readiness.is_open() => {
                 Some(Event::Ready(Held::from_node(node), events))
+            }
+            packet if node.readiness.is_lingering() => {
+                linger::on_event(self, node, packet);
+                None
             }
             packet => Some(connection_event(node, packet)),
         }

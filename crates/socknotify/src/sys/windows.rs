@@ -7,8 +7,12 @@ use std::os::windows::io::AsRawSocket;
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
+use windows_sys::Win32::Networking::WinSock::{
+    POLLHUP, POLLRDNORM, POLLWRNORM, WSAPOLLFD, WSAPoll,
+};
+
 use super::Fd;
-use crate::RegistrationError;
+use crate::{EventFilter, Events, RegistrationError};
 
 /// What the system calls this socket.
 pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
@@ -40,6 +44,36 @@ pub(crate) fn fd(raw: RawSocket) -> Option<Fd> {
 /// The system does not tell how much a peer has not acknowledged.
 pub(crate) fn unacknowledged(_fd: Fd) -> Option<u64> {
     None
+}
+
+/// `WSAPoll` — Of IN and OUT, which of these conditions hold. Of a socket that is hung up, nothing is said of OUT.
+#[allow(unsafe_code, reason = "sockets are known here by number only")]
+pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
+    let mut poll = WSAPOLLFD {
+        fd: socket as _,
+        events: 0,
+        revents: 0,
+    };
+    let conditions = [
+        (EventFilter::IN, POLLRDNORM, Events::IN),
+        (EventFilter::OUT, POLLWRNORM, Events::OUT),
+    ];
+    for (wanted, flag, _) in conditions {
+        if filter.contains(wanted) {
+            poll.events |= flag;
+        }
+    }
+    let mut found = Events::empty();
+    // SAFETY: it is there for the call.
+    if unsafe { WSAPoll(&raw mut poll, 1, 0) } > 0 {
+        for (_, flag, event) in conditions {
+            let is_out = event == Events::OUT;
+            if poll.revents & flag != 0 && !(is_out && poll.revents & POLLHUP != 0) {
+                found |= event;
+            }
+        }
+    }
+    found
 }
 
 /// The handle of a socket that is known by this number.

@@ -336,3 +336,52 @@ fn a_deadline_that_passes_before_the_call_that_arms_wakes_no_other_thread(
     assert!(times <= 3, "{times} times");
     Ok(())
 }
+
+/// The system's report may be on the way still when another thread finds that the deadline has passed.
+#[for_every_backend]
+fn a_deadline_that_has_passed_is_not_reported_while_a_condition_holds(
+    backend: Backend,
+) -> io::Result<()> {
+    const LENGTH: usize = 16 * 1024;
+    const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
+    for _ in 0..20 {
+        let port = owning_port(backend, 2)?;
+        let mut peers = Vec::new();
+        for _ in 0..8 {
+            let (connection, mut peer) = connect(&port)?;
+            connection.socket.set_nonblocking(true)?;
+            peer.write_all(&[7; LENGTH])?;
+            port.arm(connection, AT_ONCE);
+            peers.push(peer);
+        }
+        let left = AtomicUsize::new(peers.len());
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                let (port, left) = (&port, &left);
+                scope.spawn(move || {
+                    let mut worker = port.worker(4);
+                    while worker.process(None).is_ok() {
+                        while let Some(event) = worker.take() {
+                            match event {
+                                Event::Ready(mut connection, _) => {
+                                    connection.served +=
+                                        connection.socket.read(&mut [0; 512]).unwrap_or(0);
+                                    worker.arm(connection, AT_ONCE);
+                                }
+                                Event::TimedOut(connection) => {
+                                    let is_last = left.fetch_sub(1, Ordering::SeqCst) == 1;
+                                    if is_last || connection.served < LENGTH {
+                                        port.close();
+                                    }
+                                    assert_eq!(connection.served, LENGTH);
+                                }
+                                other => panic!("{other:?}"),
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+    Ok(())
+}

@@ -15,6 +15,7 @@ mod drained;
 mod ends;
 mod fair;
 mod flow;
+mod linger;
 mod listen;
 mod model;
 mod moves;

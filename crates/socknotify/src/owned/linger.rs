@@ -1,0 +1,133 @@
+//! [`Worker::linger`]: a connection ends so that its peer gets all that was sent to it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use super::connections::{NEVER, Node};
+use super::packet::Packet;
+use super::port::Shared;
+use super::{Held, Interest, Source, Worker};
+use crate::{EventFilter, Registration};
+
+/// How much is discarded at once, and how often before others are served.
+const DISCARDED: usize = 16 * 1024;
+const BATCH: usize = 16;
+
+impl<T: Source, M> Worker<T, M> {
+    /// Ends a connection: tells its peer that nothing more comes, discards what it still sends, and closes the connection
+    /// when the peer has closed its side, or after this time. Two seconds are a good choice.
+    ///
+    /// Use it wherever the peer was sent something, in place of dropping the connection. A system that closes a socket
+    /// with unread data in it aborts the connection, and the peer may lose what was sent before.
+    ///
+    /// Send everything first, for TLS also its `close_notify`. No event comes for the connection any more. It still counts as
+    /// one, and a port that [drains](super::Port::drain) waits for it. [`cancel`](super::Port::cancel) closes it. It is in
+    /// non-blocking mode from here on.
+    ///
+    /// # Panics
+    ///
+    /// As [`arm`](Self::arm).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Event, Interest, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<TcpStream>::new()?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr()?;
+    /// port.listen(listener, Interest::IN, |stream, _| stream)?;
+    /// # let mut client = TcpStream::connect(address)?;
+    /// # client.write_all(b"one and more than is read")?;
+    /// let mut worker = port.worker(64);
+    /// worker.process(None)?;
+    /// if let Some(Event::Ready(mut connection, _)) = worker.take() {
+    ///     connection.read_exact(&mut [0; 3])?;
+    ///     connection.write_all(b"answer")?;
+    ///     worker.linger(connection, Duration::from_secs(2));
+    /// }
+    /// # worker.process(Some(Duration::ZERO))?;
+    /// # let mut answer = String::new();
+    /// # client.read_to_string(&mut answer)?;
+    /// # assert_eq!(answer, "answer");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "SO_LINGER")]
+    #[doc(alias = "shutdown")]
+    #[doc(alias = "lingering_close")]
+    #[track_caller]
+    pub fn linger(&mut self, connection: Held<T>, within: Duration) {
+        let socket = connection.socket();
+        let socket = SockRef::from(&socket);
+        let ended = socket
+            .shutdown(Shutdown::Write)
+            .and_then(|()| socket.set_nonblocking(true));
+        if ended.is_err() {
+            // The peer has gone, or it is no stream.
+            return;
+        }
+        let mut node = connection.into_node();
+        node.readiness.begin_to_linger();
+        self.arm(Held::from_node(node), Interest::IN.within(within));
+    }
+}
+
+/// A connection that lingers has had an event.
+#[cold]
+pub(super) fn on_event<T: Source, M>(
+    shared: &Shared<T, M>,
+    mut node: Box<Node<T>>,
+    packet: Packet,
+) {
+    let connections = &shared.connections;
+    let place = connections.slots.get(node.token);
+    let deadline = place.map_or(NEVER, |place| place.deadline);
+    let is_over = match packet {
+        // A peer that never stops sending is ready each time.
+        Packet::Ready(_) => {
+            deadline <= shared.deadlines.now() || discard(&SockRef::from(&node.value.socket()))
+        }
+        Packet::Draining => false,
+        _ => true,
+    };
+    if is_over {
+        return drop(Held::from_node(node));
+    }
+    node.readiness.unwatch();
+    let (key, socket) = (node.key(), node.readiness.socket());
+    if let Err(node) = connections.put(node, deadline) {
+        return drop(Held::from_node(node));
+    }
+    if deadline != NEVER {
+        shared.deadlines.set(connections, key, deadline);
+    }
+    let arm = Registration::arm(socket, key, EventFilter::IN, false);
+    if connections.port.register(arm).is_err() {
+        drop(shared.take_back(key));
+    }
+}
+
+/// Whether the peer has closed its side, or the connection is broken.
+fn discard(socket: &SockRef<'_>) -> bool {
+    let mut buffer = [MaybeUninit::uninit(); DISCARDED];
+    for _ in 0..BATCH {
+        match socket.recv(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                kind => return kind != io::ErrorKind::WouldBlock,
+            },
+        }
+    }
+    false
+}
