@@ -106,7 +106,8 @@ pub enum RegistrationError {
     /// Not exactly one of LEVEL and EDGE, ONESHOT with PERSISTENT, or an unknown bit:
     /// `ERROR_INVALID_PARAMETER`.
     InvalidTrigger,
-    /// The socket is registered with another port: `ERROR_INVALID_PARAMETER`.
+    /// The socket is registered with another port: `ERROR_INVALID_PARAMETER`. On Unix
+    /// [`Registration::add`](crate::Registration::add) and `Registration::descriptor` do not mind.
     OtherPort,
     /// The registration was made with another completion key: `ERROR_INVALID_PARAMETER`.
     ///

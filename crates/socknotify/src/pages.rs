@@ -25,13 +25,6 @@ impl<T: Default> Pages<T> {
         Pages { pages: Vec::new() }
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        let index = index as usize;
-        let page = self.pages.get(index / PAGE)?.as_ref()?;
-        Some(&page[index % PAGE])
-    }
-
-    #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let index = index as usize;
         let page = self.pages.get_mut(index / PAGE)?.as_mut()?;
@@ -96,9 +89,10 @@ impl<T: Default> SharedPages<T> {
     /// All values, with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let pages = self.pages.iter().enumerate();
-        let pages =
-            pages.filter_map(|(page, values)| Some(((FIRST << page) - FIRST, values.get()?)));
-        pages.flat_map(|(first, values)| {
+        let pages = pages.filter_map(|(page, values)| Some((page, values.get()?)));
+        pages.flat_map(|(page, values)| {
+            // Only of a page that is there it is no greater than an index.
+            let first = (FIRST << page) - FIRST;
             let values = values.iter().enumerate();
             values.map(move |(place, value)| ((first + place) as u32, value))
         })
@@ -120,7 +114,7 @@ mod tests {
             assert_eq!(*pages.entry(index), 0);
             *pages.entry(index) = index ^ 1;
         }
-        assert!(indices().all(|index| pages.get(index) == Some(&(index ^ 1))));
+        assert!(indices().all(|index| pages.get_mut(index) == Some(&mut (index ^ 1))));
     }
 
     #[test]

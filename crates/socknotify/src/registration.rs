@@ -225,6 +225,8 @@ impl<'socket> Registration<'socket> {
     /// Extension: ENABLE for a socket that this port does not have. If it does, the entry fails with
     /// [`RegistrationError::AlreadyRegistered`], and changes nothing.
     ///
+    /// On Unix, as with `epoll`, other ports may have the socket, too, and do not notice.
+    ///
     /// On Windows' own port the entry fails with [`InvalidOperation`](RegistrationError::InvalidOperation); so does
     /// [`change`](Self::change).
     #[doc(alias = "EPOLL_CTL_ADD")]

@@ -249,7 +249,7 @@ fn d3_a_new_datagram_socket_under_the_key_of_a_stream_is_not_hung_up(
     backend: Backend,
 ) -> io::Result<()> {
     for old in Kind::streams() {
-        for kind in Kind::datagrams() {
+        for kind in Kind::udp() {
             for batch in BATCHES {
                 let new = kind.pair()?;
                 new.send()?;

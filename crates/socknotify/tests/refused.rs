@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
@@ -13,7 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, FileDriver, FileOperation, Port, Worker};
-use socknotify::{CompletionPort, Error, EventFilter, Overlapped, Registration, Trigger};
+use socknotify::{
+    CompletionPort, Error, EventFilter, Events, Overlapped, Registration, RegistrationError,
+    Trigger,
+};
 
 /// A system call with these arguments, by their places, fails with this error.
 struct Refusal<'a> {
@@ -336,6 +340,66 @@ fn b4_what_cannot_be_removed_is_still_notified() -> io::Result<()> {
             peer.write_all(b"x")?;
             assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1, "{trigger:?}");
         }
+        Ok(())
+    })
+}
+
+/// As in an emulator that does not know the option.
+#[test]
+fn a2_a_socket_has_an_identity_where_the_system_gives_no_cookies() -> io::Result<()> {
+    on_a_thread(|| {
+        for error in [libc::ENOPROTOOPT, libc::EINVAL] {
+            refuse(&Refusal {
+                call: libc::SYS_getsockopt,
+                arguments: &[(1, libc::SOL_SOCKET as u32), (2, libc::SO_COOKIE as u32)],
+                error,
+            })?;
+            let [port, other] = [CompletionPort::new()?, CompletionPort::new()?];
+            let (socket, mut peer) = UnixStream::pair()?;
+            let enable = || Registration::enable(&socket, 1, EventFilter::IN, Trigger::LEVEL);
+            port.register(enable())?;
+            let elsewhere = other.register(enable());
+            assert_eq!(elsewhere, Err(RegistrationError::OtherPort.into()));
+            peer.write_all(b"x")?;
+            assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1);
+            port.register(Registration::remove(&socket))?;
+        }
+        Ok(())
+    })
+}
+
+/// As in an emulator that leaves most of it out, or fills in nothing.
+#[test]
+fn d1_a_reset_connection_is_in_where_the_system_tells_nothing_of_it() -> io::Result<()> {
+    on_a_thread(|| {
+        refuse(&Refusal {
+            call: libc::SYS_getsockopt,
+            arguments: &[(1, libc::IPPROTO_TCP as u32), (2, libc::TCP_INFO as u32)],
+            // The call succeeds, and nothing is written.
+            error: 0,
+        })?;
+        let port = CompletionPort::new()?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let socket = TcpStream::connect(listener.local_addr()?)?;
+        let filter = EventFilter::ALL;
+        port.register(Registration::enable(
+            &socket,
+            1,
+            filter,
+            Trigger::ONESHOT | Trigger::EDGE,
+        ))?;
+        port.dequeue_one(PATIENCE)?;
+        let (peer, _) = listener.accept()?;
+        socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO))?;
+        drop(peer);
+        port.register(Registration::enable(
+            &socket,
+            1,
+            EventFilter::IN,
+            Trigger::LEVEL,
+        ))?;
+        let events = port.dequeue_one(PATIENCE)?.events();
+        assert_eq!(events, Events::IN | Events::ERR);
         Ok(())
     })
 }

@@ -27,6 +27,14 @@ pub(super) fn enable_of<B: Backend>(entry: &Registration<'_>) -> Option<Enable> 
     })
 }
 
+/// The flag of what has this identity.
+pub(super) fn flag_of(identity: u64) -> Flag {
+    match identity & super::DESCRIPTOR {
+        0 => Flag::NONE,
+        _ => Flag::DESCRIPTOR,
+    }
+}
+
 impl<B: Backend> Engine<B> {
     /// Apply registrations, and do not dequeue.
     pub(super) fn register(&self, registrations: &mut [Registration<'_>]) -> Result<(), Error> {
@@ -289,10 +297,10 @@ impl<B: Backend> Engine<B> {
             return Err(RegistrationError::NotFound);
         }
         let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
-        let is_descriptor = entry.extra == Extra::Descriptor;
-        let flag = self.claim(fd, is_descriptor, entry.is_borrowed)?;
+        let identity = self.claim(fd, entry.extra, entry.is_borrowed)?;
         let slot = self.table.entry(fd);
-        let word = slot.begin(entry.completion_key, |word| {
+        let word = slot.begin(entry.completion_key, identity, |word| {
+            let flag = flag_of(identity);
             to.apply(word).with(Flag::KNOWN).with(flag)
         });
         core.registered += 1;
@@ -302,30 +310,33 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Claim the socket for this port. Any other descriptor is not claimed. Returns the flag that tells the two apart.
+    /// Identify what is to be registered, and claim it for this port, unless several ports may watch it: what is no socket,
+    /// and what a runtime asks for by a call of its own, as of `epoll`.
     pub(super) fn claim(
         &self,
         fd: Fd,
-        is_descriptor: bool,
+        extra: Extra,
         is_borrowed: bool,
-    ) -> Result<Flag, RegistrationError> {
-        let identify = || match is_descriptor {
-            true => self.backend.identify_any(fd),
-            false => self.backend.identify(fd),
+    ) -> Result<u64, RegistrationError> {
+        let identify = || match extra {
+            Extra::Descriptor => self.backend.identify_any(fd),
+            _ => self.backend.identify(fd),
         };
         let identity = identify()?;
         if identity & super::DESCRIPTOR != 0 {
-            // Any number of ports may watch it.
-            return Ok(Flag::DESCRIPTOR);
+            return Ok(identity);
         }
-        self.owner.claim(fd, identity)?;
+        let is_shared = matches!(extra, Extra::New | Extra::Known | Extra::Descriptor);
+        if !(B::SHARES && is_shared) {
+            self.owner.claim(fd, identity)?;
+        }
         // The number may have been closed and used again since it was identified. What it refers to now must not be
         // watched under the other's identity.
         if !is_borrowed && identify() != Ok(identity) {
             self.owner.release(fd);
             return Err(RegistrationError::NotASocket);
         }
-        Ok(Flag::NONE)
+        Ok(identity)
     }
 
     /// Arm a registration, with the lock held. If that fails, it is disabled.
@@ -432,7 +443,10 @@ impl<B: Backend> Engine<B> {
                 Ok(!is_armed
                     || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale))
             }
-            identity => Ok(self.owner.owns(fd, identity?)),
+            identity => {
+                let identity = identity?;
+                Ok(self.table.slot(fd).is_some_and(|slot| slot.is_of(identity)))
+            }
         }
     }
 

@@ -104,6 +104,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// and the batch of a wait has only what is armed already, and what could not be armed.
     const ARMS_EACH: bool;
 
+    /// Whether several ports can watch one socket.
+    const SHARES: bool;
+
     /// The conditions that the system can report.
     const CONDITIONS: EventFilter = EventFilter::ALL;
 

@@ -136,6 +136,7 @@ impl Backend for Model {
 
     const KEEPS: bool = true;
     const ARMS_EACH: bool = true;
+    const SHARES: bool = true;
 
     fn waiters(&self) -> usize {
         self.waiters

@@ -26,6 +26,8 @@ pub(super) struct Slot {
     key: AtomicUsize,
     /// Counts notifications of a persistent registration since it was checked.
     deliveries: AtomicU32,
+    /// The lower half of the socket's identity. As the key.
+    identity: AtomicU32,
     /// Reasons to interrupt, which wait for the next arming. Written with the engine's lock held.
     pub(super) reasons: AtomicU32,
     /// The reason whose packet is in the queue. As above.
@@ -63,6 +65,11 @@ impl Slot {
         self.key.load(Ordering::Relaxed)
     }
 
+    /// Whether what was registered has this identity. One in some 4,000 million has the same as another.
+    pub(super) fn is_of(&self, identity: u64) -> bool {
+        self.identity.load(Ordering::Relaxed) == identity as u32
+    }
+
     /// Change the word, if it still is the one that was read.
     #[inline]
     fn replace(&self, word: Word, by: Word) -> bool {
@@ -91,7 +98,7 @@ impl Slot {
     }
 
     /// Begin a registration, in a slot whose previous one has ended. The engine's lock is held.
-    pub(super) fn begin(&self, key: usize, word: impl Fn(Word) -> Word) -> Word {
+    pub(super) fn begin(&self, key: usize, identity: u64, word: impl Fn(Word) -> Word) -> Word {
         debug_assert!(matches!(
             self.word().state(),
             State::Vacant | State::Removed
@@ -99,6 +106,7 @@ impl Slot {
         // A reader that sees the new key sees at least the word by which the previous registration ended.
         fence(Ordering::Release);
         self.key.store(key, Ordering::Relaxed);
+        self.identity.store(identity as u32, Ordering::Relaxed);
         self.deliveries.store(0, Ordering::Relaxed);
         self.reasons.store(0, Ordering::Relaxed);
         self.queued_reason.store(0, Ordering::Relaxed);

@@ -6,13 +6,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::apply::enable_of;
+use super::apply::{enable_of, flag_of};
 use super::backend::Backend;
 use super::interest::{Flag, State, Word};
 use super::scheduler::Flag as GateFlag;
 use super::table::Slot;
 use super::{Core, Engine};
 use crate::entry::next_reason;
+use crate::registration::Extra;
 use crate::sys::{self, Fd, RawSocket};
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
@@ -39,12 +40,26 @@ impl<B: Backend> Engine<B> {
                 return Err(RegistrationError::OtherKey);
             }
             self.forget(&mut core, fd);
-            let flag = self.claim(fd, is_descriptor, true)?;
-            self.table.entry(fd).begin(key, |word| {
+            let extra = match is_descriptor {
+                true => Extra::Descriptor,
+                false => Extra::Owned,
+            };
+            let identity = self.claim(fd, extra, true)?;
+            let flag = flag_of(identity);
+            // Whether what is no socket can be watched is found out when it is added.
+            let known = match flag {
+                Flag::DESCRIPTOR => Flag::KNOWN,
+                _ => Flag::NONE,
+            };
+            let word = self.table.entry(fd).begin(key, identity, |word| {
                 let word = word.with_state(State::Disabled);
-                word.with(Flag::OWNED).with(flag)
+                word.with(Flag::OWNED).with(flag).with(known)
             });
             core.registered += 1;
+            if known == Flag::KNOWN {
+                self.arm_now(&mut core, fd, word, true)
+                    .inspect_err(|_| self.forget(&mut core, fd))?;
+            }
             Ok(())
         });
         Ok(adopted)

@@ -100,11 +100,6 @@ impl Owner {
         Ok(())
     }
 
-    /// Whether this port owns this very socket.
-    pub(crate) fn owns(&self, fd: Fd, identity: u64) -> bool {
-        lock().get(fd.0) == Some(&self.entry(identity))
-    }
-
     /// Release the number, if this port still owns it.
     pub(crate) fn release(&self, fd: Fd) {
         if let Some(entry) = lock().get_mut(fd.0) {

@@ -328,6 +328,33 @@ fn c4_level_persistent_sockets_are_all_served(backend: Backend) -> io::Result<()
     Ok(())
 }
 
+/// Some were delivered to this thread before, and others become ready since.
+#[for_every_backend]
+fn c4_a_look_with_room_for_all_levels_reports_all(backend: Backend) -> io::Result<()> {
+    const SOCKETS: usize = 20;
+    let port = port(backend)?;
+    let pairs = (0..SOCKETS)
+        .map(|_| Pair::unix())
+        .collect::<io::Result<Vec<_>>>()?;
+    for (key, pair) in pairs.iter().enumerate() {
+        port.enable(&pair.ours, key, EventFilter::IN, LEVEL)?;
+    }
+    let mut entries = [Entry::default(); 2 * SOCKETS];
+    for (first, ready) in [(0, SOCKETS / 2), (SOCKETS / 2, SOCKETS)] {
+        for pair in &pairs[first..ready] {
+            pair.send()?;
+        }
+        for look in 0..10 {
+            let found = port.dequeue(&mut entries, Some(PATIENCE))?;
+            let mut found: Vec<_> = found.iter().map(|entry| entry.completion_key).collect();
+            found.sort_unstable();
+            let expected: Vec<_> = (0..ready).collect();
+            assert_eq!(found, expected, "look {look}");
+        }
+    }
+    Ok(())
+}
+
 #[for_every_backend]
 fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;

@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+#[cfg(unix)]
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -206,6 +208,48 @@ fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
     assert!(error.to_string().contains("not adopt"), "{error}");
     let file: std::fs::File = error.into_connection();
     drop(file);
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+#[cfg(unix)]
+#[for_every_backend]
+fn x5_what_cannot_be_watched_is_not_adopted(backend: Backend) -> io::Result<()> {
+    let port = Port::<std::fs::File>::from(port(backend)?);
+    let mut files = vec![
+        tempfile::tempfile()?,
+        std::fs::File::open(std::env::temp_dir())?,
+    ];
+    // A kqueue has filters for devices.
+    if backend.name() == "epoll" {
+        files.push(std::fs::File::open("/dev/null")?);
+    }
+    for file in files {
+        let number = file.as_raw_fd();
+        let error = port.adopt_descriptor(file).expect_err("it is no socket");
+        let refused = RegistrationError::NotWatchable.to_string();
+        assert!(error.to_string().contains(&refused), "{error}");
+        assert_eq!(error.into_connection().as_raw_fd(), number);
+    }
+    assert_eq!(counted(port.snapshot().registrations), 0);
+    Ok(())
+}
+
+#[cfg(unix)]
+#[for_every_backend]
+fn x5_what_was_adopted_can_be_watched(backend: Backend) -> io::Result<()> {
+    let port = Port::<std::fs::File>::from(port(backend)?);
+    let (reader, writer) = rustix::pipe::pipe()?;
+    // It has its end before it is armed.
+    let held = port.adopt_descriptor(reader.into())?;
+    drop(writer);
+    let mut worker = port.worker(4);
+    assert_eq!(worker.process(Some(Duration::ZERO))?, 0);
+    port.arm(held, EventFilter::IN);
+    assert_eq!(worker.process(Some(PATIENCE))?, 1);
+    assert!(
+        matches!(worker.take(), Some(Event::Ready(_, readiness)) if readiness.contains(Events::IN))
+    );
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
 }

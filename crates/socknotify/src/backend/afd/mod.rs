@@ -134,6 +134,8 @@ impl Backend for Afd {
 
     const KEEPS: bool = false;
     const ARMS_EACH: bool = false;
+    // A socket has one record of its edges.
+    const SHARES: bool = false;
     const CONDITIONS: EventFilter = EventFilter::ALL.union(EventFilter::PRIORITY);
 
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {

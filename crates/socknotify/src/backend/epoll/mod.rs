@@ -209,6 +209,32 @@ impl Epoll {
         }
     }
 
+    /// Report what the kernel had, which takes up some of the room.
+    #[inline]
+    fn report(
+        &self,
+        memory: &Memory,
+        room: &mut usize,
+        waited: &mut Waited,
+        packets: &mut Vec<Entry>,
+        reports: &mut impl Reports,
+    ) {
+        for event in &memory.events {
+            let data = event.data();
+            if data.is_own() {
+                self.handle_own(data, waited, packets);
+                continue;
+            }
+            *room -= 1;
+            let fd = data.fd();
+            reports.add(Report {
+                fd,
+                generation: data.generation(),
+                events: translate::events(event.flags(), fd),
+            });
+        }
+    }
+
     /// True if it could not be armed.
     #[inline]
     fn arm_latest(&self, table: &Table, arm: &mut Arm) -> bool {
@@ -249,6 +275,7 @@ impl Backend for Epoll {
 
     const KEEPS: bool = true;
     const ARMS_EACH: bool = true;
+    const SHARES: bool = true;
     const CONDITIONS: EventFilter = EventFilter::ALL
         .union(EventFilter::PRIORITY)
         .union(EventFilter::FULL_HANGUP);
@@ -312,24 +339,15 @@ impl Backend for Epoll {
         }
         waited.asked = true;
         waited.is_full = memory.events.len() >= wait.room;
-        let mut own = 0;
-        for event in &memory.events {
-            let data = event.data();
-            if data.is_own() {
-                own += 1;
-                self.handle_own(data, &mut waited, packets);
-                continue;
-            }
-            let fd = data.fd();
-            reports.add(Report {
-                fd,
-                generation: data.generation(),
-                events: translate::events(event.flags(), fd),
-            });
-        }
-        if matches!(next, Next::Report { has_polled: false }) {
-            // What it lists has not been reported.
-            waited.is_full |= self.poll_batch(table, memory, batch, true).is_listed;
+        let mut room = wait.room;
+        self.report(memory, &mut room, &mut waited, packets, reports);
+        if matches!(next, Next::Report { has_polled: false })
+            && self.poll_batch(table, memory, batch, true).is_listed
+        {
+            // What it lists is reported as far as there is room.
+            sys::wait(&self.set, &mut memory.events, room, Some(Duration::ZERO));
+            waited.is_full |= memory.events.len() >= room;
+            self.report(memory, &mut room, &mut waited, packets, reports);
         }
         if !memory.ready.is_empty() {
             // The kernel may have reported the same.
@@ -337,7 +355,6 @@ impl Backend for Epoll {
                 .ready
                 .retain(|(interest, _)| table.is_waiting(interest));
             if !memory.ready.is_empty() {
-                let room = wait.room - (memory.events.len() - own);
                 self.report_ready(table, memory, room, reports);
             }
         }

@@ -174,12 +174,13 @@ unsafe fn wait_exactly(
 /// `SO_COOKIE` — What no other socket has.
 pub(super) fn identity(fd: Fd) -> Result<u64, Errno> {
     match option::<u64>(fd, libc::SO_COOKIE) {
-        Err(libc::ENOPROTOOPT) => inode(fd),
+        // What an emulator does not know it may call invalid.
+        Err(libc::ENOPROTOOPT | libc::EINVAL) => inode(fd),
         done => done,
     }
 }
 
-/// `fstat` — On kernels before 4.12, which have no cookies, the inode number has to do.
+/// `fstat` — Where there are no cookies, as on kernels before 4.12, the inode number has to do.
 fn inode(fd: Fd) -> Result<u64, Errno> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the memory is there for the call, and any bits are a value of the structure.
@@ -196,26 +197,30 @@ fn inode(fd: Fd) -> Result<u64, Errno> {
 /// What kind of descriptor something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A socket that has connections.
+    /// A socket that can be hung up: one that has connections, or a Unix datagram socket.
     Stream,
-    /// A socket that has none, or is closed.
+    /// One that cannot, or is closed.
     Datagram,
     /// No socket.
     Other,
 }
 
-/// `SO_TYPE` — What kind of descriptor this is.
+/// `SO_TYPE`, `SO_DOMAIN` — What kind of descriptor this is.
 pub(super) fn kind(fd: Fd) -> Kind {
     match option::<i32>(fd, libc::SO_TYPE) {
         Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET) => Kind::Stream,
+        Ok(_) if option::<i32>(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX) => Kind::Stream,
         Err(libc::ENOTSOCK) => Kind::Other,
         _ => Kind::Datagram,
     }
 }
 
-/// `TCP_INFO` — Whether this is a TCP socket that was never connected. It has no room for receiving then.
+/// `TCP_INFO` — Whether this is known to be a TCP socket that was never connected. It has no room for receiving then.
 pub(super) fn was_never_connected(fd: Fd) -> bool {
+    // Not every system writes all of it.
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    // SAFETY: any bits are a value of the structure, which is of integers.
+    unsafe { info.assume_init_mut() }.tcpi_rcv_space = u32::MAX;
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: so much memory is there for the call; any bits are a value of the structure, which is of
     // integers.

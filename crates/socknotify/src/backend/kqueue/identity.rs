@@ -26,7 +26,7 @@ struct Identities {
 /// What kind of descriptor a number refers to, which decides on its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A socket that has no connections, or nothing.
+    /// A datagram socket of the Internet, or nothing.
     Datagram,
     /// A socket that has connections.
     Stream,
@@ -36,20 +36,23 @@ pub(super) enum Kind {
     Writer,
     /// No socket: it has both.
     Other,
+    /// A Unix datagram socket.
+    UnixDatagram,
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [
+    const ALL: [Kind; 6] = [
         Kind::Datagram,
         Kind::Stream,
         Kind::Reader,
         Kind::Writer,
         Kind::Other,
+        Kind::UnixDatagram,
     ];
     const BITS: u32 = 3;
 
     pub(super) fn is_socket(self) -> bool {
-        matches!(self, Kind::Datagram | Kind::Stream)
+        matches!(self, Kind::Datagram | Kind::Stream | Kind::UnixDatagram)
     }
 
     pub(super) fn has(self, filter: Filter) -> bool {

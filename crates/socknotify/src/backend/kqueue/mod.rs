@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use self::complete::Found;
-use self::identity::Kind;
 use self::sys::{Errno, Event, Filter, Queue};
 use self::timer::{Time, Timer};
 use self::translate::Knotes;
@@ -286,16 +285,14 @@ impl Backend for Kqueue {
 
     const KEEPS: bool = false;
     const ARMS_EACH: bool = false;
+    const SHARES: bool = true;
 
     fn waiters(&self) -> usize {
         1
     }
 
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
-        let kind = match sys::is_stream(fd).map_err(refusal)? {
-            true => Kind::Stream,
-            false => Kind::Datagram,
-        };
+        let kind = sys::kind_of_socket(fd).map_err(refusal)?;
         identity::identify(fd, Some(kind)).map_err(refusal)
     }
 

@@ -10,6 +10,7 @@ use kqueue_stand_in as kernel;
 #[cfg(not(kqueue_stand_in))]
 use libc as kernel;
 
+use super::identity::Kind;
 pub(super) use crate::sys::calls::{Errno, poll_now};
 use crate::sys::calls::{errno, option, outcome};
 use crate::sys::{Fd, Process};
@@ -277,10 +278,25 @@ impl Drop for Queue {
     }
 }
 
-/// `SO_TYPE` — Whether a socket has connections. An error if it is no socket.
-pub(super) fn is_stream(fd: Fd) -> Result<bool, Errno> {
-    let kind = option::<i32>(fd, libc::SO_TYPE)?;
-    Ok(matches!(kind, libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+/// `SO_TYPE`, `getsockname` — What kind of socket this is. An error if it is none.
+pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
+    Ok(match option::<i32>(fd, libc::SO_TYPE)? {
+        libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Kind::Stream,
+        _ if family(fd)? == libc::AF_UNIX => Kind::UnixDatagram,
+        _ => Kind::Datagram,
+    })
+}
+
+/// `getsockname` — The family of a socket's address. Not every system has `SO_DOMAIN`.
+fn family(fd: Fd) -> Result<i32, Errno> {
+    let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: so much memory is there for the call; any bits are a value of the structure, which is of integers.
+    unsafe {
+        let address_pointer = address.as_mut_ptr().cast();
+        outcome(libc::getsockname(fd.0 as i32, address_pointer, &mut length))?;
+        Ok(address.assume_init().ss_family.into())
+    }
 }
 
 /// What a descriptor was opened for.

@@ -197,7 +197,7 @@ pub(super) fn events(event: &Event, kind: Kind) -> Events {
         Filter::Read => {
             // Together with data, only datagram sockets can have an error to check for.
             let may_have_error = match kind {
-                Kind::Datagram => true,
+                Kind::Datagram | Kind::UnixDatagram => true,
                 Kind::Stream => event.amount() <= 0,
                 Kind::Reader | Kind::Writer | Kind::Other => false,
             };
@@ -216,7 +216,7 @@ fn is_of_writing(event: &Event) -> bool {
     event.filter() == Filter::Write || sys::access(event.fd()) == Access::Write
 }
 
-/// The events of an end: a datagram socket has no connection that could be hung up.
+/// The events of an end: a datagram socket of the Internet has no connection that could be hung up.
 fn hangup(kind: Kind) -> Events {
     match kind {
         Kind::Datagram => Events::empty(),
