@@ -345,11 +345,14 @@ int main(int count, char **arguments) {
     if (count > 1 && std::strcmp(arguments[1], "last-thread") == 0) {
         live_as_long_as_a_thread();
     }
+    if (count > 1 && std::strcmp(arguments[1], "timed") == 0) {
+        closing_blocks_nobody();
+        return 0;
+    }
     the_queue_is_bounded();
     enabling_queues_one_packet();
     enabling_what_waits_queues_little();
     waiters_elsewhere_queue_nothing();
-    closing_blocks_nobody();
     ports_are_cheap();
     the_process_ends_with_its_last_thread();
     return 0;
