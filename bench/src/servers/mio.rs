@@ -16,7 +16,8 @@ pub(super) fn serve<S: Session>(
     let serve = |mut connections: Vec<Connection<S>>| -> io::Result<()> {
         let mut poll = Poll::new()?;
         for (key, connection) in connections.iter().enumerate() {
-            let mut source = SourceFd(&connection.stream.as_raw_fd());
+            let fd = connection.stream.as_raw_fd();
+            let mut source = SourceFd(&fd);
             let registry = poll.registry();
             registry.register(&mut source, Token(key), Interest::READABLE)?;
         }
@@ -30,7 +31,8 @@ pub(super) fn serve<S: Session>(
             for event in &events {
                 let connection = &mut connections[event.token().0];
                 if !connection.drain()? {
-                    let mut source = SourceFd(&connection.stream.as_raw_fd());
+                    let fd = connection.stream.as_raw_fd();
+                    let mut source = SourceFd(&fd);
                     poll.registry().deregister(&mut source)?;
                     open -= 1;
                 }

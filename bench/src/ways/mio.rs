@@ -26,7 +26,8 @@ impl Mio {
 impl<'a> Way<'a> for Mio {
     fn add(&mut self, sockets: &'a [UnixStream], first: usize) -> io::Result<()> {
         for (key, socket) in (first..).zip(sockets) {
-            let mut source = SourceFd(&socket.as_raw_fd());
+            let fd = socket.as_raw_fd();
+            let mut source = SourceFd(&fd);
             let registry = self.poll.registry();
             registry.register(&mut source, Token(key), Interest::READABLE)?;
         }
@@ -35,7 +36,8 @@ impl<'a> Way<'a> for Mio {
 
     fn remove(&mut self, sockets: &'a [UnixStream], _: usize) -> io::Result<()> {
         for socket in sockets {
-            let mut source = SourceFd(&socket.as_raw_fd());
+            let fd = socket.as_raw_fd();
+            let mut source = SourceFd(&fd);
             self.poll.registry().deregister(&mut source)?;
         }
         Ok(())

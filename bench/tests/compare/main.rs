@@ -1,5 +1,5 @@
 //! The servers that `docs/COMPARE.md` compares: the same work, done with four libraries.
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
 mod mio_loop;
 mod raw_epoll;

@@ -46,7 +46,8 @@ fn run_eight_threads(
         }
     };
     thread::scope(|scope| -> io::Result<()> {
-        let _close = CloseAtEnd(port, &[&gate]);
+        let gates = [&gate];
+        let _close = CloseAtEnd(port, &gates);
         let (tell, told) = channel();
         for _ in 0..THREADS {
             let tell = tell.clone();
@@ -201,7 +202,8 @@ fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()
         port.post_all(&[PACKET; 2])?;
         let gate = Gate::new();
         thread::scope(|scope| {
-            let close = CloseAtEnd(&port, &[&gate]);
+            let gates = [&gate];
+            let close = CloseAtEnd(&port, &gates);
             let first = scope.spawn(|| {
                 port.dequeue_one(None).expect("a packet");
             });
@@ -352,7 +354,8 @@ fn waiting_since_before(backend: Backend) -> io::Result<Duration> {
     port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
     let gate = Gate::new();
     thread::scope(|scope| {
-        let close = CloseAtEnd(&port, &[&gate]);
+        let gates = [&gate];
+        let close = CloseAtEnd(&port, &gates);
         let wait = || {
             let before = thread_time();
             let result = port.dequeue_one(None);
@@ -440,7 +443,8 @@ fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> 
     let port = port_with(backend, 1)?;
     let gate = Gate::new();
     thread::scope(|scope| -> io::Result<()> {
-        let _close = CloseAtEnd(&port, &[&gate]);
+        let gates = [&gate];
+        let _close = CloseAtEnd(&port, &gates);
         port.post_all(&[PACKET; 3])?;
         port.dequeue_one(None)?;
         let other = port.blocking(|| {
@@ -586,7 +590,8 @@ fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
     port.post(PACKET)?;
     let gate = Gate::new();
     thread::scope(|scope| {
-        let _close = CloseAtEnd(&port, &[&gate]);
+        let gates = [&gate];
+        let _close = CloseAtEnd(&port, &gates);
         scope.spawn(|| {
             port.dequeue_one(None).expect("a packet");
             port.post(PACKET).expect("an open port");
@@ -940,7 +945,8 @@ fn beside_one_that_goes_on(
     let goes_on = Gate::new();
     let [computes, ends] = [const { AtomicUsize::new(0) }; 2];
     thread::scope(|scope| {
-        let _close = CloseAtEnd(&port, &[&goes_on]);
+        let gates = [&goes_on];
+        let _close = CloseAtEnd(&port, &gates);
         let first = scope.spawn(|| {
             port.dequeue_one(None).expect("a packet");
             goes_on.pass();
@@ -990,7 +996,8 @@ fn f4_who_dequeues_all_the_time_finds_who_blocks(backend: Backend) -> io::Result
             let gate = Gate::new();
             let (blocks, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
             thread::scope(|scope| -> io::Result<()> {
-                let _gates = CloseGates(&[&gate]);
+                let gates = [&gate];
+                let _gates = CloseGates(&gates);
                 let _ends = SetAtEnd(&ends);
                 // It blocks in its handler.
                 scope.spawn(|| {
@@ -1141,7 +1148,8 @@ fn f5_a_packet_does_not_wait_for_the_thread_that_a_socket_has_woken(
             gate.pass();
         };
         thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[&gate]);
+            let gates = [&gate];
+            let _close = CloseAtEnd(&port, &gates);
             scope.spawn(work);
             scope.spawn(work);
             wait_for_waiting(&port, 2);
@@ -1462,7 +1470,8 @@ fn c4_a_level_is_notified_again_when_its_thread_blocks(backend: Backend) -> io::
         let gate = Gate::new();
         let (tell, told) = channel();
         thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[&gate]);
+            let gates = [&gate];
+            let _close = CloseAtEnd(&port, &gates);
             let (port, gate) = (&port, &gate);
             for _ in 0..4 {
                 let tell = tell.clone();
@@ -1497,7 +1506,8 @@ fn c4_a_level_is_notified_again_when_its_thread_blocks_beside_a_busy_one(
         port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
         let gate = Gate::new();
         thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[&gate]);
+            let gates = [&gate];
+            let _close = CloseAtEnd(&port, &gates);
             let (tell, told) = channel();
             let (port, gate) = (&port, &gate);
             scope.spawn(move || {

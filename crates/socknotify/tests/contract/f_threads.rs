@@ -198,7 +198,8 @@ fn release_parked(
     let port = port_with(backend, places)?;
     let gate = Gate::new();
     thread::scope(|scope| {
-        let _close = CloseAtEnd(&port, &[&gate]);
+        let gates = [&gate];
+        let _close = CloseAtEnd(&port, &gates);
         let mut line = Line::new(scope, &port);
         for _ in 1..places {
             let holder = line.join(None, Some(&gate));
@@ -463,7 +464,8 @@ fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io:
         let taken = AtomicUsize::new(0);
         let (start, ended) = (Gate::new(), Gate::new());
         thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[&start, &ended]);
+            let gates = [&start, &ended];
+            let _close = CloseAtEnd(&port, &gates);
             scope.spawn(|| {
                 while let Ok(entry) = port.dequeue_one(Some(PATIENCE)) {
                     assert_eq!(entry, PACKET);
