@@ -94,7 +94,7 @@ pub(crate) const DESCRIPTOR: u64 = 1 << 39;
 /// socket alive. It knows nothing of completion keys, triggers and threads.
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
-    type Memory: Default + Send;
+    type Memory: Default;
 
     /// Whether a socket stays armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)) or handles its
     /// level-triggered report.

@@ -63,9 +63,6 @@ pub(crate) struct Memory {
     reports: Vec<Report>,
 }
 
-// SAFETY: packets and polls are pointers, which belong to the process.
-unsafe impl Send for Memory {}
-
 impl Afd {
     pub(crate) fn new() -> Result<Self, Error> {
         KernelPort::new()

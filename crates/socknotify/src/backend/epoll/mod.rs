@@ -13,8 +13,6 @@
 //! file stays in the set. Its reports carry a generation that is not current any more once the number is registered
 //! again; until then `EPOLL_CTL_MOD` finds out (`ENOENT`, `EBADF`, `EPERM`).
 
-#![allow(unsafe_code, reason = "descriptors are known here by number only")]
-
 mod sys;
 mod timer;
 mod translate;
@@ -24,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use self::sys::{Data, Errno, Event};
+use self::sys::{Data, Errno, Reported};
 use self::timer::Timer;
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
@@ -53,7 +51,7 @@ pub(crate) struct Epoll {
 /// Memory of a call.
 #[derive(Default)]
 pub(crate) struct Memory {
-    events: Vec<Event>,
+    events: Reported,
     polls: Vec<libc::pollfd>,
     /// Armed sockets that a readiness check has found ready, with what holds.
     ready: Vec<(Interest, Events)>,
@@ -98,8 +96,8 @@ impl Epoll {
             completions: OnceLock::new(),
         };
         // Each wake-up, and each timer that goes off, wakes one waiting thread.
-        sys::add(&this.set, &this.waker, EDGE, Data::WAKER)?;
-        sys::add(&this.set, &this.timer, EDGE, Data::TIMER)?;
+        sys::add_own(&this.set, &this.waker, EDGE, Data::WAKER)?;
+        sys::add_own(&this.set, &this.timer, EDGE, Data::TIMER)?;
         Ok(this)
     }
 
@@ -110,15 +108,16 @@ impl Epoll {
     )]
     pub(crate) fn complete(&self, completions: Arc<dyn Completions>) -> io::Result<()> {
         let completions = self.completions.get_or_init(|| completions);
-        let added = sys::add(&self.set, completions, EDGE, Data::COMPLETIONS);
+        let added = sys::add_own(&self.set, completions, EDGE, Data::COMPLETIONS);
         added.map_err(io::Error::from_raw_os_error)
     }
 
+    /// Watch what is in the set in another way.
     #[inline]
-    fn control(&self, call: i32, interest: &Interest) -> Result<(), ArmError> {
+    fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
         let flags = translate::flags(interest);
         let data = Data::new(interest.fd, interest.generation());
-        sys::control(&self.set, call, interest.fd, flags, data).map_err(arm_error)
+        sys::modify(&self.set, interest.fd, flags, data).map_err(arm_error)
     }
 
     /// Poll a batch that is not empty, and find out how to go on.
@@ -130,7 +129,7 @@ impl Epoll {
         if asks_first {
             let now = Some(Duration::ZERO);
             sys::wait(&self.set, &mut memory.events, wait.room, now);
-            if !memory.events.is_empty() {
+            if memory.events.len() > 0 {
                 // What it reports need not be polled.
                 return Next::Report { has_polled: false };
             }
@@ -219,8 +218,7 @@ impl Epoll {
         packets: &mut Vec<Entry>,
         reports: &mut impl Reports,
     ) {
-        for event in &memory.events {
-            let data = event.data();
+        for (flags, data) in memory.events.iter() {
             if data.is_own() {
                 self.handle_own(data, waited, packets);
                 continue;
@@ -230,7 +228,7 @@ impl Epoll {
             reports.add(Report {
                 fd,
                 generation: data.generation(),
-                events: translate::events(event.flags(), fd),
+                events: translate::events(flags, fd),
             });
         }
     }
@@ -296,20 +294,20 @@ impl Backend for Epoll {
     #[inline]
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         if !is_new {
-            return self.control(libc::EPOLL_CTL_MOD, interest);
+            return self.modify(interest);
         }
         let flags = translate::flags(interest);
         let data = Data::new(interest.fd, interest.generation());
-        match sys::control(&self.set, libc::EPOLL_CTL_ADD, interest.fd, flags, data) {
+        match sys::add(&self.set, interest.fd, flags, data) {
             // Its number was closed and duplicated back.
-            Err(libc::EEXIST) => self.control(libc::EPOLL_CTL_MOD, interest),
+            Err(libc::EEXIST) => self.modify(interest),
             Err(libc::EPERM) => Err(ArmError::Refused(RegistrationError::NotWatchable)),
             added => added.map_err(|error| ArmError::Refused(refusal(error))),
         }
     }
 
     fn disarm(&self, fd: Fd) -> Result<(), ArmError> {
-        sys::control(&self.set, libc::EPOLL_CTL_DEL, fd, 0, Data::WAKER).map_err(arm_error)
+        sys::delete(&self.set, fd).map_err(arm_error)
     }
 
     #[inline]
@@ -371,13 +369,7 @@ impl Backend for Epoll {
 
     fn close(&self) {
         // From here on every wait ends at once.
-        let _ = sys::control_own(
-            &self.set,
-            libc::EPOLL_CTL_MOD,
-            &self.waker,
-            libc::EPOLLIN as u32,
-            Data::WAKER,
-        );
+        let _ = sys::modify_own(&self.set, &self.waker, libc::EPOLLIN as u32, Data::WAKER);
         sys::signal(&self.waker);
     }
 }

@@ -1,18 +1,32 @@
 //! The system calls, by the numbers of descriptors.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+#![allow(unsafe_code, reason = "descriptors are known here by number only")]
+
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
+
 use crate::sys::Fd;
 pub(super) use crate::sys::calls::{Errno, poll_now};
-use crate::sys::calls::{errno, option, outcome};
+use crate::sys::calls::{errno, option_of};
 
-/// A descriptor, of a call that returns a new one.
-fn new_descriptor(value: i32) -> Result<OwnedFd, Errno> {
-    let fd = outcome(value)?;
-    // SAFETY: the system has made it for this call, so that nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// A descriptor by its number. It may be closed, or another one's: the kernel checks that, and only watches it.
+#[inline]
+fn by_number(fd: &Fd) -> BorrowedFd<'_> {
+    // SAFETY: the number is not negative. It goes nowhere but into system calls, to which any number is as good.
+    unsafe { BorrowedFd::borrow_raw(fd.0 as i32) }
+}
+
+/// An error's number.
+#[inline]
+fn number(error: rustix::io::Errno) -> Errno {
+    error.raw_os_error()
 }
 
 /// What the kernel gives back with a report: the descriptor, and the generation of the interest.
@@ -47,64 +61,91 @@ impl Data {
     }
 }
 
-/// What the kernel reports.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub(super) struct Event(libc::epoll_event);
+/// Memory for what waits report, and what the last one reported.
+#[derive(Default)]
+pub(super) struct Reported {
+    /// As many as there was room for at most.
+    memory: Vec<epoll::Event>,
+    count: usize,
+}
 
-impl Event {
-    pub(super) fn flags(&self) -> u32 {
-        self.0.events
+impl Reported {
+    /// Forget what was reported. Returns the memory for a wait: with too little it is for fewer.
+    #[inline]
+    fn clear(&mut self, room: usize) -> &mut [epoll::Event] {
+        self.count = 0;
+        if self.memory.len() < room {
+            self.grow(room);
+        }
+        let room = room.min(self.memory.len());
+        &mut self.memory[..room]
     }
 
-    pub(super) fn data(&self) -> Data {
-        Data(self.0.u64)
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The conditions of each, and what was registered with it.
+    #[inline]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Data)> {
+        let events = self.memory[..self.count].iter();
+        // The kernel has them packed.
+        events.map(|&epoll::Event { flags, data }| (flags.bits(), Data(data.u64())))
+    }
+
+    #[cold]
+    fn grow(&mut self, room: usize) {
+        let more = room - self.memory.len();
+        if self.memory.try_reserve(more).is_ok() {
+            let (flags, data) = (EventFlags::empty(), EventData::new_u64(0));
+            self.memory.resize(room, epoll::Event { flags, data });
+        }
     }
 }
 
 /// `epoll_create1`
 pub(super) fn epoll_create() -> Result<OwnedFd, Errno> {
-    // SAFETY: it takes no memory.
-    new_descriptor(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+    epoll::create(CreateFlags::CLOEXEC).map_err(number)
 }
 
-/// `epoll_ctl`
-#[inline]
-pub(super) fn control(
-    set: &OwnedFd,
-    call: i32,
-    fd: Fd,
-    flags: u32,
-    data: Data,
-) -> Result<(), Errno> {
-    let mut event = libc::epoll_event {
-        events: flags,
-        u64: data.0,
-    };
-    // SAFETY: the event is there for the call. The kernel checks the number, and only watches it.
-    outcome(unsafe { libc::epoll_ctl(set.as_raw_fd(), call, fd.0 as i32, &mut event) }).map(drop)
+/// `epoll_ctl` — Adds a descriptor.
+pub(super) fn add(set: &OwnedFd, fd: Fd, flags: u32, data: Data) -> Result<(), Errno> {
+    add_own(set, by_number(&fd), flags, data)
 }
 
 /// `epoll_ctl` — Adds a descriptor of the port's own.
-pub(super) fn add(set: &OwnedFd, fd: impl AsFd, flags: u32, data: Data) -> Result<(), Errno> {
-    control_own(set, libc::EPOLL_CTL_ADD, fd, flags, data)
+pub(super) fn add_own(set: &OwnedFd, fd: impl AsFd, flags: u32, data: Data) -> Result<(), Errno> {
+    let flags = EventFlags::from_bits_retain(flags);
+    epoll::add(set, fd, EventData::new_u64(data.0), flags).map_err(number)
 }
 
-/// `epoll_ctl` — For a descriptor of the port's own.
-pub(super) fn control_own(
+/// `epoll_ctl` — Watches a descriptor of the set in another way.
+#[inline]
+pub(super) fn modify(set: &OwnedFd, fd: Fd, flags: u32, data: Data) -> Result<(), Errno> {
+    modify_own(set, by_number(&fd), flags, data)
+}
+
+/// `epoll_ctl` — The same for a descriptor of the port's own.
+#[inline]
+pub(super) fn modify_own(
     set: &OwnedFd,
-    call: i32,
     fd: impl AsFd,
     flags: u32,
     data: Data,
 ) -> Result<(), Errno> {
-    let fd = Fd(fd.as_fd().as_raw_fd() as u32);
-    control(set, call, fd, flags, data)
+    let flags = EventFlags::from_bits_retain(flags);
+    epoll::modify(set, fd, EventData::new_u64(data.0), flags).map_err(number)
+}
+
+/// `epoll_ctl` — Removes a descriptor.
+pub(super) fn delete(set: &OwnedFd, fd: Fd) -> Result<(), Errno> {
+    epoll::delete(set, by_number(&fd)).map_err(number)
 }
 
 /// A time for the kernel, as it has it on every processor.
 #[repr(C)]
-struct Timespec {
+struct KernelTimespec {
     seconds: i64,
     nanoseconds: i64,
 }
@@ -113,67 +154,72 @@ struct Timespec {
 ///
 /// A wait may end early: when a signal comes, or with a very long time.
 #[inline]
-pub(super) fn wait(set: &OwnedFd, events: &mut Vec<Event>, room: usize, timeout: Option<Duration>) {
-    events.clear();
-    // With too little memory it takes fewer at once, and none without.
-    let room = match events.try_reserve(room) {
-        Ok(()) => room,
-        Err(_) => events.capacity(),
+pub(super) fn wait(set: &OwnedFd, events: &mut Reported, room: usize, timeout: Option<Duration>) {
+    const NOW: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    if room == 0 {
+    let memory = events.clear(room);
+    if memory.is_empty() {
         return;
     }
-    let memory = events.as_mut_ptr().cast::<libc::epoll_event>();
-    let room = room as i32;
-    let set = set.as_raw_fd();
-    let count = match timeout {
-        // SAFETY: there is room for so many events.
-        None => unsafe { libc::epoll_wait(set, memory, room, -1) },
-        // SAFETY: as above.
-        Some(Duration::ZERO) => unsafe { libc::epoll_wait(set, memory, room, 0) },
-        // SAFETY: as above.
-        Some(timeout) => unsafe { wait_exactly(set, memory, room, timeout) },
+    let waited = match timeout {
+        None => epoll::wait(set, memory, None),
+        Some(Duration::ZERO) => epoll::wait(set, memory, Some(&NOW)),
+        Some(timeout) => wait_exactly(set, memory, timeout),
     };
-    // SAFETY: the kernel has written so many events.
-    unsafe { events.set_len(usize::try_from(count).unwrap_or(0)) };
+    events.count = waited.unwrap_or(0);
 }
 
-/// # Safety
-///
-/// There has to be memory for `room` events.
+/// In microseconds, where the kernel can. `epoll::wait` counts milliseconds.
 #[cold]
-unsafe fn wait_exactly(
-    set: i32,
-    memory: *mut libc::epoll_event,
-    room: i32,
+fn wait_exactly(
+    set: &OwnedFd,
+    memory: &mut [epoll::Event],
     timeout: Duration,
-) -> i32 {
+) -> rustix::io::Result<usize> {
     /// Kernels before 5.11 have no such call, and some sandboxes forbid it.
     static IS_MISSING: AtomicBool = AtomicBool::new(false);
     // Longer than a day is not needed: the caller waits again.
     let timeout = timeout.min(Duration::from_secs(24 * 60 * 60));
     if !IS_MISSING.load(Ordering::Relaxed) {
-        let time = Timespec {
+        let time = KernelTimespec {
             seconds: timeout.as_secs() as i64,
             nanoseconds: timeout.subsec_nanos().into(),
         };
-        let no_mask = std::ptr::null::<libc::c_void>();
-        let call = libc::SYS_epoll_pwait2;
-        // SAFETY: the caller's promise; the time is there for the call.
-        let count = unsafe { libc::syscall(call, set, memory, room, &raw const time, no_mask, 0) };
-        if count >= 0 || !matches!(errno(), libc::ENOSYS | libc::EPERM) {
-            return count as i32;
+        // SAFETY: there is memory for so many of the kernel's events, and the time is there for the call; it gets no
+        // signal mask.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                set.as_raw_fd(),
+                memory.as_mut_ptr(),
+                memory.len() as i32,
+                &raw const time,
+                std::ptr::null::<libc::c_void>(),
+                0,
+            )
+        };
+        if count >= 0 {
+            return Ok(count as usize);
+        }
+        let error = errno();
+        if !matches!(error, libc::ENOSYS | libc::EPERM) {
+            return Err(rustix::io::Errno::from_raw_os_error(error));
         }
         IS_MISSING.store(true, Ordering::Relaxed);
     }
-    let milliseconds = timeout.as_nanos().div_ceil(1_000_000) as i32;
-    // SAFETY: the caller's promise.
-    unsafe { libc::epoll_wait(set, memory, room, milliseconds) }
+    // It has them rounded up to milliseconds.
+    let time = Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: timeout.subsec_nanos() as _,
+    };
+    epoll::wait(set, memory, Some(&time))
 }
 
 /// `SO_COOKIE` — What no other socket has.
 pub(super) fn identity(fd: Fd) -> Result<u64, Errno> {
-    match option::<u64>(fd, libc::SO_COOKIE) {
+    match sockopt::socket_cookie(by_number(&fd)).map_err(number) {
         // What an emulator does not know it may call invalid.
         Err(libc::ENOPROTOOPT | libc::EINVAL) => inode(fd),
         done => done,
@@ -182,16 +228,12 @@ pub(super) fn identity(fd: Fd) -> Result<u64, Errno> {
 
 /// `fstat` — Where there are no cookies, as on kernels before 4.12, the inode number has to do.
 fn inode(fd: Fd) -> Result<u64, Errno> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the memory is there for the call, and any bits are a value of the structure.
-    unsafe {
-        outcome(libc::fstat(fd.0 as i32, stat.as_mut_ptr()))?;
-        #[allow(
-            clippy::useless_conversion,
-            reason = "it is narrower on some processors"
-        )]
-        Ok(stat.assume_init().st_ino.into())
-    }
+    let stat = rustix::fs::fstat(by_number(&fd)).map_err(number)?;
+    #[allow(
+        clippy::useless_conversion,
+        reason = "it is narrower on some processors"
+    )]
+    Ok(stat.st_ino.into())
 }
 
 /// What kind of descriptor something is.
@@ -207,67 +249,54 @@ pub(super) enum Kind {
 
 /// `SO_TYPE`, `SO_DOMAIN` — What kind of descriptor this is.
 pub(super) fn kind(fd: Fd) -> Kind {
-    match option::<i32>(fd, libc::SO_TYPE) {
-        Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET) => Kind::Stream,
-        Ok(_) if option::<i32>(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX) => Kind::Stream,
-        Err(libc::ENOTSOCK) => Kind::Other,
+    let is_local =
+        || sockopt::socket_domain(by_number(&fd)).is_ok_and(|family| family == AddressFamily::UNIX);
+    match sockopt::socket_type(by_number(&fd)) {
+        Ok(SocketType::STREAM | SocketType::SEQPACKET) => Kind::Stream,
+        Ok(_) if is_local() => Kind::Stream,
+        Err(rustix::io::Errno::NOTSOCK) => Kind::Other,
         _ => Kind::Datagram,
     }
 }
 
 /// `TCP_INFO` — Whether this is known to be a TCP socket that was never connected. It has no room for receiving then.
 pub(super) fn was_never_connected(fd: Fd) -> bool {
+    const ROOM: usize = offset_of!(libc::tcp_info, tcpi_rcv_space);
     // Not every system writes all of it.
-    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
-    // SAFETY: any bits are a value of the structure, which is of integers.
-    unsafe { info.assume_init_mut() }.tcpi_rcv_space = u32::MAX;
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: so much memory is there for the call; any bits are a value of the structure, which is of
-    // integers.
-    unsafe {
-        let value = info.as_mut_ptr().cast();
-        let number = fd.0 as i32;
-        let done = libc::getsockopt(
-            number,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            value,
-            &mut length,
-        );
-        done == 0 && info.assume_init().tcpi_rcv_space == 0
-    }
+    let info = [u8::MAX; size_of::<libc::tcp_info>()];
+    let info = option_of(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info);
+    info.is_ok_and(|info| info[ROOM..ROOM + size_of::<u32>()] == [0; size_of::<u32>()])
 }
 
 /// `eventfd`
 pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
-    // SAFETY: it takes no memory.
-    new_descriptor(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    rustix::event::eventfd(0, flags).map_err(number)
 }
 
 /// Add to an `eventfd`. It is never read, and it would take 2^64 times to fill it.
 pub(super) fn signal(eventfd: &OwnedFd) {
-    let one = 1_u64.to_ne_bytes();
-    // SAFETY: the bytes are there for the call.
-    unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
 
 /// `timerfd_create`
 pub(super) fn timerfd() -> Result<OwnedFd, Errno> {
-    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-    // SAFETY: it takes no memory.
-    new_descriptor(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(number)
 }
 
 /// `timerfd_settime` — Once, after this time; `None`: never.
 pub(super) fn set_timer(timer: &OwnedFd, time: Option<Duration>) -> Result<(), Errno> {
     // Zero would unset it.
     let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
-    // SAFETY: any bits are a value of the structure.
-    let mut setting: libc::itimerspec = unsafe { std::mem::zeroed() };
-    setting.it_value.tv_sec = time.as_secs().min(libc::time_t::MAX as u64) as libc::time_t;
-    setting.it_value.tv_nsec = time.subsec_nanos() as libc::c_long;
-    // SAFETY: the structure is there for the call.
-    let done =
-        unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &setting, std::ptr::null_mut()) };
-    outcome(done).map(drop)
+    let time = Itimerspec {
+        it_interval: Timespec::default(),
+        // More than the kernel's clock can count is refused.
+        it_value: Timespec {
+            tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: time.subsec_nanos() as _,
+        },
+    };
+    let set = rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &time);
+    set.map(drop).map_err(number)
 }

@@ -12,7 +12,7 @@ use libc as kernel;
 
 use super::identity::Kind;
 pub(super) use crate::sys::calls::{Errno, poll_now};
-use crate::sys::calls::{errno, option, outcome};
+use crate::sys::calls::{errno, option_of, outcome};
 use crate::sys::{Fd, Process};
 
 /// What a change does. The systems have it in integers of several widths.
@@ -278,9 +278,14 @@ impl Drop for Queue {
     }
 }
 
+/// `getsockopt` — An integer of the level of sockets.
+fn option(fd: Fd, name: i32) -> Result<i32, Errno> {
+    option_of(fd, libc::SOL_SOCKET, name, [0; 4]).map(i32::from_ne_bytes)
+}
+
 /// `SO_TYPE`, `getsockname` — What kind of socket this is. An error if it is none.
 pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
-    Ok(match option::<i32>(fd, libc::SO_TYPE)? {
+    Ok(match option(fd, libc::SO_TYPE)? {
         libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Kind::Stream,
         _ if family(fd)? == libc::AF_UNIX => Kind::UnixDatagram,
         _ => Kind::Datagram,
@@ -330,7 +335,7 @@ pub(super) fn is_file(fd: Fd) -> bool {
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.
 pub(super) fn listens(fd: Fd) -> Result<bool, Errno> {
-    option::<i32>(fd, libc::SO_ACCEPTCONN).map(|value| value != 0)
+    option(fd, libc::SO_ACCEPTCONN).map(|value| value != 0)
 }
 
 /// `getpeername` — Whether a socket is connected.

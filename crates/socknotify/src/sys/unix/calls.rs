@@ -49,16 +49,18 @@ pub(crate) fn refusal(error: Errno) -> RegistrationError {
     }
 }
 
-/// `getsockopt` — An integer of the level of sockets.
-pub(crate) fn option<T: Default>(fd: Fd, name: i32) -> Result<T, Errno> {
-    let mut value = T::default();
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: so much memory is there for the call; any bits are a value of an integer.
-    let done = unsafe {
-        let value = (&raw mut value).cast();
-        libc::getsockopt(fd.0 as i32, libc::SOL_SOCKET, name, value, &mut length)
-    };
-    outcome(done).map(|_| value)
+/// `getsockopt` — Bytes, over these where the system has no more.
+pub(crate) fn option_of<const N: usize>(
+    fd: Fd,
+    level: i32,
+    name: i32,
+    mut value: [u8; N],
+) -> Result<[u8; N], Errno> {
+    let mut length = N as libc::socklen_t;
+    let pointer = value.as_mut_ptr().cast();
+    // SAFETY: `pointer` points to `length` writable bytes that outlive the call.
+    outcome(unsafe { libc::getsockopt(fd.0 as i32, level, name, pointer, &mut length) })?;
+    Ok(value)
 }
 
 /// How many bytes of what was sent the peer has not acknowledged. `None` where the system does not tell.
@@ -77,7 +79,7 @@ pub(crate) fn unacknowledged(fd: Fd) -> Option<u64> {
         outcome(unsafe { libc::ioctl(fd.0 as i32, REQUEST, &raw mut count) }).map(|_| count)
     };
     #[cfg(target_vendor = "apple")]
-    let count = option::<i32>(fd, libc::SO_NWRITE);
+    let count = option_of(fd, libc::SOL_SOCKET, libc::SO_NWRITE, [0; 4]).map(i32::from_ne_bytes);
     #[cfg(not(any(
         target_os = "linux",
         target_os = "freebsd",
