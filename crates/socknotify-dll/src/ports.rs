@@ -96,7 +96,7 @@ pub(super) fn find(handle: HANDLE) -> Option<Arc<Port>> {
     read().as_ref()?.by_value.get(&handle.addr()).cloned()
 }
 
-/// The same, made on first use.
+/// The port of this handle, made on first use.
 pub(super) fn of(handle: HANDLE) -> Result<Arc<Port>, u32> {
     if let Some(port) = find(handle) {
         return Ok(port);

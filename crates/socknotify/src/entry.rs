@@ -83,7 +83,7 @@ pub struct Entry {
     /// How an operation on a file has ended, if that is what has completed.
     #[cfg(unix)]
     pub(crate) status: Status,
-    /// The same: the status in the kernel's packet, which is the caller's if the port is.
+    /// The status in the kernel's packet of an operation, which is the caller's if the port is.
     #[cfg(windows)]
     pub(crate) status: i32,
     origin: From,
@@ -114,7 +114,7 @@ pub enum Origin {
     Completion,
 }
 
-/// The same, where it may be unknown.
+/// [`Origin`], where it may be unknown.
 #[derive(Clone, Copy, Debug, Default)]
 enum From {
     #[default]
@@ -148,12 +148,12 @@ impl Entry {
         }
     }
 
-    /// The same packet, as it is posted.
+    /// This packet, as it is posted.
     pub(crate) const fn posted(self) -> Self {
         Self::new(self.completion_key, self.transferred, self.overlapped)
     }
 
-    /// The same packet, from something else that has completed.
+    /// This packet, from something else that has completed.
     pub(crate) const fn completion(self) -> Self {
         Entry {
             origin: From::Completion,
@@ -161,7 +161,7 @@ impl Entry {
         }
     }
 
-    /// The same packet, from the kernel's port.
+    /// This packet, from the kernel's port.
     #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
     pub(crate) const fn unknown(self) -> Self {
         Entry {

@@ -47,7 +47,7 @@ const FIRST: usize = 64;
 /// Enough for all indices of 31 bits, and on 64-bit processors for all of 32.
 const PAGES: usize = 27;
 
-/// The same, for reading without a lock while it grows: each page is twice as long as the one before, and never
+/// Values by index, to be read without a lock while there come more: each page is twice as long as the one before, and never
 /// moves.
 #[derive(Debug)]
 pub(crate) struct SharedPages<T> {

@@ -121,7 +121,7 @@ impl Trigger {
         .union(Self::EDGE);
 
     /// Whether the bits are a combination that a registration may have.
-    pub(crate) fn is_valid(self) -> bool {
+    pub(crate) const fn is_valid(self) -> bool {
         Self::ALL.union(Self::INITIAL).contains(self)
             && (!self.contains(Self::INITIAL) || self.contains(Self::EDGE))
             && self.contains(Self::LEVEL) != self.contains(Self::EDGE)
@@ -181,12 +181,12 @@ pub struct Registration<'socket> {
 }
 
 /// What an entry asks for that the Windows interface does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
     Nothing,
     /// ENABLE a socket that the port owns, and that was adopted under this key.
     Owned,
-    /// The same. The thread that had the socket since its notification has seen that no wanted condition held any more.
+    /// As `Owned`, where the thread that had the socket has seen that no wanted condition held any more.
     Drained,
     /// ENABLE only what this port does not have.
     New,
@@ -196,6 +196,14 @@ pub(crate) enum Extra {
     Descriptor,
     /// REMOVE at once, without a notification.
     Silent,
+}
+
+impl Extra {
+    /// Whether it asks for something that the Windows interface could not do.
+    #[inline]
+    pub(crate) fn is_extension(self) -> bool {
+        !matches!(self, Extra::Nothing | Extra::Owned | Extra::Drained)
+    }
 }
 
 impl<'socket> Registration<'socket> {
@@ -442,7 +450,7 @@ impl<'socket> Registration<'socket> {
     #[inline]
     pub(crate) fn is_usual_enable(&self) -> bool {
         self.operation == Operation::ENABLE
-            && self.extra <= Extra::Drained
+            && !self.extra.is_extension()
             && EventFilter::ALL.contains(self.event_filter)
     }
 
@@ -456,12 +464,6 @@ impl<'socket> Registration<'socket> {
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.extra == Extra::Drained
-    }
-
-    /// Whether a kernel that has ports of its own has nothing like this.
-    #[cfg(windows)]
-    pub(crate) fn is_extension(&self) -> bool {
-        self.extra > Extra::Drained
     }
 
     /// Check what can be checked without asking for the socket's state.

@@ -13,7 +13,10 @@ pub(crate) struct Arm {
     pub(crate) interest: Interest,
     /// It is armed already. What holds by now the system may have reported earlier: only find out whether it is ready. If
     /// the port does not own it, its number may refer to something else by now: only arming it shows that.
-    #[allow(dead_code, reason = "for backends that keep sockets armed")]
+    #[cfg_attr(
+        not(all(target_os = "linux", not(kqueue_stand_in))),
+        allow(dead_code, reason = "for `epoll`, which keeps sockets armed")
+    )]
     pub(crate) is_armed: bool,
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
     /// armed again.
@@ -55,10 +58,16 @@ pub(crate) struct Wait {
     /// `None`: for ever. Zero also if anything of the batch is ready, or could not be armed.
     pub(crate) timeout: Option<Duration>,
     /// What the batch finds ready may be reported without asking the system for more.
-    #[allow(dead_code, reason = "not every backend finds anything when it arms")]
+    #[cfg_attr(
+        all(unix, any(kqueue_stand_in, not(target_os = "linux"))),
+        allow(dead_code, reason = "`kqueue` finds nothing when it arms")
+    )]
     pub(crate) may_skip: bool,
     /// The last wait had no room for all that the system had.
-    #[allow(dead_code, reason = "as above")]
+    #[cfg_attr(
+        not(all(target_os = "linux", not(kqueue_stand_in))),
+        allow(dead_code, reason = "for `epoll`, which then asks first")
+    )]
     pub(crate) has_more: bool,
 }
 
@@ -118,8 +127,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Return a value that distinguishes the socket from all others that ever had this number.
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError>;
 
-    /// The same for any descriptor that can be watched. If it is no socket, this has the bit [`DESCRIPTOR`], and identifies
-    /// nothing.
+    /// As [`identify`](Self::identify), for any descriptor that can be watched. If it is no socket, this has the bit
+    /// [`DESCRIPTOR`], and identifies nothing.
     fn identify_any(&self, fd: Fd) -> Result<u64, RegistrationError> {
         self.identify(fd)
     }

@@ -53,7 +53,7 @@ pub(crate) struct Word(u64);
 const FILTER: u64 = 0xC007;
 const STATE: u32 = 3;
 const STATE_BITS: u64 = 0b111 << STATE;
-/// The same without the bit that `Disabled` and `Enabled` differ in.
+/// [`STATE_BITS`] without the one that `Disabled` and `Enabled` differ in.
 const LIVE_BITS: u64 = 0b110 << STATE;
 const MODE: u32 = 6;
 const MODE_BITS: u64 = 0b11 << MODE;
@@ -216,7 +216,7 @@ impl Word {
         Word(self.advanced().0 & !CHANGED | wanted | State::Enabled.bits())
     }
 
-    /// The same in the next generation. Reports until now are stale.
+    /// This in the next generation. Reports until now are stale.
     #[inline]
     pub(super) fn advanced(self) -> Self {
         Word(self.0.wrapping_add(1 << GENERATION))
@@ -269,25 +269,33 @@ impl Interest {
     pub(crate) fn is_quiet(&self) -> bool {
         self.word.has(Flag::QUIET)
     }
-
-    /// Whether it is no socket.
-    #[inline]
-    #[allow(dead_code, reason = "not every backend has to know")]
-    pub(crate) fn is_descriptor(&self) -> bool {
-        self.word.has(Flag::DESCRIPTOR)
-    }
 }
+
+/// The mode of each combination of trigger bits. `None` if it is not valid.
+const MODES: [Option<Mode>; 32] = {
+    let mut modes = [None; 32];
+    let mut bits = 0;
+    while bits < modes.len() {
+        let trigger = Trigger::from_bits_retain(bits as u8);
+        if trigger.is_valid() {
+            modes[bits] = Some(if trigger.contains(Trigger::ONESHOT) {
+                Mode::Once
+            } else if trigger.contains(Trigger::LEVEL) {
+                Mode::Level
+            } else {
+                // INITIAL says nothing more: an edge may show what holds when it is armed.
+                Mode::Edge
+            });
+        }
+        bits += 1;
+    }
+    modes
+};
 
 /// The mode of a registration that the program makes. `None` if its trigger is not a valid combination.
 #[inline]
 pub(super) fn mode_of(trigger: Trigger) -> Option<Mode> {
-    // INITIAL says nothing: an edge may show what holds when it is armed.
-    match trigger.bits() {
-        0x5 | 0x9 | 0x19 => Some(Mode::Once),
-        0x4 | 0x6 => Some(Mode::Level),
-        0x8 | 0xA | 0x18 | 0x1A => Some(Mode::Edge),
-        _ => None,
-    }
+    *MODES.get(usize::from(trigger.bits()))?
 }
 
 /// Why a descriptor is not armed, or was not.
@@ -314,19 +322,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_valid_trigger_has_a_mode() {
+    fn a_trigger_has_a_mode_if_it_is_valid() {
         for trigger in (0..=u8::MAX).map(Trigger::from_bits_retain) {
-            let mode = trigger.is_valid().then(|| {
-                if trigger.contains(Trigger::ONESHOT) {
-                    Mode::Once
-                } else if trigger.contains(Trigger::EDGE) {
-                    Mode::Edge
-                } else {
-                    Mode::Level
-                }
-            });
-            assert_eq!(mode_of(trigger), mode, "{trigger:?}");
+            assert_eq!(
+                mode_of(trigger).is_some(),
+                trigger.is_valid(),
+                "{trigger:?}"
+            );
         }
+        assert_eq!(mode_of(Trigger::LEVEL), Some(Mode::Level));
+        assert_eq!(mode_of(Trigger::EDGE | Trigger::INITIAL), Some(Mode::Edge));
+        assert_eq!(mode_of(Trigger::ONESHOT | Trigger::EDGE), Some(Mode::Once));
     }
 
     #[test]

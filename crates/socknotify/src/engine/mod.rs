@@ -132,11 +132,8 @@ struct Core {
 }
 
 /// What a thread keeps for its calls.
-type Scratch<B> = Kept<<B as Backend>::Memory>;
-
-#[derive(Default)]
-struct Kept<M> {
-    memory: M,
+struct Scratch<B: Backend> {
+    memory: B::Memory,
     /// What the call arms.
     batch: Vec<Arm>,
     /// A connection of this call could not be armed: its owner has to be notified in any case.
@@ -154,11 +151,28 @@ struct Kept<M> {
     taken: Option<(Instant, u32)>,
 }
 
-impl<M: Default + 'static> Kept<M> {
+impl<B: Backend> Default for Scratch<B> {
+    fn default() -> Self {
+        Scratch {
+            memory: B::Memory::default(),
+            batch: Vec::new(),
+            has_failed: false,
+            has_armed_late: false,
+            packets: Vec::new(),
+            levels: Vec::new(),
+            handover: 0,
+            calls: 0,
+            taken: None,
+        }
+    }
+}
+
+impl<B: Backend> Scratch<B> {
     #[inline]
-    fn of(kept: &mut Option<Box<dyn Any>>) -> &mut Self {
-        let kept = kept.get_or_insert_with(|| Box::<Self>::default());
-        kept.downcast_mut()
+    fn of(scratch: &mut Option<Box<dyn Any>>) -> &mut Self {
+        let scratch = scratch.get_or_insert_with(|| Box::<Self>::default());
+        scratch
+            .downcast_mut()
             .expect("a port has one kind of backend for ever")
     }
 }
@@ -202,7 +216,13 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The backend, for its system-specific methods.
-    #[allow(dead_code, reason = "not every backend can do more")]
+    #[cfg_attr(
+        not(any(
+            windows,
+            all(target_os = "linux", target_pointer_width = "64", not(kqueue_stand_in))
+        )),
+        allow(dead_code, reason = "`kqueue`, and `epoll` without rings, have none")
+    )]
     pub(crate) fn backend(&self) -> &B {
         &self.backend
     }
@@ -288,7 +308,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The same, if it may be necessary.
+    /// Wake the threads that are due, if any may be.
     #[inline]
     fn settle_if_due(&self, load: Load) {
         let queued = self.queued.load(Ordering::SeqCst);

@@ -362,7 +362,10 @@ impl Table {
 
     /// What is wanted of this number now; `None` without a registration.
     #[inline]
-    #[allow(dead_code, reason = "not every backend has to know")]
+    #[cfg_attr(
+        all(target_os = "linux", not(any(kqueue_stand_in, interleavings))),
+        allow(dead_code, reason = "`epoll` has no use for it")
+    )]
     pub(crate) fn interest(&self, fd: Fd) -> Option<Interest> {
         let word = self.word(fd);
         word.is_live().then_some(Interest { fd, word })
@@ -383,7 +386,10 @@ impl Table {
 
     /// Whether this is wanted still, and was not reported meanwhile.
     #[inline]
-    #[allow(dead_code, reason = "not every backend has to know")]
+    #[cfg_attr(
+        windows,
+        allow(dead_code, reason = "the driver's polls have no use for it")
+    )]
     pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
         let word = self.word(interest.fd);
         word.is_due() && word.generation() == interest.generation()

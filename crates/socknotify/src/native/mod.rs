@@ -170,7 +170,7 @@ impl Native {
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
     fn check(&self, open: &Open, registrations: &mut [Registration<'_>], memory: &mut Memory) {
         for (index, registration) in registrations.iter_mut().enumerate() {
-            registration.result = match registration.is_extension() {
+            registration.result = match registration.extra.is_extension() {
                 true => Err(RegistrationError::InvalidOperation),
                 false => registration.check(EventFilter::ALL),
             };

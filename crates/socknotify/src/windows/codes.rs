@@ -29,7 +29,7 @@ pub(crate) fn call_error(code: u32) -> Error {
     }
 }
 
-/// The same, for an error of the system.
+/// What a call fails with, from an error of the system.
 pub(crate) fn error(error: &io::Error) -> Error {
     call_error(code(error))
 }

@@ -189,7 +189,7 @@ pub(crate) fn milliseconds(timeout: Option<Duration>) -> u32 {
     }
 }
 
-/// The same in the kernel's own steps of 100 ns. Negative values count from now.
+/// A timeout in the kernel's own steps of 100 ns. Negative values count from now.
 pub(crate) fn ticks(timeout: Duration) -> i64 {
     let ticks = timeout.as_nanos().div_ceil(100);
     -i64::try_from(ticks).unwrap_or(i64::MAX)

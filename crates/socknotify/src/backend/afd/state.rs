@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// The same for a socket that was registered before. What passes is tried again later; if it is closed, that will be
+    /// Poll a socket that was registered before. What passes is tried again later; if it is closed, that will be
     /// detected.
     fn poll_known(&mut self, port: &KernelPort, fd: Fd) {
         let polled = self.poll(port, fd);

@@ -126,7 +126,7 @@ pub(super) fn modify(set: &OwnedFd, fd: Fd, flags: u32, data: Data) -> Result<()
     modify_own(set, by_number(&fd), flags, data)
 }
 
-/// `epoll_ctl` — The same for a descriptor of the port's own.
+/// `epoll_ctl` — Watches a descriptor of the port's own in another way.
 #[inline]
 pub(super) fn modify_own(
     set: &OwnedFd,

@@ -62,7 +62,7 @@ fn plain(flags: u32) -> Events {
     Events::from_bits_retain(flags & IN | (flags & OUT) >> 1)
 }
 
-/// The same, where it depends on the kind of descriptor. None for a stream that neither is, nor was, nor tried to be
+/// The conditions of flags that mean something else for each kind of descriptor. None for a stream that neither is, nor was, nor tried to be
 /// connected, which the kernel calls hung up, and writable.
 #[cold]
 fn of_descriptor(flags: u32, fd: Fd) -> Events {
