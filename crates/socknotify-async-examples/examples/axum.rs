@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::service::TowerToHyperService;
-use socknotify_async::hyper::Timer;
+use socknotify_async::hyper_rt::Timer;
 use socknotify_async::{TcpListener, unblock};
 
 #[allow(dead_code, reason = "not in the tests")]

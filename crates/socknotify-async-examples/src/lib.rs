@@ -10,7 +10,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use socknotify_async::hyper::{Executor, Timer};
+use socknotify_async::hyper_rt::{Executor, Timer};
 use socknotify_async::{TcpListener, TcpStream, sleep, spawn};
 
 /// The service that is compared: a small answer, and before every so many a sleep, as of a slow disk or database.

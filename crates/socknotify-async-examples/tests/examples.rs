@@ -15,7 +15,7 @@ use socknotify_async::{Runtime, TcpListener, TcpStream, spawn, timeout};
 
 #[path = "../examples/axum.rs"]
 mod axum;
-#[path = "../examples/http.rs"]
+#[path = "../examples/hyper.rs"]
 mod http;
 #[path = "../examples/tls.rs"]
 mod tls;
@@ -261,4 +261,61 @@ fn a_read_may_read_another_stream() -> io::Result<()> {
         assert_eq!(timeout(PATIENCE, read).await??, b"outer");
         Ok(())
     })
+}
+
+/// The names of this crate hide those of no other.
+#[test]
+fn all_names_may_be_used_at_once() {
+    #[allow(unused_imports, reason = "that is the test")]
+    use socknotify_async::*;
+    assert_eq!(hyper::Method::GET, "GET");
+    assert_eq!(tokio::io::ReadBuf::new(&mut []).remaining(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_thread_that_ends_may_read() -> io::Result<()> {
+    struct ReadsLast(
+        socknotify_async::UnixStream,
+        std::sync::mpsc::Sender<Vec<u8>>,
+    );
+    impl Drop for ReadsLast {
+        fn drop(&mut self) {
+            let mut cx = Context::from_waker(Waker::noop());
+            if let Poll::Ready(Ok(bytes)) = read_once(&mut self.0, &mut cx) {
+                let _ = self.1.send(bytes);
+            }
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<ReadsLast>> = const { std::cell::RefCell::new(None) };
+    }
+    let runtime = Runtime::new()?;
+    let (sender, received) = std::sync::mpsc::channel();
+    let (mut first, mut peer) = (None, None);
+    runtime.block_on(async {
+        let (ours, theirs) = socknotify_async::UnixStream::pair()?;
+        (first, peer) = (Some(ours), Some(theirs));
+        io::Result::Ok(())
+    })?;
+    let (mut stream, peer) = (first.expect("one"), peer.expect("one"));
+    peer.get_ref().write_all(b"at first")?;
+    let reads = std::thread::spawn(move || {
+        LAST.with(|it| it.replace(None));
+        let mut cx = Context::from_waker(Waker::noop());
+        // What it keeps for that is gone when it ends.
+        let read = read_once(&mut stream, &mut cx);
+        peer.get_ref().write_all(b"last").expect("there is room");
+        LAST.with(|it| it.replace(Some(ReadsLast(stream, sender))));
+        read
+    });
+    let Poll::Ready(read) = reads.join().expect("no panic") else {
+        panic!("it was there");
+    };
+    assert_eq!(read?, b"at first");
+    assert_eq!(
+        received.recv_timeout(PATIENCE).expect("it was read"),
+        b"last"
+    );
+    Ok(())
 }

@@ -117,6 +117,8 @@ impl File {
                 self.0.forget(self.1);
             }
         }
+        // One that fails at once is tried again, maybe for ever.
+        poll_fn(|cx| context::spend(cx)).await;
         let files = &*self.files;
         let id = match files.begin(operation) {
             Ok(id) => id,

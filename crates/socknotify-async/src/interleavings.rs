@@ -174,14 +174,14 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                     for _ in 0..MESSAGES {
                         // An edge only where there was nothing.
                         if socket.fetch_add(1, Ordering::SeqCst) == 0 {
-                            source.report(Events::IN);
+                            source.report(Events::IN, &mut Vec::new());
                         }
                     }
                 })
             };
             let reports = {
                 let source = Arc::clone(&source);
-                thread::spawn(move || source.report(Events::IN))
+                thread::spawn(move || source.report(Events::IN, &mut Vec::new()))
             };
             let bell = Bell::new();
             let waker = Waker::from(Arc::clone(&bell));

@@ -154,16 +154,15 @@ impl<T: AsSource> Async<T> {
 
     /// Waits until the socket may be readable: data, the end of the stream, a connection to accept, or an error.
     ///
-    /// It returns at once until an operation has found otherwise: one of [`read_with`](Self::read_with),
-    /// [`try_read_with`](Self::try_read_with) or the traits. Operations on [`get_ref`](Self::get_ref) tell it nothing.
+    /// Once it was, it returns at once until an operation has found otherwise: one of [`read_with`](Self::read_with),
+    /// [`try_read_with`](Self::try_read_with) or the traits. Operations on [`get_ref`](Self::get_ref) tell it nothing. (On
+    /// Windows it returns at once also for a socket with which nothing was tried.)
     ///
     /// # Errors
     ///
     /// If the runtime has shut down.
     pub async fn readable(&self) -> io::Result<()> {
-        // Who has spent its budget would otherwise try in vain, and wait for nothing, again and again.
-        poll_fn(|cx| context::spend(cx)).await;
-        self.ready(Direction::Read).await.map(drop)
+        self.waits(Direction::Read).await
     }
 
     /// Waits until a send may not block: there is room, a connect has ended, or an error. As [`readable`](Self::readable).
@@ -172,8 +171,45 @@ impl<T: AsSource> Async<T> {
     ///
     /// If the runtime has shut down.
     pub async fn writable(&self) -> io::Result<()> {
+        self.waits(Direction::Write).await
+    }
+
+    async fn waits(&self, direction: Direction) -> io::Result<()> {
+        // Who has spent its budget would otherwise try in vain, and wait for nothing, again and again.
         poll_fn(|cx| context::spend(cx)).await;
-        self.ready(Direction::Write).await.map(drop)
+        self.doubt(direction);
+        self.ready(direction).await.map(drop)
+    }
+
+    fn doubt(&self, direction: Direction) {
+        // Elsewhere what holds already may not be reported.
+        if TRIGGER.contains(Trigger::INITIAL) {
+            self.source.doubt(direction);
+        }
+    }
+
+    /// [`readable`](Self::readable) for those who write futures by hand: for one task.
+    ///
+    /// # Errors
+    ///
+    /// If the runtime has shut down.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_waits(cx, Direction::Read)
+    }
+
+    /// [`writable`](Self::writable) for those who write futures by hand: for one task.
+    ///
+    /// # Errors
+    ///
+    /// If the runtime has shut down.
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_waits(cx, Direction::Write)
+    }
+
+    fn poll_waits(&self, cx: &mut Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
+        ready!(context::spend(cx));
+        self.doubt(direction);
+        self.source.poll(cx, direction).map_ok(drop)
     }
 
     /// Runs an operation that receives, whenever the socket may be readable, until it does not fail with
@@ -298,7 +334,7 @@ impl Drained<'_> {
     }
 }
 
-/// Reads by way of a buffer of this thread, for those whose buffers are not initialized.
+/// Reads by way of a buffer of this thread, for those whose buffers are not initialized, and small.
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) fn poll_read_through(
     stream: Pin<&mut impl AsyncRead>,
@@ -306,19 +342,20 @@ pub(crate) fn poll_read_through(
     room: usize,
     put: impl FnOnce(&[u8]),
 ) -> Poll<io::Result<()>> {
-    /// The most that one read takes.
-    const MOST: usize = 32 * 1024;
+    use std::cell::Cell;
     thread_local! {
-        static BUFFER: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
+        static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
-    // What reads may run any code, and this again.
-    let mut buffer = BUFFER.take();
-    buffer.resize(MOST, 0);
-    let read = stream.poll_read(cx, &mut buffer[..room.min(MOST)]);
+    // What reads may run any code, and this again. A thread that ends may have dropped it.
+    let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
+    if buffer.len() < room {
+        buffer.resize(room, 0);
+    }
+    let read = stream.poll_read(cx, &mut buffer[..room]);
     if let Poll::Ready(Ok(count)) = read {
         put(&buffer[..count]);
     }
-    BUFFER.set(buffer);
+    let _ = BUFFER.try_with(|it| it.set(buffer));
     read.map_ok(drop)
 }
 

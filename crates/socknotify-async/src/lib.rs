@@ -70,15 +70,13 @@
 //! A guard of a [`std::sync::Mutex`] that is held over an `.await` is as wrong here as elsewhere: a task that waits for the
 //! lock keeps a thread until the other task runs again.
 //!
-//! A waker of another runtime that is called here must not wait for a task of this one: that task may stand behind the caller.
-//!
 //! # Fairness
 //!
 //! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs;
 //!   so a [`timeout`] ends what never has to wait.
-//! - A thread asks the port after 64 tasks, or half a millisecond, whatever comes first. So reports of the kernel and timers
-//!   come between tasks that are always ready.
-//! - One in 16 tasks comes from another thread's list, so that nothing waits there for ever.
+//! - A thread asks the kernel after 64 tasks, or half a millisecond, whatever comes first. So reports and timers come between
+//!   tasks that are always ready.
+//! - One in 16 tasks comes from the longest of the threads' lists, so that nothing waits there for ever.
 //! - A task that wakes itself goes to the end of its list.
 //!
 //! # Sockets
@@ -95,12 +93,13 @@
 //! hyper, h2 and an axum `Router` run here; with `tokio`, they have tokio's `AsyncRead` and `AsyncWrite`, which tokio-rustls
 //! and tokio-tungstenite ask for. tokio's runtime is never part of it: what needs that, such as `tokio::net`, `tokio::time`
 //! and clients built on them, does not run here.
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "hyper"), forbid(unsafe_code))]
+#![deny(unsafe_code)]
 
 mod context;
 mod file;
 #[cfg(feature = "hyper")]
-pub mod hyper;
+pub mod hyper_rt;
 #[cfg(all(test, interleavings))]
 mod interleavings;
 mod io;
@@ -121,7 +120,7 @@ mod wheel;
 pub use context::Entered;
 pub use file::File;
 pub use io::Async;
-pub use net::{ReadHalf, TcpListener, TcpStream, UdpSocket, WriteHalf};
+pub use net::{ReadHalf, TcpListener, TcpStream, ToAddresses, UdpSocket, WriteHalf};
 #[cfg(unix)]
 pub use net::{UnixDatagram, UnixListener, UnixStream};
 pub use runtime::{Builder, Handle, Runtime, spawn, unblock};

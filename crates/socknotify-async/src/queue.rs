@@ -23,6 +23,9 @@ pub(crate) enum Call {
     Soon,
 }
 
+/// One in so many tasks is taken from the longest list.
+const OTHERS: u32 = 16;
+
 pub(crate) struct Queue<T> {
     lists: Box<[List<T>]>,
     /// For each [`Call`], whether its packet is on its way.
@@ -74,6 +77,16 @@ impl<T> Queue<T> {
         (0..count).find_map(|step| self.lists[(list + step) % count].take())
     }
 
+    /// The same, but in one turn of so many from the longest list: otherwise lists of unequal length stay so.
+    pub(crate) fn take_in_turn(&self, list: usize, turn: u32) -> Option<T> {
+        if turn % OTHERS != 0 {
+            return self.take(list);
+        }
+        let length = |it: &&List<T>| it.length.load(Ordering::Relaxed);
+        let longest = self.lists.iter().max_by_key(length);
+        longest.and_then(List::take).or_else(|| self.take(list))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         let mut lists = self.lists.iter();
         lists.all(|list| list.length.load(Ordering::Relaxed) == 0)
@@ -93,5 +106,27 @@ impl<T> Queue<T> {
     pub(crate) fn answer(&self, call: Call) {
         self.calls[call as usize].swap(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    /// Two threads, each with a list of its own, run tasks that are always ready.
+    #[test]
+    fn tasks_of_a_long_list_run_as_often_as_those_of_a_short_one() {
+        let queue = Queue::new(2);
+        (0..60).for_each(|task| queue.put(0, task));
+        (60..64).for_each(|task| queue.put(1, task));
+        let mut runs = [0; 64];
+        for turn in 0..64_000 {
+            let list = turn as usize % 2;
+            let task = queue.take_in_turn(list, turn / 2).expect("all are ready");
+            runs[task] += 1;
+            queue.put(list, task);
+        }
+        let (least, most) = (runs.iter().min().unwrap(), runs.iter().max().unwrap());
+        assert!(most < &(2 * least), "{least} {most}");
     }
 }

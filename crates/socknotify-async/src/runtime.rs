@@ -248,6 +248,7 @@ impl Wake for Alarm {
 #[must_use]
 pub struct Builder {
     port: socknotify::Builder,
+    places: Option<usize>,
     crew: Crew,
 }
 
@@ -256,6 +257,7 @@ impl Default for Builder {
     fn default() -> Self {
         Builder {
             port: CompletionPort::builder(),
+            places: None,
             crew: Crew {
                 name: "socknotify".into(),
                 threads: 512,
@@ -266,7 +268,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The port's options. [`places`](Self::places) changes one of them.
+    /// The port's options. What is said by [`places`](Self::places) counts, in any order.
     pub fn port(mut self, port: socknotify::Builder) -> Self {
         self.port = port;
         self
@@ -274,7 +276,7 @@ impl Builder {
 
     /// How many threads run at once; 0, the default, means one for each processor.
     pub fn places(mut self, places: usize) -> Self {
-        self.port = self.port.concurrency(places);
+        self.places = Some(places);
         self
     }
 
@@ -306,7 +308,11 @@ impl Builder {
         if self.crew.name.contains('\0') {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let shared = Shared::start(self.port.build()?, self.crew)?;
+        let port = match self.places {
+            Some(places) => self.port.concurrency(places),
+            None => self.port,
+        };
+        let shared = Shared::start(port.build()?, self.crew)?;
         Ok(Runtime {
             handle: Handle(shared),
         })

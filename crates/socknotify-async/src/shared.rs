@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::context::{self, Doing, Role};
 use crate::file::Files;
 use crate::queue::{Call, Queue};
 use crate::source::{Sources, shut_down};
-use crate::sync::{lock, wake};
+use crate::sync::{Waiter, lock, wake};
 use crate::task::Tasks;
 use crate::timers::Timers;
 
@@ -27,8 +28,6 @@ const ROOM: usize = 64;
 /// After so many tasks, or this time, a thread asks the port again.
 const TASKS: u32 = 64;
 const SLICE: Duration = Duration::from_micros(500);
-/// One in so many tasks is taken from another thread's list first.
-const OTHERS: u32 = 16;
 /// How long tasks wait behind one that runs before another thread is called, in milliseconds: the first time, and at most,
 /// while such calls find nothing that waits.
 const SOON: u64 = 1;
@@ -252,7 +251,7 @@ impl Shared {
                         // Without it, those that there are go on.
                         let _ = shared.start_thread();
                     }
-                    shared.dispatch(entries);
+                    shared.dispatch(entries, looking);
                     shared.run_tasks(looking, &mut turn);
                     shared.waiting.fetch_add(1, Ordering::SeqCst);
                 }
@@ -276,9 +275,10 @@ impl Shared {
         }
     }
 
-    /// Wake the tasks that wait for what has come.
-    fn dispatch(&self, entries: &[Entry]) {
+    /// Wake the tasks that wait for what has come: those of this runtime first.
+    fn dispatch(&self, entries: &[Entry], looking: Role) {
         let mut sockets = 0;
+        let mut foreign = Vec::new();
         for entry in entries {
             match entry.completion_key {
                 RUN => self.queue.answer(Call::Now),
@@ -291,40 +291,55 @@ impl Shared {
                         false => SOON,
                     };
                     self.soon.store(soon, Ordering::Relaxed);
-                    due.for_each(wake);
+                    due.for_each(|waiter| waiter.wake_own(&mut foreign));
                 }
                 _ => sockets += 1,
             }
         }
         if sockets > 0 {
-            self.sources.dispatch(entries);
+            self.sources.dispatch(entries, &mut foreign);
         }
+        if !foreign.is_empty() {
+            self.wake_foreign(foreign, looking);
+        }
+    }
+
+    /// Wake what may block, as a task may: others go on meanwhile.
+    #[cold]
+    fn wake_foreign(&self, wakers: Vec<Waker>, looking: Role) {
+        if !self.queue.is_empty() {
+            self.call(Call::Soon);
+        }
+        self.as_polling(looking, || wakers.into_iter().for_each(wake));
+    }
+
+    fn as_polling(&self, looking: Role, run: impl FnOnce()) {
+        let doing = Doing::Polling;
+        context::set_role(Some(Role { doing, ..looking }));
+        run();
+        context::set_role(Some(looking));
     }
 
     /// Run tasks, until there are none, or it is time for the port.
     fn run_tasks(&self, looking: Role, turn: &mut u32) {
         let mut begin = None;
-        for count in 1..=TASKS {
+        for _ in 0..TASKS {
             if self.is_closed() {
                 return;
             }
             *turn = turn.wrapping_add(1);
-            let first = match *turn % OTHERS {
-                0 => looking.list.wrapping_add((*turn / OTHERS) as usize),
-                _ => looking.list,
-            };
-            let Some(runnable) = self.queue.take(first) else {
+            let Some(runnable) = self.queue.take_in_turn(looking.list, *turn) else {
                 return;
             };
-            if !self.queue.is_empty() {
+            let is_last = self.queue.is_empty();
+            if !is_last {
                 self.call(Call::Soon);
             }
-            let doing = Doing::Polling;
-            context::set_role(Some(Role { doing, ..looking }));
-            runnable.run();
-            context::set_role(Some(looking));
-            // To read the clock costs as much as a small task, and most often there is one alone.
-            if count == 2 || count % 8 == 0 || context::is_spent() {
+            self.as_polling(looking, || {
+                runnable.run();
+            });
+            // Most often there is one task alone, for which the clock need not be read.
+            if !is_last || !self.queue.is_empty() {
                 let begin = begin.get_or_insert_with(Instant::now);
                 if begin.elapsed() >= SLICE {
                     break;
@@ -334,6 +349,8 @@ impl Shared {
         // This thread takes the packet itself if nobody else does.
         if !self.queue.is_empty() {
             self.call(Call::Now);
+            // It would do for the port otherwise.
+            self.port.ask_next();
         }
     }
 
@@ -360,7 +377,7 @@ impl Shared {
         self.cancel_tasks();
         self.port.close();
         self.sources.close();
-        self.timers.take_all().into_iter().for_each(wake);
+        self.timers.take_all().into_iter().for_each(Waiter::wake);
         let files = lock(&self.files).take();
         files.into_iter().for_each(|files| files.close());
     }

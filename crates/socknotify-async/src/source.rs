@@ -11,7 +11,7 @@ use slab::Slab;
 use socknotify::{Entry, Events};
 
 use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
-use crate::sync::wake;
+use crate::sync::{Waiter, wake};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,12 @@ const READY: u32 = 1;
 const OVER: u32 = 2;
 /// The runtime has shut down.
 const CLOSED: u32 = 4;
-const REPORT: u32 = 8;
+/// It counts as ready only because nothing is known of it: nothing was tried, or reported.
+const GUESS: u32 = 8;
+const REPORT: u32 = 16;
+
+/// How many tasks wait as the only one, because they took each other's place. Beyond it, the first is woken, and tries again.
+const DISPLACED: usize = 8;
 
 /// What was seen of a direction when it was ready.
 #[derive(Clone, Copy, Debug)]
@@ -51,22 +56,43 @@ pub(crate) struct Seen(u32);
 #[derive(Debug, Default)]
 struct Waiting {
     /// The task that has polled last: one that reads, or one that writes.
-    task: Option<Waker>,
-    /// Others, each under a number of its own.
-    others: Vec<(u64, Waker)>,
+    task: Option<Waiter>,
+    /// Others, each under a number of its own; and under 0 those whose place that task has taken.
+    others: Vec<(u64, Waiter)>,
     last: u64,
+}
+
+impl Waiting {
+    /// The task's place was taken. Returns one that is to be woken.
+    fn displace(&mut self, before: Waiter) -> Option<Waiter> {
+        let displaced = |(number, _): &&(u64, Waiter)| *number == 0;
+        let mut all = self.others.iter().filter(displaced);
+        if all.any(|(_, other)| other.will_wake(before.waker())) {
+            return None;
+        }
+        self.others.push((0, before));
+        let all = self.others.iter().filter(displaced);
+        if all.count() <= DISPLACED {
+            return None;
+        }
+        let first = self.others.iter().position(|(number, _)| *number == 0)?;
+        Some(self.others.remove(first).1)
+    }
 }
 
 impl State {
     /// Waits without an allocation, as the only task that does.
     fn poll(&self, cx: &Context<'_>) -> Poll<Seen> {
         self.poll_by(|| {
-            let task = &mut lock(&self.waiting).task;
-            match task {
-                Some(waker) if waker.will_wake(cx.waker()) => None,
-                // The one before is dropped without the lock.
-                _ => task.replace(cx.waker().clone()),
+            let mut waiting = lock(&self.waiting);
+            let task = waiting.task.as_ref();
+            if task.is_some_and(|task| task.will_wake(cx.waker())) {
+                return;
             }
+            let before = waiting.task.replace(Waiter::new(cx.waker()));
+            let first = before.and_then(|before| waiting.displace(before));
+            drop(waiting);
+            first.into_iter().for_each(Waiter::wake);
         })
     }
 
@@ -74,22 +100,27 @@ impl State {
     fn poll_beside(&self, cx: &Context<'_>, number: &mut u64) -> Poll<Seen> {
         self.poll_by(|| {
             let mut waiting = lock(&self.waiting);
-            let mut others = waiting.others.iter_mut();
-            if let Some((_, waker)) = others.find(|(other, _)| other == number) {
-                return match waker.will_wake(cx.waker()) {
-                    true => None,
-                    false => Some(std::mem::replace(waker, cx.waker().clone())),
-                };
+            if *number == 0 {
+                waiting.last += 1;
+                *number = waiting.last;
             }
-            waiting.last += 1;
-            *number = waiting.last;
-            let waker = cx.waker().clone();
-            waiting.others.push((*number, waker));
-            None
+            let mut others = waiting.others.iter_mut();
+            let before = match others.find(|(other, _)| other == number) {
+                Some((_, waiter)) if waiter.will_wake(cx.waker()) => None,
+                Some((_, waiter)) => Some(std::mem::replace(waiter, Waiter::new(cx.waker()))),
+                None => {
+                    let waiter = Waiter::new(cx.waker());
+                    waiting.others.push((*number, waiter));
+                    None
+                }
+            };
+            // Dropping a waker may run any code.
+            drop(waiting);
+            drop(before);
         })
     }
 
-    fn poll_by(&self, wait: impl FnOnce() -> Option<Waker>) -> Poll<Seen> {
+    fn poll_by(&self, wait: impl FnOnce()) -> Poll<Seen> {
         let ready = || {
             let word = self.word.load(Ordering::Acquire);
             (word & (READY | CLOSED) != 0).then_some(Seen(word))
@@ -97,7 +128,7 @@ impl State {
         if let Some(seen) = ready() {
             return Poll::Ready(seen);
         }
-        drop(wait());
+        wait();
         // A report may have come before anyone waited.
         ready().map_or(Poll::Pending, Poll::Ready)
     }
@@ -107,11 +138,12 @@ impl State {
         let order = Ordering::AcqRel;
         let _ = self
             .word
-            .compare_exchange(word, word & !READY, order, Ordering::Relaxed);
+            .compare_exchange(word, word & !(READY | GUESS), order, Ordering::Relaxed);
     }
 
-    fn report(&self, flags: u32) {
-        let add = |word: u32| Some((word | flags).wrapping_add(REPORT));
+    /// Tasks of anyone else's come to `foreign`, to be woken last.
+    fn report(&self, flags: u32, foreign: &mut Vec<Waker>) {
+        let add = |word: u32| Some((word & !GUESS | flags).wrapping_add(REPORT));
         let (order, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
         let before = self.word.fetch_update(order, relaxed, add);
         if flags & CLOSED == 0 && before.is_ok_and(|word| word & READY != 0) {
@@ -122,8 +154,10 @@ impl State {
         let task = waiting.task.take();
         let others = std::mem::take(&mut waiting.others);
         drop(waiting);
-        task.into_iter().for_each(wake);
-        others.into_iter().for_each(|(_, waker)| wake(waker));
+        let others = others.into_iter().map(|(_, waiter)| waiter);
+        task.into_iter()
+            .chain(others)
+            .for_each(|waiter| waiter.wake_own(foreign));
     }
 }
 
@@ -163,6 +197,14 @@ impl Source {
         Seen(self.state(direction).word.load(Ordering::Acquire))
     }
 
+    /// If nothing is known of it yet, wait for the report of what holds already.
+    pub(crate) fn doubt(&self, direction: Direction) {
+        let seen = self.seen(direction);
+        if seen.0 & GUESS != 0 {
+            self.clear(direction, seen);
+        }
+    }
+
     /// An operation would have blocked.
     pub(crate) fn clear(&self, direction: Direction, seen: Seen) {
         self.state(direction).clear(seen);
@@ -176,14 +218,14 @@ impl Source {
         }
     }
 
-    pub(crate) fn report(&self, events: Events) {
+    pub(crate) fn report(&self, events: Events, foreign: &mut Vec<Waker>) {
         let is_over = events.intersects(Events::HANGUP | Events::ERR);
         let flags = if is_over { READY | OVER } else { READY };
         if is_over || events.contains(Events::IN) {
-            self.state(Direction::Read).report(flags);
+            self.state(Direction::Read).report(flags, foreign);
         }
         if is_over || events.contains(Events::OUT) {
-            self.state(Direction::Write).report(flags);
+            self.state(Direction::Write).report(flags, foreign);
         }
     }
 }
@@ -214,7 +256,7 @@ impl Sources {
             ..Source::default()
         });
         for state in &source.directions {
-            state.word.store(READY, Ordering::Relaxed);
+            state.word.store(READY | GUESS, Ordering::Relaxed);
         }
         Arc::clone(place.insert(source))
     }
@@ -230,17 +272,18 @@ impl Sources {
     }
 
     /// Wake those who wait for what is reported. A report of a socket that was closed meanwhile may go to the one that
-    /// has its key now, which looks once in vain.
-    pub(crate) fn dispatch(&self, entries: &[Entry]) {
+    /// has its key now, which looks once in vain. Tasks of anyone else's come to `foreign`.
+    pub(crate) fn dispatch(&self, entries: &[Entry], foreign: &mut Vec<Waker>) {
         for entry in entries {
             if let Some(source) = self.get(entry.completion_key) {
-                source.report(entry.events());
+                source.report(entry.events(), foreign);
             }
         }
     }
 
     /// Every operation that waits fails.
     pub(crate) fn close(&self) {
+        let mut foreign = Vec::new();
         let sources = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = sources
             .iter()
@@ -249,8 +292,9 @@ impl Sources {
         drop(sources);
         for source in all {
             for state in &source.directions {
-                state.report(CLOSED);
+                state.report(CLOSED, &mut foreign);
             }
         }
+        foreign.into_iter().for_each(wake);
     }
 }

@@ -1,8 +1,14 @@
 //! Traits of other crates for our streams, by those of `futures-io`.
 
-/// For every stream, for references, and for halves. `$buffer` is what the trait reads into.
+/// Less room than this is read into by way of a buffer of the thread: to copy what comes costs less than to initialize it.
+pub(crate) const SMALL: usize = 32 * 1024;
+/// The most that one read takes.
+pub(crate) const LARGE: usize = 256 * 1024;
+
+/// For every stream, for references, and for halves. `$buffer` is what the trait reads into, and `$advance!` says that so many
+/// initialized bytes of it are filled.
 macro_rules! impl_streams {
-    ($read:path, $buffer:ty, $write:path) => {
+    ($read:path, $buffer:ty, $advance:ident, $write:path) => {
         const _: () = {
             use std::io::{Result, IoSlice};
             use std::pin::Pin;
@@ -11,13 +17,13 @@ macro_rules! impl_streams {
             use futures_io::{AsyncRead, AsyncWrite};
 
             use $crate::io::{AsSource, poll_read_through};
-            use $crate::streams::{impl_read, impl_write};
+            use $crate::streams::{LARGE, SMALL, impl_read, impl_write};
             use $crate::{Async, ReadHalf, TcpStream, WriteHalf};
 
-            impl_read! { $read, $buffer, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (ReadHalf<S>, S) }
+            impl_read! { $read, $buffer, $advance, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (ReadHalf<S>, S) }
             impl_write! { $write, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (WriteHalf<S>, S) }
             #[cfg(unix)]
-            impl_read! { $read, $buffer, ($crate::UnixStream, ) (&'a $crate::UnixStream, 'a) }
+            impl_read! { $read, $buffer, $advance, ($crate::UnixStream, ) (&'a $crate::UnixStream, 'a) }
             #[cfg(unix)]
             impl_write! { $write, ($crate::UnixStream, ) (&'a $crate::UnixStream, 'a) }
         };
@@ -26,7 +32,7 @@ macro_rules! impl_streams {
 pub(crate) use impl_streams;
 
 macro_rules! impl_read {
-    ($trait:path, $buffer:ty, $(($type:ty, $($bounds:tt)*))*) => {$(
+    ($trait:path, $buffer:ty, $advance:ident, $(($type:ty, $($bounds:tt)*))*) => {$(
         impl<$($bounds)*> $trait for $type
         where
             $type: AsyncRead,
@@ -37,7 +43,17 @@ macro_rules! impl_read {
                 cx: &mut Context<'_>,
                 mut buffer: $buffer,
             ) -> Poll<Result<()>> {
-                poll_read_through(self, cx, buffer.remaining(), |bytes| buffer.put_slice(bytes))
+                let room = buffer.remaining();
+                if room <= SMALL {
+                    return poll_read_through(self, cx, room, |bytes| buffer.put_slice(bytes));
+                }
+                let room = room.min(LARGE);
+                let into = buffer.initialize_unfilled_to(room);
+                let read = AsyncRead::poll_read(self, cx, into);
+                let count = std::task::ready!(read)?;
+                assert!(count <= room, "a read takes no more than there is room for");
+                $advance!(buffer, count);
+                Poll::Ready(Ok(()))
             }
         }
     )*};

@@ -15,18 +15,17 @@ use slab::Slab;
 
 use crate::context;
 use crate::shared::Shared;
-use crate::sync::{lock, wake};
-
-/// What a panic carries.
-type Panic = Box<dyn Any + Send>;
+use crate::sync::{Panic, contain, discard, lock, wake};
 
 /// What a task has ended with: `None` once that is taken. If nobody takes it, what panics as it is dropped goes no further.
 struct Outcome<T>(Option<Result<T, Panic>>);
 
 impl<T> Drop for Outcome<T> {
     fn drop(&mut self) {
-        if self.0.is_some() {
-            let _ = catch_unwind(AssertUnwindSafe(|| self.0 = None));
+        match self.0.take() {
+            Some(Ok(value)) => contain(|| drop(value)),
+            Some(Err(panic)) => discard(panic),
+            None => {}
         }
     }
 }
@@ -46,7 +45,8 @@ impl Wake for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.0 = None));
+        let waker = self.0.take();
+        contain(|| drop(waker));
     }
 }
 
@@ -228,7 +228,7 @@ pin_project! {
     impl<F> PinnedDrop for Listed<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut future = this.project().future;
-            let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
+            contain(|| future.set(None));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 
 use crate::context;
 use crate::shared::{ALARM, Shared};
-use crate::sync::lock;
+use crate::sync::{Waiter, lock};
 use crate::wheel::{NEVER, Wheel};
 
 /// The timers of a runtime. The port's alarm is set for the first of them.
@@ -25,7 +25,7 @@ pub(crate) struct Timers {
 
 /// No two of them share what a processor writes to.
 #[repr(align(128))]
-struct Part(Mutex<Wheel>);
+struct Part(Mutex<Wheel<Waiter>>);
 
 /// What identifies a timer: its part, and its number there.
 type Key = (u32, u32);
@@ -52,15 +52,15 @@ impl Timers {
         ticks.saturating_add(parts.into()).min(NEVER - 1)
     }
 
-    fn part(&self, part: u32) -> MutexGuard<'_, Wheel> {
+    fn part(&self, part: u32) -> MutexGuard<'_, Wheel<Waiter>> {
         lock(&self.parts[part as usize].0)
     }
 
     /// Wake the task at this time.
-    fn set(&self, shared: &Shared, time: Option<Instant>, waker: Waker) -> Key {
+    fn set(&self, shared: &Shared, time: Option<Instant>, waiter: Waiter) -> Key {
         let at = self.ticks_until(time);
         let part = (shared.list() % self.parts.len()) as u32;
-        let (index, next) = self.part(part).set(at, waker);
+        let (index, next) = self.part(part).set(at, waiter);
         self.alarm(shared, next);
         (part, index)
     }
@@ -106,7 +106,7 @@ impl Timers {
     }
 
     /// The alarm has come. Returns the tasks to wake, the first first.
-    pub(crate) fn on_alarm(&self, shared: &Shared) -> impl Iterator<Item = Waker> {
+    pub(crate) fn on_alarm(&self, shared: &Shared) -> impl Iterator<Item = Waiter> {
         let now = self.start.elapsed().as_millis() as u64;
         // In this order: who sets a timer that is not seen here finds that the alarm is to be set.
         *lock(&self.alarm) = NEVER;
@@ -119,11 +119,11 @@ impl Timers {
         }
         self.alarm(shared, next);
         due.sort_by_key(|&(at, _)| at);
-        due.into_iter().map(|(_, waker)| waker)
+        due.into_iter().map(|(_, waiter)| waiter)
     }
 
     /// The runtime shuts down.
-    pub(crate) fn take_all(&self) -> Vec<Waker> {
+    pub(crate) fn take_all(&self) -> Vec<Waiter> {
         let mut all = Vec::new();
         for part in &self.parts {
             all.extend(lock(&part.0).take_all());
@@ -138,7 +138,7 @@ impl Timers {
 pub struct Sleep {
     /// `None` if it never comes.
     deadline: Option<Instant>,
-    timer: Option<(Key, Waker)>,
+    timer: Option<(Key, Waiter)>,
     shared: Arc<Shared>,
 }
 
@@ -230,9 +230,9 @@ impl Future for Sleep {
             self.unset();
             let shared = &self.shared;
             shared.check_process();
-            let waker = cx.waker().clone();
-            let key = shared.timers.set(shared, self.deadline, waker.clone());
-            self.timer = Some((key, waker));
+            let waiter = Waiter::new(cx.waker());
+            let key = shared.timers.set(shared, self.deadline, waiter.clone());
+            self.timer = Some((key, waiter));
         }
         // A task is cancelled next. Another thread would wait for ever.
         let is_over = self.shared.is_closed() && !self.shared.is_polling();

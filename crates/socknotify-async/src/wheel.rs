@@ -8,8 +8,6 @@
 //! moved to a later time stays in its slot until that comes. So does one that is cancelled, and the next one that is set
 //! takes its place: a connection that sets a timeout for each request finds the one that it has just cancelled.
 
-use std::task::Waker;
-
 /// The number of bits in a digit.
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
@@ -20,10 +18,10 @@ const NONE: u32 = u32::MAX;
 pub(crate) const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
-pub(crate) struct Wheel {
+pub(crate) struct Wheel<T> {
     /// The first tick that has not come. Whatever was due before was taken.
     now: u64,
-    timers: Vec<Timer>,
+    timers: Vec<Timer<T>>,
     /// Those that are not in use. Some of them lie in slots.
     free: Vec<u32>,
     /// For each level, the slots in which timers lie.
@@ -33,7 +31,7 @@ pub(crate) struct Wheel {
 }
 
 #[derive(Debug)]
-struct Timer {
+struct Timer<T> {
     /// When it is due.
     at: u64,
     /// When the wheel looks at it, at the latest.
@@ -42,10 +40,10 @@ struct Timer {
     next: u32,
     previous: u32,
     /// `None` if it was cancelled, or has gone off.
-    waker: Option<Waker>,
+    item: Option<T>,
 }
 
-impl Wheel {
+impl<T> Wheel<T> {
     pub(crate) fn new() -> Self {
         Wheel {
             now: 0,
@@ -58,7 +56,7 @@ impl Wheel {
 
     /// Wake a task at this tick. Returns what identifies the timer, and when [`take_due`](Self::take_due) has to be called
     /// for it: [`NEVER`] if that was known before.
-    pub(crate) fn set(&mut self, at: u64, waker: Waker) -> (u32, u64) {
+    pub(crate) fn set(&mut self, at: u64, item: T) -> (u32, u64) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.timers.push(Timer {
                 at: 0,
@@ -66,28 +64,28 @@ impl Wheel {
                 slot: NONE,
                 next: NONE,
                 previous: NONE,
-                waker: None,
+                item: None,
             });
             (self.timers.len() - 1) as u32
         });
-        self.timers[index as usize].waker = Some(waker);
+        self.timers[index as usize].item = Some(item);
         (index, self.put(index, at))
     }
 
     /// Move a timer to this tick. `None` if it has gone off, or when `take_due` has to be called for it.
     pub(crate) fn reset(&mut self, index: u32, at: u64) -> Option<u64> {
-        let is_set = self.timers[index as usize].waker.is_some();
+        let is_set = self.timers[index as usize].item.is_some();
         is_set.then(|| self.put(index, at))
     }
 
     /// Cancel a timer, whether it has gone off or not.
-    pub(crate) fn unset(&mut self, index: u32) -> Option<Waker> {
+    pub(crate) fn unset(&mut self, index: u32) -> Option<T> {
         self.free.push(index);
-        self.timers[index as usize].waker.take()
+        self.timers[index as usize].item.take()
     }
 
     /// Take the timers that are due at this tick, or before, with theirs.
-    pub(crate) fn take_due(&mut self, tick: u64, due: &mut Vec<(u64, Waker)>) {
+    pub(crate) fn take_due(&mut self, tick: u64, due: &mut Vec<(u64, T)>) {
         let mut later = NONE;
         while let Some((slot, _)) = self.next_slot().filter(|&(_, start)| start <= tick) {
             let mut next = std::mem::replace(&mut self.first[slot], NONE);
@@ -95,10 +93,10 @@ impl Wheel {
             while let Some(timer) = self.timers.get_mut(next as usize) {
                 let index = std::mem::replace(&mut next, timer.next);
                 timer.slot = NONE;
-                if timer.at > tick && timer.waker.is_some() {
+                if timer.at > tick && timer.item.is_some() {
                     timer.next = std::mem::replace(&mut later, index);
-                } else if let Some(waker) = timer.waker.take() {
-                    due.push((timer.at, waker));
+                } else if let Some(item) = timer.item.take() {
+                    due.push((timer.at, item));
                 }
             }
         }
@@ -116,8 +114,8 @@ impl Wheel {
     }
 
     /// All timers, which are cancelled.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Waker> {
-        self.timers.iter_mut().filter_map(|it| it.waker.take())
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = T> {
+        self.timers.iter_mut().filter_map(|it| it.item.take())
     }
 
     /// The first slot in which a timer lies, and its first tick.
@@ -182,7 +180,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::task::{Wake, Waker};
 
     use super::*;
 
@@ -218,7 +216,7 @@ mod tests {
     fn timers_go_off_at_their_tick_and_not_once_they_were_moved_or_cancelled() {
         for seed in 1..=20 {
             let mut numbers = Numbers(seed);
-            let mut wheel = Wheel::new();
+            let mut wheel = Wheel::<Waker>::new();
             let mut due = BTreeMap::new();
             let mut tick = numbers.delay();
             let mut alarm = NEVER;
@@ -283,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_timer_that_is_set_again_for_later_takes_the_place_of_the_one_before() {
-        let mut wheel = Wheel::new();
+        let mut wheel = Wheel::<Waker>::new();
         for tick in 0..100_000 {
             // As often as a server has requests, thirty seconds each.
             let (index, _) = wheel.set(tick + 30_000, Waker::noop().clone());
@@ -297,7 +295,7 @@ mod tests {
 
     #[test]
     fn cancelled_timers_keep_no_task() {
-        let mut wheel = Wheel::new();
+        let mut wheel = Wheel::<Waker>::new();
         let count = Arc::new(Count::default());
         let timers: Vec<_> = (0..100_000)
             .map(|number| wheel.set(number % 7919, Waker::from(Arc::clone(&count))).0)
@@ -316,7 +314,7 @@ mod tests {
     /// A place that was free goes to whoever sets the next timer, in any slot.
     #[test]
     fn an_earlier_timer_takes_the_place_of_a_later_one() {
-        let mut wheel = Wheel::new();
+        let mut wheel = Wheel::<Waker>::new();
         let later = [5000, 5001, 5002].map(|at| wheel.set(at, Waker::noop().clone()).0);
         // The middle of its slot's list.
         drop(wheel.unset(later[1]));

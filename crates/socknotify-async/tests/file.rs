@@ -1,5 +1,7 @@
 //! Operations on files.
 
+mod support;
+
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -128,5 +130,21 @@ fn a_waker_may_have_operations_that_it_drops() -> io::Result<()> {
         sender.send(is_pending)
     });
     assert!(polled.recv_timeout(PATIENCE).is_ok());
+    Ok(())
+}
+
+#[test]
+fn a_task_that_tries_what_fails_again_and_again_ends_with_its_runtime() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let file = runtime.block_on(async { File::try_from(tempfile::tempfile()?) })?;
+    let (release, blocked) = mpsc::channel::<()>();
+    drop(runtime.spawn(async move {
+        let _ = blocked.recv();
+        while file.sync_all().await.is_err() {}
+    }));
+    let handle = runtime.handle().clone();
+    assert!(!runtime.shutdown(Duration::from_millis(5)));
+    release.send(()).expect("it waits");
+    support::until_it_has_ended(&handle);
     Ok(())
 }

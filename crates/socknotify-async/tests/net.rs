@@ -411,8 +411,6 @@ fn an_operation_that_would_block_is_waited_for_once_it_was_told() -> io::Result<
         let (mut peer, stream) = pair_with_std().await?;
         let stream = stream.as_async();
         let receive = |mut stream: &std::net::TcpStream| stream.read(&mut [0; 8]);
-        // It counts as ready at first.
-        stream.readable().await?;
         let early = stream.try_read_with(receive);
         assert_eq!(early.unwrap_err().kind(), ErrorKind::WouldBlock);
         assert!(
@@ -691,4 +689,143 @@ fn an_executor_inside_of_a_task_goes_on() -> io::Result<()> {
         sent.recv_timeout(PATIENCE).expect("it goes on")?;
     }
     Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_fresh_socket_is_not_readable_before_anything_has_come() -> io::Result<()> {
+    run(async {
+        let (mut client, server) = pair().await?;
+        let soon = Duration::from_millis(20);
+        assert!(timeout(soon, server.readable()).await.is_err());
+        assert!(
+            timeout(soon, poll_fn(|cx| server.as_async().poll_readable(cx)))
+                .await
+                .is_err()
+        );
+        server.writable().await?;
+        client.write_all(b"some").await?;
+        server.readable().await?;
+        // It is, until an operation finds otherwise.
+        server.readable().await?;
+        poll_fn(|cx| server.as_async().poll_readable(cx)).await?;
+        let listener = Async::new(std::net::TcpListener::bind("127.0.0.1:0")?)?;
+        assert!(timeout(soon, listener.readable()).await.is_err());
+        let _client = TcpStream::connect(listener.get_ref().local_addr()?).await?;
+        listener.readable().await
+    })
+}
+
+/// Part of what has come was read before it was reported.
+#[test]
+fn a_socket_that_was_read_before_is_readable_as_long_as_there_is_more() -> io::Result<()> {
+    run(async {
+        for _ in 0..100 {
+            let (mut client, server) = pair().await?;
+            client.write_all(b"some").await?;
+            (&server).read_exact(&mut [0; 2]).await?;
+            server.readable().await?;
+            (&server).read_exact(&mut [0; 2]).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn who_reads_a_stream_by_reference_is_not_forgotten_for_another_one() -> io::Result<()> {
+    const READERS: usize = 20;
+    run(async {
+        let (mut client, server) = pair().await?;
+        let server = Arc::new(server);
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| {
+                let server = Arc::clone(&server);
+                spawn(async move { (&*server).read(&mut [0]).await })
+            })
+            .collect();
+        // They wait, one after the other.
+        sleep(Duration::from_millis(20)).await;
+        for _ in 0..READERS {
+            client.write_all(&[0]).await?;
+            sleep(Duration::from_millis(1)).await;
+        }
+        for reader in readers {
+            assert_eq!(reader.await??, 1);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_name_is_resolved_elsewhere() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    run_on(&runtime, async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.get_ref().local_addr()?.port();
+        let name = format!("localhost:{port}");
+        let mut connect = pin!(TcpStream::connect(&name));
+        assert!(is_pending(connect.as_mut()));
+        assert_eq!(runtime.handle().tasks(), 1, "the resolver");
+        connect.await?;
+        TcpStream::connect(("localhost", port)).await?;
+        TcpStream::connect(("127.0.0.1".to_owned(), port)).await?;
+        TcpStream::connect(&[listener.get_ref().local_addr()?][..]).await?;
+        let error = TcpStream::connect("no port").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let prepared = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        prepared.set_tcp_nodelay(true)?;
+        let stream = TcpStream::connect_with(prepared, ([127, 0, 0, 1], port).into()).await?;
+        assert!(stream.get_ref().nodelay()?);
+        Ok(())
+    })
+}
+
+/// A waker that waits for a word before it returns.
+struct Blocks(std::sync::Mutex<mpsc::Receiver<()>>);
+
+impl std::task::Wake for Blocks {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.lock().unwrap().recv_timeout(PATIENCE);
+    }
+}
+
+#[test]
+fn a_waker_of_another_runtime_that_blocks_keeps_no_task_waiting() -> io::Result<()> {
+    use std::sync::atomic::AtomicBool;
+    let runtime = Runtime::builder().places(1).build()?;
+    let (release, blocked) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Blocks(blocked.into())));
+    let (ours, mut theirs) = runtime.block_on(pair())?;
+    let (foreign, mut wakes) = runtime.block_on(pair())?;
+    let mut foreign_read = pin!(foreign.as_async().readable());
+    assert!(is_pending_for(foreign_read.as_mut(), &waker));
+    let (sender, received) = mpsc::channel();
+    drop(runtime.spawn(async move {
+        let read = (&ours).read(&mut [0]).await;
+        sender.send(read.is_ok()).expect("it is waited for");
+    }));
+    runtime.block_on(async { sleep(Duration::from_millis(5)).await });
+    // Both come at once: the only place is taken meanwhile.
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let (computes, begun) = mpsc::channel();
+    let is_over = Arc::clone(&goes_on);
+    drop(runtime.spawn(async move {
+        computes.send(()).expect("it is waited for");
+        while !is_over.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+    }));
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    runtime.block_on(async {
+        wakes.write_all(&[0]).await?;
+        theirs.write_all(&[0]).await
+    })?;
+    goes_on.store(true, Ordering::SeqCst);
+    assert_eq!(received.recv_timeout(PATIENCE / 2), Ok(true));
+    release.send(()).expect("it waits");
+    Ok(())
+}
+
+fn is_pending_for(future: Pin<&mut impl Future>, waker: &Waker) -> bool {
+    future.poll(&mut Context::from_waker(waker)).is_pending()
 }

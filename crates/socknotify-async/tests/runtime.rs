@@ -599,3 +599,117 @@ fn a_thread_s_name_has_no_zero_byte() {
     let name = runtime.block_on(name).expect("no panic");
     assert_eq!(name.as_deref(), Some("named"));
 }
+
+/// What panics when it is dropped, so many times one in the other.
+struct Nested(u32);
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            std::panic::panic_any(Nested(self.0 - 1));
+        }
+    }
+}
+
+#[test]
+fn what_a_panic_carries_may_panic_as_it_is_dropped() -> io::Result<()> {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::panic::panic_any(Nested(2));
+        }
+    }
+    struct PanicsLate;
+    impl Drop for PanicsLate {
+        fn drop(&mut self) {
+            std::panic::panic_any(Nested(2));
+        }
+    }
+    let runtime = with_places(1);
+    // A result that nobody takes, a future that is dropped, and a waker.
+    drop(runtime.spawn(async { std::panic::panic_any(Nested(2)) }));
+    drop(runtime.spawn(async { PanicsLate }));
+    let mut task = runtime.spawn(async {
+        let _late = PanicsLate;
+        pending::<()>().await;
+    });
+    runtime.block_on(async { sleep(Duration::from_millis(2)).await });
+    task.abort();
+    assert!(runtime.block_on(task).is_err());
+    let mut cx = Context::from_waker(Waker::noop());
+    let waker = Waker::from(Arc::new(Panics));
+    let mut joined = runtime.spawn(async { sleep(Duration::from_millis(5)).await });
+    assert!(
+        Pin::new(&mut joined)
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    while !joined.is_finished() {
+        thread::yield_now();
+    }
+    assert!(Pin::new(&mut joined).poll(&mut cx).is_ready());
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+/// How often a task that computes for so long and lets others go on is polled after the time of a timer, before that goes
+/// off.
+fn polls_before_a_timer(compute: Duration) -> io::Result<usize> {
+    let runtime = with_places(1);
+    let begin = Instant::now();
+    let due = begin + Duration::from_millis(100);
+    let polls = Arc::new(AtomicUsize::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let computes = {
+        let (polls, is_over) = (Arc::clone(&polls), Arc::clone(&is_over));
+        async move {
+            while !is_over.load(Ordering::SeqCst) {
+                let begin = Instant::now();
+                // A timer's tick is a millisecond.
+                if begin > due + Duration::from_millis(1) {
+                    polls.fetch_add(1, Ordering::SeqCst);
+                }
+                while begin.elapsed() < compute {
+                    std::hint::spin_loop();
+                }
+                yield_now().await;
+            }
+        }
+    };
+    let computes = runtime.spawn(computes);
+    let timer = runtime.spawn({
+        let _entered = runtime.handle().enter();
+        let sleep = socknotify_async::sleep_until(due);
+        async move {
+            sleep.await;
+            is_over.store(true, Ordering::SeqCst);
+            polls.load(Ordering::SeqCst)
+        }
+    });
+    let polls = runtime.block_on(timer)?;
+    runtime.block_on(computes)?;
+    Ok(polls)
+}
+
+#[test]
+fn a_timer_comes_between_tasks_that_compute() -> io::Result<()> {
+    for compute in [1, 5].map(Duration::from_millis) {
+        // Two, unless the system is late.
+        let polls = (0..5).map(|_| polls_before_a_timer(compute));
+        let least = polls.collect::<io::Result<Vec<_>>>()?.into_iter().min();
+        assert!(least <= Some(3), "{least:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn places_count_whenever_they_are_said() -> io::Result<()> {
+    let port = socknotify::CompletionPort::builder;
+    let builder = Runtime::builder().places(3).port(port());
+    let other = Runtime::builder().port(port()).places(3);
+    for runtime in [builder.build()?, other.build()?] {
+        assert!(format!("{runtime:?}").contains("concurrency: 3"));
+    }
+    Ok(())
+}

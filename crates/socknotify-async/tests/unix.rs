@@ -2,9 +2,11 @@
 #![cfg(unix)]
 
 use std::fs::File;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,5 +139,123 @@ fn a_pipe_is_read_and_written_as_a_file() -> io::Result<()> {
         writes.await??;
         assert_eq!(bytes, [7; 300_000]);
         Ok(())
+    })
+}
+
+/// A listener whose queue holds few.
+fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    socket.listen(1)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
+#[test]
+fn connects_to_a_listener_that_has_stalled_are_given_up_in_time() -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("socket");
+    let _listener = listen(&path)?;
+    // Fewer threads than there are connects.
+    let runtime = Runtime::builder().places(2).threads(4).build()?;
+    runtime.block_on(async {
+        let connects = (0..16).map(|_| {
+            let path = path.clone();
+            spawn(
+                async move { timeout(Duration::from_millis(100), UnixStream::connect(path)).await },
+            )
+        });
+        let connects: Vec<_> = connects.collect();
+        let mut given_up = 0;
+        for connect in connects {
+            let connect = timeout(PATIENCE, connect).await??;
+            given_up += usize::from(connect.is_err());
+        }
+        assert!(given_up >= 8, "{given_up}");
+        io::Result::Ok(())
+    })?;
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn a_listener_accepts_more_connects_of_its_own_runtime_than_there_are_threads() -> io::Result<()> {
+    const CONNECTS: usize = 64;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("socket");
+    let runtime = Runtime::builder().places(2).threads(4).build()?;
+    let accepting = listen(&path)?;
+    runtime.block_on(async {
+        let connects: Vec<_> = (0..CONNECTS)
+            .map(|_| spawn(UnixStream::connect(path.clone())))
+            .collect();
+        let listener = UnixListener::try_from(accepting)?;
+        let accepts = spawn(async move {
+            for _ in 0..CONNECTS {
+                listener.accept().await?;
+            }
+            io::Result::Ok(())
+        });
+        timeout(PATIENCE, accepts).await???;
+        for connect in connects {
+            connect.await??;
+        }
+        Ok(())
+    })
+}
+
+/// How often a future is polled within this time, in which it does not end.
+async fn polls<F: Future>(time: Duration, future: F) -> io::Result<u32> {
+    let mut count = 0;
+    let mut future = pin!(future);
+    let counted = poll_fn(|cx| {
+        count += 1;
+        future.as_mut().poll(cx)
+    });
+    match timeout(time, counted).await {
+        Ok(_) => Err(io::Error::other("it has ended")),
+        Err(_) => Ok(count),
+    }
+}
+
+#[test]
+fn a_datagram_to_a_full_receiver_waits_and_is_not_tried_all_the_time() -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("receiver");
+    run(async {
+        let receiver = UnixDatagram::bind(&path)?;
+        let sender = UnixDatagram::unbound()?;
+        let mut sent = 0;
+        while sender.get_ref().send_to(b"datagram", &path).is_ok() {
+            sent += 1;
+        }
+        let tries = polls(Duration::from_millis(100), sender.send_to(b"last", &path)).await?;
+        assert!(tries < 20, "{tries}");
+        // When there is room, it goes on.
+        let path = path.clone();
+        let last = spawn(async move { sender.send_to(b"last", &path).await });
+        let mut buffer = [0; 16];
+        for _ in 0..sent {
+            receiver.recv_from(&mut buffer).await?;
+        }
+        assert_eq!(receiver.recv_from(&mut buffer).await?.0, 4);
+        assert_eq!(last.await??, 4);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pipe_that_is_empty_is_not_readable() -> io::Result<()> {
+    run(async {
+        let (reads, writes) = rustix::pipe::pipe()?;
+        let pipe = Async::new(File::from(reads))?;
+        let soon = Duration::from_millis(20);
+        assert!(timeout(soon, pipe.readable()).await.is_err());
+        rustix::io::write(&writes, b"signal")?;
+        pipe.readable().await?;
+        // What is there already is reported, too.
+        let (reads, writes) = rustix::pipe::pipe()?;
+        rustix::io::write(&writes, b"signal")?;
+        let pipe = Async::new(File::from(reads))?;
+        pipe.readable().await
     })
 }

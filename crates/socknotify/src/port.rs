@@ -298,6 +298,12 @@ impl CompletionPort {
         self.system.post_after(delay, packet)
     }
 
+    /// The next call asks the system for what is ready, also if packets are queued.
+    #[doc(hidden)]
+    pub fn ask_next(&self) {
+        self.system.ask_next();
+    }
+
     /// Lends this thread's place to another thread while `work` runs.
     ///
     /// For work that blocks. A thread that blocks leaves its place by itself, where that can be

@@ -1,11 +1,13 @@
 //! Sockets of the standard library, in tasks.
 
+mod address;
 mod split;
 mod tcp;
 mod udp;
 #[cfg(unix)]
 mod unix;
 
+pub use address::ToAddresses;
 pub use split::{ReadHalf, WriteHalf};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;

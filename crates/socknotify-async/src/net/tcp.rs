@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::address::{ToAddresses, resolve};
 use super::{ReadHalf, WriteHalf, impl_stream, split, wrap};
 use crate::context;
 use crate::shared::Shared;
@@ -92,7 +93,9 @@ impl TcpListener {
 }
 
 impl TcpStream {
-    /// Connects, to the first address that answers. A name is resolved first, and the thread may block for that.
+    /// Connects, to the first address that answers. A name is resolved first, by [`unblock`](crate::unblock()).
+    ///
+    /// Nothing of it blocks, and it can be dropped at any time.
     ///
     /// # Errors
     ///
@@ -101,9 +104,9 @@ impl TcpStream {
     /// # Panics
     ///
     /// If this thread is in no runtime.
-    pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
+    pub async fn connect(address: impl ToAddresses) -> io::Result<Self> {
         let shared = context::expect();
-        let addresses = shared.block(|| address.to_socket_addrs())?;
+        let addresses = resolve(address).await?;
         let mut outcome = Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "the name has no address",
@@ -120,6 +123,27 @@ impl TcpStream {
     async fn connect_to(address: SocketAddr, shared: &Arc<Shared>) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        Self::connect_by(socket, address, shared).await
+    }
+
+    /// Connects by a socket that was prepared: bound, say, or with options.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Panics
+    ///
+    /// If this thread is in no runtime.
+    pub async fn connect_with(socket: Socket, address: SocketAddr) -> io::Result<Self> {
+        Self::connect_by(socket, address, &context::expect()).await
+    }
+
+    async fn connect_by(
+        socket: Socket,
+        address: SocketAddr,
+        shared: &Arc<Shared>,
+    ) -> io::Result<Self> {
         let stream = Self::new(socket.into(), shared)?;
         // Nothing is reported before the connect ends.
         let blocks = io::ErrorKind::WouldBlock;

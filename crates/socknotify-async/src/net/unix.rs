@@ -1,17 +1,21 @@
 //! Unix sockets: [`UnixListener`], [`UnixStream`], [`UnixDatagram`].
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{ReadHalf, WriteHalf, impl_stream, split, wrap};
-use crate::context;
 use crate::source::Direction;
+use crate::{context, sleep};
 
 wrap! {
     /// A Unix listener.
@@ -47,6 +51,20 @@ wrap! {
     UnixDatagram, net::UnixDatagram
 }
 
+/// Longer each time, for what the system does not report.
+struct Pause(Duration);
+
+impl Pause {
+    fn new() -> Self {
+        Pause(Duration::from_millis(1))
+    }
+
+    async fn wait(&mut self) {
+        sleep(self.0).await;
+        self.0 = (self.0 * 2).min(Duration::from_millis(32));
+    }
+}
+
 impl UnixListener {
     /// Makes a listener.
     ///
@@ -75,7 +93,9 @@ impl UnixListener {
 }
 
 impl UnixStream {
-    /// Connects. While the listener's queue is full, the thread blocks, and leaves its place.
+    /// Connects. While the listener's queue is full, it tries again after a while.
+    ///
+    /// Nothing of it blocks, and it can be dropped at any time.
     ///
     /// # Errors
     ///
@@ -86,8 +106,19 @@ impl UnixStream {
     /// If this thread is in no runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         let shared = context::expect();
-        let stream = shared.block(|| net::UnixStream::connect(path))?;
-        Self::new(stream, &shared)
+        let address = SockAddr::unix(path)?;
+        let mut pause = Pause::new();
+        loop {
+            poll_fn(|cx| context::spend(cx)).await;
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            socket.set_nonblocking(true)?;
+            match socket.connect(&address) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(()) => return Self::new(OwnedFd::from(socket).into(), &shared),
+            }
+        }
     }
 
     /// Makes two connected sockets.
@@ -154,15 +185,22 @@ impl UnixDatagram {
         Ok((Self::new(one, &shared)?, Self::new(other, &shared)?))
     }
 
-    /// Sends a datagram, and returns its length.
+    /// Sends a datagram, and returns its length. While the receiver's queue is full, it tries again after a while: the
+    /// system tells nobody when there is room, but a socket that is connected to it.
     ///
     /// # Errors
     ///
     /// The system's.
     pub async fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
-        self.0
-            .write_with(|socket| socket.send_to(bytes, &path))
-            .await
+        let mut pause = Pause::new();
+        loop {
+            poll_fn(|cx| context::spend(cx)).await;
+            match self.get_ref().send_to(bytes, &path) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Receives a datagram. What has no room in the buffer is lost.

@@ -65,6 +65,13 @@ impl<B: Backend> Engine<B> {
         (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed))
     }
 
+    /// The next call asks the backend.
+    pub(crate) fn ask_next(&self) {
+        if self.may_skip() {
+            self.skips.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the last call that asked had no room for all that is ready, as far as is known.
     pub(super) fn has_more(&self) -> bool {
         self.skips.load(Ordering::Relaxed) == FULL

@@ -121,6 +121,12 @@ impl SystemPort {
         either!(self, port => port.prepare_alarm(key))
     }
 
+    pub(crate) fn ask_next(&self) {
+        if let SystemPort::Engine(engine) = self {
+            engine.ask_next();
+        }
+    }
+
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         either!(self, port => port.post_after(delay, entry))
     }

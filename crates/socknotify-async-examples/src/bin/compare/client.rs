@@ -169,7 +169,7 @@ fn http2(
         tasks.push(handle.spawn(async move {
             let stream = socknotify_async::TcpStream::connect(address).await?;
             stream.get_ref().set_nodelay(true)?;
-            let executor = socknotify_async::hyper::Executor;
+            let executor = socknotify_async::hyper_rt::Executor;
             let connected = hyper::client::conn::http2::handshake(executor, stream).await;
             let (sender, connection) = connected.map_err(io::Error::other)?;
             drop(spawn(connection));

@@ -9,7 +9,7 @@
 //! use hyper::server::conn::http1;
 //! use hyper::service::service_fn;
 //! use hyper::{Request, Response, body::Incoming};
-//! use socknotify_async::{Runtime, TcpListener, hyper::Timer, spawn};
+//! use socknotify_async::{Runtime, TcpListener, hyper_rt::Timer, spawn};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! Runtime::new()?.block_on(async {
@@ -33,7 +33,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use ::hyper::rt;
+use hyper::rt;
 
 use crate::{Handle, Sleep};
 
@@ -82,4 +82,14 @@ impl rt::Timer for Timer {
 
 impl rt::Sleep for Sleep {}
 
-crate::streams::impl_streams!(rt::Read, rt::ReadBufCursor<'_>, rt::Write);
+macro_rules! advance {
+    ($buffer:ident, $count:ident) => {
+        // SAFETY: no more than were initialized before they were read into.
+        #[allow(unsafe_code, reason = "hyper has no other way to say it")]
+        unsafe {
+            $buffer.advance($count)
+        }
+    };
+}
+
+crate::streams::impl_streams!(rt::Read, rt::ReadBufCursor<'_>, advance, rt::Write);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
-use socknotify_async::hyper::Executor;
+use socknotify_async::hyper_rt::Executor;
 use socknotify_async::{TcpListener, TcpStream, spawn};
 use socknotify_async_examples::{serve_http1, serve_http2};
 
