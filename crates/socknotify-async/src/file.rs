@@ -243,11 +243,11 @@ impl Files {
     /// Operations that the system has begun end first.
     pub(crate) fn close(&self) {
         let pending = lock(&self.pending).take();
-        self.port.close();
         for state in pending.into_iter().flat_map(HashMap::into_values) {
             if let State::Begun(Some(waker)) = state {
                 wake(waker);
             }
         }
+        self.port.close();
     }
 }

@@ -93,12 +93,13 @@ impl<T: AsSource> Async<T> {
         }
         let source = shared.sources.add();
         let enable = Registration::enable(&io, source.key, FILTER, TRIGGER);
-        let registered = shared.port.register(enable);
+        let register = |enable| shared.register(|port| port.register(enable));
+        let registered = register(enable);
         #[cfg(unix)]
         let registered = match registered {
             Err(RegisterError::Entry(RegistrationError::NotASocket)) => {
                 let enable = Registration::descriptor(&io, source.key, FILTER, TRIGGER);
-                shared.port.register(enable)
+                register(enable)
             }
             registered => registered,
         };
@@ -140,10 +141,10 @@ impl<T: AsSource> Async<T> {
             return Ok(());
         }
         let io = self.get_ref();
-        let mut outcome = shared.port.deregister(io);
+        let mut outcome = shared.register(|port| port.deregister(io));
         if outcome == Err(RegisterError::Entry(RegistrationError::InvalidOperation)) {
             // The kernel's own port has no such call. What it still reports wakes nobody.
-            outcome = shared.port.register(Registration::remove(io));
+            outcome = shared.register(|port| port.register(Registration::remove(io)));
         }
         shared.sources.remove(&self.source);
         match outcome {

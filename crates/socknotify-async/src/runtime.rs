@@ -1,7 +1,6 @@
 //! [`Runtime`]: threads that run tasks, and the port that they share.
 
 use std::future::Future;
-use std::io;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
+use std::{fmt, io};
 
 use socknotify::{CompletionPort, Snapshot};
 
@@ -21,7 +21,7 @@ use crate::task::{self, JoinHandle};
 /// No more threads run at once than the port has places: one for each processor, unless the [builder](Self::builder) is
 /// told otherwise. A thread whose task blocks leaves its place, and another one goes on with all other tasks.
 ///
-/// Dropping the runtime cancels its tasks and waits for nothing: see [`shutdown`](Self::shutdown).
+/// Dropping the runtime cancels its tasks, and waits for nothing: see [`shutdown`](Self::shutdown).
 ///
 /// # Examples
 ///
@@ -93,14 +93,14 @@ impl Runtime {
         self.handle.spawn(future)
     }
 
-    /// Waits up to `time` for the tasks to end by themselves. Then it cancels those that are left, and waits up to `time`
-    /// for the threads, of which some may block.
+    /// Waits up to `time` for the tasks to end by themselves. Then those that are left are cancelled, and it waits up to
+    /// `time` for the threads, of which some may block: in a task, or as they drop one.
     ///
-    /// Returns true if all tasks have ended by themselves, and all threads. Tasks can be spawned until the others are
-    /// cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are closed when this
-    /// returns, unless a thread that blocks still holds them.
+    /// Returns true if all tasks have ended by themselves, and all threads, with their thread-locals. Tasks can be spawned
+    /// until the others are cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are
+    /// closed when this returns, unless a thread that blocks still holds them.
     ///
-    /// Called on one of the runtime's own threads, it waits for the others.
+    /// Called in one of the runtime's own tasks, it waits for the others, and for the other threads.
     pub fn shutdown(self, time: Duration) -> bool {
         let shared = &self.handle.0;
         if !shared.is_here() {
@@ -174,17 +174,16 @@ impl Handle {
         });
         let waker = Waker::from(Arc::clone(&alarm));
         let mut cx = Context::from_waker(&waker);
-        self.0.block(|| {
-            loop {
-                context::begin_poll(&waker);
-                if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
-                    return value;
-                }
-                while !alarm.is_woken.swap(false, Ordering::SeqCst) {
-                    thread::park();
-                }
+        let run = || loop {
+            context::begin_poll(&waker);
+            if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+                return value;
             }
-        })
+            while !alarm.is_woken.swap(false, Ordering::SeqCst) {
+                thread::park();
+            }
+        };
+        self.0.block(|| self.0.inside(run))
     }
 
     /// Makes the runtime the [current](Self::current) one of this thread, until the value is dropped. Then sockets can be
@@ -205,9 +204,9 @@ impl Handle {
         self.0.threads()
     }
 
-    /// The state of the port at this moment, for diagnosis.
-    pub fn snapshot(&self) -> Snapshot {
-        self.0.port.snapshot()
+    /// The state of the port at this moment, for diagnosis. `None` when the runtime has ended.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        self.0.with_port(CompletionPort::snapshot).ok()
     }
 }
 
@@ -244,7 +243,7 @@ impl Wake for Alarm {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Builder {
     port: socknotify::Builder,
@@ -260,10 +259,23 @@ impl Default for Builder {
             places: None,
             crew: Crew {
                 name: "socknotify".into(),
+                stack_size: 0,
                 threads: 512,
                 idle: Duration::from_secs(10),
+                inside: None,
             },
         }
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("port", &self.port)
+            .field("places", &self.places)
+            .field("name", &self.crew.name)
+            .field("threads", &self.crew.threads)
+            .finish_non_exhaustive()
     }
 }
 
@@ -289,6 +301,37 @@ impl Builder {
     /// What the threads are called, without a zero byte.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.crew.name = name.into();
+        self
+    }
+
+    /// How large the threads' stacks are, in bytes; 0, the default, means what std takes.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.crew.stack_size = bytes;
+        self
+    }
+
+    /// Has each of the runtime's threads run inside of this, and what [`block_on`](Runtime::block_on) runs. It calls what it
+    /// is given, once.
+    ///
+    /// So what asks for the context of another runtime runs here: with tokio's, `tokio::spawn`, `tokio::time`, reqwest and
+    /// all else of it. A runtime of one thread is enough for its timers and sockets; what it wakes runs here.
+    ///
+    /// # Examples
+    ///
+    /// ```ignore
+    /// let tokio = tokio::runtime::Builder::new_multi_thread()
+    ///     .worker_threads(1)
+    ///     .enable_all()
+    ///     .build()?;
+    /// let runtime = socknotify_async::Runtime::builder()
+    ///     .inside(move |run| {
+    ///         let _entered = tokio.enter();
+    ///         run();
+    ///     })
+    ///     .build()?;
+    /// ```
+    pub fn inside(mut self, scope: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Self {
+        self.crew.inside = Some(Arc::new(scope));
         self
     }
 

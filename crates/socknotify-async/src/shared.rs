@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::task::Waker;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
@@ -33,19 +33,36 @@ const SLICE: Duration = Duration::from_micros(500);
 const SOON: u64 = 1;
 const LATEST: u64 = 4;
 
+/// Calls what it is given, inside of something.
+pub(crate) type Scope = dyn Fn(&mut dyn FnMut()) + Send + Sync;
+
 /// How many threads, and what they are called.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Crew {
     pub(crate) name: String,
+    /// Zero means the system's.
+    pub(crate) stack_size: usize,
     pub(crate) threads: usize,
     /// How long a thread waits for a task before it ends, while another one waits, too.
     pub(crate) idle: Duration,
+    pub(crate) inside: Option<Arc<Scope>>,
+}
+
+impl Crew {
+    fn start(&self, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+        let mut thread = thread::Builder::new().name(self.name.clone());
+        if self.stack_size > 0 {
+            thread = thread.stack_size(self.stack_size);
+        }
+        thread.spawn(run)
+    }
 }
 
 pub(crate) struct Shared {
     /// Different for each.
     id: usize,
-    pub(crate) port: CompletionPort,
+    /// `None` when everything has ended.
+    port: RwLock<Option<Arc<CompletionPort>>>,
     pub(crate) sources: Sources,
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
@@ -58,9 +75,15 @@ pub(crate) struct Shared {
     next: AtomicUsize,
     crew: Crew,
     threads: AtomicUsize,
+    /// Those that have not been joined.
+    started: Mutex<Vec<JoinHandle<()>>>,
     /// Threads that wait in the port, or have been started and will.
     waiting: AtomicUsize,
     is_closed: AtomicBool,
+    /// When it is closed and no more tasks than these are left, the port is closed. One: that which has closed it.
+    remain: AtomicUsize,
+    /// It was closed, and all that were started have ended.
+    has_ended: AtomicBool,
     /// Somebody waits for the last task or thread to end.
     is_awaited: AtomicBool,
     /// Signalled then.
@@ -75,7 +98,7 @@ impl Shared {
         let places = port.concurrency().min(default_concurrency());
         let shared = Arc::new(Shared {
             id: RUNTIMES.fetch_add(1, Ordering::Relaxed),
-            port,
+            port: RwLock::new(Some(Arc::new(port))),
             sources: Sources::default(),
             timers: Timers::new(places),
             tasks: Tasks::new(places),
@@ -84,8 +107,11 @@ impl Shared {
             soon: AtomicU64::new(SOON),
             next: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
+            started: Mutex::default(),
             waiting: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
+            remain: AtomicUsize::new(0),
+            has_ended: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             ended: (Mutex::new(()), Condvar::new()),
             crew,
@@ -100,10 +126,33 @@ impl Shared {
         Ok(shared)
     }
 
+    /// Do something with the port, which nothing waits for. It fails when everything has ended.
+    pub(crate) fn with_port<R>(&self, run: impl FnOnce(&CompletionPort) -> R) -> Result<R, Error> {
+        let port = self.port.read().unwrap_or_else(PoisonError::into_inner);
+        port.as_deref().map(run).ok_or(Error::Closed)
+    }
+
+    pub(crate) fn register(
+        &self,
+        run: impl FnOnce(&CompletionPort) -> Result<(), RegisterError>,
+    ) -> Result<(), RegisterError> {
+        self.with_port(run).map_err(RegisterError::Call)?
+    }
+
     /// Whether this is the process that made the runtime.
     pub(crate) fn is_here(&self) -> bool {
-        let nothing = self.port.register_all(&mut []);
-        nothing != Err(RegisterError::Call(Error::OtherProcess))
+        let nothing = self.with_port(|port| port.register_all(&mut []));
+        nothing != Ok(Err(RegisterError::Call(Error::OtherProcess)))
+    }
+
+    /// Run this where the runtime's threads are inside of.
+    pub(crate) fn inside<R>(&self, run: impl FnOnce() -> R) -> R {
+        let Some(inside) = self.crew.inside.as_ref().filter(|_| !self.is_own_thread()) else {
+            return run();
+        };
+        let (mut run, mut result) = (Some(run), None);
+        inside(&mut || result = run.take().map(|run| run()));
+        result.expect("`Builder::inside` calls what it is given")
     }
 
     /// # Panics
@@ -134,10 +183,6 @@ impl Shared {
             Some(Doing::Polling) => self.call(Call::Soon),
             Some(Doing::Blocking) | None => self.call(Call::Now),
         }
-        // The runtime's own threads drop what is left before they end.
-        if self.is_closed() && !self.is_own_thread() {
-            self.clear_elsewhere();
-        }
     }
 
     pub(crate) fn files(&self) -> io::Result<Arc<Files>> {
@@ -165,7 +210,7 @@ impl Shared {
     #[cold]
     fn send(&self, call: Call) {
         let is_sent = match call {
-            Call::Now => self.port.post(Entry::new(RUN, 0, 0)).is_ok(),
+            Call::Now => self.with_port(|port| port.post(Entry::new(RUN, 0, 0))) == Ok(Ok(())),
             Call::Soon => {
                 let soon = Duration::from_millis(self.soon.load(Ordering::Relaxed));
                 self.timers.alarm_by(self, Instant::now() + soon)
@@ -195,7 +240,15 @@ impl Shared {
         if !self.queue.is_empty() {
             self.call(Call::Now);
         }
-        self.port.blocking(work)
+        let port = self
+            .port
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match port {
+            Some(port) => port.blocking(work),
+            None => work(),
+        }
     }
 
     /// Start one thread more, if the limit allows it.
@@ -209,14 +262,19 @@ impl Shared {
         };
         self.waiting.fetch_add(1, order);
         let shared = Arc::clone(self);
-        let thread = thread::Builder::new().name(self.crew.name.clone());
-        let started = thread.spawn(move || shared.run(number));
-        if let Err(error) = started {
-            self.waiting.fetch_sub(1, order);
-            self.threads.fetch_sub(1, order);
-            return Err(error);
+        match self.crew.start(move || shared.run(number)) {
+            Ok(thread) => {
+                let mut started = lock(&self.started);
+                started.retain(|thread| !thread.is_finished());
+                started.push(thread);
+                Ok(())
+            }
+            Err(error) => {
+                self.waiting.fetch_sub(1, order);
+                self.threads.fetch_sub(1, order);
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     /// One thread.
@@ -231,8 +289,18 @@ impl Shared {
             }
         }
         let ends = Ends(self);
-        let shared = &ends.0;
+        ends.0.inside(|| ends.0.serve(list));
+    }
+
+    fn serve(self: &Arc<Self>, list: usize) {
+        let shared = self;
         let _entered = context::enter(shared);
+        let port = self
+            .port
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(port) = port else { return };
         let mut entries = [Entry::default(); ROOM];
         let idle = Some(shared.crew.idle);
         let mut timeout = idle;
@@ -244,7 +312,7 @@ impl Shared {
         };
         context::set_role(Some(looking));
         loop {
-            match shared.port.dequeue(&mut entries, timeout) {
+            match port.dequeue(&mut entries, timeout) {
                 Ok(entries) => {
                     timeout = idle;
                     if shared.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -264,13 +332,8 @@ impl Shared {
                         return;
                     }
                 }
-                Err(_) => {
-                    if shared.is_closed() {
-                        // A task that this thread has polled meanwhile waits again.
-                        shared.cancel_tasks();
-                    }
-                    return;
-                }
+                // A task that this thread has polled meanwhile may have been woken again.
+                Err(_) => return shared.drop_tasks(looking),
             }
         }
     }
@@ -325,7 +388,7 @@ impl Shared {
         let mut begin = None;
         for _ in 0..TASKS {
             if self.is_closed() {
-                return;
+                return self.drop_tasks(looking);
             }
             *turn = turn.wrapping_add(1);
             let Some(runnable) = self.queue.take_in_turn(looking.list, *turn) else {
@@ -338,6 +401,11 @@ impl Shared {
             self.as_polling(looking, || {
                 runnable.run();
             });
+            if self.is_closed() {
+                // It was polled although it had been woken to be dropped.
+                self.tasks.wake();
+                return self.drop_tasks(looking);
+            }
             // Most often there is one task alone, for which the clock need not be read.
             if !is_last || !self.queue.is_empty() {
                 let begin = begin.get_or_insert_with(Instant::now);
@@ -350,7 +418,7 @@ impl Shared {
         if !self.queue.is_empty() {
             self.call(Call::Now);
             // It would do for the port otherwise.
-            self.port.ask_next();
+            let _ = self.with_port(CompletionPort::ask_next);
         }
     }
 
@@ -368,45 +436,89 @@ impl Shared {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Cancel all tasks, and release the threads.
+    /// Have all tasks dropped, and the threads end. Waits for nothing.
     pub(crate) fn close(self: &Arc<Self>) {
-        if !self.is_here() || self.is_closed.swap(true, Ordering::SeqCst) {
+        if !self.is_here() || self.is_closed() {
             return;
         }
-        // Here, and not in threads that end meanwhile.
-        self.cancel_tasks();
-        self.port.close();
-        self.sources.close();
-        self.timers.take_all().into_iter().for_each(Waiter::wake);
-        let files = lock(&self.files).take();
-        files.into_iter().for_each(|files| files.close());
+        self.remain.store(self.own_tasks(), Ordering::SeqCst);
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // What is dropped, or woken, may block. The runtime's threads may all do so by now.
+        let shared = Arc::clone(self);
+        if self
+            .crew
+            .start(move || shared.inside(|| shared.end()))
+            .is_err()
+        {
+            self.cancel();
+            self.has_ended.store(true, Ordering::SeqCst);
+        }
     }
 
-    /// Drop all tasks but those that are polled.
-    fn cancel_tasks(self: &Arc<Self>) {
+    /// What closes it goes on here.
+    fn end(self: &Arc<Self>) {
+        self.cancel();
+        let files = lock(&self.files).take();
+        files.into_iter().for_each(|files| files.close());
+        loop {
+            let started = std::mem::take(&mut *lock(&self.started));
+            if started.is_empty() {
+                break;
+            }
+            // None panics.
+            started.into_iter().for_each(|it| drop(it.join()));
+        }
+        let port = self
+            .port
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        drop(port);
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.on_ended();
+    }
+
+    /// Have all tasks dropped, by this thread or others.
+    fn cancel(self: &Arc<Self>) {
         // As they are dropped, they may look for it.
         let _entered = context::enter(self);
-        // What they wake as they are dropped only goes to the queue: so it takes no stack, and is under no lock of theirs.
-        let role = context::set_role(Some(Role {
+        let looking = Role {
             runtime: self.id,
             list: self.list(),
             doing: Doing::Looking,
-        }));
+        };
+        let before = context::set_role(Some(looking));
         self.tasks.wake();
-        while let Some(runnable) = self.queue.take(0) {
-            drop(runnable);
-        }
-        context::set_role(role);
+        self.call(Call::Now);
+        self.as_polling(looking, || {
+            self.sources.close();
+            self.timers.take_all().into_iter().for_each(Waiter::wake);
+        });
+        self.drop_tasks(looking);
+        self.on_task_ended(self.tasks.count());
+        context::set_role(before);
     }
 
-    /// The runtime is closed, and its threads may have ended. This thread may hold locks that the task takes as it is
-    /// dropped: so another one drops it.
-    #[cold]
-    fn clear_elsewhere(self: &Arc<Self>) {
-        let shared = Arc::clone(self);
-        let started = thread::Builder::new().spawn(move || shared.cancel_tasks());
-        if started.is_err() {
-            self.cancel_tasks();
+    /// The runtime is closed.
+    fn drop_tasks(&self, looking: Role) {
+        while let Some(runnable) = self.queue.take(looking.list) {
+            if !self.queue.is_empty() {
+                self.call(Call::Soon);
+            }
+            // What a task wakes as it is dropped only goes to the queue: so it takes no stack, and is under no lock of its.
+            self.as_polling(looking, || drop(runnable));
+        }
+    }
+
+    /// A task has ended, and so many are left.
+    pub(crate) fn on_task_ended(&self, left: usize) {
+        if self.is_closed() && left <= self.remain.load(Ordering::SeqCst) {
+            let _ = self.with_port(CompletionPort::close);
+        }
+        if left <= 1 {
+            self.on_ended();
         }
     }
 
@@ -426,15 +538,23 @@ impl Shared {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Wait until no task is left, up to this time.
-    pub(crate) fn wait_for_tasks(&self, time: Duration) -> bool {
-        self.wait_until(time, || self.tasks.count() == 0)
+    /// How many tasks this thread polls, outside of which nothing is waited for.
+    fn own_tasks(&self) -> usize {
+        let role = context::role(self.id);
+        usize::from(role.is_some_and(|role| role.doing != Doing::Looking))
     }
 
-    /// Wait until the threads have ended, but for this one.
+    /// Wait until no task is left, but for the one that waits, up to this time.
+    pub(crate) fn wait_for_tasks(&self, time: Duration) -> bool {
+        let own = self.own_tasks();
+        self.wait_until(time, || self.tasks.count() <= own)
+    }
+
+    /// Wait until the threads have ended, but for this one, up to this time.
     pub(crate) fn wait_for_threads(&self, time: Duration) -> bool {
         let own = usize::from(self.is_own_thread());
-        self.wait_until(time, || self.threads() == own)
+        let has_ended = || own > 0 || self.has_ended.load(Ordering::SeqCst);
+        self.wait_until(time, || self.threads() == own && has_ended())
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -445,7 +565,10 @@ impl Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
-            .field("port", &self.port)
+            .field(
+                "port",
+                &*self.port.read().unwrap_or_else(PoisonError::into_inner),
+            )
             .field("tasks", &self.tasks.count())
             .field("threads", &self.threads())
             .finish_non_exhaustive()

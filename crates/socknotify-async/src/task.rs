@@ -262,9 +262,8 @@ impl Drop for Entry {
         // Dropping a waker may run any code.
         let waker = lock(&tasks.parts[self.part]).try_remove(self.key);
         drop(waker);
-        if tasks.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.shared.on_ended();
-        }
+        let before = tasks.count.fetch_sub(1, Ordering::SeqCst);
+        self.shared.on_task_ended(before - 1);
     }
 }
 

@@ -98,7 +98,7 @@ impl Timers {
         let time = Duration::from_secs(at / u64::from(TICKS))
             + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
         let delay = time.saturating_sub(self.start.elapsed());
-        let is_set = shared.port.set_alarm(delay, ALARM).is_ok();
+        let is_set = shared.with_port(|port| port.set_alarm(delay, ALARM)) == Ok(Ok(()));
         if is_set {
             *alarm = at;
         }

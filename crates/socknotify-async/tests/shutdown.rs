@@ -204,7 +204,6 @@ fn a_task_may_shut_its_runtime_down() -> io::Result<()> {
     let (sender, outcome) = mpsc::channel();
     let joined = handle.block_on(async {
         let shuts_down = handle.spawn(async move {
-            // It waits for itself, too.
             let _ = sender.send(runtime.shutdown(Duration::from_millis(5)));
         });
         (shuts_down.await.is_ok(), other.await.is_err())
@@ -262,4 +261,94 @@ fn a_runtime_may_be_dropped_as_its_thread_ends() {
     });
     thread.join().expect("no panic");
     assert_eq!(dropped.recv_timeout(PATIENCE), Ok(()));
+}
+
+#[test]
+fn a_task_that_shuts_its_runtime_down_waits_for_the_others_and_not_for_itself() -> io::Result<()> {
+    let runtime = Runtime::builder().places(2).build()?;
+    let handle = runtime.handle().clone();
+    let (sender, outcome) = mpsc::channel();
+    drop(handle.spawn(async { sleep(Duration::from_millis(5)).await }));
+    drop(handle.spawn(async move {
+        let _ = sender.send(runtime.shutdown(PATIENCE * 10));
+    }));
+    assert_eq!(outcome.recv_timeout(PATIENCE), Ok(true));
+    until_it_has_ended(&handle);
+    Ok(())
+}
+
+/// Two tasks, of which each waits for the other one as it is dropped. Runs `ends`, which is not to wait for them.
+fn what_is_dropped_waits(ends: impl FnOnce(Runtime) + Send + 'static) -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).threads(4).build()?;
+    let handle = runtime.handle().clone();
+    let barrier = Arc::new(std::sync::Barrier::new(3));
+    for _ in 0..2 {
+        let (slot, barrier) = (Slot::default(), Arc::clone(&barrier));
+        drop(runtime.spawn(waiting(Arc::clone(&slot), move || {
+            barrier.wait();
+        })));
+        until_it_waits(&slot);
+    }
+    in_time(move || ends(runtime));
+    // Both wait, and for this one.
+    barrier.wait();
+    until_it_has_ended(&handle);
+    Ok(())
+}
+
+#[test]
+fn shutdown_and_drop_do_not_wait_for_what_waits_as_it_is_dropped() -> io::Result<()> {
+    what_is_dropped_waits(drop)?;
+    what_is_dropped_waits(|runtime| assert!(!runtime.shutdown(Duration::from_millis(20))))
+}
+
+#[test]
+fn threads_have_ended_with_their_thread_locals() -> io::Result<()> {
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+    struct EndsLate;
+    impl Drop for EndsLate {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_millis(20));
+            ENDED.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    thread_local! {
+        static LATE: EndsLate = const { EndsLate };
+    }
+    let runtime = Runtime::builder().places(2).build()?;
+    let barrier = Arc::new(std::sync::Barrier::new(4));
+    for _ in 0..4 {
+        let barrier = Arc::clone(&barrier);
+        drop(runtime.spawn(async move {
+            LATE.with(|_| barrier.wait());
+        }));
+    }
+    assert!(runtime.shutdown(PATIENCE));
+    assert_eq!(ENDED.load(Ordering::SeqCst), 4);
+    Ok(())
+}
+
+#[test]
+fn threads_are_inside_of_what_the_builder_was_told() -> io::Result<()> {
+    use std::cell::Cell;
+    thread_local! {
+        static INSIDE: Cell<bool> = const { Cell::new(false) };
+    }
+    let left = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&left);
+    let builder = Runtime::builder().places(1).stack_size(256 * 1024);
+    let builder = builder.inside(move |run| {
+        INSIDE.set(true);
+        run();
+        INSIDE.set(false);
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let runtime = builder.build()?;
+    assert!(runtime.block_on(runtime.spawn(async { INSIDE.get() }))?);
+    assert!(runtime.block_on(async { INSIDE.get() }));
+    assert!(!INSIDE.get());
+    assert!(runtime.shutdown(PATIENCE));
+    // A thread at least, and this one.
+    assert!(left.load(Ordering::SeqCst) >= 2);
+    Ok(())
 }
