@@ -18,9 +18,9 @@ use windows_sys::Win32::System::Threading::{
     CreateEventW, INFINITE, ResetEvent, WaitForSingleObject,
 };
 
-use super::SystemPort;
 use crate::lock::lock;
 use crate::sys::{BorrowedSocket, OwnedSocket};
+use crate::system::SystemPort;
 
 /// `AcceptEx` — A listener for which the kernel accepts in advance. Each completed accept is a packet of the port.
 pub(crate) struct PendingAccepts {

@@ -4,12 +4,8 @@
 
 mod accept;
 pub(crate) mod alarm;
-mod associate;
 pub(crate) mod calls;
 pub(crate) mod codes;
-mod host;
 pub(crate) mod port;
-mod system;
 
 pub(crate) use accept::PendingAccepts;
-pub(crate) use system::{SystemPort, WeakPort};

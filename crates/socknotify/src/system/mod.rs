@@ -1,11 +1,20 @@
 //! The port of this system, and the one place that picks it.
 
-use std::sync::Arc;
+#[cfg(windows)]
+mod associate;
+#[cfg(windows)]
+mod host;
 #[cfg(unix)]
-use std::sync::Weak;
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+use std::sync::Arc;
 
 #[cfg(unix)]
-use crate::Entry;
+pub(crate) use self::unix::{PendingAccepts, SystemPort, WeakPort};
+#[cfg(windows)]
+pub(crate) use self::windows::{SystemPort, WeakPort};
 #[cfg(windows)]
 use crate::backend::Afd;
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
@@ -15,64 +24,9 @@ use crate::backend::Kqueue;
 use crate::engine::Engine;
 #[cfg(windows)]
 use crate::native::Native;
-use crate::{Backend, Error, WakePolicy};
-
-/// What a port is beneath.
-#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-pub(crate) type SystemPort = Arc<Engine<Epoll>>;
-/// What a port is beneath.
-#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 #[cfg(windows)]
-pub(crate) use crate::windows::{PendingAccepts, SystemPort, WeakPort};
-
-/// A port that may have been dropped.
-#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-pub(crate) struct WeakPort(Weak<Engine<Epoll>>);
-/// A port that may have been dropped.
-#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-pub(crate) struct WeakPort(Weak<Engine<Kqueue>>);
-
-#[cfg(unix)]
-impl WeakPort {
-    pub(crate) fn new(port: &SystemPort) -> Self {
-        WeakPort(Arc::downgrade(port))
-    }
-
-    /// Put packets that were dequeued before ahead of what is queued.
-    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
-        let port = self.0.upgrade().ok_or(Error::Closed)?;
-        port.requeue(entries)
-    }
-}
-
-/// Connections that the system accepts in advance: not on this system.
-#[cfg(unix)]
-pub(crate) enum PendingAccepts {}
-
-#[cfg(unix)]
-impl PendingAccepts {
-    pub(crate) fn new(
-        _port: &SystemPort,
-        _listener: crate::sys::BorrowedSocket<'_>,
-        _key: usize,
-        _depth: usize,
-    ) -> std::io::Result<Self> {
-        Err(std::io::ErrorKind::Unsupported.into())
-    }
-
-    pub(crate) fn post(&self) -> std::io::Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn ended(&self, _overlapped: usize) {
-        match *self {}
-    }
-
-    pub(crate) fn take(&self) -> std::io::Result<crate::sys::OwnedSocket> {
-        match *self {}
-    }
-}
+pub(crate) use crate::windows::PendingAccepts;
+use crate::{Backend, Error, WakePolicy};
 
 impl Backend {
     /// Tests whether the backend works here, now.

@@ -7,10 +7,10 @@ use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::SystemPort;
-use super::codes;
-use super::port::KernelPort;
 use crate::backend::{Afd, closes, is_own};
 use crate::engine::Engine;
+use crate::windows::codes;
+use crate::windows::port::KernelPort;
 use crate::{CompletionPort, Entry, Error, WakePolicy};
 
 /// More than the threads of any port: the kernel counts those that run.
