@@ -1,6 +1,6 @@
 //! The caller's memory: the structures in it, and access that asks nothing of it but to be there.
 
-use socknotify::{Entry, EventFilter, Operation, Registration, Trigger};
+use socknotify::{Entry, EventFilter, Operation, Registration, Trigger, interface};
 
 use crate::code::{self, Code};
 
@@ -72,7 +72,7 @@ impl SockNotifyRegistration {
         registration.trigger = Trigger::from_bits_retain(self.trigger_flags);
         match kind {
             Kind::Socket => registration,
-            Kind::Descriptor => registration.any_descriptor(),
+            Kind::Descriptor => interface::any_descriptor(registration),
         }
     }
 }

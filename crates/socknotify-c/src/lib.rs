@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-use socknotify::{CompletionPort, Entry, Error, Operation, RegisterError};
+use socknotify::{CompletionPort, Entry, Error, Operation, RegisterError, interface};
 
 use self::call::{entry_point, port};
 use self::caller::{CallerArray, Kind, OverlappedEntry, PortState, SockNotifyRegistration};
@@ -279,7 +279,8 @@ pub extern "C" fn sn_deregister(port: *mut c_void, socket: usize) -> u32 {
             operation: Operation::REMOVE.bits(),
             ..SockNotifyRegistration::default()
         };
-        let outcome = self::port(port)?.register(entry.to_registration(Kind::Socket).silent());
+        let outcome =
+            self::port(port)?.register(interface::silent(entry.to_registration(Kind::Socket)));
         outcome.map_err(RegisterError::code)
     })
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use port::{
     CompletionPort, Entry, Error, EventFilter, Operation, Registration, RegistrationError, Trigger,
+    interface,
 };
 use windows_sys::Win32::Foundation::{
     ERROR_SUCCESS, HANDLE, NTSTATUS, STATUS_INVALID_HANDLE, STATUS_INVALID_PARAMETER,
@@ -33,13 +34,13 @@ pub(super) struct Port {
 impl Port {
     pub(super) fn new(handle: HANDLE) -> Result<Self, u32> {
         let handle = kernel::duplicate(handle)?;
-        let port = CompletionPort::on(handle).map_err(Error::code)?;
+        let port = interface::port_on(handle).map_err(Error::code)?;
         Ok(Port { port })
     }
 
     /// The library's own handle of it.
     pub(super) fn handle(&self) -> HANDLE {
-        self.port.kernel_port()
+        interface::kernel_port(&self.port)
     }
 
     /// Whether the program has several handles of it.
@@ -55,27 +56,27 @@ impl Port {
 
     /// Have a thread that waits in the system's call return from there.
     pub(super) fn wake(&self) {
-        self.port.wake();
+        interface::wake(&self.port);
     }
 
     /// Whether a packet is one that only the library can read.
     pub(super) fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
-        CompletionPort::is_own(packet)
+        interface::is_own(packet)
     }
 
     /// From here on, [`closing`](Self::closing) is called before any handle is closed.
     pub(super) fn say_closes() {
-        CompletionPort::say_closes();
+        interface::say_closes();
     }
 
     /// A handle is about to be closed, which may be a socket that is registered.
     pub(super) fn closing(handle: HANDLE) {
-        CompletionPort::closing(handle.addr());
+        interface::closing(handle.addr());
     }
 
     /// Packets that were taken from it by the system's call.
     pub(super) fn feed(&self, packets: &[OVERLAPPED_ENTRY]) {
-        self.port.feed(packets);
+        interface::feed(&self.port, packets);
     }
 
     /// Apply entries, and dequeue. Each entry gets its result.
@@ -164,7 +165,7 @@ impl Port {
                 let packet = OVERLAPPED_ENTRY {
                     lpCompletionKey: entry.completion_key,
                     lpOverlapped: std::ptr::with_exposed_provenance_mut(entry.overlapped),
-                    Internal: entry.status() as u32 as usize,
+                    Internal: interface::status(entry) as u32 as usize,
                     dwNumberOfBytesTransferred: entry.transferred,
                 };
                 // SAFETY: the caller's promise. There are no more than there is room for.

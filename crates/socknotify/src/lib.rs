@@ -136,6 +136,8 @@ mod engine;
 mod entry;
 mod error;
 mod handover;
+#[doc(hidden)]
+pub mod interface;
 mod lock;
 #[cfg(windows)]
 mod native;

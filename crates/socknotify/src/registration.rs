@@ -366,35 +366,6 @@ impl<'socket> Registration<'socket> {
         }
     }
 
-    /// Have ENABLE and DISABLE fail with [`RegistrationError::NotFound`] for a socket that this port does not have. For
-    /// interfaces above this one.
-    #[doc(hidden)]
-    pub fn only_known(self) -> Self {
-        Registration {
-            extra: Extra::Known,
-            ..self
-        }
-    }
-
-    /// Have ENABLE take any descriptor, as in [`descriptor`](Self::descriptor). For interfaces above this one.
-    #[cfg(unix)]
-    #[doc(hidden)]
-    pub fn any_descriptor(self) -> Self {
-        Registration {
-            extra: Extra::Descriptor,
-            ..self
-        }
-    }
-
-    /// Have REMOVE take effect at once, as in [`deregister`](Self::deregister). For interfaces above this one.
-    #[doc(hidden)]
-    pub fn silent(self) -> Self {
-        Registration {
-            extra: Extra::Silent,
-            ..self
-        }
-    }
-
     /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
     #[inline]
     pub(crate) fn arm(

@@ -3,7 +3,7 @@
 #[cfg(windows)]
 mod associate;
 #[cfg(windows)]
-mod host;
+pub(crate) mod host;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]

@@ -13,8 +13,8 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, expect_removed, port,
-    port_with, rounds, take_number, wait_for_waiting,
+    PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, port, port_with, rounds,
+    take_number, wait_for_waiting,
 };
 
 const KEY: usize = 81;
@@ -385,14 +385,14 @@ fn x3_several_ports_watch_one_socket(backend: Backend) -> io::Result<()> {
             }
         }
         // What one does is nothing to the others.
-        expect_removed(&second, &pair.ours, OTHER_KEY)?;
+        crate::support::expect_removed(&second, &pair.ours, OTHER_KEY)?;
         drop(third);
         let elsewhere = port(backend)?;
         let other_port = elsewhere.register(enable(&pair, EventFilter::IN, trigger));
         assert_eq!(other_port, Err(RegistrationError::OtherPort.into()));
         pair.send()?;
         expect(&first, &[(KEY, Events::IN)]);
-        expect_removed(&first, &pair.ours, KEY)?;
+        crate::support::expect_removed(&first, &pair.ours, KEY)?;
         elsewhere.register(enable(&pair, EventFilter::IN, trigger))?;
         expect(&elsewhere, &[(KEY, Events::IN)]);
     }

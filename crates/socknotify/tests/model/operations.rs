@@ -1125,7 +1125,7 @@ fn registration(first_number: RawFd, request: &Request) -> Registration<'static>
     registration.operation = request.operation;
     registration.trigger = request.trigger;
     match request.is_silent {
-        true => registration.silent(),
+        true => socknotify::interface::silent(registration),
         false => registration,
     }
 }
