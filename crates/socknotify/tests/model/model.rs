@@ -65,6 +65,8 @@ pub(crate) struct Request {
     pub(crate) trigger: Trigger,
     /// REMOVE takes effect at once, and is not notified.
     pub(crate) is_silent: bool,
+    /// ENABLE only what the port does not have, whatever others have.
+    pub(crate) is_add: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,8 @@ struct Registration {
     socket: SocketId,
     /// The number still refers to the socket.
     attached: bool,
+    /// Another port cannot ENABLE it (A2).
+    is_claimed: bool,
     filter: EventFilter,
     trigger: Trigger,
     state: State,
@@ -114,6 +118,7 @@ impl Registration {
             number,
             socket,
             attached: true,
+            is_claimed: true,
             filter: EventFilter::NONE,
             trigger: Trigger::empty(),
             state: State::Disabled,
@@ -481,7 +486,7 @@ impl Model {
         (key != 0 && self.ports[port].with_key(key).is_none()).then_some(key)
     }
 
-    /// A2 to A5, B1 to B6, B10, C1, X1, X2: one entry of a batch.
+    /// A2 to A5, B1 to B6, B10, C1, X1 to X3: one entry of a batch.
     pub(crate) fn apply(
         &mut self,
         port: usize,
@@ -517,10 +522,11 @@ impl Model {
                 Operation::DISABLE => return Ok(()),
                 _ => return Err(RegistrationError::NotFound),
             }
-            if elsewhere {
+            if elsewhere && !request.is_add {
                 return Err(RegistrationError::OtherPort);
             }
             let mut registration = Registration::new(request.key, number, id);
+            registration.is_claimed = !request.is_add;
             registration.enable(request, socket, now);
             // G3: nothing comes of one whose number this was.
             let sockets = &self.sockets;
@@ -534,6 +540,7 @@ impl Model {
         };
         match (request.operation, registration.state) {
             (Operation::ENABLE, State::Removing) => Err(RegistrationError::RemovePending),
+            (Operation::ENABLE, _) if request.is_add => Err(RegistrationError::AlreadyRegistered),
             (Operation::ENABLE, _) if registration.key != request.key => {
                 Err(RegistrationError::OtherKey)
             }
@@ -610,8 +617,34 @@ impl Model {
         }
     }
 
+    /// C4: a call that has asked the system, and has room, reports all levels that hold.
+    fn check_levels(&self, port: usize, entries: &[Entry], room: usize) -> Check {
+        // With packets in the queue it need not ask (E1). What is dropped takes up room, too.
+        const DROPPED: usize = 4;
+        let port = &self.ports[port];
+        let is_queued =
+            |it: &Entry| it.completion_key >= POSTED || it.events().contains(Events::REMOVE);
+        let is_over = |it: &Registration| !matches!(it.state, State::Enabled | State::Disabled);
+        if entries.iter().any(is_queued)
+            || port.registrations.iter().any(is_over)
+            || port.stale.contains(&true)
+            || room < entries.len() + DROPPED
+        {
+            return Ok(());
+        }
+        let is_missing = |it: &&Registration| {
+            let has_come = entries.iter().any(|entry| entry.completion_key == it.key);
+            !it.due.is_empty() && !it.is_edge_triggered() && !has_come
+        };
+        match port.registrations.iter().find(is_missing) {
+            Some(missing) => Err(format!("C4: {entries:?} came without {missing:?}")),
+            None => Ok(()),
+        }
+    }
+
     /// Packets that one call returned, while no other was under way.
-    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry]) -> Check {
+    pub(crate) fn dequeued(&mut self, port: usize, entries: &[Entry], room: usize) -> Check {
+        self.check_levels(port, entries, room)?;
         for (index, entry) in entries.iter().enumerate() {
             let key = entry.completion_key;
             if key >= POSTED {
@@ -725,10 +758,17 @@ impl Model {
             .collect()
     }
 
-    /// Whether the number is registered with another port.
+    /// Whether the port has a number that others may have, too.
+    pub(crate) fn has_shared(&self, port: usize) -> bool {
+        let mut registrations = self.ports[port].registrations.iter();
+        registrations.any(|it| it.attached && !it.is_claimed)
+    }
+
+    /// Whether the number is registered with another port, and for that one alone.
     pub(crate) fn is_registered_elsewhere(&self, port: usize, number: usize) -> bool {
-        let is_attached =
-            |it: &Registration| it.attached && it.number == number && it.state != State::Over;
+        let is_attached = |it: &Registration| {
+            it.attached && it.is_claimed && it.number == number && it.state != State::Over
+        };
         (0..PORTS)
             .filter(|&other| other != port)
             .any(|other| self.ports[other].registrations.iter().any(is_attached))

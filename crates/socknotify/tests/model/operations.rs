@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Barrier, LazyLock};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -67,6 +67,8 @@ pub(crate) struct Asked {
     trigger: Trigger,
     /// REMOVE takes effect at once, and is not notified.
     is_silent: bool,
+    /// ENABLE only what the port does not have, whatever others have.
+    is_add: bool,
 }
 
 /// One step of a case. Where there is nothing that it could be done to, it does nothing.
@@ -245,16 +247,32 @@ fn asked() -> impl Strategy<Value = Asked> {
         5 => Just(Trigger::EDGE | Trigger::INITIAL | Trigger::ONESHOT),
         1 => any::<u8>().prop_map(Trigger::from_bits_retain),
     ];
-    (numbers(), operation, key, filter, trigger, any::<bool>()).prop_map(
-        |(number, operation, key, filter, trigger, is_silent)| Asked {
-            number,
-            operation,
-            key,
-            filter,
-            trigger,
-            is_silent: is_silent && operation == Operations::REMOVE,
-        },
+    let is_add = prop::bool::weighted(0.2);
+    (
+        numbers(),
+        operation,
+        key,
+        filter,
+        trigger,
+        any::<bool>(),
+        is_add,
     )
+        .prop_map(
+            |(number, operation, key, filter, trigger, is_silent, is_add)| Asked {
+                number,
+                operation,
+                key,
+                filter,
+                trigger,
+                is_silent: is_silent && operation == Operations::REMOVE,
+                is_add: is_add && operation == Operations::ENABLE,
+            },
+        )
+}
+
+/// Mostly too little for all.
+fn rooms() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 1..5_usize, 1 => Just(16)]
 }
 
 /// What one thread does in a race.
@@ -266,6 +284,7 @@ fn race_batch() -> impl Strategy<Value = Vec<Asked>> {
             && is_valid(asked.trigger)
             && !asked.trigger.contains(Trigger::INITIAL)
             && !asked.is_silent
+            && !asked.is_add
     };
     prop::collection::vec(asked(), 0..8)
         .prop_map(move |batch| batch.into_iter().filter(is_known).collect())
@@ -274,7 +293,7 @@ fn race_batch() -> impl Strategy<Value = Vec<Asked>> {
 fn operation() -> impl Strategy<Value = Operation> {
     let batch = || prop::collection::vec(asked(), 1..4);
     let dequeue =
-        (ports(), 1..5_usize, any::<bool>()).prop_map(|(port, room, patient)| Operation::Dequeue {
+        (ports(), rooms(), any::<bool>()).prop_map(|(port, room, patient)| Operation::Dequeue {
             port,
             room,
             patient,
@@ -820,6 +839,7 @@ impl World {
                 filter: asked.filter,
                 trigger: asked.trigger,
                 is_silent: asked.is_silent,
+                is_add: asked.is_add,
             };
             let expected = self.model.apply(port, &request);
             requests.push((request, expected));
@@ -854,7 +874,7 @@ impl World {
         let came = match outcome {
             Ok(entries) if entries.is_empty() && room > 0 => return Err("E2: empty".into()),
             Ok(entries) => {
-                self.model.dequeued(port, &entries)?;
+                self.model.dequeued(port, &entries, room)?;
                 true
             }
             Err(Error::TimedOut) if room > 0 => {
@@ -928,7 +948,7 @@ impl World {
         for _ in 0..4 {
             let (begin, busy) = (Instant::now(), time_on_processor());
             match self.ports[port].dequeue(&mut entries, Some(MOMENT)) {
-                Ok(entries) => return Ok(self.model.dequeued(port, entries)?),
+                Ok(entries) => return Ok(self.model.dequeued(port, entries, entries.len())?),
                 Err(Error::TimedOut) => self.model.timed_out(port)?,
                 Err(error) => return Err(error.into()),
             }
@@ -984,6 +1004,7 @@ impl World {
             filter: EventFilter::NONE,
             trigger: Trigger::empty(),
             is_silent: false,
+            is_add: false,
         };
         let batch: Vec<Asked> = self
             .model
@@ -997,6 +1018,9 @@ impl World {
     }
 
     fn race(&mut self, port: usize, batches: &[Vec<Asked>], room: usize) -> Outcome {
+        if self.model.has_shared(port) {
+            return Ok(());
+        }
         self.disable_all(port)?;
         let registered = self.model.registered(port);
         let mut keys = [0; NUMBERS];
@@ -1014,6 +1038,7 @@ impl World {
                 filter: asked.filter,
                 trigger: asked.trigger,
                 is_silent: asked.is_silent,
+                is_add: false,
             };
             batch.iter().map(request).collect()
         });
@@ -1086,6 +1111,7 @@ impl World {
                 filter: EventFilter::NONE,
                 trigger: Trigger::empty(),
                 is_silent: false,
+                is_add: false,
             };
             let batch: Vec<Asked> = self
                 .model
@@ -1115,6 +1141,14 @@ fn time_on_processor() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Descriptors by their numbers.
+static NUMBERED: LazyLock<Vec<BorrowedFd<'static>>> = LazyLock::new(|| {
+    // SAFETY: what is used of them belongs to this test alone, open or closed.
+    (0..1024)
+        .map(|number| unsafe { BorrowedFd::borrow_raw(number) })
+        .collect()
+});
+
 /// The entry for a request.
 fn registration(first_number: RawFd, request: &Request) -> Registration<'static> {
     // SAFETY: the numbers belong to this test alone, open or closed.
@@ -1124,6 +1158,10 @@ fn registration(first_number: RawFd, request: &Request) -> Registration<'static>
     registration.event_filter = request.filter;
     registration.operation = request.operation;
     registration.trigger = request.trigger;
+    if request.is_add {
+        let number = &NUMBERED[registration.raw_socket() as usize];
+        return Registration::add(number, request.key, request.filter, request.trigger);
+    }
     match request.is_silent {
         true => socknotify::interface::silent(registration),
         false => registration,
