@@ -16,7 +16,9 @@
 pub(crate) mod closes;
 mod conditions;
 mod device;
+mod edge;
 mod edges;
+mod packets;
 mod state;
 mod winsock;
 
@@ -29,7 +31,8 @@ use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::device::{Device, Poll};
-use self::state::{ALARM, CLOSED, Own, POLL, State, WAKE, is_checked};
+use self::packets::{ALARM, CLOSED, Own, POLL, WAKE};
+use self::state::{State, is_checked};
 use crate::engine::{
     Arm, ArmError, Backend, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };

@@ -4,44 +4,18 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 
 use windows_sys::Win32::Foundation::ERROR_TOO_MANY_OPEN_FILES;
-use windows_sys::Win32::Networking::WinSock::SO_ACCEPTCONN;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use super::conditions::{FAILED, FIRST, Kind, LASTING, conditions, polled};
+use super::conditions::{FIRST, Kind, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
+use super::edge::{Current, Edge, Polled};
 use super::edges::Edges;
+use super::packets::POLL;
 use super::{Afd, closes, refusal, winsock};
-use crate::engine::{ArmError, Interest, Mode, Report, Table, Waited};
+use crate::engine::{ArmError, Interest, Mode, Report, Table};
 use crate::sys::Fd;
-use crate::windows::port::{self, KernelPort};
-use crate::{Entry, Events, RegistrationError};
-
-/// The kind of a packet that is this backend's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Own(usize);
-
-pub(super) const POLL: Own = Own(0);
-/// A socket may have edges.
-pub(super) const EDGES: Own = Own(1);
-pub(super) const WAKE: Own = Own(2);
-pub(super) const ALARM: Own = Own(3);
-/// The port is closed.
-pub(super) const CLOSED: Own = Own(4);
-
-/// The addresses of these are the keys of own packets: nobody else has them.
-static KEYS: [u8; 5] = [0; 5];
-
-impl Own {
-    pub(super) fn key(self) -> usize {
-        KEYS.as_ptr().addr() + self.0
-    }
-
-    /// The kind of a packet with this key, unless it is a packet of others.
-    pub(super) fn of(key: usize) -> Option<Self> {
-        let kind = key.wrapping_sub(KEYS.as_ptr().addr());
-        (kind < KEYS.len()).then_some(Own(kind))
-    }
-}
+use crate::windows::port::KernelPort;
+use crate::{Events, RegistrationError};
 
 /// The state of a port on the driver, under its lock.
 pub(super) struct State {
@@ -71,50 +45,6 @@ struct Record {
     /// The poll that counts.
     poll: Option<Current>,
     edge: Option<Edge>,
-}
-
-/// A poll in progress.
-#[derive(Clone, Copy)]
-struct Current {
-    poll: *mut Poll,
-    /// What it is for.
-    events: u32,
-    /// Of the interest for which it was begun. If the socket was armed again since, the result may be older than that.
-    generation: u32,
-}
-
-impl Current {
-    fn covers(&self, events: u32) -> bool {
-        events & !self.events == 0
-    }
-}
-
-/// The edges of a socket.
-///
-/// A poll tells of a condition that begins to hold. When that is reported, the driver begins to record edges. Before a
-/// thread waits next, the condition is polled again. If it has fallen, the poll waits for the next edge. If it holds, the
-/// record tells whether it fell in between. If it did not, or if another thread waits already when it is reported, the
-/// record is watched from there on, and the condition is not polled until it was reported again.
-///
-/// So while a thread waits, each condition that an enabled socket is registered for is polled, or is watched, or has a
-/// packet.
-struct Edge {
-    /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
-    /// for `connect`.
-    edges: Option<Edges>,
-    poll: Option<Current>,
-    /// Conditions that were reported, and not polled since. If a poll finds them, the record says whether they have fallen.
-    reported: u32,
-    /// Conditions that are watched, and not polled, because they hold.
-    held: u32,
-    /// Conditions that have begun to hold by the record, and that were not reported since.
-    recorded: u32,
-    /// The conditions that the socket can have.
-    possible: u32,
-    /// Conditions that never fall, and were seen.
-    seen: u32,
-    /// The last connection that was reported was not in the record.
-    repeated: bool,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -445,7 +375,7 @@ impl State {
         report
     }
 
-    /// A socket's poll for edges has completed.
+    /// A socket's poll for edges has completed: see the table in [`edge`](super::edge).
     fn end_edge_poll(
         &mut self,
         afd: &Afd,
@@ -454,73 +384,31 @@ impl State {
         found: u32,
         generation: u32,
     ) -> Option<Report> {
+        let is_waited_for = self.waiting > 0;
         let record = self.records.get_mut(&fd)?;
         let latest = table.interest(fd)?;
-        let is_latest = latest.generation() == generation;
-        let edge = record.edge.as_mut()?;
         if !latest.is_enabled() || latest.mode() != Mode::Edge {
             // What is for edges only. Whoever has disabled it arms that.
             self.poll_known(&afd.port, fd);
             return None;
         }
-        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match is_latest {
-            true => found,
-            false => afd.device.poll_one(fd, polled(&latest, record.kind)),
-        };
-        if latest.generation() != record.interest.generation() {
-            record.interest = latest;
-            edge.start_over();
-        }
+        let found = record.found_latest(afd, &latest, found, generation);
         // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
         // later.
         if !is_open(fd, record.id) {
             return None;
         }
-        let lasting = found & LASTING & edge.possible & !edge.seen;
-        let first = found & FIRST;
-        edge.seen |= lasting;
-        let wanted = polled(&latest, record.kind) & FIRST & edge.possible;
-        let is_new = !edge
-            .edges
-            .as_ref()
-            .is_some_and(|edges| edges.record(wanted));
-        if is_new && first != 0 {
-            // The old one ends first: a socket has one record.
-            edge.edges = None;
-            edge.edges = Edges::new(&afd.port, EDGES.key(), fd, wanted).ok();
-        }
-        edge.recorded |= match &mut edge.edges {
-            Some(edges) if !edges.can_pass() => edges.take(),
-            Some(edges) if first != 0 => {
-                let has_risen = edges.pass();
-                // What held when it began, and what would be watched below, must not stay in the record.
-                let must_take = is_new || self.waiting > 0;
-                let taken = if must_take { edges.take() } else { 0 };
-                if has_risen { first } else { taken }
-            }
-            Some(_) => 0,
-            // Without memory for a record, what holds may be reported once too often.
-            None => first,
-        };
-        let mut begun =
-            lasting | first & (!edge.reported | edge.recorded) | edge.held & edge.recorded;
-        edge.repeated &= begun & device::ACCEPT == 0;
-        // After an accept that has found nothing, Wine's server may not record the next connection.
-        if first & !begun & device::ACCEPT != 0 && !edge.repeated && port::is_wine() {
-            edge.repeated = true;
-            begun |= device::ACCEPT;
-        }
-        let still = first & !begun;
-        edge.recorded &= !(first | edge.held);
-        edge.reported |= begun & FIRST;
-        edge.reported &= !still;
+        let edge = record.edge.as_mut()?;
+        let wanted = polled(&latest, record.kind) & FIRST;
+        edge.read_record(&afd.port, fd, found & FIRST, wanted, is_waited_for);
+        let Polled { begun, still } = edge.on_polled(found);
         let events = edge.without_out(conditions(begun, record.kind));
         let events = events & latest.filter().wanted();
+        let first = found & FIRST;
         if !events.is_empty() {
             self.again.push(fd);
         }
-        if still != 0 || first != 0 && self.waiting > 0 {
+        if still != 0 || first != 0 && is_waited_for {
             self.watch(&afd.port, fd, first);
         } else if first == 0 || events.is_empty() {
             self.poll_known(&afd.port, fd);
@@ -533,7 +421,7 @@ impl State {
     }
 
     /// There may be edges of a socket that is watched.
-    fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
+    pub(super) fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
         let record = self.records.get_mut(&fd)?;
         let report = record.take_edges(table);
         if report.is_some() {
@@ -541,43 +429,25 @@ impl State {
         }
         report
     }
-
-    /// A packet was dequeued.
-    pub(super) fn sort(
-        &mut self,
-        afd: &Afd,
-        table: &Table,
-        packet: &OVERLAPPED_ENTRY,
-        reports: &mut Vec<Report>,
-        others: &mut Vec<Entry>,
-        waited: &mut Waited,
-    ) {
-        match Own::of(packet.lpCompletionKey) {
-            // SAFETY: under this key there are polls, and each packet is taken once.
-            Some(POLL) => reports
-                .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
-            Some(EDGES) => {
-                reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
-            }
-            Some(ALARM) => waited.alarmed = true,
-            Some(CLOSED) => {
-                waited.woken = true;
-                // For the next thread.
-                afd.port.insist(CLOSED.key(), 0);
-            }
-            Some(_) => waited.woken = true,
-            None => {
-                let overlapped = packet.lpOverlapped.expose_provenance();
-                let bytes = packet.dwNumberOfBytesTransferred;
-                let mut entry = Entry::new(packet.lpCompletionKey, bytes, overlapped);
-                entry.status = packet.Internal as i32;
-                others.push(entry);
-            }
-        }
-    }
 }
 
 impl Record {
+    /// What holds of what is wanted now, by a poll for edges that was begun for the interest of this generation.
+    fn found_latest(&mut self, afd: &Afd, latest: &Interest, found: u32, generation: u32) -> u32 {
+        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
+        let found = match latest.generation() == generation {
+            true => found,
+            false => afd.device.poll_one(latest.fd, polled(latest, self.kind)),
+        };
+        if latest.generation() != self.interest.generation() {
+            self.interest = *latest;
+            if let Some(edge) = &mut self.edge {
+                edge.start_over();
+            }
+        }
+        found
+    }
+
     /// Report what holds now, for what is wanted now.
     fn report_latest(&self, afd: &Afd, latest: &Interest) -> Option<Report> {
         let fd = self.interest.fd;
@@ -629,62 +499,6 @@ impl Record {
             generation: latest.generation(),
             events,
         })
-    }
-}
-
-impl Edge {
-    fn new(kind: Kind, fd: Fd) -> Self {
-        let listens = || winsock::option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
-        // Without connections, and for a listener, there is no end.
-        let possible = match kind {
-            Kind::Datagram => FIRST & !device::ACCEPT,
-            Kind::Stream if listens() => device::ACCEPT,
-            Kind::Stream => FIRST | LASTING,
-        };
-        Edge {
-            edges: None,
-            poll: None,
-            reported: 0,
-            held: 0,
-            recorded: 0,
-            possible,
-            seen: 0,
-            repeated: false,
-        }
-    }
-
-    /// It is armed for something else. What holds may be reported, once.
-    fn start_over(&mut self) {
-        (self.reported, self.held, self.recorded, self.seen) = (0, 0, 0, 0);
-    }
-
-    /// What its poll is for.
-    fn polled(&self, interest: &Interest, kind: Kind) -> u32 {
-        const INPUT: u32 = device::RECEIVE | device::RECEIVE_EXPEDITED | device::ACCEPT;
-        let mut events = polled(interest, kind) & self.possible & !self.seen & !self.held;
-        // After the end of a stream, nothing more arrives; and no socket has both data and connections. Under Wine, a poll
-        // for what cannot come keeps its server busy.
-        if self.seen & (device::DISCONNECT | device::ABORT) != 0 {
-            events &= !INPUT;
-        }
-        if self.held & device::RECEIVE != 0 {
-            events &= !device::ACCEPT;
-        }
-        if self.held & device::ACCEPT != 0 {
-            events &= !device::RECEIVE;
-        }
-        if !interest.is_enabled() {
-            events = 0;
-        }
-        events | device::LOCAL_CLOSE
-    }
-
-    /// After an error nothing can be sent.
-    fn without_out(&self, mut events: Events) -> Events {
-        if self.seen & FAILED != 0 {
-            events.remove(Events::OUT);
-        }
-        events
     }
 }
 
