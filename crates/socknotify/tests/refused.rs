@@ -13,6 +13,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[path = "support/patience.rs"]
+mod patience;
+
+use patience::PATIENCE;
 use socknotify::owned::{Event, FileDriver, FileOperation, Port, Worker};
 use socknotify::{
     CompletionPort, Error, EventFilter, Events, Overlapped, Registration, RegistrationError,
@@ -105,7 +109,7 @@ fn read_letters(port: &Port<UnixStream>) -> io::Result<()> {
             }
             let mut read = Vec::new();
             while read.len() < letters.len() {
-                assert_ne!(worker.process(Some(Duration::from_secs(30)))?, 0);
+                assert_ne!(worker.process(Some(PATIENCE))?, 0);
                 while let Some(event) = worker.take() {
                     let Event::Completed(done) = event else {
                         panic!("{event:?}");
@@ -263,11 +267,11 @@ fn o5_cancel_and_close_end_operations_without_a_ring() -> io::Result<()> {
             for _ in 0..2 {
                 let read = FileOperation::read_at(&log, vec![0; 8], 0);
                 port.begin(read.within(Duration::from_millis(5)))?;
-                assert_eq!(worker.process(PATIENCE)?, 1);
+                assert_eq!(worker.process(Some(PATIENCE))?, 1);
                 assert!(worker.take().is_some());
             }
             assert!(port.cancel_operation(id));
-            assert_eq!(worker.process(PATIENCE)?, 1);
+            assert_eq!(worker.process(Some(PATIENCE))?, 1);
             assert!(worker.take().is_some());
             port.close();
             Ok(port.operations())
@@ -278,8 +282,6 @@ fn o5_cancel_and_close_end_operations_without_a_ring() -> io::Result<()> {
     assert_eq!(closed.expect("it is closed")?, 0);
     Ok(())
 }
-
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
 /// Another thread has to notify it, which may wait already.
 fn lose_level(waits_already: bool) -> io::Result<()> {
@@ -294,9 +296,10 @@ fn lose_level(waits_already: bool) -> io::Result<()> {
         let port = &port;
         let other = scope.spawn(move || {
             waits.recv().expect("it goes on");
-            port.dequeue_one(PATIENCE).map(|entry| entry.completion_key)
+            port.dequeue_one(Some(PATIENCE))
+                .map(|entry| entry.completion_key)
         });
-        assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1);
+        assert_eq!(port.dequeue_one(Some(PATIENCE))?.completion_key, 1);
         refuse_control(libc::EPOLL_CTL_MOD)?;
         if waits_already {
             go.send(()).expect("it waits");
@@ -338,7 +341,11 @@ fn b4_what_cannot_be_removed_is_still_notified() -> io::Result<()> {
             let refused = port.register(Registration::remove(&socket));
             assert!(refused.is_err(), "{trigger:?}");
             peer.write_all(b"x")?;
-            assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1, "{trigger:?}");
+            assert_eq!(
+                port.dequeue_one(Some(PATIENCE))?.completion_key,
+                1,
+                "{trigger:?}"
+            );
         }
         Ok(())
     })
@@ -361,7 +368,7 @@ fn a2_a_socket_has_an_identity_where_the_system_gives_no_cookies() -> io::Result
             let elsewhere = other.register(enable());
             assert_eq!(elsewhere, Err(RegistrationError::OtherPort.into()));
             peer.write_all(b"x")?;
-            assert_eq!(port.dequeue_one(PATIENCE)?.completion_key, 1);
+            assert_eq!(port.dequeue_one(Some(PATIENCE))?.completion_key, 1);
             port.register(Registration::remove(&socket))?;
         }
         Ok(())
@@ -388,7 +395,7 @@ fn d1_a_reset_connection_is_in_where_the_system_tells_nothing_of_it() -> io::Res
             filter,
             Trigger::ONESHOT | Trigger::EDGE,
         ))?;
-        port.dequeue_one(PATIENCE)?;
+        port.dequeue_one(Some(PATIENCE))?;
         let (peer, _) = listener.accept()?;
         socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO))?;
         drop(peer);
@@ -398,7 +405,7 @@ fn d1_a_reset_connection_is_in_where_the_system_tells_nothing_of_it() -> io::Res
             EventFilter::IN,
             Trigger::LEVEL,
         ))?;
-        let events = port.dequeue_one(PATIENCE)?.events();
+        let events = port.dequeue_one(Some(PATIENCE))?.events();
         assert_eq!(events, Events::IN | Events::ERR);
         Ok(())
     })
@@ -431,7 +438,7 @@ fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result
         assert_eq!(&*refused.into_inner().into_buffer(), b"x");
         assert_eq!(port.operations(), 0);
         // Nothing that was refused is waited for.
-        port.drain(Duration::from_secs(30));
+        port.drain(PATIENCE);
         assert_eq!(port.worker(1).process(None), Err(Error::Closed));
         Ok(())
     })
@@ -459,7 +466,7 @@ fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
             worker.begin(FileOperation::read_at(&file, vec![0; 4096], 0))?;
         }
         for _ in 0..5000 {
-            while port.operations() > 0 && worker.process(Some(Duration::from_secs(30)))? == 0 {}
+            while port.operations() > 0 && worker.process(Some(PATIENCE))? == 0 {}
             assert!(matches!(worker.take(), Some(Event::Completed(_))));
         }
         assert_eq!(port.operations(), 0);
@@ -485,7 +492,7 @@ fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
         let none = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
         // SAFETY: all of it stays until the port is closed.
         unsafe { port.read_at(&file, none, 1, nothing)? };
-        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
         assert_eq!((entry.completion_key, entry.transferred), (1, 0));
         assert_eq!(nothing.result()?, 0);
 
@@ -505,7 +512,7 @@ fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
         }
         // SAFETY: it can be read.
         assert!(port.cancel_operation(cancelled));
-        let entry = port.dequeue_one(Some(Duration::from_secs(30)))?;
+        let entry = port.dequeue_one(Some(PATIENCE))?;
         assert_eq!(entry.completion_key, 2);
         port.close();
         for overlapped in [cancelled, closed] {

@@ -8,14 +8,12 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+#[path = "support/patience.rs"]
+mod patience;
+
+use patience::PATIENCE;
 use rustix::event::{Timespec, epoll};
 use socknotify::{CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
-
-/// Longer than anything takes, and short enough to wait for when something is broken.
-const PATIENCE: Timespec = Timespec {
-    tv_sec: 30,
-    tv_nsec: 0,
-};
 
 fn dequeue(port: &CompletionPort) -> Result<usize, Error> {
     let mut entries = [Entry::default(); 4];
@@ -27,7 +25,8 @@ fn dequeue(port: &CompletionPort) -> Result<usize, Error> {
 fn is_told(outer: impl AsFd) -> io::Result<bool> {
     let mut events = Vec::<epoll::Event>::with_capacity(4);
     let spare = rustix::buffer::spare_capacity(&mut events);
-    Ok(epoll::wait(outer, spare, Some(&PATIENCE))? > 0)
+    let patience = Timespec::try_from(PATIENCE).expect("it can be counted");
+    Ok(epoll::wait(outer, spare, Some(&patience))? > 0)
 }
 
 #[test]

@@ -11,9 +11,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::conditions::{Kind, Link};
-
-/// How long anything immediate may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::patience::PATIENCE;
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 

@@ -20,6 +20,8 @@ mod conditions;
 mod loopback;
 mod model;
 mod operations;
+#[path = "../support/patience.rs"]
+mod patience;
 mod race;
 
 use std::cell::RefCell;

@@ -18,10 +18,8 @@ use socknotify::{
 use crate::conditions::{Kind, Link, Socket};
 use crate::loopback::{self, Loopback, Peer};
 use crate::model::{Model, NUMBERS, Number, PORTS, POSTED, Request, SocketId, is_valid};
+use crate::patience::PATIENCE;
 use crate::race::{self, Contender};
-
-/// How long a call waits for a packet that has to come.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The same, once a case has failed and is only made shorter.
 const IMPATIENCE: Duration = Duration::from_millis(20);

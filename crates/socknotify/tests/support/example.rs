@@ -5,15 +5,15 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
 
 #[path = "../../../socknotify-cli/tests/support/mod.rs"]
 mod processes;
 
-use processes::started;
+#[path = "patience.rs"]
+mod patience;
 
-/// Longer than anything takes, and short enough to wait for when something is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) use patience::PATIENCE;
+use processes::started;
 
 /// An example that runs until it is stopped.
 pub(crate) struct Example {

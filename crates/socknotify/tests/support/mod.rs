@@ -12,6 +12,7 @@ mod backends;
 #[cfg(unix)]
 mod child;
 mod expectations;
+mod patience;
 mod port;
 mod sockets;
 #[cfg_attr(unix, path = "unix.rs")]
@@ -29,6 +30,7 @@ pub(crate) use self::expectations::{
     expect_no_early_end, expect_nothing, expect_packets, expect_quiet, expect_removed,
     notification, quiet_for, quiet_threads, wait_in_vain, woken_by_one_packet,
 };
+pub(crate) use self::patience::PATIENCE;
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, read_byte, refusing, reset,
@@ -43,9 +45,6 @@ pub(crate) use self::system::{
     voluntary_switches,
 };
 pub(crate) use self::threads::{CloseAtEnd, Gate, SetAtEnd, wait_for_waiting, wait_until};
-
-/// How long something may take that has to come. Nothing waits this long unless it is lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(emulated) { 300 } else { 30 });
 
 /// A time that passes soon, and is long beside the system's own delays.
 pub(crate) const SHORT: Duration = Duration::from_millis(if cfg!(emulated) { 200 } else { 20 });

@@ -1,0 +1,6 @@
+//! How long tests wait.
+
+use std::time::Duration;
+
+/// How long something may take that has to come. Nothing waits this long unless it is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(emulated) { 300 } else { 30 });
