@@ -29,7 +29,7 @@ fn tokio_echoes() -> io::Result<()> {
             });
         }
     });
-    server.stop()
+    interrupt(server)
 }
 
 #[test]
@@ -45,46 +45,152 @@ fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
         (&client).read_to_end(&mut found).expect("it comes back");
         assert!(found == much(), "{} bytes", found.len());
     });
-    server.stop()
+    interrupt(server)
 }
 
 #[cfg(all(target_os = "linux", feature = "tls"))]
-#[test]
-fn tls_echoes_records_that_are_longer_than_a_turn() -> io::Result<()> {
+mod https {
+    use std::io::{BufRead, BufReader};
+    use std::net::TcpStream;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
     use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-    let server = Example::start(env!("CARGO_BIN_EXE_tls"), &[])?;
-    let certificate = include_bytes!("../src/bin/tls/certificate.pem");
-    let certificate = CertificateDer::from_pem_slice(certificate).map_err(io::Error::other)?;
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate).map_err(io::Error::other)?;
-    let config = ClientConfig::builder().with_root_certificates(roots);
-    let config = Arc::new(config.with_no_client_auth());
-    thread::scope(|scope| {
-        for client in 0..6_u8 {
-            let (server, config) = (&server, Arc::clone(&config));
-            scope.spawn(move || {
-                let name = "localhost".try_into().expect("a name");
-                let tls = ClientConnection::new(config, name).expect("it is complete");
-                let stream = server.connect().expect("it listens");
-                let mut stream = StreamOwned::new(tls, stream);
-                // A record has 16384 bytes at most. The last ones are several.
-                for length in [1, 4096, 4097, 16_384, 16_385, 50_000] {
-                    let said = vec![client; length];
-                    stream.write_all(&said).expect("it is taken");
-                    stream.flush().expect("it is taken");
-                    expect(&mut stream, &said);
-                }
-                stream.conn.send_close_notify();
-                stream.flush().expect("it is taken");
-                // The server says goodbye, too: without that, this is an error.
-                expect_end(&mut stream);
-            });
+    use super::*;
+
+    const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/certificate");
+
+    type Client = BufReader<StreamOwned<ClientConnection, TcpStream>>;
+
+    fn start() -> io::Result<Example> {
+        let files = ["certificate.pem", "key.pem"];
+        Example::start(
+            env!("CARGO_BIN_EXE_https"),
+            &files.map(|file| format!("{DIRECTORY}/{file}")),
+        )
+    }
+
+    fn connect(server: &Example) -> io::Result<Client> {
+        let certificate = CertificateDer::from_pem_file(format!("{DIRECTORY}/certificate.pem"));
+        let mut roots = RootCertStore::empty();
+        let added = roots.add(certificate.map_err(io::Error::other)?);
+        added.map_err(io::Error::other)?;
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        let name = "localhost".try_into().expect("a name");
+        let tls = ClientConnection::new(Arc::new(config.with_no_client_auth()), name);
+        let stream = StreamOwned::new(tls.map_err(io::Error::other)?, server.connect()?);
+        Ok(BufReader::new(stream))
+    }
+
+    /// The status, whether the connection goes on, and the body.
+    fn answer(client: &mut Client) -> io::Result<(String, bool, String)> {
+        let (mut status, mut line, mut length, mut goes_on) =
+            (String::new(), String::new(), 0, true);
+        client.read_line(&mut status)?;
+        loop {
+            line.clear();
+            client.read_line(&mut line)?;
+            match line.trim_end().split_once(": ") {
+                Some(("Content-Length", value)) => length = value.parse().expect("a number"),
+                Some(("Connection", value)) => goes_on = value == "keep-alive",
+                Some(_) => {}
+                None => break,
+            }
         }
-    });
-    server.stop()
+        let mut body = vec![0; length];
+        client.read_exact(&mut body)?;
+        let status = status.split(' ').nth(1).unwrap_or_default().to_owned();
+        Ok((status, goes_on, String::from_utf8(body).expect("text")))
+    }
+
+    #[test]
+    fn https_answers_requests_that_come_one_behind_the_other() -> io::Result<()> {
+        let server = start()?;
+        // It does not keep others waiting.
+        let _silent = server.connect()?;
+        let mut client = connect(&server)?;
+        let body = "x".repeat(50_000);
+        let head = "POST /length HTTP/1.1\r\nContent-Length: 50000\r\n\r\n";
+        let requests = format!("GET /1 HTTP/1.1\r\n\r\n{head}{body}GET /2 HT");
+        client.get_mut().write_all(requests.as_bytes())?;
+        client.get_mut().flush()?;
+        let goes_on = |body: &str| ("200".to_owned(), true, body.to_owned());
+        assert_eq!(answer(&mut client)?, goes_on("you asked for /1\n"));
+        assert_eq!(answer(&mut client)?, goes_on("50000 bytes\n"));
+        client.get_mut().write_all(b"TP/1.1\r\n\r\n")?;
+        assert_eq!(answer(&mut client)?, goes_on("you asked for /2\n"));
+        let last = b"GET /3 HTTP/1.1\r\nConnection: close\r\n\r\n";
+        client.get_mut().write_all(last)?;
+        let (_, goes_on, body) = answer(&mut client)?;
+        assert_eq!((goes_on, &*body), (false, "you asked for /3\n"));
+        expect_end(&mut client);
+        interrupt(server)
+    }
+
+    #[test]
+    fn https_refuses_what_is_too_large_and_the_answer_arrives() -> io::Result<()> {
+        let server = start()?;
+        for (request, status) in [
+            ("what?\r\n\r\n".to_owned(), "400"),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n".to_owned(),
+                "413",
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
+                "400",
+            ),
+            (
+                "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+                "411",
+            ),
+            (format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)), "431"),
+        ] {
+            let mut client = connect(&server)?;
+            client.get_mut().write_all(request.as_bytes())?;
+            client.get_mut().flush()?;
+            // It goes on sending.
+            let _ = client.get_mut().write_all(&[b'x'; 50_000]);
+            thread::sleep(Duration::from_millis(20));
+            let (found, goes_on, _) = answer(&mut client)?;
+            assert_eq!((&*found, goes_on), (status, false), "{request:.60}");
+            expect_end(&mut client);
+        }
+        interrupt(server)
+    }
+
+    #[test]
+    fn https_answers_what_it_has_received_when_it_drains() -> io::Result<()> {
+        const REQUESTS: usize = 500;
+        let server = start()?;
+        let mut client = connect(&server)?;
+        client.get_mut().write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+        answer(&mut client)?;
+        let requests = "GET / HTTP/1.1\r\n\r\n".repeat(REQUESTS);
+        client.get_mut().write_all(requests.as_bytes())?;
+        client.get_mut().flush()?;
+        signal(&server, rustix::process::Signal::TERM)?;
+        thread::sleep(Duration::from_millis(100));
+        for _ in 0..REQUESTS {
+            assert_eq!(answer(&mut client)?.0, "200");
+        }
+        expect_end(&mut client);
+        interrupt(server)
+    }
+}
+
+fn signal(server: &Example, signal: rustix::process::Signal) -> io::Result<()> {
+    let process = rustix::process::Pid::from_child(&server.process);
+    Ok(rustix::process::kill_process(process, signal)?)
+}
+
+/// It ends in good order, also if it is about to end.
+fn interrupt(mut server: Example) -> io::Result<()> {
+    let _ = signal(&server, rustix::process::Signal::INT);
+    let status = server.process.wait()?;
+    assert!(status.success(), "{status}");
+    Ok(())
 }

@@ -7,24 +7,31 @@
 //!   write.
 //! - A client that does not read fills its outbox up to a limit, and is dropped.
 //!
+//! - At SIGTERM and Ctrl-C each client is sent what is in its outbox, and then lingers: otherwise one that sends
+//!   might not get the rest.
+//!
 //! Run it with `cargo run -p socknotify --example chat 127.0.0.1:7007`, and talk to it with
-//! `nc 127.0.0.1 7007`. It ends with Ctrl-C.
-
-#[path = "end/mod.rs"]
-mod end;
+//! `nc 127.0.0.1 7007`.
+//!
+//! ```toml
+//! [dependencies]
+//! ctrlc = { version = "3", features = ["termination"] }
+//! socknotify = "0.1"
+//! ```
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{env, thread};
+use std::{env, time::Duration};
 
-use end::End;
-use socknotify::EventFilter;
-use socknotify::owned::{BorrowedSocket, Event, Held, Id, Listening, Port, Source, Worker};
+use socknotify::owned::{
+    BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Serving, Source, Worker,
+};
 
-const THREADS: usize = 4;
-const BOTH: EventFilter = EventFilter::IN.union(EventFilter::OUT);
+/// How long clients may take at the end, and how long one may take to read what it was sent.
+const GRACE: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(2);
 /// The longest line, in bytes. Who says more at once is dropped.
 const LINE: usize = 16 * 1024;
 /// The most that waits for one client, in bytes.
@@ -50,52 +57,45 @@ struct Server {
 }
 
 fn main() -> io::Result<()> {
-    let end = End::new()?;
-    let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
-    println!("listening on {}", listener.local_addr()?);
-
-    let server = Server {
+    let server = Arc::new(Server {
         port: Port::new()?,
         outboxes: Mutex::default(),
-    };
-    let reporting = Listening::reporting();
-    server
-        .port
-        .listen(listener, reporting, |stream, _| Client::new(stream))?;
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| server.serve(server.port.worker(64)));
+    });
+    let ending = Arc::clone(&server);
+    let handled = ctrlc::set_handler(move || ending.port.drain(GRACE));
+    handled.map_err(io::Error::other)?;
+
+    let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
+    println!("listening on {}", listener.local_addr()?);
+    let make = |stream, _| Client::new(stream);
+    server.port.listen(listener, Listening::reporting(), make)?;
+    server.port.serve(Serving::default(), |worker, event| {
+        match event {
+            Event::Accepted(client) => server.join(worker, client),
+            // It is ready, or somebody has put something into its outbox, or the end has begun.
+            Event::Ready(client, _) | Event::Cancelled(client) | Event::Draining(client) => {
+                server.turn(worker, client);
+            }
+            // What the system would not watch is dropped here, and so closed.
+            _ => {}
         }
-        let ended = end.wait();
-        server.port.close();
-        ended
-    })
+    })?;
+    Ok(())
 }
 
 impl Server {
-    fn serve(&self, mut worker: Worker<Client>) {
-        // Until the port is closed.
-        while worker.process(None).is_ok() {
-            while let Some(event) = worker.take() {
-                match event {
-                    Event::Accepted(client) => self.join(&mut worker, client),
-                    // It is ready; or somebody has put something into its outbox.
-                    Event::Ready(client, _) | Event::Cancelled(client) => {
-                        self.turn(&mut worker, client);
-                    }
-                    // What the system would not watch is dropped here, and so closed.
-                    _ => {}
-                }
-            }
-        }
-    }
-
     /// Serve a client, and arm it again or let it go.
     fn turn(&self, worker: &mut Worker<Client>, mut client: Held<Client>) {
         let id = client.id();
         let heard = client.hear(|line| self.say(id, &format!("{id}: {line}")));
         match heard.and_then(|()| client.write()) {
-            Ok(filter) => worker.arm(client, filter),
+            Ok(interest) => {
+                if self.port.is_draining() && interest == Interest::IN {
+                    lock(&self.outboxes).remove(&id);
+                    return worker.linger(client, LINGER);
+                }
+                worker.arm(client, interest);
+            }
             Err(reason) => {
                 lock(&self.outboxes).remove(&id);
                 self.say(id, &format!("* {id} has gone: {reason}\n"));
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Write what the socket takes. What to wait for next.
-    fn write(&mut self) -> io::Result<EventFilter> {
+    fn write(&mut self) -> io::Result<Interest> {
         let mut outbox = lock(&self.outbox);
         if outbox.has_overflowed {
             return Err(io::Error::other("it does not read"));
@@ -167,12 +167,14 @@ impl Client {
         while !outbox.bytes.is_empty() {
             match self.stream.write(outbox.bytes.as_slices().0) {
                 Ok(length) => drop(outbox.bytes.drain(..length)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(BOTH),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Interest::IN | Interest::OUT);
+                }
                 Err(error) => return Err(error),
             }
         }
         // Whatever comes into the outbox from here on is followed by a cancellation.
-        Ok(EventFilter::IN)
+        Ok(Interest::IN)
     }
 }
 

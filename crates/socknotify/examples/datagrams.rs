@@ -11,14 +11,18 @@
 //! - A thread may find nothing to receive. That is no error: another thread was faster.
 //!
 //! Run it with `cargo run -p socknotify --example datagrams 127.0.0.1:7007`, and talk to it with
-//! `nc -u 127.0.0.1 7007`. It ends with Ctrl-C.
-
-#[path = "end/mod.rs"]
-mod end;
+//! `nc -u 127.0.0.1 7007`. It ends at SIGTERM and Ctrl-C, when what had arrived is answered.
+//!
+//! ```toml
+//! [dependencies]
+//! ctrlc = { version = "3", features = ["termination"] }
+//! socknotify = "0.1"
+//! ```
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{env, thread};
 
 use socknotify::EventFilter;
@@ -29,12 +33,14 @@ const THREADS: usize = 4;
 const LENGTH: usize = 2048;
 
 fn main() -> io::Result<()> {
-    let end = end::End::new()?;
+    let port = Arc::new(Port::<UdpSocket>::new()?);
+    let ending = Arc::clone(&port);
+    let handled = ctrlc::set_handler(move || ending.drain(Duration::from_secs(1)));
+    handled.map_err(io::Error::other)?;
     let socket = UdpSocket::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
     socket.set_nonblocking(true)?;
     let socket = Arc::new(socket);
 
-    let port = Port::<UdpSocket>::new()?;
     port.share(Arc::clone(&socket), EventFilter::IN, SharedTrigger::Edge)?;
     // What had arrived by then is no edge.
     answer_all(&socket);
@@ -43,10 +49,9 @@ fn main() -> io::Result<()> {
         for _ in 0..THREADS {
             scope.spawn(|| serve(port.worker(1)));
         }
-        let ended = end.wait();
-        port.close();
-        ended
-    })
+    });
+    answer_all(&socket);
+    Ok(())
 }
 
 fn serve(mut worker: Worker<UdpSocket>) {

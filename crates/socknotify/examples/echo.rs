@@ -1,26 +1,43 @@
 //! The first program of the README.
+//!
+//! ```toml
+//! [dependencies]
+//! ctrlc = { version = "3", features = ["termination"] }
+//! socknotify = "0.1"
+//! ```
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
-use std::{env, time::Duration};
+use std::{env, sync::Arc, time::Duration};
 
 use socknotify::owned::{Event, Interest, Listening, Port, Serving};
 
+const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
+
 fn main() -> io::Result<()> {
+    let port = Arc::new(Port::new()?);
+    let ending = Arc::clone(&port);
+    let handled = ctrlc::set_handler(move || ending.drain(Duration::from_secs(10)));
+    handled.map_err(io::Error::other)?;
+
     let listener = TcpListener::bind(env::args().nth(1).unwrap_or("127.0.0.1:7007".into()))?;
     println!("listening on {}", listener.local_addr()?);
-    let next = Interest::IN.within(Duration::from_secs(60));
-    let listening = Listening::arming(next).blocking(Duration::from_secs(30));
-    let port = Port::new()?;
+    let idle = Interest::IN.within(Duration::from_secs(60));
+    let listening = Listening::arming(idle).blocking(Duration::from_secs(30));
     port.listen(listener, listening, |client, _| client)?;
-    port.serve(Serving::default(), |worker, event| {
-        if let Event::Ready(mut client, _) = event {
+    port.serve(Serving::default(), |worker, event| match event {
+        Event::Ready(mut client, _) => {
             let mut buffer = [0; 4096];
             let received = client.read(&mut buffer).unwrap_or(0);
             if received > 0 && client.write_all(&buffer[..received]).is_ok() {
-                worker.arm(client, next);
+                worker.arm(client, if port.is_draining() { AT_ONCE } else { idle });
             }
-        } // What is not armed again is closed: at its end, or because it was idle.
+        } // What is not armed again is closed.
+        // SIGTERM or Ctrl-C: what it has sent is still answered. If that is nothing, its time is over at once.
+        Event::Draining(client) => worker.arm(client, AT_ONCE),
+        // It is sent the end of the stream, and may read what it was sent.
+        Event::TimedOut(client) => worker.linger(client, Duration::from_secs(2)),
+        _ => {}
     })?;
     Ok(())
 }

@@ -9,6 +9,12 @@
 //! - A datagram socket has no HANGUP. A posted packet tells the thread to stop, through the same port.
 //!
 //! Run it with `cargo run -p socknotify --example edge_triggered_udp`.
+//!
+//! ```toml
+//! [dependencies]
+//! socket2 = "0.6"
+//! socknotify = "0.1"
+//! ```
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

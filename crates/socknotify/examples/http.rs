@@ -7,25 +7,27 @@
 //!   extend it.
 //! - Buffers are bounded: as long as there is something to write, nothing is read.
 //! - A connection ends in order: it lingers. Otherwise a client that still sends might never see the last answer.
-//! - At the end, requests that have come are answered, and the last answer says so.
+//! - At SIGTERM and Ctrl-C the requests that were received are answered, and the last answer says so.
 //!
 //! Run it with `cargo run -p socknotify --example http 127.0.0.1:7007`, and try
-//! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default. It
-//! ends with Ctrl-C.
-
-#[path = "end/mod.rs"]
-mod end;
+//! `curl http://127.0.0.1:7007/hello`. A second argument is the time for a request in seconds: 10 by default.
+//!
+//! ```toml
+//! [dependencies]
+//! ctrlc = { version = "3", features = ["termination"] }
+//! httparse = "1"
+//! socknotify = "0.1"
+//! ```
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, thread};
+use std::{env, mem};
 
-use end::End;
 use httparse::{EMPTY_HEADER, Request, Status};
-use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Port, Source, Worker};
+use socknotify::owned::{BorrowedSocket, Event, Interest, Output, Port, Serving, Source};
 
-const THREADS: usize = 4;
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// The most that a request may take, in bytes. It has no body.
 const REQUEST: usize = 8 * 1024;
@@ -34,67 +36,47 @@ struct Client {
     stream: TcpStream,
     /// What was read and is not answered.
     requests: Vec<u8>,
-    /// What is not sent yet.
-    answers: Vec<u8>,
+    answers: Output,
     deadline: Instant,
     /// The time that each request has.
     time: Duration,
-    /// The server ends: what has come is answered, and nothing more.
-    is_ending: bool,
+    /// The server ends: when all that is here is answered, the connection does.
+    is_draining: bool,
     /// The last answer is on its way, or has gone.
     is_closing: bool,
 }
 
 fn main() -> io::Result<()> {
-    let end = End::new()?;
+    let port = Arc::new(Port::new()?);
+    let ending = Arc::clone(&port);
+    let handled = ctrlc::set_handler(move || ending.drain(2 * CLOSING_TIME));
+    handled.map_err(io::Error::other)?;
+
     let mut arguments = env::args().skip(1);
     let listener = TcpListener::bind(arguments.next().as_deref().unwrap_or("127.0.0.1:0"))?;
     let time = arguments.next().map_or(Ok(10), |time| time.parse());
     let time = Duration::from_secs(time.map_err(io::Error::other)?);
     println!("listening on {}", listener.local_addr()?);
-
-    let port = Port::new()?;
     let first = Interest::IN.within(time);
     port.listen(listener, first, move |stream, _| Client::new(stream, time))?;
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| serve(port.worker(64)));
-        }
-        let ended = end.wait();
-        port.drain(CLOSING_TIME);
-        ended
-    })
-}
-
-fn serve(mut worker: Worker<Client>) {
-    // Until the port is closed.
-    while worker.process(None).is_ok() {
-        while let Some(event) = worker.take() {
-            match event {
-                Event::Ready(client, _) => turn(&mut worker, client),
-                Event::Draining(mut client) => {
-                    client.is_ending = true;
-                    turn(&mut worker, client);
-                }
-                // It has had its time.
-                Event::TimedOut(client) => worker.linger(client, CLOSING_TIME),
-                _ => {}
+    port.serve(Serving::default(), |worker, event| {
+        let mut client = match event {
+            Event::Ready(client, _) | Event::Draining(client) => client,
+            Event::TimedOut(client) => return worker.linger(client, CLOSING_TIME),
+            _ => return,
+        };
+        client.is_draining = port.is_draining();
+        match client.serve() {
+            // A timeout is reported only if nothing else holds, and here something may always do.
+            Ok(Some(interest)) if Instant::now() < client.deadline => {
+                let interest = interest.until(client.deadline);
+                worker.arm(client, interest);
             }
+            Ok(_) => worker.linger(client, CLOSING_TIME),
+            Err(_) => {} // It is closed.
         }
-    }
-}
-
-/// Serve a client, and arm it again or let it go.
-fn turn(worker: &mut Worker<Client>, mut client: Held<Client>) {
-    match client.serve() {
-        // It comes out as timed out only if nothing else holds, and here something may always do.
-        Ok(Some(interest)) if Instant::now() < client.deadline => {
-            let interest = interest.until(client.deadline);
-            worker.arm(client, interest);
-        }
-        Ok(_) => worker.linger(client, CLOSING_TIME),
-        Err(_) => {}
-    }
+    })?;
+    Ok(())
 }
 
 impl Client {
@@ -102,17 +84,12 @@ impl Client {
         Client {
             stream,
             requests: Vec::new(),
-            answers: Vec::new(),
+            answers: Output::new(),
             deadline: Instant::now() + time,
             time,
-            is_ending: false,
+            is_draining: false,
             is_closing: false,
         }
-    }
-
-    /// Whether something has come and was not read.
-    fn has_more(&self) -> bool {
-        self.stream.peek(&mut [0]).is_ok_and(|length| length > 0)
     }
 
     /// Read, answer and write what can be. What to wait for next, if this was not the end.
@@ -120,8 +97,7 @@ impl Client {
         let mut chunk = [0; 4096];
         // Then others get their turn.
         for _ in 0..16 {
-            while !self.is_closing && self.answer() {}
-            if !self.write()? {
+            if self.answers.send(&self.stream)? == Interest::OUT {
                 return Ok(Some(Interest::OUT));
             }
             if self.is_closing {
@@ -129,22 +105,27 @@ impl Client {
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(None),
-                Ok(length) => self.requests.extend(&chunk[..length]),
+                Ok(length) => {
+                    self.requests.extend(&chunk[..length]);
+                    while !self.is_closing && self.answer(length < chunk.len()) {}
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let is_idle = self.requests.is_empty();
-                    return Ok((!self.is_ending || !is_idle).then_some(Interest::IN));
+                    let is_over = self.is_draining && self.requests.is_empty();
+                    return Ok((!is_over).then_some(Interest::IN));
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(Some(Interest::IN))
+        let interest = self.answers.send(&self.stream)?;
+        Ok((interest == Interest::OUT || !self.is_closing).then_some(interest))
     }
 
     /// Answer the next request. False if none is complete.
-    fn answer(&mut self) -> bool {
+    fn answer(&mut self, is_all: bool) -> bool {
+        let requests = mem::take(&mut self.requests);
         let mut headers = [EMPTY_HEADER; 32];
         let mut request = Request::new(&mut headers);
-        let parsed = request.parse(&self.requests);
+        let parsed = request.parse(&requests);
         let (mut has_body, mut is_last) = (false, request.version == Some(0));
         for header in request.headers.iter() {
             let value = header.value.to_ascii_lowercase();
@@ -156,7 +137,10 @@ impl Client {
             }
         }
         let (length, status, body) = match parsed {
-            Ok(Status::Partial) if self.requests.len() < REQUEST => return false,
+            Ok(Status::Partial) if requests.len() < REQUEST => {
+                self.requests = requests;
+                return false;
+            }
             Ok(Status::Partial) => (0, "431 Request Header Fields Too Large", String::new()),
             Ok(Status::Complete(_)) if has_body => (0, "413 Content Too Large", String::new()),
             Err(_) => (0, "400 Bad Request", String::new()),
@@ -165,36 +149,26 @@ impl Client {
                 (length, "200 OK", format!("{method} {path}\n"))
             }
         };
-        let is_newest = self.requests.len() == length && !self.has_more();
-        self.is_closing = is_last || length == 0 || self.is_ending && is_newest;
-        let (connection, time) = match self.is_closing {
-            true => ("close", CLOSING_TIME),
-            false => ("keep-alive", self.time),
-        };
-        self.deadline = Instant::now() + time;
-        let size = body.len();
-        let body = if request.method == Some("HEAD") {
-            ""
-        } else {
-            &body
-        };
-        let head = format!("HTTP/1.1 {status}\r\nConnection: {connection}\r\n");
-        let answer = format!("{head}Content-Length: {size}\r\n\r\n{body}");
-        self.answers.extend(answer.bytes());
+        let is_head = request.method == Some("HEAD");
+        // As far as is known, nothing else was received.
+        is_last |= self.is_draining && is_all && length == requests.len();
+        self.is_closing = is_last || length == 0;
+        self.deadline = Instant::now() + self.time;
+        self.requests = requests;
         self.requests.drain(..length);
+        let connection = if self.is_closing {
+            "close"
+        } else {
+            "keep-alive"
+        };
+        let size = body.len();
+        let body = if is_head { "" } else { &body };
+        let answer = write!(
+            self.answers,
+            "HTTP/1.1 {status}\r\nConnection: {connection}\r\nContent-Length: {size}\r\n\r\n{body}"
+        );
+        answer.expect("memory takes it");
         true
-    }
-
-    /// Write what the socket takes. True if that was all.
-    fn write(&mut self) -> io::Result<bool> {
-        while !self.answers.is_empty() {
-            match self.stream.write(&self.answers) {
-                Ok(length) => drop(self.answers.drain(..length)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
     }
 }
 

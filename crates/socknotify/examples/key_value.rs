@@ -1,20 +1,28 @@
 //! A key-value server: `SET key value`, `GET key` and `DEL key`, one a line, answered in order.
 //!
-//! A client that sends nothing for a minute, or for the second argument's seconds, is closed; one that takes nothing, after twice
-//! that. A line has 4 KiB at most. From a client that does not read, nothing is read. At Ctrl-C, what has come is answered.
-
-#[path = "end/mod.rs"]
-mod end;
+//! A client that sends nothing for a minute, or for the second argument's seconds, is closed; one that takes nothing, after
+//! twice that. A line has 4 KiB at most. From a client that does not read, nothing is read. At SIGTERM and Ctrl-C what was
+//! received is still answered.
+//!
+//! ```toml
+//! [dependencies]
+//! ctrlc = { version = "3", features = ["termination"] }
+//! socknotify = "0.1"
+//! ```
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
-use std::{env, sync::Mutex, thread, time::Duration};
+use std::sync::{Arc, Mutex};
+use std::{env, time::Duration};
 
 use socknotify::owned::Event::{Draining, Ready, TimedOut};
-use socknotify::owned::{BorrowedSocket, Input, Interest, Listening, Output, Port, Source};
+use socknotify::owned::{
+    BorrowedSocket, Input, Interest, Listening, Output, Port, Serving, Source,
+};
 
 type Table = HashMap<Vec<u8>, Vec<u8>>;
+
 const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
 
 struct Client(TcpStream, Input, Output);
@@ -50,28 +58,29 @@ fn serve(client: &mut Client, late: bool, table: &Mutex<Table>) -> io::Result<Op
 }
 
 fn main() -> io::Result<()> {
-    let end = end::End::new()?;
     let (address, idle) = (env::args().nth(1), env::args().nth(2));
     let idle = Duration::from_secs(idle.map_or(60, |text| text.parse().expect("seconds")));
+    let (port, table) = (Arc::new(Port::<Client>::new()?), Mutex::default());
+    let ending = Arc::clone(&port);
+    let handled = ctrlc::set_handler(move || ending.drain(Duration::from_secs(10)));
+    handled.map_err(io::Error::other)?;
+
     let listener = TcpListener::bind(address.unwrap_or("127.0.0.1:7007".into()))?;
     println!("listening on {}", listener.local_addr()?);
-    let (port, table) = (Port::<Client>::new()?, Mutex::default());
     let listening = Listening::arming(Interest::IN.within(idle)).at_most(10_000);
     let client = |stream, _| Client(stream, Input::new(4096), Output::new());
     port.listen(listener, listening, client)?;
-    thread::scope(|scope| {
-        scope.spawn(|| end.wait().map(|()| port.drain(Duration::from_secs(10))));
-        port.serve(socknotify::owned::Serving::default(), |worker, event| {
-            let late = matches!(event, TimedOut(_));
-            if let Ready(mut client, _) | Draining(mut client) | TimedOut(mut client) = event {
-                match serve(&mut client, late, &table) {
-                    // At the end, what has come is answered: if nothing has, this time is over at once.
-                    Ok(Some(Interest::IN)) if port.is_draining() => worker.arm(client, AT_ONCE),
-                    Ok(Some(next)) => worker.arm(client, next.within(idle)),
-                    _ => worker.linger(client, Duration::from_secs(2)),
-                }
+    port.serve(Serving::default(), |worker, event| {
+        let late = matches!(event, TimedOut(_));
+        if let Ready(mut client, _) | Draining(mut client) | TimedOut(mut client) = event {
+            match serve(&mut client, late, &table) {
+                // At the end, what has come is answered: if nothing has, this time is over at once.
+                Ok(Some(Interest::IN)) if port.is_draining() => worker.arm(client, AT_ONCE),
+                Ok(Some(next)) => worker.arm(client, next.within(idle)),
+                // It is sent the end, and has two seconds to read what it was sent.
+                _ => worker.linger(client, Duration::from_secs(2)),
             }
-        })
+        }
     })?;
     Ok(())
 }

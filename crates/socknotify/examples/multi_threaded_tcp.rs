@@ -10,6 +10,11 @@
 //! - A posted packet ends the threads: each one passes it on.
 //!
 //! Run it with `cargo run -p socknotify --example multi_threaded_tcp`.
+//!
+//! ```toml
+//! [dependencies]
+//! socknotify = "0.1"
+//! ```
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};

@@ -9,6 +9,11 @@
 //! - A connection is closed when the last notification of its registration, REMOVE, was dequeued.
 //!
 //! Run it with `cargo run -p socknotify --example poll_replacement`.
+//!
+//! ```toml
+//! [dependencies]
+//! socknotify = "0.1"
+//! ```
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,196 +1,269 @@
-//! A proxy: it connects each client to the target.
+//! A proxy: it connects each client to the target, and passes on what either side sends.
 //!
 //! What it shows:
 //!
-//! - Each direction is a connection of its own, with duplicates of both sockets.
-//! - To wait for its other socket, a direction is taken out of the port and adopted again.
-//! - The end of a stream is passed on as such (half-close), and an error ends both directions.
+//! - Each of a session's two connections is in the port by itself. What one side has received for the other is in the other's
+//!   outbox, and `Port::cancel` wakes the side that has something to send, or room again.
+//! - An outbox has a limit: a side that is faster than the other is not read from.
+//! - The end of a stream is passed on as such (half-close), and an error ends both sides.
+//! - A session without traffic is closed after five minutes, and at SIGTERM and Ctrl-C after half a second; all others then
+//!   have ten seconds to finish.
 //!
-//! Run it with `cargo run -p socknotify --example proxy 127.0.0.1:7007 127.0.0.1:80`. It ends with
-//! Ctrl-C.
+//! Run it with `cargo run -p socknotify --example proxy 127.0.0.1:7007 127.0.0.1:80`.
+//!
+//! ```toml
+//! [dependencies]
+//! ctrlc = { version = "3", features = ["termination"] }
+//! socknotify = "0.1"
+//! ```
 
-#[path = "end/mod.rs"]
-mod end;
-
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::ops::Range;
-use std::time::Duration;
-use std::{env, thread};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, mem};
 
-use socknotify::EventFilter;
-use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Listening, Port, Source, Worker};
+use socknotify::Events;
+use socknotify::owned::{
+    BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Serving, Source, Worker,
+};
 
-const THREADS: usize = 4;
+/// Clients beyond these wait in the listener's backlog.
+const SESSIONS: usize = 10_000;
+/// The most that waits for one side, in bytes.
+const OUTBOX: usize = 256 * 1024;
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(300);
+const IDLE_AT_THE_END: Duration = Duration::from_millis(500);
 
-enum Socket {
-    /// A client, before its connection to the target is begun.
-    Client(TcpStream),
-    Reading(Direction),
-    Writing(Direction),
+/// One of a session's two connections.
+struct Side {
+    stream: TcpStream,
+    outbox: Arc<Mutex<Outbox>>,
+    other: Arc<Mutex<Outbox>>,
+    has_received_all: bool,
+    has_sent_all: bool,
 }
 
-/// From one socket to another.
-struct Direction {
-    source: TcpStream,
-    destination: TcpStream,
-    buffer: Box<[u8]>,
-    /// The part of the buffer that was read and is not written yet.
-    unwritten: Range<usize>,
-    is_over: bool,
+/// What one side is to be sent: the other fills it.
+struct Outbox {
+    bytes: VecDeque<u8>,
+    /// Nothing follows these bytes.
+    is_last: bool,
+    /// The other side has failed.
+    is_broken: bool,
+    /// Whose it is, once it is connected.
+    id: Option<Id>,
+    active: Instant,
 }
 
-struct Server {
-    port: Port<Socket>,
+struct Proxy {
+    port: Port<Side>,
     target: SocketAddr,
 }
 
 fn main() -> io::Result<()> {
     let mut arguments = env::args().skip(1);
     let address = arguments.next().unwrap_or("127.0.0.1:0".into());
-    let target = arguments
-        .next()
-        .ok_or(io::Error::other("a target is needed: ADDRESS:PORT"))?;
-    let end = end::End::new()?;
+    let target = arguments.next().and_then(|target| target.parse().ok());
+    let proxy = Arc::new(Proxy {
+        port: Port::new()?,
+        target: target.ok_or(io::Error::other("a target is needed: ADDRESS:PORT"))?,
+    });
+    let ending = Arc::clone(&proxy);
+    let handled = ctrlc::set_handler(move || ending.port.drain(Duration::from_secs(10)));
+    handled.map_err(io::Error::other)?;
+
     let listener = TcpListener::bind(address)?;
     println!("listening on {}", listener.local_addr()?);
-
-    let server = Server {
-        port: Port::new()?,
-        target: target.parse().map_err(io::Error::other)?,
-    };
-    let reporting = Listening::reporting();
-    let client = |stream, _| Socket::Client(stream);
-    server.port.listen(listener, reporting, client)?;
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| server.serve(server.port.worker(64)));
-        }
-        let ended = end.wait();
-        server.port.close();
-        ended
-    })
+    let listening = Listening::reporting().at_most(2 * SESSIONS);
+    let client = |stream, _| Side::new(stream, Outbox::new(), Outbox::new());
+    proxy.port.listen(listener, listening, client)?;
+    let handler = |worker: &mut _, event| proxy.handle(worker, event);
+    Ok(proxy.port.serve(Serving::default(), handler)?)
 }
 
-impl Server {
-    fn serve(&self, mut worker: Worker<Socket>) {
-        // Until the port is closed.
-        while worker.process(None).is_ok() {
-            while let Some(event) = worker.take() {
-                match event {
-                    // What was not armed again is closed by now.
-                    Event::Ready(socket, _) | Event::Connected(socket) => {
-                        drop(self.turn(&mut worker, socket));
-                    }
-                    // What keeps one client from being served does not concern the others.
-                    Event::Accepted(socket) => drop(self.connect(&mut worker, socket)),
-                    // The target is not there, or not in time.
-                    _ => {}
-                }
+impl Proxy {
+    fn handle(&self, worker: &mut Worker<Side>, event: Event<Side>) {
+        let (mut side, next) = match event {
+            Event::Accepted(client) => {
+                let next = self.connect(&client);
+                (client, next)
             }
+            Event::Connected(side) => {
+                lock(&side.outbox).id = Some(side.id());
+                self.turn(side, Events::empty())
+            }
+            Event::Ready(side, events) => self.turn(side, events),
+            Event::Cancelled(side) | Event::Draining(side) => self.turn(side, Events::empty()),
+            // Traffic in the other direction counts, too.
+            Event::TimedOut(side) if side.idle_for() < self.idle_time() => {
+                self.turn(side, Events::empty())
+            }
+            Event::TimedOut(side) | Event::Unconnected(side, _) | Event::Refused(side, _) => {
+                (side, Ok(None))
+            }
+            _ => return,
+        };
+        match next {
+            Ok(Some(interest)) => worker.arm(side, interest.within(self.idle_time())),
+            _ => self.end(&mut side),
         }
     }
 
-    fn turn(&self, worker: &mut Worker<Socket>, mut socket: Held<Socket>) -> io::Result<()> {
-        let filter = match &mut *socket {
-            Socket::Client(_) => return Ok(()),
-            Socket::Reading(direction) | Socket::Writing(direction) => direction.pass_on()?,
-        };
-        let Some(filter) = filter else { return Ok(()) };
-        // To the port, another socket inside is another connection.
-        let is_reading = matches!(*socket, Socket::Reading(_));
-        if is_reading != (filter == EventFilter::IN) {
-            socket = self.port.adopt(match socket.into_inner() {
-                Socket::Reading(direction) => Socket::Writing(direction),
-                Socket::Writing(direction) => Socket::Reading(direction),
-                client => client,
-            })?;
+    fn idle_time(&self) -> Duration {
+        if self.port.is_draining() {
+            IDLE_AT_THE_END
+        } else {
+            IDLE
         }
-        worker.arm(socket, filter);
-        Ok(())
     }
 
-    /// Begin to connect a client to the target.
-    fn connect(&self, worker: &mut Worker<Socket>, client: Held<Socket>) -> io::Result<()> {
-        let Socket::Client(client) = client.into_inner() else {
-            return Ok(());
-        };
-        let mut back = Err(io::ErrorKind::NotConnected.into());
-        // Even if the client says no more, that can only be passed on when the target is there.
-        self.port.connect(self.target, CONNECT_TIME, |target| {
-            let ends = target
-                .try_clone()
-                .and_then(|target| Ok((target, client.try_clone()?)));
-            back = ends.map(|(target, client)| Direction::new(target, client));
-            Socket::Writing(Direction::new(client, target))
-        })?;
-        worker.arm(self.port.adopt(Socket::Reading(back?))?, Interest::IN);
-        Ok(())
+    /// Begin to connect a client to the target. What it sends meanwhile waits in the target's outbox.
+    fn connect(&self, client: &Held<Side>) -> io::Result<Option<Interest>> {
+        lock(&client.outbox).id = Some(client.id());
+        let (outbox, other) = (Arc::clone(&client.other), Arc::clone(&client.outbox));
+        let make = |stream| Side::new(stream, outbox, other);
+        self.port.connect(self.target, CONNECT_TIME, make)?;
+        Ok(Some(Interest::IN))
+    }
+
+    /// Pass on what can be. What to wait for next; nothing, if that was all.
+    fn turn(
+        &self,
+        mut side: Held<Side>,
+        events: Events,
+    ) -> (Held<Side>, io::Result<Option<Interest>>) {
+        let next = side.receive(events, &self.port).and_then(|receiving| {
+            let sending = side.send(&self.port)?;
+            let is_over = side.has_received_all && side.has_sent_all;
+            Ok((!is_over).then_some(receiving | sending))
+        });
+        (side, next)
+    }
+
+    /// This side is closed. Unless all was passed on, so is the other.
+    fn end(&self, side: &mut Side) {
+        if side.has_received_all && side.has_sent_all {
+            return;
+        }
+        let mut other = lock(&side.other);
+        other.is_broken = true;
+        wake(&self.port, other.id);
     }
 }
 
-impl Direction {
-    fn new(source: TcpStream, destination: TcpStream) -> Self {
-        Direction {
-            source,
-            destination,
-            buffer: vec![0; 16 * 1024].into(),
-            unwritten: 0..0,
-            is_over: false,
+impl Side {
+    fn new(stream: TcpStream, outbox: Arc<Mutex<Outbox>>, other: Arc<Mutex<Outbox>>) -> Self {
+        Side {
+            stream,
+            outbox,
+            other,
+            has_received_all: false,
+            has_sent_all: false,
         }
     }
 
-    /// Pass on what is there. What to wait for next; nothing, if this was the end.
-    fn pass_on(&mut self) -> io::Result<Option<EventFilter>> {
+    fn idle_for(&self) -> Duration {
+        let active = lock(&self.outbox).active.max(lock(&self.other).active);
+        active.elapsed()
+    }
+
+    /// Put what has arrived into the other's outbox.
+    fn receive(&mut self, events: Events, port: &Port<Side>) -> io::Result<Interest> {
+        if events.contains(Events::ERR) {
+            self.stream.take_error()?.map_or(Ok(()), Err)?;
+        }
+        let mut chunk = [0; 16 * 1024];
         // Then others get their turn.
         for _ in 0..16 {
-            if self.unwritten.is_empty() {
-                match unless_it_blocks(self.source.read(&mut self.buffer))? {
-                    None => break,
-                    Some(0) => {
-                        self.destination.shutdown(Shutdown::Write)?;
-                        self.is_over = true;
-                        return Ok(None);
-                    }
-                    Some(length) => self.unwritten = 0..length,
-                }
+            // Only this side fills it.
+            let room = OUTBOX.saturating_sub(lock(&self.other).bytes.len());
+            if room == 0 || self.has_received_all {
+                return Ok(Interest::NOTHING);
             }
-            while !self.unwritten.is_empty() {
-                let bytes = &self.buffer[self.unwritten.clone()];
-                match unless_it_blocks(self.destination.write(bytes))? {
-                    None => return Ok(Some(EventFilter::OUT)),
-                    Some(length) => self.unwritten.start += length,
-                }
+            let room = room.min(chunk.len());
+            let length = match self.stream.read(&mut chunk[..room]) {
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Interest::IN),
+                Err(error) => return Err(error),
+            };
+            self.has_received_all = length == 0;
+            let mut other = lock(&self.other);
+            let was_empty = other.bytes.is_empty();
+            other.bytes.extend(&chunk[..length]);
+            other.is_last = self.has_received_all;
+            other.active = Instant::now();
+            // If it was not empty, the other side is about to send anyway.
+            if was_empty {
+                wake(port, other.id);
             }
         }
-        Ok(Some(EventFilter::IN))
+        Ok(Interest::IN)
+    }
+
+    /// Send what the socket takes.
+    fn send(&mut self, port: &Port<Side>) -> io::Result<Interest> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.is_broken {
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
+        let was_full = outbox.bytes.len() > OUTBOX / 2;
+        let mut interest = Interest::NOTHING;
+        while !outbox.bytes.is_empty() {
+            match self.stream.write(outbox.bytes.as_slices().0) {
+                Ok(length) => drop(outbox.bytes.drain(..length)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    interest = Interest::OUT;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let is_empty = outbox.bytes.is_empty();
+        if is_empty {
+            // A session without traffic has no memory.
+            drop(mem::take(&mut outbox.bytes));
+        }
+        if is_empty && outbox.is_last && !self.has_sent_all {
+            self.has_sent_all = true;
+            self.stream.shutdown(Shutdown::Write)?;
+        }
+        let has_room = was_full && outbox.bytes.len() <= OUTBOX / 2;
+        drop(outbox);
+        if has_room {
+            wake(port, lock(&self.other).id);
+        }
+        Ok(interest)
     }
 }
 
-/// A direction that goes before its end takes the other one with it, which finds its sockets shut down.
-impl Drop for Direction {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let _ = self.source.shutdown(Shutdown::Both);
-            let _ = self.destination.shutdown(Shutdown::Both);
-        }
+impl Outbox {
+    fn new() -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Outbox {
+            bytes: VecDeque::new(),
+            is_last: false,
+            is_broken: false,
+            id: None,
+            active: Instant::now(),
+        }))
     }
 }
 
-impl Source for Socket {
+impl Source for Side {
     fn socket(&self) -> BorrowedSocket<'_> {
-        match self {
-            Socket::Client(client) => client.socket(),
-            Socket::Reading(direction) => direction.source.socket(),
-            Socket::Writing(direction) => direction.destination.socket(),
-        }
+        self.stream.socket()
     }
 }
 
-fn unless_it_blocks(result: io::Result<usize>) -> io::Result<Option<usize>> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-        result => result.map(Some),
+/// It is reported as cancelled: at once, or when the thread that holds it arms it.
+fn wake(port: &Port<Side>, side: Option<Id>) {
+    if let Some(id) = side {
+        port.cancel(id);
     }
+}
+
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

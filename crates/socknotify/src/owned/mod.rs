@@ -24,6 +24,7 @@
 //! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
 //! | send messages, now or later | [`Port::send`], [`Port::send_after`], [`Port::send_every`] |
 //! | keep what was received or is to be sent | [`Input`], [`Output`] |
+//! | limit the time of several blocking calls | [`Limited`] |
 //! | read and write files | [`Port::adopt_file`], [`Worker::begin`] |
 //! | share a UDP socket | [`Port::share`] |
 //! | shut down | [`Port::drain`], [`Port::close`] |
@@ -131,6 +132,7 @@
 mod armed;
 mod buffers;
 mod interest;
+mod limited;
 mod packet;
 mod readiness;
 mod source;
@@ -174,6 +176,7 @@ pub use connections::Id;
 pub use event::Event;
 pub use held::{AdoptError, Held};
 pub use interest::Interest;
+pub use limited::Limited;
 pub use listener::{Accepted, Listen, Listening};
 pub use messages::SendError;
 pub use port::{Port, SharedTrigger};

@@ -1,0 +1,148 @@
+//! Signals come out of the port, beside connections: an echo server that tells its figures, and ends in good order.
+//!
+//! What it shows:
+//!
+//! - The `signal-hook` crate writes to a socket when a signal comes. The port owns the other end, as a connection.
+//! - SIGHUP prints the figures of each thread, which the threads count in shared memory.
+//! - SIGTERM and SIGINT drain the port. Its threads end by themselves.
+//!
+//! Run it with `cargo run -p socknotify --example signals 127.0.0.1:7007`, talk to it with `nc 127.0.0.1 7007`,
+//! and send it signals with `kill`.
+//!
+//! It is for Unix, which has these signals.
+//!
+//! ```toml
+//! [dependencies]
+//! signal-hook = "0.4"
+//! socknotify = "0.1"
+//! ```
+
+#[cfg(unix)]
+fn main() -> std::io::Result<()> {
+    unix::main()
+}
+
+#[cfg(not(unix))]
+fn main() {
+    eprintln!("there are no signals here");
+    std::process::exit(1);
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::io::{self, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use std::{env, thread};
+
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::low_level::pipe;
+    use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
+
+    const THREADS: usize = 4;
+    /// How long connections may take to end.
+    const GRACE: Duration = Duration::from_secs(10);
+
+    /// How long a client may take to read what it was sent.
+    const LINGER: Duration = Duration::from_secs(2);
+
+    enum Peer {
+        Client(TcpStream),
+        /// A byte comes for each time that this signal does.
+        Signal(UnixStream, i32),
+    }
+
+    impl Source for Peer {
+        fn socket(&self) -> BorrowedSocket<'_> {
+            match self {
+                Peer::Client(stream) => stream.socket(),
+                Peer::Signal(stream, _) => stream.socket(),
+            }
+        }
+    }
+
+    /// The bytes that each thread has echoed.
+    type Echoed = [AtomicUsize; THREADS];
+
+    pub(super) fn main() -> io::Result<()> {
+        let port = Port::<Peer>::new()?;
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
+            let (ours, theirs) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            pipe::register(signal, theirs)?;
+            port.arm(port.adopt(Peer::Signal(ours, signal))?, Interest::IN);
+        }
+        let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
+        println!("listening on {}", listener.local_addr()?);
+        port.listen(listener, Interest::IN, |stream, _| Peer::Client(stream))?;
+        let echoed = Echoed::default();
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (port, echoed) = (&port, &echoed);
+                scope.spawn(move || serve(port, echoed, number));
+            }
+        });
+        println!("cut off: {}", port.close().len());
+        Ok(())
+    }
+
+    fn serve(port: &Port<Peer>, echoed: &Echoed, number: usize) {
+        let mut worker = port.worker(64);
+        // Until the port has drained.
+        while worker.process(None).is_ok() {
+            while let Some(event) = worker.take() {
+                match event {
+                    Event::Ready(mut peer, _) => match &mut *peer {
+                        Peer::Client(stream) => {
+                            if let Ok(1..) = echo(stream, &echoed[number]) {
+                                worker.arm(peer, next(port));
+                            }
+                        }
+                        Peer::Signal(stream, signal) => {
+                            // However often it came, to obey once is enough.
+                            let _ = stream.read(&mut [0; 64]);
+                            match *signal {
+                                SIGHUP => print(echoed),
+                                _ => port.drain(GRACE),
+                            }
+                            worker.arm(peer, Interest::IN);
+                        }
+                    },
+                    // What a client has sent is still echoed.
+                    Event::Draining(peer) if matches!(*peer, Peer::Client(_)) => {
+                        worker.arm(peer, next(port));
+                    }
+                    // It has sent nothing else.
+                    Event::TimedOut(peer) => worker.linger(peer, LINGER),
+                    // What is not armed again is closed.
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn next(port: &Port<Peer>) -> Interest {
+        if port.is_draining() {
+            return Interest::IN.within(Duration::ZERO);
+        }
+        Interest::IN
+    }
+
+    fn print(echoed: &Echoed) {
+        for (number, bytes) in echoed.iter().enumerate() {
+            println!("thread {number}: {} bytes", bytes.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Answer what is there, which is 0 bytes at the end of the stream.
+    fn echo(stream: &mut TcpStream, echoed: &AtomicUsize) -> io::Result<usize> {
+        let mut buffer = [0; 1024];
+        let length = stream.read(&mut buffer)?;
+        // Before the answer: whoever has read that finds it counted.
+        echoed.fetch_add(length, Ordering::Relaxed);
+        stream.write_all(&buffer[..length])?;
+        Ok(length)
+    }
+}
