@@ -6,9 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::operations::Opening;
-#[cfg(unix)]
-use crate::operations::Raw;
+use crate::operations::Operations;
 use crate::sys::{AsSocket, thread_state};
 use crate::system::{Choice, SystemPort};
 use crate::{Backend, Entry, Error, RegisterError, Registration, Snapshot, WakePolicy};
@@ -63,9 +61,8 @@ pub struct CompletionPort {
     system: SystemPort,
     choice: Choice,
     blocking_detection: Option<&'static str>,
-    /// Operations on files in the caller's hands.
-    #[cfg(unix)]
-    raw: Arc<Raw>,
+    /// Operations on files.
+    operations: Arc<Operations>,
 }
 
 impl CompletionPort {
@@ -345,26 +342,16 @@ impl CompletionPort {
     /// can be registered with another port when this returns. Every later call fails with [`Error::Closed`]. Closing
     /// twice does nothing.
     ///
-    /// On Unix it waits for operations on files that the system has begun; the others are cancelled. A helper thread
-    /// whose read never ends, as of `/proc/kmsg`, is not waited for: it stays, with a descriptor and memory of its own.
+    /// On Unix it waits for [operations](Self::read_at) that the system has begun, for as long as these take; the others
+    /// are cancelled.
     #[doc(alias = "CloseHandle")]
     pub fn close(&self) {
         self.system.close();
-        #[cfg(unix)]
-        self.raw.close();
+        self.operations.close();
     }
 
-    #[cfg(unix)]
-    pub(crate) fn raw(&self) -> &Raw {
-        &self.raw
-    }
-
-    /// The system's own way to perform operations on files, for the layer that owns connections.
-    pub(crate) fn opening(&self) -> Arc<Opening> {
-        #[cfg(unix)]
-        return Arc::clone(self.raw.opening());
-        #[cfg(windows)]
-        Opening::new(self.system.clone())
+    pub(crate) fn operations(&self) -> &Arc<Operations> {
+        &self.operations
     }
 
     /// The backend that this port runs on.
@@ -381,6 +368,7 @@ impl CompletionPort {
     #[cfg(windows)]
     pub(crate) fn of(system: SystemPort) -> Self {
         CompletionPort {
+            operations: Operations::new(system.clone()),
             system,
             choice: Choice {
                 backend: Backend::Afd,
@@ -533,8 +521,7 @@ impl Builder {
             _ => None,
         };
         Ok(CompletionPort {
-            #[cfg(unix)]
-            raw: Raw::new(system.clone()),
+            operations: Operations::new(system.clone()),
             system,
             choice,
             blocking_detection,

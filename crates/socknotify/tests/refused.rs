@@ -5,23 +5,28 @@
 #![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[path = "support/patience.rs"]
 mod patience;
 
 use patience::PATIENCE;
-use socknotify::owned::{Event, FileDriver, FileOperation, Port, Worker};
+use socknotify::owned::{Event, FileDriver, FileOperation, Port};
 use socknotify::{
     CompletionPort, Error, EventFilter, Events, Overlapped, Registration, RegistrationError,
     Trigger,
 };
+
+#[path = "support/child.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod child;
+
+use child::Child;
 
 /// A system call with these arguments, by their places, fails with this error.
 struct Refusal<'a> {
@@ -30,8 +35,17 @@ struct Refusal<'a> {
     error: i32,
 }
 
-/// Have the kernel refuse something to this thread, as container runtimes do.
+/// Have the kernel refuse something to this thread, as container runtimes do, and to those that it starts.
 fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
+    refuse_to(refusal, 0)
+}
+
+/// To all threads of the process, as where it puts itself into a sandbox.
+fn refuse_to_all(refusal: &Refusal<'_>) -> io::Result<()> {
+    refuse_to(refusal, libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+fn refuse_to(refusal: &Refusal<'_>, flags: libc::c_ulong) -> io::Result<()> {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const COMPARE: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
@@ -63,8 +77,9 @@ fn refuse(refusal: &Refusal<'_>) -> io::Result<()> {
     };
     // SAFETY: the program outlives the calls, which copy it; it lets all but one system call through.
     let done = unsafe {
+        let set = libc::SECCOMP_SET_MODE_FILTER;
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0
+            && libc::syscall(libc::SYS_seccomp, set, flags, &filter) == 0
     };
     match done {
         true => Ok(()),
@@ -78,14 +93,6 @@ fn refuse_control(operation: i32) -> io::Result<()> {
         call: libc::SYS_epoll_ctl,
         arguments: &[(1, operation as u32)],
         error: libc::ENOMEM,
-    })
-}
-
-fn refuse_to_enter(error: i32) -> io::Result<()> {
-    refuse(&Refusal {
-        call: libc::SYS_io_uring_enter,
-        arguments: &[],
-        error,
     })
 }
 
@@ -145,141 +152,37 @@ fn o3_helper_threads_do_operations_where_the_system_allows_no_ring() -> io::Resu
     })
 }
 
-/// As where a process puts itself into a sandbox when it has begun.
+/// As where a process puts itself into a sandbox when it has begun: in a child, since this is for all of its threads.
 #[test]
 fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() -> io::Result<()> {
     if FileDriver::IoUring.probe().is_err() {
         eprintln!("skipped: there is no ring here");
         return Ok(());
     }
-    on_a_thread(|| {
-        for error in [libc::EPERM, libc::ENOMEM] {
+    for error in [libc::EPERM, libc::ENOMEM] {
+        let outlives = || -> io::Result<()> {
             let port = Port::<UnixStream>::new()?;
             read_letters(&port)?;
             assert_eq!(port.file_driver(), FileDriver::IoUring);
-            thread::scope(|scope| {
-                let refused = || {
-                    refuse_to_enter(error)?;
-                    read_letters(&port)
-                };
-                scope.spawn(refused).join().expect("no panic")
+            assert_eq!(port.helper_threads(), 0);
+            refuse_to_all(&Refusal {
+                call: libc::SYS_io_uring_enter,
+                arguments: &[],
+                error,
             })?;
+            read_letters(&port)?;
             assert!(port.helper_threads() > 0);
-            port.close();
-        }
-        Ok(())
-    })
-}
-
-/// Memory, as a rule, that it has soon: so the ring is used from then on.
-#[test]
-fn o3_a_ring_is_used_again_when_the_system_lacked_something_for_a_moment() -> io::Result<()> {
-    if FileDriver::IoUring.probe().is_err() {
-        eprintln!("skipped: there is no ring here");
-        return Ok(());
-    }
-    // The thread that submits what others leave may exist before them, or come from one that is refused.
-    for (error, has_pump) in [
-        (libc::ENOMEM, false),
-        (libc::EAGAIN, false),
-        (libc::ENOMEM, true),
-        (libc::EBUSY, true),
-    ] {
-        let port = Port::<UnixStream>::new()?;
-        let mut worker = port.worker(64);
-        let mut file = tempfile::tempfile()?;
-        file.write_all(b"0123456789")?;
-        let file = port.adopt_file(file)?;
-        let begin = || port.begin(FileOperation::read_at(&file, vec![0; 4], 3));
-        let read_all = |worker: &mut Worker<UnixStream>| -> io::Result<()> {
-            let end = Instant::now() + Duration::from_secs(30);
-            while port.operations() > 0 {
-                assert!(Instant::now() < end);
-                // Each call tries again. Only this thread is allowed to, and another one may try just then.
-                worker.process(Some(Duration::from_millis(1)))?;
-                while let Some(event) = worker.take() {
-                    let Event::Completed(done) = event else {
-                        panic!("{event:?}");
-                    };
-                    assert_eq!((done.result?, &*done.buffer), (4, &b"3456"[..]));
-                }
-            }
+            assert_eq!(port.operations(), 0);
+            // The thread of the ring ends.
+            drop(port);
             Ok(())
         };
-        if has_pump {
-            // More than one submission has.
-            for _ in 0..200 {
-                worker.begin(FileOperation::read_at(&file, vec![0; 4], 3))?;
-            }
-            read_all(&mut worker)?;
-        }
-        thread::scope(|scope| {
-            let refused = || -> io::Result<()> {
-                refuse_to_enter(error)?;
-                for _ in 0..100 {
-                    begin()?;
-                }
-                Ok(())
-            };
-            scope.spawn(refused).join().expect("no panic")
+        let child = Child::fork(|| {
+            let outcome = std::panic::catch_unwind(outlives);
+            u8::from(!matches!(outcome, Ok(Ok(()))))
         })?;
-        read_all(&mut worker)?;
-        begin()?;
-        read_all(&mut worker)?;
-        assert_eq!(port.helper_threads(), 0, "the ring does it all");
-        // Closing ends what the kernel does not take.
-        thread::scope(|scope| {
-            let refused = || -> io::Result<()> {
-                refuse_to_enter(error)?;
-                begin()?;
-                let done = port.close().take_operations();
-                assert!(done.len() == 1 && done.iter().all(|done| done.is_cancelled || has_pump));
-                Ok(())
-            };
-            scope.spawn(refused).join().expect("no panic")
-        })?;
+        assert_eq!(child.status(), Some(0), "{error}");
     }
-    Ok(())
-}
-
-/// What the kernel has taken before is cancelled all the same: one by its id, the other by closing.
-#[test]
-fn o5_cancel_and_close_end_operations_without_a_ring() -> io::Result<()> {
-    const PATH: &str = "/proc/kmsg";
-    let mut options = File::options();
-    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let Ok(mut log) = options.open(PATH) else {
-        eprintln!("skipped: {PATH} cannot be read");
-        return Ok(());
-    };
-    while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
-    let (tell, told) = channel();
-    thread::spawn(move || {
-        let closes = || -> io::Result<usize> {
-            let port = Port::<UnixStream>::new()?;
-            let log = port.adopt_file(File::open(PATH)?)?;
-            let begin = || port.begin(FileOperation::read_at(&log, vec![0; 8], 0));
-            let id = begin()?;
-            begin()?;
-            refuse_to_enter(libc::EPERM)?;
-            read_letters(&port)?;
-            let mut worker = port.worker(1);
-            for _ in 0..2 {
-                let read = FileOperation::read_at(&log, vec![0; 8], 0);
-                port.begin(read.within(Duration::from_millis(5)))?;
-                assert_eq!(worker.process(Some(PATIENCE))?, 1);
-                assert!(worker.take().is_some());
-            }
-            assert!(port.cancel_operation(id));
-            assert_eq!(worker.process(Some(PATIENCE))?, 1);
-            assert!(worker.take().is_some());
-            port.close();
-            Ok(port.operations())
-        };
-        tell.send(closes())
-    });
-    let closed = told.recv_timeout(Duration::from_secs(30));
-    assert_eq!(closed.expect("it is closed")?, 0);
     Ok(())
 }
 
@@ -444,15 +347,16 @@ fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result
     })
 }
 
-/// What is left over of a full submission is for a thread, but there may be none.
+/// The ring's thread is there before.
 #[test]
-fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
+fn o3_a_ring_needs_no_thread_more() -> io::Result<()> {
     if FileDriver::IoUring.probe().is_err() {
         eprintln!("skipped: there is no ring here");
         return Ok(());
     }
     on_a_thread(|| {
         let port = Port::<UnixStream>::new()?;
+        let file = port.adopt_file(tempfile::tempfile()?)?;
         for call in [libc::SYS_clone, libc::SYS_clone3] {
             refuse(&Refusal {
                 call,
@@ -460,7 +364,6 @@ fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
                 error: libc::EAGAIN,
             })?;
         }
-        let file = port.adopt_file(tempfile::tempfile()?)?;
         let mut worker = port.worker(8);
         for _ in 0..5000 {
             worker.begin(FileOperation::read_at(&file, vec![0; 4096], 0))?;
@@ -474,9 +377,9 @@ fn o3_operations_begin_where_the_ring_has_no_thread() -> io::Result<()> {
     })
 }
 
-/// The memory is the caller's again when the port is closed, although a thread still reads.
+/// Of what the kernel makes up a read may never end, and closing waits for those that have begun.
 #[test]
-fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
+fn e7_helper_threads_read_into_the_callers_memory() -> io::Result<()> {
     on_a_thread(|| {
         refuse(&Refusal {
             call: libc::SYS_io_uring_setup,
@@ -485,40 +388,19 @@ fn e7_closing_ends_reads_by_threads_that_never_end() -> io::Result<()> {
         })?;
         let port = CompletionPort::new()?;
         let file = tempfile::tempfile()?;
-        let mut overlapped = [(); 3].map(|()| Overlapped::new(0));
-        let [nothing, cancelled, closed] = &mut overlapped;
-        let mut memory = [0; 4];
+        let mut overlapped = Overlapped::new(0);
         // Nothing is at a null pointer, and nothing is read there.
         let none = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
         // SAFETY: all of it stays until the port is closed.
-        unsafe { port.read_at(&file, none, 1, nothing)? };
+        unsafe { port.read_at(&file, none, 1, &raw mut overlapped)? };
         let entry = port.dequeue_one(Some(PATIENCE))?;
         assert_eq!((entry.completion_key, entry.transferred), (1, 0));
-        assert_eq!(nothing.result()?, 0);
-
-        let Ok(mut log) = File::options()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/proc/kmsg")
-        else {
-            eprintln!("skipped: the kernel's log cannot be read");
-            return Ok(());
-        };
-        while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
-        let log = File::open("/proc/kmsg")?;
-        for (key, overlapped) in [(2, &raw mut *cancelled), (3, &raw mut *closed)] {
-            // SAFETY: as above.
-            unsafe { port.read_at(&log, &raw mut memory, key, overlapped)? };
-        }
-        // SAFETY: it can be read.
-        assert!(port.cancel_operation(cancelled));
-        let entry = port.dequeue_one(Some(PATIENCE))?;
-        assert_eq!(entry.completion_key, 2);
-        port.close();
-        for overlapped in [cancelled, closed] {
-            let error = overlapped.result().expect_err("there is nothing more");
-            assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
-        }
+        assert_eq!(overlapped.result()?, 0);
+        let made_up = File::open("/proc/self/status")?;
+        // SAFETY: as above.
+        let refused = unsafe { port.read_at(&made_up, none, 1, &raw mut overlapped) };
+        assert_eq!(refused, Err(Error::Os(libc::EOPNOTSUPP)));
+        assert!(!overlapped.is_pending());
         Ok(())
     })
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
-use super::request::{Association, Kind, MOST, Part, Request, Work};
-use super::system;
+use super::request::{Association, Kind, MOST, Part, Request};
+use super::system::{self, Nature};
 use crate::slots::Token;
 
 /// A file whose operations complete on a port.
@@ -24,12 +24,17 @@ pub struct PortFile(Arc<Inner>);
 
 struct Inner {
     file: File,
+    nature: Nature,
     association: Association,
 }
 
 impl PortFile {
-    pub(super) fn new(file: File, association: Association) -> Self {
-        PortFile(Arc::new(Inner { file, association }))
+    pub(super) fn new(file: File, nature: Nature, association: Association) -> Self {
+        PortFile(Arc::new(Inner {
+            file,
+            nature,
+            association,
+        }))
     }
 
     /// Returns the file, unless it has a clone or an operation in progress.
@@ -233,10 +238,13 @@ impl FileOperation {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.within?)
     }
-}
 
-impl Work for FileOperation {
-    fn request(&mut self) -> io::Result<Request> {
+    pub(super) fn nature(&self) -> Nature {
+        self.file.0.nature
+    }
+
+    /// As the system gets it. This runs the code of the buffer's owner.
+    pub(super) fn request(&mut self) -> io::Result<Request> {
         let FileOperation {
             file,
             kind,
@@ -281,6 +289,7 @@ impl Work for FileOperation {
         };
         Ok(Request {
             file: system::raw(&file.0.file),
+            nature: file.0.nature,
             association: file.0.association,
             kind: *kind,
             memory,
@@ -342,7 +351,7 @@ mod tests {
     #[test]
     fn a_deadline_counts_from_when_the_operation_is_begun() -> io::Result<()> {
         const HOUR: Duration = Duration::from_secs(3600);
-        let file = PortFile::new(tempfile::tempfile()?, Association::default());
+        let file = PortFile::new(tempfile::tempfile()?, Nature::default(), None);
         let operation = FileOperation::sync_all(&file).within(HOUR);
         let before = Instant::now();
         assert!(operation.deadline() >= Some(before + HOUR));

@@ -1,4 +1,5 @@
-//! [`InFlight`]: operations in progress, and what performs them: the system itself, or helper threads.
+//! [`Operations`]: the operations in progress on the files of a port, and what performs them: the system, or helper
+//! threads.
 
 #![allow(
     unsafe_code,
@@ -6,56 +7,114 @@
 )]
 
 use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
+use std::fs::File;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::{Duration, Instant};
 
-use super::helpers::{Gate, Helpers, Perform, Performed, ThreadThatWaits};
-use super::kernel_io::KernelIo;
-use super::opening::Opening;
-use super::request::{Progress, Request, Work};
-use super::{Begun, Completed, Layer, system};
-use crate::Error;
+use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
+use super::helpers::{Helpers, ThreadThatWaits, Ticket};
+use super::kernel_io::{self, KernelIo};
+use super::request::{Progress, Request};
+use super::{Begun, Completed, FileDriver, system};
+use crate::drops::drop_all;
+use crate::lock::lock;
 use crate::slots::{Slots, Token};
 use crate::sys::Process;
 use crate::system::SystemPort;
+use crate::{Entry, Error};
 
-/// The operations of a port, each in a slot from its beginning until it is [finished](Self::finish).
-///
-/// `O` is an operation, and `N` what its owner stores with it.
-pub(super) struct InFlight<O, N> {
-    pub(super) slots: Slots<OperationSlot<O, N>>,
-    pub(super) port: SystemPort,
+impl FileDriver {
+    /// Tests whether the driver works here, now.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not work.
+    pub fn probe(self) -> io::Result<()> {
+        match self {
+            FileDriver::Threads => Ok(()),
+            other if kernel_io::DRIVER == Some(other) => KernelIo::probe(),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// Longer than anybody waits at a time.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The mark of an operation whose packet was dequeued.
+const DEQUEUED: u8 = 1;
+
+/// The operations of a port, each in a slot from its beginning until its completion is taken.
+pub(crate) struct Operations {
+    /// For threads that outlive a call.
+    this: Weak<Self>,
+    slots: Slots<Slot>,
+    port: SystemPort,
     pub(super) helpers: Helpers,
-    pub(super) layer: Layer,
-    /// The system itself, if it performs them.
-    pub(super) opening: Arc<Opening>,
+    kernel_io: OnceLock<Arc<KernelIo>>,
+    /// The system refuses its own way to perform operations for good.
+    is_refused: AtomicBool,
+    /// Held while that is opened.
+    opens: Mutex<()>,
+    /// The requested driver, if any.
+    wanted: OnceLock<FileDriver>,
     process: Process,
     /// Locked for reading while an operation begins.
     closed: RwLock<bool>,
-    /// The threads that perform and complete operations.
-    pub(super) gate: Gate,
-}
-
-pub(super) struct OperationSlot<O, N> {
-    /// Not here while a helper thread works on it.
-    pub(super) operation: Option<O>,
-    pub(super) stage: Stage,
-    pub(super) note: N,
+    /// The same, for those that end.
+    is_closing: AtomicBool,
+    /// Those with the caller's memory, by the addresses of their blocks.
+    pub(super) callers: Mutex<HashMap<usize, Token>>,
+    /// Signalled, once it is closing, when an operation has ended. Goes with `callers`.
+    ended: Condvar,
+    /// How many with owned buffers were begun and not taken.
+    count: AtomicUsize,
+    /// Closing waits no longer than this.
+    patience: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
+pub(super) struct Slot {
+    /// Not here while a helper thread works on it.
+    pub(super) operation: Option<Operation>,
+    pub(super) stage: Stage,
+    pub(super) packet: Entry,
+    /// The timer of its deadline.
+    timer: Option<Token>,
+    /// Closing has not waited for it: its end is nobody's.
+    is_left_behind: bool,
+}
+
+/// What an operation is made of.
+pub(super) enum Operation {
+    /// File and memory are the caller's.
+    #[cfg_attr(windows, allow(dead_code, reason = "there the system has these"))]
+    Callers(Request),
+    /// File and buffers are here.
+    Owned(FileOperation),
+}
+
 pub(super) enum Stage {
-    /// Nobody has begun it. Its key is in the queue of the ring or of the helper threads.
-    #[default]
-    Queued,
+    /// Nobody has begun it.
+    Queued(Queued),
     /// A helper thread performs it, and ends it early if there is a reason.
     Running(Option<Reason>),
-    /// A helper thread performs it with a file and memory of its own, because it may never end.
-    Apart,
     /// The system performs it, and may have been asked to cancel it.
     InKernel(Option<Reason>),
     Done(io::Result<usize>),
     Cancelled(Reason),
+}
+
+/// Whose queue an operation is in.
+#[derive(Clone, Copy)]
+pub(super) enum Queued {
+    Nobodys,
+    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
+    Kernels(Ticket),
+    Helpers(Ticket),
 }
 
 /// Why an operation is cancelled.
@@ -65,9 +124,20 @@ pub(crate) enum Reason {
     Deadline,
 }
 
+impl Default for Stage {
+    fn default() -> Self {
+        Stage::Queued(Queued::Nobodys)
+    }
+}
+
 impl Stage {
     fn is_over(&self) -> bool {
         matches!(self, Stage::Done(_) | Stage::Cancelled(_))
+    }
+
+    /// Whether the system or a thread has its memory.
+    fn is_busy(&self) -> bool {
+        matches!(self, Stage::Running(_) | Stage::InKernel(_))
     }
 
     /// The result of a finished operation, and whether it was cancelled.
@@ -81,50 +151,125 @@ impl Stage {
     }
 }
 
-impl<O, N: Default> Default for OperationSlot<O, N> {
-    fn default() -> Self {
-        OperationSlot {
-            operation: None,
-            stage: Stage::Queued,
-            note: N::default(),
+impl Operation {
+    fn request(&mut self) -> io::Result<Request> {
+        match self {
+            Operation::Callers(request) => Ok(*request),
+            Operation::Owned(operation) => operation.request(),
+        }
+    }
+
+    fn nature(&self) -> system::Nature {
+        match self {
+            Operation::Callers(request) => request.nature,
+            Operation::Owned(operation) => operation.nature(),
         }
     }
 }
 
-impl<O, N> InFlight<O, N> {
+impl Operations {
+    pub(crate) fn new(port: SystemPort) -> Arc<Self> {
+        Arc::new_cyclic(|this| Operations {
+            this: Weak::clone(this),
+            slots: Slots::new(),
+            port,
+            helpers: Helpers::for_files(),
+            kernel_io: OnceLock::new(),
+            is_refused: AtomicBool::new(false),
+            opens: Mutex::default(),
+            wanted: OnceLock::new(),
+            process: Process::this(),
+            closed: RwLock::new(false),
+            is_closing: AtomicBool::new(false),
+            callers: Mutex::default(),
+            ended: Condvar::new(),
+            count: AtomicUsize::new(0),
+            patience: Mutex::default(),
+        })
+    }
+
+    /// Use this many helper threads, and this driver.
+    pub(crate) fn configure(&self, threads: usize, wanted: Option<FileDriver>) {
+        self.helpers.set_most(threads);
+        if let Some(wanted) = wanted {
+            let _ = self.wanted.set(wanted);
+        }
+    }
+
     /// Whether this is the process of the port.
     pub(super) fn is_here(&self) -> bool {
         self.process.is_this()
     }
 
-    /// The system, if it was opened.
+    /// The system, if it performs operations itself, and was opened.
     #[inline]
-    pub(super) fn opened(&self) -> Option<&KernelIo> {
-        self.opening.opened().map(|kernel_io| &**kernel_io)
+    fn opened(&self) -> Option<&KernelIo> {
+        self.kernel_io.get().map(|kernel_io| &**kernel_io)
     }
-}
 
-impl<O: Work, N: Default> InFlight<O, N> {
-    pub(super) fn new(
-        layer: Layer,
-        port: SystemPort,
-        opening: Arc<Opening>,
-        helpers: Helpers,
-    ) -> Self {
-        InFlight {
-            slots: Slots::new(),
-            port,
-            helpers,
-            layer,
-            opening,
-            process: Process::this(),
-            closed: RwLock::new(false),
-            gate: Gate::default(),
+    /// Open it, if it is not open. If the system has no descriptor, memory or thread for it now, the next call tries
+    /// again.
+    pub(super) fn open(&self) -> io::Result<&KernelIo> {
+        let wants_threads = self.wanted.get() == Some(&FileDriver::Threads);
+        if wants_threads || !self.is_here() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if let Some(kernel_io) = self.opened() {
+            return Ok(kernel_io);
+        }
+        if self.is_refused.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let _opens = lock(&self.opens);
+        if let Some(kernel_io) = self.opened() {
+            return Ok(kernel_io);
+        }
+        // Nothing is opened that nobody would close.
+        let _open = self.begins().map_err(io::Error::from)?;
+        let this = self.this.upgrade().ok_or(io::ErrorKind::Unsupported)?;
+        match KernelIo::new(&this, &self.port) {
+            Ok(kernel_io) => Ok(self.kernel_io.get_or_init(|| kernel_io)),
+            Err(error) => {
+                let is_refused = system::shortage(&error).is_none();
+                self.is_refused.store(is_refused, Ordering::Relaxed);
+                Err(error)
+            }
         }
     }
 
+    /// Open the requested driver. Others are opened when the first file is adopted.
+    pub(crate) fn open_wanted(&self) -> Result<(), Error> {
+        match self.wanted.get() {
+            None | Some(FileDriver::Threads) => Ok(()),
+            wanted if wanted != kernel_io::DRIVER.as_ref() => Err(Error::BackendUnavailable),
+            _ => match self.open() {
+                Ok(_) => Ok(()),
+                Err(error) => Err(system::shortage(&error).unwrap_or(Error::BackendUnavailable)),
+            },
+        }
+    }
+
+    /// The driver that performs operations. It is determined now, if it was not before.
+    pub(crate) fn driver(&self) -> FileDriver {
+        match kernel_io::DRIVER {
+            Some(driver) if self.open().is_ok() => driver,
+            _ => FileDriver::Threads,
+        }
+    }
+
+    /// Take a file. The system's packets for it have this completion key.
+    pub(crate) fn adopt(&self, file: File, key: usize) -> Result<PortFile, (File, io::Error)> {
+        let nature = match system::check(&file) {
+            Ok(nature) => nature,
+            Err(error) => return Err((file, error)),
+        };
+        let kernel_io = self.open().ok();
+        let association = kernel_io.and_then(|kernel_io| kernel_io.associate(&file, key));
+        Ok(PortFile::new(file, nature, association))
+    }
+
     /// Keep it open for as long as an operation begins.
-    pub(super) fn open(&self) -> Result<RwLockReadGuard<'_, bool>, Error> {
+    fn begins(&self) -> Result<RwLockReadGuard<'_, bool>, Error> {
         if !self.is_here() {
             return Err(Error::OtherProcess);
         }
@@ -135,63 +280,160 @@ impl<O: Work, N: Default> InFlight<O, N> {
         }
     }
 
-    /// Pass the operation in a slot to the system, or else to a helper thread. Returns whether it is over. Fails if
-    /// neither takes it.
-    pub(super) fn start(
+    /// Begin an operation, whose packets have this completion key. Returns it if the port is closed or belongs to another
+    /// process, or if neither the system nor a helper thread takes it.
+    pub(crate) fn begin(
         &self,
-        token: Token,
-        kernel_io: Option<&KernelIo>,
-        perform: impl FnOnce() -> Option<Arc<dyn Perform>>,
-    ) -> Result<bool, Error> {
+        mut operation: FileOperation,
+        key: usize,
+    ) -> Result<OperationId, (FileOperation, Error)> {
+        let _open = match self.begins() {
+            Ok(open) => open,
+            Err(error) => return Err((operation, error)),
+        };
+        // For the system here, for a helper thread there: this runs the code of the buffer's owner.
+        let is_systems = self.opened().is_some() && operation.nature().is_systems;
+        let request = is_systems.then(|| operation.request());
+        let Some(token) = self.slots.insert(Slot::default()) else {
+            return Err((operation, Error::OutOfMemory));
+        };
+        if let Some(mut slot) = self.slots.get(token) {
+            slot.operation = Some(Operation::Owned(operation));
+            slot.packet = Entry::new(key, 0, self.slots.key(token));
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let Err(error) = self.start(token, request) else {
+            return Ok(OperationId(token));
+        };
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        match self.slots.remove(token).and_then(|slot| slot.operation) {
+            Some(Operation::Owned(operation)) => Err((operation, error)),
+            _ => unreachable!("nobody has begun with it"),
+        }
+    }
+
+    /// The same with the caller's memory, for which the packet is queued when it is complete.
+    ///
+    /// # Safety
+    ///
+    /// The file and the memory of the request, and the block at the packet's overlapped value, stay valid until that
+    /// packet was queued, or [`close`](Self::close) has returned.
+    #[cfg(unix)]
+    pub(super) unsafe fn begin_callers(
+        &self,
+        request: Request,
+        packet: Entry,
+    ) -> Result<(), Error> {
+        let _ = self.open();
+        let open = self.begins()?;
+        let slot = Slot {
+            operation: Some(Operation::Callers(request)),
+            packet,
+            ..Slot::default()
+        };
+        let token = self.slots.insert(slot).ok_or(Error::OutOfMemory)?;
+        lock(&self.callers).insert(packet.overlapped, token);
+        let request = request.nature.is_systems.then_some(Ok(request));
+        let started = self.start(token, request);
+        if started.is_err() {
+            lock(&self.callers).remove(&packet.overlapped);
+            self.slots.remove(token);
+        }
+        drop(open);
+        self.flush();
+        started
+    }
+
+    /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Fails if neither
+    /// takes it.
+    fn start(&self, token: Token, request: Option<io::Result<Request>>) -> Result<(), Error> {
         let key = self.slots.key(token);
-        if let (Some(kernel_io), Some(mut slot)) = (kernel_io, self.slots.get(token)) {
-            if slot.stage.is_over() {
-                // It was cancelled meanwhile.
-                return Ok(false);
-            }
-            let operation = slot.operation.as_mut().ok_or(Error::Closed)?;
-            let begun = match operation.request() {
-                // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its
-                // completion, or the slot is emptied when the system is closed. Meanwhile nobody touches its memory:
-                // what borrows it for the system is the pointer in the request.
-                Ok(request) => unsafe { kernel_io.begin(self.layer, key, &request) },
-                Err(error) => Begun::Over(Err(error)),
-            };
-            match begun {
-                Begun::Pending => {
-                    slot.stage = Stage::InKernel(None);
-                    return Ok(false);
-                }
-                Begun::Queued => return Ok(false),
-                Begun::Over(result) => {
-                    slot.stage = Stage::Done(result);
-                    return Ok(true);
-                }
-                Begun::Refused => {}
+        let Some(mut slot) = self.slots.get(token) else {
+            return Ok(());
+        };
+        let begun = match (request, self.opened()) {
+            // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its completion
+            // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
+            (Some(Ok(request)), Some(kernel_io)) => unsafe { kernel_io.begin(key, &request) },
+            (Some(Err(error)), _) => Begun::Over(Err(error)),
+            _ => Begun::Refused,
+        };
+        slot.stage = match begun {
+            Begun::Pending => Stage::InKernel(None),
+            Begun::Queued(ticket) => Stage::Queued(Queued::Kernels(ticket)),
+            Begun::Over(result) => Stage::Done(result),
+            Begun::Refused => Stage::Queued(self.to_helpers(key, &slot)?),
+        };
+        let is_over = slot.stage.is_over();
+        drop(slot);
+        if is_over {
+            self.report(key);
+        }
+        Ok(())
+    }
+
+    fn to_helpers(&self, key: usize, slot: &Slot) -> Result<Queued, Error> {
+        let this = self.this.upgrade().ok_or(Error::Closed)?;
+        let device = slot.operation.as_ref().and_then(|it| it.nature().device);
+        Ok(Queued::Helpers(self.helpers.perform(this, key, device)?))
+    }
+
+    /// Have the system begin with what was queued for it.
+    #[inline]
+    pub(crate) fn flush(&self) {
+        if let Some(kernel_io) = self.opened() {
+            if self.is_here() {
+                kernel_io.flush();
             }
         }
-        let perform = perform().ok_or(Error::Closed)?;
-        self.helpers.perform(perform, key).map(|()| false)
     }
 
-    /// Whether nobody has begun an operation.
-    #[cfg(unix)]
-    pub(super) fn is_queued(&self, key: usize) -> bool {
-        let slot = self.slots.get_by_key(key);
-        slot.is_some_and(|slot| matches!(slot.stage, Stage::Queued))
+    /// Store the timer of an operation's deadline. Returns it if the operation is complete.
+    pub(crate) fn note_deadline(&self, id: OperationId, timer: Token) -> Result<(), Token> {
+        let slot = self.slots.get(id.0);
+        slot.map(|mut slot| slot.timer = Some(timer)).ok_or(timer)
     }
 
-    /// Whether nothing is left to do for an operation, which may be gone.
-    fn is_over(&self, key: usize) -> bool {
-        let slot = self.slots.get_by_key(key);
-        slot.is_none_or(|slot| slot.stage.is_over())
+    /// Cancel an operation. False if there is none with this id, or it is complete.
+    pub(crate) fn cancel(&self, id: OperationId, reason: Reason) -> bool {
+        if !self.is_here() {
+            return false;
+        }
+        let Some(mut slot) = self.slots.get(id.0) else {
+            return false;
+        };
+        let key = self.slots.key(id.0);
+        match slot.stage {
+            Stage::Done(_) | Stage::Cancelled(_) => return false,
+            Stage::Running(ref mut stops @ None) => *stops = Some(reason),
+            Stage::InKernel(ref mut stops @ None) => {
+                *stops = Some(reason);
+                if let Some(kernel_io) = self.opened() {
+                    kernel_io.cancel(key);
+                }
+            }
+            // The system knows, or the thread.
+            Stage::Running(_) | Stage::InKernel(_) => {}
+            Stage::Queued(queued) => {
+                slot.stage = Stage::Cancelled(reason);
+                let device = slot.operation.as_ref().and_then(|it| it.nature().device);
+                match (queued, self.opened()) {
+                    (Queued::Helpers(ticket), _) => self.helpers.withdraw(ticket, device),
+                    (Queued::Kernels(ticket), Some(kernel_io)) => kernel_io.withdraw(ticket),
+                    _ => {}
+                }
+                drop(slot);
+                self.report(key);
+            }
+        }
+        true
     }
 
     /// The system is about to get a queued operation. False if that was cancelled.
-    #[cfg(unix)]
+    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
     pub(super) fn submits(&self, key: usize) -> bool {
         match self.slots.get_by_key(key) {
-            Some(mut slot) if matches!(slot.stage, Stage::Queued) => {
+            Some(mut slot) if matches!(slot.stage, Stage::Queued(_)) => {
                 slot.stage = Stage::InKernel(None);
                 true
             }
@@ -199,244 +441,278 @@ impl<O: Work, N: Default> InFlight<O, N> {
         }
     }
 
-    /// The system has ended an operation. Returns whether it is over. If not, the system has cancelled it by itself,
-    /// and it is to be [restarted](Self::restart).
-    fn on_completed(&self, key: usize, completed: Completed) -> Option<bool> {
+    /// The system has ended an operation. Returns its packet, if it is over.
+    pub(super) fn on_completed(&self, key: usize, completed: Completed) -> Option<Entry> {
         let mut slot = self.slots.get_by_key(key)?;
-        let cancelled = match (&slot.stage, &completed) {
-            (Stage::InKernel(cancelled), _) => *cancelled,
-            // The system has refused it in the queue.
-            (Stage::Queued, Completed::Cancelled) => None,
-            _ => return None,
-        };
-        slot.stage = match (completed, cancelled) {
-            (Completed::Done(result), _) => Stage::Done(result),
-            (Completed::Cancelled | Completed::Faulted, Some(reason)) => Stage::Cancelled(reason),
-            // From here on it can be cancelled as one that was never begun.
-            (Completed::Cancelled | Completed::Faulted, None) => Stage::Queued,
-        };
-        Some(slot.stage.is_over())
-    }
-
-    /// The system has ended an operation. Returns whether it is over. If not, it was begun again: the kernel cancels the
-    /// operations of a thread that ends, and may interrupt others.
-    pub(super) fn end(
-        &self,
-        key: usize,
-        completed: Completed,
-        kernel_io: Option<&KernelIo>,
-        start: impl FnOnce(Token, Option<&KernelIo>) -> Result<bool, Error>,
-    ) -> bool {
-        let kernel_io = match completed {
-            Completed::Faulted => None,
-            _ => kernel_io,
-        };
-        self.on_completed(key, completed)
-            .is_some_and(|is_over| is_over || self.restart(key, |token| start(token, kernel_io)))
-    }
-
-    /// Start an operation again that the system has cancelled by itself, unless it was cancelled meanwhile. True if
-    /// nothing takes it, so that it is over.
-    #[cold]
-    fn restart(&self, key: usize, start: impl FnOnce(Token) -> Result<bool, Error>) -> bool {
-        let (Ok(_open), Some((token, slot))) = (self.open(), self.slots.named(key)) else {
-            return false;
-        };
-        let is_queued = matches!(slot.stage, Stage::Queued);
-        drop(slot);
-        if !is_queued {
-            return false;
-        }
-        start(token).unwrap_or_else(|_| match self.slots.get(token) {
-            Some(mut slot) if !slot.stage.is_over() => {
-                slot.stage = Stage::Done(Err(system::out_of_memory()));
-                true
-            }
-            _ => false,
-        })
-    }
-
-    /// Cancel an operation. Returns whether it is over; `None` if there is no such operation, or it was over before.
-    /// One that the system performs is cancelled by the next flush.
-    pub(super) fn cancel(&self, token: Token, reason: Reason) -> Option<bool> {
-        if !self.is_here() {
+        let Stage::InKernel(reason) = slot.stage else {
             return None;
-        }
-        let mut slot = self.slots.get(token)?;
-        let is_over = match slot.stage {
-            Stage::Done(_) | Stage::Cancelled(_) => return None,
-            // The system knows, or the thread.
-            Stage::Running(Some(_)) | Stage::InKernel(Some(_)) => false,
-            Stage::Running(None) => {
-                slot.stage = Stage::Running(Some(reason));
-                false
-            }
-            Stage::InKernel(None) => {
-                slot.stage = Stage::InKernel(Some(reason));
-                if let Some(kernel_io) = self.opened() {
-                    kernel_io.cancel(self.layer, self.slots.key(token));
-                }
-                false
-            }
-            Stage::Queued | Stage::Apart => {
-                slot.stage = Stage::Cancelled(reason);
-                true
-            }
         };
+        slot.stage = match (completed, reason) {
+            (Completed::Done(result), _) => Stage::Done(result),
+            (Completed::Cancelled, Some(reason)) => Stage::Cancelled(reason),
+            // The system has ended it by itself, or does not take it after all.
+            (Completed::Cancelled, None) => match self.to_helpers(key, &slot) {
+                Ok(queued) => Stage::Queued(queued),
+                Err(_) => Stage::Done(Err(system::out_of_memory())),
+            },
+        };
+        let is_over = slot.stage.is_over();
         drop(slot);
-        if is_over {
-            // It may be in either queue.
-            if let Some(kernel_io) = self.opened() {
-                kernel_io.on_withdrawn();
-            }
-            self.helpers.on_withdrawn(|key| self.is_over(key));
-        }
-        Some(is_over)
+        is_over.then(|| self.packet(key))?
+    }
+
+    /// A packet of the system was dequeued. Returns that of its operation, if it is complete.
+    pub(crate) fn on_kernel_packet(&self, entry: &Entry) -> Option<Entry> {
+        let (key, completed) = self.opened()?.on_completed(entry)?;
+        self.on_completed(key, completed)
     }
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
-    pub(super) fn perform(&self, key: usize, done: impl FnOnce()) -> Performed {
-        let Some(_entered) = self.gate.enter() else {
-            return Performed::Done;
-        };
+    pub(super) fn perform(&self, key: usize) {
         let begun = self.slots.get_by_key(key).and_then(|mut slot| {
-            matches!(slot.stage, Stage::Queued).then(|| {
+            matches!(slot.stage, Stage::Queued(_)).then(|| {
                 slot.stage = Stage::Running(None);
                 slot.operation.take()
             })?
         });
-        let Some(mut operation) = begun else {
-            return Performed::Done;
-        };
-        let end = |operation, stage| {
-            if let Some(mut slot) = self.slots.get_by_key(key) {
-                slot.operation = Some(operation);
-                slot.stage = stage;
-            }
-        };
-        let request = operation.request();
-        if let Some(apart) = request.as_ref().ok().and_then(Request::apart) {
-            let thread = self.helpers.apart();
-            let stage = match thread {
-                Some(_) => Stage::Apart,
-                None => Stage::Queued,
-            };
-            if self.put_back(key, operation, stage) {
-                done();
-                return Performed::Done;
-            }
-            return match thread {
-                Some(thread) => Performed::Apart(thread, apart),
-                None => Performed::NotYet,
-            };
-        }
+        let Some(mut operation) = begun else { return };
         let performing = Performing {
-            in_flight: self,
+            operations: self,
             key,
             stopped: Cell::new(None),
             waits: OnceCell::new(),
         };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
         let perform = |request: Request| unsafe { request.perform(&performing) };
-        let result = request.and_then(perform);
+        let result = operation.request().and_then(perform);
         let stopped = performing.stopped.take();
         drop(performing);
-        let stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
-        end(operation, stage);
-        done();
-        Performed::Done
-    }
-
-    /// Nobody asks any more whether an operation was cancelled. True if it was: then it is over.
-    fn put_back(&self, key: usize, operation: O, stage: Stage) -> bool {
-        let Some(mut slot) = self.slots.get_by_key(key) else {
-            return false;
-        };
-        slot.operation = Some(operation);
-        let reason = match slot.stage {
-            Stage::Running(reason) => reason,
-            _ => None,
-        };
-        slot.stage = reason.map_or(stage, Stage::Cancelled);
-        reason.is_some()
+        if let Some(mut slot) = self.slots.get_by_key(key) {
+            slot.operation = Some(operation);
+            slot.stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
+        }
+        self.report(key);
     }
 
     /// Why a thread does not go on with an operation.
     fn stops(&self, key: usize) -> Option<Reason> {
-        if self.gate.is_closed() {
-            return Some(Reason::Asked);
-        }
         match self.slots.get_by_key(key)?.stage {
             Stage::Running(reason) => reason,
             _ => None,
         }
     }
 
-    /// What was read apart. Nobody has waited for it: the operation may be cancelled, and the port closed.
-    #[cold]
-    pub(super) fn performed_apart(
-        &self,
-        key: usize,
-        result: io::Result<Vec<u8>>,
-        done: impl FnOnce(),
-    ) {
-        let Some(_entered) = self.gate.enter() else {
-            return;
-        };
-        let Some(mut slot) = self.slots.get_by_key(key) else {
-            return;
-        };
-        if !matches!(slot.stage, Stage::Apart) {
-            return;
-        }
-        let request = slot.operation.as_mut().map(Work::request);
-        let copied = result.and_then(|bytes| match request {
-            // SAFETY: the memory is the operation's, or its caller's, who has promised it. The slot is locked.
-            Some(request) => Ok(unsafe { request?.copy(&bytes) }),
-            None => Ok(0),
-        });
-        slot.stage = Stage::Done(copied);
-        drop(slot);
-        done();
+    /// Queue the packet of an operation that is over.
+    fn report(&self, key: usize) {
+        self.queue(self.packet(key).as_slice());
     }
 
-    /// Remove an operation that is over.
-    pub(super) fn finish(&self, key: usize) -> Option<(Token, OperationSlot<O, N>)> {
+    /// Queue packets of operations. If the port is closed, nobody dequeues them.
+    pub(super) fn queue(&self, packets: &[Entry]) {
+        if !packets.is_empty() {
+            #[cfg(unix)]
+            self.port.complete(packets);
+            #[cfg(windows)]
+            let _ = self.port.post(packets, || {});
+        }
+    }
+
+    /// The packet of an operation that is over. From here on the caller's memory may be its caller's again at any time.
+    fn packet(&self, key: usize) -> Option<Entry> {
+        let (token, slot) = self.slots.named(key)?;
+        let packet = match &slot.operation {
+            #[cfg(unix)]
+            Some(Operation::Callers(request)) => {
+                let request = *request;
+                drop(slot);
+                let Slot { stage, packet, .. } = self.slots.remove(token)?;
+                let result = stage.into_result()?.0;
+                let mut callers = lock(&self.callers);
+                callers.remove(&packet.overlapped);
+                // SAFETY: the block is there until its packet was dequeued, and that is queued after this; and while it is
+                // among those that closing waits for. With the lock, so that it can begin another operation at once.
+                Some(unsafe { super::overlapped::complete(packet, &request, result) })
+            }
+            _ if slot.is_left_behind => {
+                drop(slot);
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                // Nobody waits for it any more.
+                drop_all([self.slots.remove(token)]);
+                None
+            }
+            _ => {
+                let packet = slot.packet;
+                drop(slot);
+                Some(packet)
+            }
+        };
+        if self.is_closing.load(Ordering::SeqCst) {
+            drop(lock(&self.callers));
+            self.ended.notify_all();
+        }
+        packet
+    }
+
+    /// The packet of a finished operation was dequeued: [closing](Self::close) leaves it to be taken. False if it is gone.
+    pub(crate) fn on_dequeued(&self, key: usize) -> bool {
+        let slot = self.slots.get_by_key(key);
+        slot.is_some_and(|slot| {
+            slot.marks().store(DEQUEUED, Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// This packet is queued again: if it is an operation's, closing takes that.
+    pub(crate) fn on_requeued(&self, packet: &Entry) {
+        if let Some(slot) = self.slots.get_by_key(packet.overlapped) {
+            if slot.packet.completion_key == packet.completion_key {
+                slot.marks().store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Operations {
+    /// Take the completion of a finished operation, and the timer of its deadline.
+    pub(crate) fn finish(&self, key: usize) -> Option<(FileCompletion, Option<Token>)> {
         let (token, slot) = self.slots.named(key)?;
         if !slot.stage.is_over() {
             return None;
         }
         drop(slot);
-        Some((token, self.slots.remove(token)?))
+        self.completion(token, self.slots.remove(token)?)
     }
 
-    /// Begin nothing more, and wait for the operations that the system or a helper thread performs. Returns those left,
-    /// all of which are over.
-    pub(super) fn close(&self) -> Vec<Token> {
-        if !self.is_here() {
-            return Vec::new();
+    /// The completion of a finished operation that was removed.
+    fn completion(&self, token: Token, slot: Slot) -> Option<(FileCompletion, Option<Token>)> {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let (result, is_cancelled) = slot.stage.into_result()?;
+        match slot.operation? {
+            Operation::Owned(operation) => {
+                let completion = operation.completed(OperationId(token), result, is_cancelled);
+                Some((completion, slot.timer))
+            }
+            Operation::Callers(_) => None,
         }
-        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        self.close_kernel_io();
-        self.gate.close();
-        let left: Vec<_> = self.slots.iter_named().map(|(token, _)| token).collect();
-        for &token in &left {
-            let key = self.slots.key(token);
-            let completed = self.opened().and_then(|kernel_io| kernel_io.completed(key));
-            completed.and_then(|completed| self.on_completed(key, completed));
-            if let Some(mut slot) = self.slots.get(token) {
-                if !slot.stage.is_over() {
-                    slot.stage = Stage::Cancelled(Reason::Asked);
+    }
+
+    /// The number of operations with owned buffers that were begun and whose completions were not taken.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The number of threads that perform operations.
+    pub(crate) fn threads(&self) -> usize {
+        self.helpers.threads()
+    }
+
+    /// Closing waits no longer than until then for operations with owned buffers.
+    pub(crate) fn close_by(&self, end: Instant) {
+        let mut patience = lock(&self.patience);
+        *patience = Some(patience.map_or(end, |before| before.min(end)));
+    }
+
+    /// Begin nothing more, cancel what can be cancelled, and wait for operations with the caller's memory.
+    pub(crate) fn close(&self) {
+        if self.is_here() {
+            self.shut();
+            self.wait_while(None, |callers| !callers.is_empty());
+        }
+    }
+
+    /// The same, and wait for those with owned buffers, [as long as may be](Self::close_by). Returns the completions of
+    /// all but those that were dequeued, and how many operations the system or a thread still performs.
+    pub(crate) fn close_owned(&self) -> (Vec<FileCompletion>, usize) {
+        if !self.is_here() {
+            return (Vec::new(), 0);
+        }
+        self.shut();
+        let until = *lock(&self.patience);
+        self.wait_while(until, |_| {
+            self.slots.iter().any(|slot| slot.stage.is_busy())
+        });
+        let (mut completions, mut left_behind) = (Vec::new(), 0);
+        for token in self.tokens() {
+            loop {
+                let is_dequeued = |marks: u8| marks == DEQUEUED;
+                let removed = self.slots.remove_unless(token, |slot| {
+                    slot.stage.is_busy() || is_dequeued(slot.marks().load(Ordering::Relaxed))
+                });
+                if let Some(slot) = removed {
+                    completions.extend(self.completion(token, slot).map(|it| it.0));
+                    break;
+                }
+                match self.slots.get(token) {
+                    Some(mut slot) if slot.stage.is_busy() => {
+                        slot.is_left_behind = true;
+                        left_behind += 1;
+                        break;
+                    }
+                    // It has just ended.
+                    Some(slot) if !is_dequeued(slot.marks().load(Ordering::Relaxed)) => {}
+                    _ => break,
                 }
             }
         }
-        left
+        (completions, left_behind)
+    }
+
+    fn tokens(&self) -> Vec<Token> {
+        self.slots.iter_named().map(|(token, _)| token).collect()
+    }
+
+    fn shut(&self) {
+        let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *closed, true) {
+            return;
+        }
+        self.is_closing.store(true, Ordering::SeqCst);
+        drop(closed);
+        for token in self.tokens() {
+            self.cancel(OperationId(token), Reason::Asked);
+        }
+        self.helpers.close();
+        if let Some(kernel_io) = self.opened() {
+            kernel_io.close();
+        }
+    }
+
+    /// Wait for operations to end, at most until then; and if all have ended, for the thread that owns the ring.
+    fn wait_while(&self, until: Option<Instant>, is_busy: impl Fn(&HashMap<usize, Token>) -> bool) {
+        let mut callers = lock(&self.callers);
+        while is_busy(&callers) {
+            let left = until.map_or(LONG, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.ended.wait_timeout(callers, left.min(kernel_io::TICK));
+            drop(waited);
+            self.take_completed();
+            callers = lock(&self.callers);
+        }
+        drop(callers);
+        if let Some(kernel_io) = self.opened() {
+            if !self.slots.iter().any(|slot| slot.stage.is_busy()) {
+                kernel_io.join();
+            }
+        }
+    }
+
+    /// Where the system's packets say what has completed: nobody dequeues them any more.
+    fn take_completed(&self) {
+        #[cfg(windows)]
+        for token in self.tokens() {
+            let key = self.slots.key(token);
+            if let Some(completed) = self.opened().and_then(|it| it.completed(key)) {
+                self.on_completed(key, completed);
+            }
+        }
     }
 }
 
 /// An operation that a helper thread performs.
-struct Performing<'a, O, N> {
-    in_flight: &'a InFlight<O, N>,
+struct Performing<'a> {
+    operations: &'a Operations,
     key: usize,
     /// Why the thread does not go on.
     stopped: Cell<Option<Reason>>,
@@ -444,180 +720,24 @@ struct Performing<'a, O, N> {
     waits: OnceCell<ThreadThatWaits<'a>>,
 }
 
-impl<O: Work, N: Default> Progress for Performing<'_, O, N> {
+impl Progress for Performing<'_> {
     fn goes_on(&self) -> bool {
-        self.stopped.set(self.in_flight.stops(self.key));
+        self.stopped.set(self.operations.stops(self.key));
         self.stopped.get().is_none()
     }
 
     fn waits(&self) {
-        self.waits.get_or_init(|| self.in_flight.helpers.waits());
+        self.waits.get_or_init(|| self.operations.helpers.waits());
     }
 }
 
-impl<O, N> InFlight<O, N> {
-    /// Nothing begins any more. Another layer of the port may use the system as long as this one has no operations.
-    fn close_kernel_io(&self)
-    where
-        N: Default,
-    {
-        if let Some(kernel_io) = self.opened() {
-            if self.slots.iter().next().is_some() {
-                kernel_io.close();
-            }
-        }
-    }
-}
-
-impl<O, N> Drop for InFlight<O, N> {
+/// What the system still uses stays where it is.
+impl Drop for Operations {
     fn drop(&mut self) {
-        // If a panic has kept the owner from closing, the system may still use the memory in the slots.
-        if let (true, Some(kernel_io)) = (self.is_here(), self.opened()) {
-            kernel_io.close();
-        }
-    }
-}
-
-#[cfg(all(test, unix, not(interleavings)))]
-mod tests {
-    use super::super::request::Kind;
-    use super::*;
-    use crate::CompletionPort;
-
-    fn request() -> Request {
-        Request {
-            file: -1,
-            association: None,
-            kind: Kind::SyncAll,
-            memory: std::ptr::null_mut(),
-            length: 0,
-            parts: 0,
-            offset: 0,
-        }
-    }
-
-    fn in_flight() -> InFlight<Request, ()> {
-        let port = CompletionPort::new().expect("a port");
-        let system = port.system().clone();
-        InFlight::new(Layer::Caller, system, port.opening(), Helpers::new(1))
-    }
-
-    fn begin(in_flight: &InFlight<Request, ()>) -> (Token, usize) {
-        let slot = OperationSlot {
-            operation: Some(request()),
-            stage: Stage::Queued,
-            note: (),
-        };
-        let token = in_flight.slots.insert(slot).expect("room");
-        let key = in_flight.slots.key(token);
-        assert!(in_flight.submits(key));
-        (token, key)
-    }
-
-    /// As when the thread that has submitted it ends, and meanwhile another one cancels it.
-    #[test]
-    fn a_cancellation_counts_that_comes_after_the_kernels() {
-        let in_flight = in_flight();
-        let (token, key) = begin(&in_flight);
-        assert_eq!(
-            in_flight.on_completed(key, Completed::Cancelled),
-            Some(false)
-        );
-        assert_eq!(in_flight.cancel(token, Reason::Asked), Some(true));
-        let is_over = in_flight.restart(key, |_| panic!("it begins again"));
-        assert!(!is_over, "its end was reported");
-        let (_, slot) = in_flight.finish(key).expect("it is over");
-        let (result, is_cancelled) = slot.stage.into_result().expect("it is over");
-        assert!(result.is_err() && is_cancelled);
-    }
-
-    #[test]
-    fn a_cancellation_counts_that_comes_before_the_kernels() {
-        let in_flight = in_flight();
-        let (token, key) = begin(&in_flight);
-        assert_eq!(in_flight.cancel(token, Reason::Deadline), Some(false));
-        assert_eq!(
-            in_flight.on_completed(key, Completed::Cancelled),
-            Some(true)
-        );
-        assert!(!in_flight.restart(key, |_| panic!("it begins again")));
-        assert_eq!(in_flight.cancel(token, Reason::Asked), None);
-    }
-
-    #[test]
-    fn what_the_kernel_has_cancelled_by_itself_begins_again_once() {
-        let in_flight = in_flight();
-        let (token, key) = begin(&in_flight);
-        assert_eq!(
-            in_flight.on_completed(key, Completed::Cancelled),
-            Some(false)
-        );
-        let mut begun = 0;
-        let is_over = in_flight.restart(key, |it| {
-            assert_eq!(it, token);
-            begun += 1;
-            Ok(false)
-        });
-        assert_eq!((begun, is_over), (1, false));
-        assert!(in_flight.submits(key));
-        assert!(!in_flight.submits(key));
-        assert_eq!(
-            in_flight.on_completed(key, Completed::Done(Ok(0))),
-            Some(true)
-        );
-        assert_eq!(in_flight.on_completed(key, Completed::Done(Ok(0))), None);
-    }
-
-    /// What the thread keeps is a descriptor and memory of its own, and not the port's.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_read_that_never_ends_keeps_nothing_of_its_port() -> io::Result<()> {
-        use std::fs::File;
-        use std::io::Read;
-        use std::os::unix::fs::OpenOptionsExt;
-        use std::thread;
-        use std::time::{Duration, Instant};
-
-        use super::super::{FileDriver, FileOperation, Operations};
-
-        const PATH: &str = "/proc/kmsg";
-        let mut options = File::options();
-        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-        let Ok(mut log) = options.open(PATH) else {
-            eprintln!("skipped: {PATH} cannot be read");
-            return Ok(());
-        };
-        while log.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
-        let end = Instant::now() + Duration::from_secs(30);
-        let wait_until = |is_so: &dyn Fn() -> bool| {
-            while !is_so() {
-                assert!(Instant::now() < end);
-                thread::sleep(Duration::from_millis(1));
+        for mut slot in self.slots.iter() {
+            if matches!(slot.stage, Stage::InKernel(_)) {
+                std::mem::forget(slot.operation.take());
             }
-        };
-
-        let port = CompletionPort::new().expect("a port");
-        let operations = Operations::<()>::new(
-            port.system().clone(),
-            port.opening(),
-            [1, 2],
-            Helpers::new(1),
-            Some(FileDriver::Threads),
-        );
-        let log = operations.adopt(File::open(PATH)?).expect("it is a file");
-        let read = FileOperation::read_at(&log, vec![0; 8], 0);
-        let Ok(_) = operations.begin(read) else {
-            panic!("it begins");
-        };
-        let is_apart = || {
-            let mut in_flight = operations.in_flight().slots.iter();
-            in_flight.all(|slot| !matches!(slot.stage, Stage::Queued | Stage::Running(_)))
-        };
-        wait_until(&is_apart);
-        operations.close();
-        let weak = Arc::downgrade(&operations);
-        drop(operations);
-        wait_until(&|| weak.strong_count() == 0);
-        Ok(())
+        }
     }
 }

@@ -2,15 +2,20 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::helpers::Ticket;
 use super::request::{Association, Request};
-use super::{Begun, Completed, FileDriver, Layer, Owner};
+use super::{Begun, Completed, FileDriver, Operations};
 use crate::Entry;
 use crate::system::SystemPort;
 
 /// There is none.
 pub(super) const DRIVER: Option<FileDriver> = None;
+
+/// How long closing waits before it looks what has completed: threads say so.
+pub(super) const TICK: Duration = Duration::from_secs(3600);
 
 /// There is none.
 pub(super) enum KernelIo {}
@@ -20,15 +25,11 @@ impl KernelIo {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn associate(&self, _file: &File, _key: usize) -> Association {
-        match *self {}
-    }
-
-    pub(super) fn new(_port: &SystemPort) -> io::Result<Arc<Self>> {
+    pub(super) fn new(_: &Arc<Operations>, _: &SystemPort) -> io::Result<Arc<Self>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn attach(&self, _: Layer, _: impl FnOnce() -> Weak<dyn Owner>) {
+    pub(super) fn associate(&self, _file: &File, _key: usize) -> Association {
         match *self {}
     }
 
@@ -36,15 +37,15 @@ impl KernelIo {
     ///
     /// Nothing is begun.
     #[allow(unsafe_code, reason = "elsewhere the system has the memory")]
-    pub(super) unsafe fn begin(&self, _: Layer, _key: usize, _: &Request) -> Begun {
+    pub(super) unsafe fn begin(&self, _key: usize, _: &Request) -> Begun {
         match *self {}
     }
 
-    pub(super) fn cancel(&self, _: Layer, _key: usize) {
+    pub(super) fn withdraw(&self, _: Ticket) {
         match *self {}
     }
 
-    pub(super) fn on_withdrawn(&self) {
+    pub(super) fn cancel(&self, _key: usize) {
         match *self {}
     }
 
@@ -56,11 +57,11 @@ impl KernelIo {
         match *self {}
     }
 
-    pub(super) fn completed(&self, _key: usize) -> Option<Completed> {
+    pub(super) fn close(&self) {
         match *self {}
     }
 
-    pub(super) fn close(&self) {
+    pub(super) fn join(&self) {
         match *self {}
     }
 }

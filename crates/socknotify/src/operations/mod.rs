@@ -1,18 +1,17 @@
 //! Completions other than readiness: blocking work, and operations on files.
 //!
-//! # Locks of the ring
+//! [`Operations`] has those of a port, whoever's the memory is, each in a slot. The system performs them, or a helper
+//! thread does. On Linux the system's part is a ring with one [thread](ring.rs) of its own.
 //!
-//! The kernel copies cached data in the call that submits an operation. So nobody waits for the lock of a submission but
-//! closing, once: who finds it taken leaves the queue to its owner, who looks again.
+//! # Locks
 //!
-//! | lock | who has it | for how long | taken while it is held |
-//! |---|---|---|---|
-//! | `submission` | a thread in `begin` or `process`, or the pump | one `io_uring_enter`: the kernel copies | `slot`, `queue`, both before that call |
-//! | `completion` | the thread that found the ring ready | its operations complete; it copies nothing | `slot`, `queue`, the helpers' state, one after the other |
-//! | `slot`, of one operation | who begins, cancels, completes or takes it | a few lines; on Windows `ReadFile` or `WriteFile` | `queue` |
-//! | `queue` | who begins, or takes a batch | a push, a batch | none |
+//! | lock | who has it | taken while it is held |
+//! |---|---|---|
+//! | `callers` | who begins, completes or cancels with the caller's memory; who closes | `slot`, by who closes |
+//! | `slot`, of one operation | who begins, cancels, completes or takes it; on Windows for `ReadFile` or `WriteFile` | one of the queues |
+//! | the ring's `queue`, the helpers' `state` | who begins, cancels, or takes a batch or a job, for a few lines | none |
 //!
-//! A helper thread copies with no lock.
+//! Nobody copies with a lock, but in `ReadFile` and `WriteFile`.
 
 #![cfg_attr(
     any(
@@ -40,20 +39,18 @@ mod in_flight;
             target_arch = "powerpc64"
         )
     ),
-    path = "uring.rs"
+    path = "ring.rs"
 )]
-#[cfg_attr(windows, path = "overlapped.rs")]
+#[cfg_attr(windows, path = "associated.rs")]
 mod kernel_io;
-mod opening;
+#[cfg(unix)]
+mod overlapped;
 #[cfg(unix)]
 mod port;
-#[cfg(unix)]
-mod raw;
 mod request;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;
-mod table;
 
 use std::io;
 
@@ -61,23 +58,9 @@ pub use self::buffer::Buffer;
 pub use self::driver::FileDriver;
 pub use self::file::{FileCompletion, FileOperation, OperationId, PortFile};
 pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
-pub(crate) use self::in_flight::Reason;
-pub(crate) use self::opening::Opening;
+pub(crate) use self::in_flight::{Operations, Reason};
 #[cfg(unix)]
-pub use self::raw::Overlapped;
-#[cfg(unix)]
-pub(crate) use self::raw::Raw;
-pub(crate) use self::table::Operations;
-
-/// The layers of a port that begin operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layer {
-    /// The memory is the caller's.
-    #[cfg_attr(windows, allow(dead_code, reason = "there the system has these"))]
-    Caller,
-    /// The port owns connections, files and buffers.
-    Connections,
-}
+pub use self::overlapped::Overlapped;
 
 /// The result of passing an operation to the system.
 enum Begun {
@@ -85,7 +68,7 @@ enum Begun {
     Pending,
     /// The system gets it with the next flush.
     #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
-    Queued,
+    Queued(helpers::Ticket),
     /// The system does not perform it. A helper thread may.
     Refused,
     /// It has completed, without a packet.
@@ -97,23 +80,4 @@ enum Completed {
     Done(io::Result<usize>),
     /// It was cancelled or interrupted, for whatever reason.
     Cancelled,
-    /// It could not reach the memory. That may be because the thread that has submitted it has ended: another one finds
-    /// out.
-    #[cfg_attr(windows, allow(dead_code, reason = "there no thread's end matters"))]
-    Faulted,
-}
-
-/// What the system asks the layer that an operation is of.
-#[cfg(unix)]
-trait Owner: Send + Sync {
-    fn is_queued(&self, key: usize) -> bool;
-
-    /// A queued operation is about to be submitted. False if it was cancelled.
-    fn submits(&self, key: usize) -> bool;
-
-    /// The system does not accept an operation after all.
-    fn refused(&self, key: usize);
-
-    /// The packet of an operation that the system has ended. `None` if it was begun again.
-    fn on_completed(&self, key: usize, completed: Completed) -> Option<crate::Entry>;
 }

@@ -1,251 +1,177 @@
-//! Windows: overlapped operations, on the port itself.
-//!
-//! A file that was opened for overlapped operations (`FILE_FLAG_OVERLAPPED`) is associated with the port when it is
-//! adopted. Other files, and `sync` operations, have no overlapped operations: helper threads perform them.
+//! [`Overlapped`]: the caller's block of an operation with the caller's memory.
 
-#![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
+#![allow(unsafe_code, reason = "the caller's block, by the caller's promise")]
 
-use std::collections::HashMap;
-use std::fs::File;
 use std::io;
-use std::os::windows::io::AsRawHandle;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use windows_sys::Win32::Foundation::{
-    ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError, STATUS_CANCELLED,
-    STATUS_END_OF_FILE, STATUS_PENDING,
-};
-use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
-use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
+use super::request::{Kind, Request};
+use crate::entry::Status;
+use crate::{Entry, Origin};
 
-use super::request::{Association, Kind, Request};
-use super::{Begun, Completed, FileDriver, Layer};
-use crate::Entry;
-use crate::lock::lock;
-use crate::system::SystemPort;
-
-/// What this does.
-pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
-
-/// A port whose packets are those of the kernel's.
-pub(super) struct KernelIo {
-    /// Different for each.
-    id: u64,
-    port: SystemPort,
-    in_flight: Mutex<InFlight>,
+/// `OVERLAPPED` — Where an operation on a file begins, and its result.
+///
+/// It belongs to the caller, and its address is the packet's [overlapped value](Entry::overlapped). Usually it is the
+/// first field of a structure that has the buffer and whatever else the operation needs. It has the size and the fields
+/// of the Windows structure. After an operation it can be used for the next one.
+///
+/// Only on Unix. On Windows, use the system's own.
+#[doc(alias = "OVERLAPPED")]
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Overlapped {
+    /// The status.
+    internal: AtomicUsize,
+    /// The bytes transferred.
+    internal_high: AtomicUsize,
+    offset: u32,
+    offset_high: u32,
+    event: usize,
 }
 
-#[derive(Default)]
-struct InFlight {
-    /// The structures that the kernel uses, by the keys of operations.
-    pending: HashMap<usize, PendingIo>,
-    /// The keys, by the addresses of these structures.
-    keys: HashMap<usize, usize>,
-    /// Structures that the kernel does not use any more.
-    spare: Vec<*mut OVERLAPPED>,
-}
+const SUCCESS: usize = 0;
+/// `STATUS_PENDING`
+const PENDING: usize = 0x103;
+/// `STATUS_END_OF_FILE`
+const END_OF_FILE: usize = 0xC000_0011;
+/// The system's error numbers, as statuses that are no others'.
+const ERROR: usize = 0xE000_0000;
 
-struct PendingIo {
-    handle: HANDLE,
-    overlapped: *mut OVERLAPPED,
-}
-
-// SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under the lock; handles
-// belong to the process.
-unsafe impl Send for InFlight {}
-
-impl KernelIo {
-    pub(super) fn probe() -> io::Result<()> {
-        Ok(())
+impl Overlapped {
+    /// For an operation at this offset in the file.
+    pub const fn new(offset: u64) -> Self {
+        Overlapped {
+            internal: AtomicUsize::new(SUCCESS),
+            internal_high: AtomicUsize::new(0),
+            offset: offset as u32,
+            offset_high: (offset >> 32) as u32,
+            event: 0,
+        }
     }
 
-    /// Operations that complete on this port.
-    pub(super) fn new(port: &SystemPort) -> io::Result<Arc<Self>> {
-        static PORTS: AtomicU64 = AtomicU64::new(0);
-        Ok(Arc::new(KernelIo {
-            id: PORTS.fetch_add(1, Ordering::Relaxed),
-            port: port.clone(),
-            in_flight: Mutex::default(),
-        }))
+    /// Where the operation begins in the file.
+    pub const fn offset(&self) -> u64 {
+        (self.offset_high as u64) << 32 | self.offset as u64
     }
 
-    /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
-    /// for that.
-    pub(super) fn associate(&self, file: &File, key: usize) -> Association {
-        let associated = self.port.associate(file.as_raw_handle(), key);
-        associated.ok().map(|()| self.id)
+    /// `HasOverlappedIoCompleted` — Whether the operation is in progress. If it is not, its packet may still be in the
+    /// queue.
+    #[doc(alias = "HasOverlappedIoCompleted")]
+    pub fn is_pending(&self) -> bool {
+        self.internal.load(Ordering::Acquire) == PENDING
     }
 
-    /// Begin an operation.
+    /// `GetOverlappedResult` — How many bytes were read or written: 0 at the end of the file, and possibly fewer than
+    /// requested.
     ///
-    /// # Safety
+    /// # Errors
     ///
-    /// The request's file and memory stay valid, and nobody touches the memory, until its completion was dequeued, or
-    /// [`close`](Self::close) has returned.
-    pub(super) unsafe fn begin(&self, _: Layer, key: usize, request: &Request) -> Begun {
-        let &Request {
-            file: handle,
-            association,
-            kind,
-            memory,
-            length,
-            offset,
-            ..
-        } = request;
-        if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
-            return Begun::Refused;
-        }
-        // Without the lock: what is in the system's cache is copied in this call.
-        let overlapped = lock(&self.in_flight).add(key, handle, offset);
-        // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not
-        // use it any more. The handle is the file's, and open.
-        let begun = unsafe {
-            match kind {
-                Kind::Read => ReadFile(handle, memory, length, null_mut(), overlapped),
-                _ => WriteFile(handle, memory, length, null_mut(), overlapped),
-            }
-        };
-        if begun != 0 {
-            // Its packet comes even so.
-            return Begun::Pending;
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error().map(|code| code as u32) {
-            Some(ERROR_IO_PENDING) => Begun::Pending,
-            code => {
-                lock(&self.in_flight).forget(overlapped.addr());
-                match code {
-                    Some(ERROR_HANDLE_EOF) => Begun::Over(Ok(0)),
-                    _ => Begun::Over(Err(error)),
-                }
-            }
+    /// The system's error; `ECANCELED` if the operation was cancelled, or its port closed before it was done. While it is
+    /// [in progress](Self::is_pending), [`WouldBlock`](io::ErrorKind::WouldBlock) without an
+    /// [error number](io::Error::raw_os_error), which each error of the system has.
+    #[doc(alias = "GetOverlappedResult")]
+    pub fn result(&self) -> io::Result<usize> {
+        match self.internal.load(Ordering::Acquire) {
+            SUCCESS => Ok(self.internal_high.load(Ordering::Relaxed)),
+            END_OF_FILE => Ok(0),
+            PENDING => Err(io::ErrorKind::WouldBlock.into()),
+            status => Err(io::Error::from_raw_os_error((status & !ERROR) as i32)),
         }
     }
 
-    /// There is nothing to flush: operations begin at once.
-    pub(super) fn flush(&self) {}
-
-    /// There is no queue.
-    pub(super) fn on_withdrawn(&self) {}
-
-    /// `CancelIoEx` — Cancel an operation, if that is still possible.
-    pub(super) fn cancel(&self, _: Layer, key: usize) {
-        if let Some(pending) = lock(&self.in_flight).pending.get(&key) {
-            pending.cancel();
-        }
+    /// `ERROR_HANDLE_EOF` — Whether the operation was a read that began at or after the end of the file.
+    #[doc(alias = "ERROR_HANDLE_EOF")]
+    pub fn is_end_of_file(&self) -> bool {
+        self.internal.load(Ordering::Acquire) == END_OF_FILE
     }
 
-    /// The operation of a packet, and its outcome.
-    pub(super) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
-        let mut in_flight = lock(&self.in_flight);
-        let key = *in_flight.keys.get(&entry.overlapped)?;
-        Some((key, in_flight.take_completed(key)?))
-    }
-
-    /// The outcome of an operation whose packet was not dequeued.
-    pub(super) fn completed(&self, key: usize) -> Option<Completed> {
-        lock(&self.in_flight).take_completed(key)
-    }
-
-    /// Wait until the kernel has completed all operations.
-    pub(super) fn close(&self) {
-        let in_flight = lock(&self.in_flight);
-        in_flight.pending.values().for_each(PendingIo::cancel);
-        drop(in_flight);
-        loop {
-            let in_flight = lock(&self.in_flight);
-            let is_pending = |pending: &PendingIo| pending.status().0 == STATUS_PENDING;
-            if !in_flight.pending.values().any(is_pending) {
-                return;
-            }
-            drop(in_flight);
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl InFlight {
-    /// A structure for an operation that begins now. It is in the table before its packet can come.
-    fn add(&mut self, key: usize, handle: HANDLE, offset: u64) -> *mut OVERLAPPED {
-        let overlapped = self.take_spare(offset);
-        self.keys.insert(overlapped.addr(), key);
-        self.pending.insert(key, PendingIo { handle, overlapped });
-        overlapped
-    }
-
-    fn take_spare(&mut self, offset: u64) -> *mut OVERLAPPED {
-        // SAFETY: any bits are a value of the structure.
-        let mut fresh: OVERLAPPED = unsafe { std::mem::zeroed() };
-        // Until the kernel says otherwise.
-        fresh.Internal = STATUS_PENDING as usize;
-        fresh.Anonymous.Anonymous.Offset = offset as u32;
-        fresh.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
-        match self.spare.pop() {
-            Some(spare) => {
-                // SAFETY: the kernel does not use it any more.
-                unsafe { spare.write(fresh) };
-                spare
-            }
-            None => Box::into_raw(Box::new(fresh)),
-        }
-    }
-
-    /// The outcome of an operation that the kernel has completed.
-    fn take_completed(&mut self, key: usize) -> Option<Completed> {
-        let pending = self.pending.get(&key)?;
-        let (status, count) = pending.status();
-        if status == STATUS_PENDING {
-            return None;
-        }
-        self.forget(pending.overlapped.addr());
-        Some(match status {
-            0.. => Completed::Done(Ok(count)),
-            STATUS_END_OF_FILE => Completed::Done(Ok(0)),
-            STATUS_CANCELLED => Completed::Cancelled,
-            status => {
-                // SAFETY: a number goes in and a number comes out.
-                let code = unsafe { RtlNtStatusToDosError(status) };
-                Completed::Done(Err(io::Error::from_raw_os_error(code as i32)))
-            }
+    /// What the packet of an operation says of it, without the block whose address it carries: that may be gone when
+    /// the port was closed meanwhile. `None` for other packets. For interfaces above this one.
+    #[doc(hidden)]
+    pub fn of_packet(packet: &Entry) -> Option<Self> {
+        (packet.origin() == Some(Origin::Completion)).then(|| {
+            let overlapped = Overlapped::new(0);
+            overlapped.on_completed(packet.status, packet.transferred as usize);
+            overlapped
         })
     }
 
-    /// The kernel does not use this any more.
-    fn forget(&mut self, address: usize) {
-        let key = self.keys.remove(&address);
-        let pending = key.and_then(|key| self.pending.remove(&key));
-        self.spare.extend(pending.map(|pending| pending.overlapped));
+    fn on_completed(&self, status: Status, count: usize) {
+        let status = match status {
+            Status::SUCCESS => SUCCESS,
+            Status::END_OF_FILE => END_OF_FILE,
+            Status(number) => ERROR | usize::from(number),
+        };
+        self.internal_high.store(count, Ordering::Relaxed);
+        self.internal.store(status, Ordering::Release);
     }
 }
 
-impl PendingIo {
-    /// The kernel's status, and how many bytes were transferred.
-    fn status(&self) -> (i32, usize) {
-        // SAFETY: the structure is there as long as this; the kernel may write to it, and the status last.
-        unsafe {
-            let status = (&raw const (*self.overlapped).Internal).read_volatile();
-            let count = (&raw const (*self.overlapped).InternalHigh).read_volatile();
-            (status as i32, count)
+impl Status {
+    fn new(kind: Kind, result: &io::Result<usize>, length: u32) -> Self {
+        match result {
+            Ok(0) if kind == Kind::Read && length > 0 => Status::END_OF_FILE,
+            Ok(_) => Status::SUCCESS,
+            Err(error) => Status(error.raw_os_error().unwrap_or(libc::EIO) as u16),
         }
-    }
-
-    fn cancel(&self) {
-        // SAFETY: the operation's file is open while this is known.
-        unsafe { CancelIoEx(self.handle, self.overlapped) };
     }
 }
 
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        // The port was closed before: the kernel uses none of them any more.
-        let pending = self.pending.values().map(|pending| pending.overlapped);
-        for overlapped in pending.chain(self.spare.iter().copied()) {
-            // SAFETY: it was made by a box, and nothing else refers to it.
-            drop(unsafe { Box::from_raw(overlapped) });
-        }
+/// An operation is about to be begun with this block.
+///
+/// # Safety
+///
+/// The block is valid.
+pub(super) unsafe fn begin(overlapped: *mut Overlapped) {
+    // SAFETY: by the promise.
+    unsafe { (*overlapped).internal.store(PENDING, Ordering::Relaxed) };
+}
+
+/// It was not begun.
+///
+/// # Safety
+///
+/// The block is valid.
+pub(super) unsafe fn withdraw(overlapped: *mut Overlapped) {
+    // SAFETY: by the promise.
+    unsafe { (*overlapped).internal.store(SUCCESS, Ordering::Relaxed) };
+}
+
+/// The packet of an operation, whose block says from now on how it has ended, and is its caller's again.
+///
+/// # Safety
+///
+/// The block at the packet's overlapped value is valid.
+pub(super) unsafe fn complete(
+    mut packet: Entry,
+    request: &Request,
+    result: io::Result<usize>,
+) -> Entry {
+    packet.status = Status::new(request.kind, &result, request.length);
+    let count = result.unwrap_or(0);
+    packet.transferred = count as u32;
+    let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);
+    // SAFETY: by the promise.
+    unsafe { (*overlapped).on_completed(packet.status, count) };
+    packet
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_try_again_is_not_an_operation_in_progress() {
+        let overlapped = Overlapped::new(0);
+        overlapped.internal.store(PENDING, Ordering::Relaxed);
+        assert!(overlapped.is_pending());
+        let pending = overlapped.result().expect_err("it is in progress");
+        assert_eq!(pending.raw_os_error(), None);
+        let again = Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        overlapped.on_completed(Status::new(Kind::Read, &again, 1), 0);
+        assert!(!overlapped.is_pending());
+        let again = overlapped.result().expect_err("the system has refused");
+        assert_eq!(again.raw_os_error(), Some(libc::EAGAIN));
     }
 }

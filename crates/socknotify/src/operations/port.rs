@@ -5,10 +5,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::raw::Overlapped;
+use super::overlapped::{self, Overlapped};
 use super::request::{Kind, MOST, Request};
-use super::system;
-use crate::{CompletionPort, Error};
+use super::{OperationId, Reason, system};
+use crate::lock::lock;
+use crate::{CompletionPort, Entry, Error};
 
 /// Only on Unix. On Windows `ReadFile` and `WriteFile` do the same on a file that is
 /// [associated](https://learn.microsoft.com/windows/win32/fileio/createiocompletionport) with the port.
@@ -104,7 +105,12 @@ impl CompletionPort {
     /// may have ended meanwhile.
     #[doc(alias = "CancelIoEx")]
     pub fn cancel_operation(&self, overlapped: *const Overlapped) -> bool {
-        self.raw().cancel(overlapped)
+        let operations = self.operations();
+        // In a forked child another thread may have had it locked.
+        operations.is_here() && {
+            let found = lock(&operations.callers).get(&overlapped.addr()).copied();
+            found.is_some_and(|token| operations.cancel(OperationId(token), Reason::Asked))
+        }
     }
 
     unsafe fn begin<F: AsFd>(
@@ -123,8 +129,12 @@ impl CompletionPort {
             return Err(Error::InvalidParameter);
         };
         let file = file.as_fd().as_raw_fd();
+        // SAFETY: it is open.
+        let borrowed = unsafe { system::borrow(file) };
+        let nature = system::check(&borrowed).map_err(os_error)?;
         let request = Request {
             file,
+            nature,
             association: None,
             kind,
             memory: memory.cast(),
@@ -132,9 +142,17 @@ impl CompletionPort {
             parts: 0,
             offset,
         };
-        request.with_file(system::check).map_err(os_error)?;
+        let packet = Entry::new(completion_key, 0, overlapped.expose_provenance());
         // SAFETY: by the promise.
-        unsafe { self.raw().begin(request, completion_key, overlapped) }
+        let begun = unsafe {
+            overlapped::begin(overlapped);
+            self.operations().begin_callers(request, packet)
+        };
+        if begun.is_err() {
+            // SAFETY: as above.
+            unsafe { overlapped::withdraw(overlapped) };
+        }
+        begun
     }
 }
 

@@ -9,13 +9,10 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::system::{self, RawFile};
+use super::system::{self, Nature, RawFile};
 
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
-
-/// The maximum of a read with memory of its own.
-const APART: usize = 1 << 20;
 
 /// The maximum of one system call that reads.
 const PIECE: usize = 256 << 10;
@@ -39,6 +36,7 @@ pub(super) type Association = Option<u64>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) file: RawFile,
+    pub(super) nature: Nature,
     #[cfg_attr(not(windows), allow(dead_code, reason = "only there it has a value"))]
     pub(super) association: Association,
     pub(super) kind: Kind,
@@ -81,44 +79,6 @@ impl Request {
         // SAFETY: the file is open, and not closed here.
         let file = unsafe { system::borrow(self.file) };
         work(&file)
-    }
-
-    /// A file for a read that may never end: one without a length, as `/proc/kmsg`.
-    pub(super) fn apart(&self) -> Option<Apart> {
-        if !matches!(self.kind, Kind::Read | Kind::ReadParts) {
-            return None;
-        }
-        let file = self.with_file(system::endless)?;
-        Some(Apart {
-            file,
-            bytes: vec![0; (self.length as usize).min(APART)],
-            offset: self.offset,
-        })
-    }
-
-    /// Copy what was read apart. Returns how many bytes these are.
-    ///
-    /// # Safety
-    ///
-    /// The memory is valid, and nobody else uses it meanwhile.
-    pub(super) unsafe fn copy(&self, bytes: &[u8]) -> usize {
-        let whole = [Part::new(self.memory, self.length as usize)];
-        let parts = match self.kind {
-            // SAFETY: by the promise.
-            Kind::ReadParts => unsafe { self.parts() },
-            _ => &whole,
-        };
-        let mut rest = bytes;
-        for part in parts {
-            let (now, later) = rest.split_at(rest.len().min(part.length));
-            // SAFETY: by the promise.
-            unsafe {
-                part.memory
-                    .copy_from_nonoverlapping(now.as_ptr(), now.len())
-            };
-            rest = later;
-        }
-        bytes.len() - rest.len()
     }
 
     /// The parts of its memory.
@@ -274,33 +234,6 @@ unsafe fn perform_parts(
     Ok(done)
 }
 
-/// A read with a file and memory of its own.
-pub(crate) struct Apart {
-    file: File,
-    bytes: Vec<u8>,
-    offset: u64,
-}
-
-impl Apart {
-    /// What was read.
-    pub(super) fn read(mut self) -> io::Result<Vec<u8>> {
-        let count = system::read_at(&self.file, &mut self.bytes, self.offset)?;
-        self.bytes.truncate(count);
-        Ok(self.bytes)
-    }
-}
-
-/// What can be made a request of.
-pub(super) trait Work {
-    fn request(&mut self) -> io::Result<Request>;
-}
-
-impl Work for Request {
-    fn request(&mut self) -> io::Result<Request> {
-        Ok(*self)
-    }
-}
-
 #[cfg(all(test, not(interleavings)))]
 mod tests {
     use std::cell::Cell;
@@ -347,6 +280,7 @@ mod tests {
     fn read_request(file: &File, memory: &mut [u8], offset: u64) -> Request {
         Request {
             file: system::raw(file),
+            nature: Nature::default(),
             association: None,
             kind: Kind::Read,
             memory: memory.as_mut_ptr(),
@@ -362,6 +296,7 @@ mod tests {
         for kind in [Kind::Read, Kind::Write] {
             let request = Request {
                 file: system::raw(&file),
+                nature: Nature::default(),
                 association: None,
                 kind,
                 memory: std::ptr::null_mut(),

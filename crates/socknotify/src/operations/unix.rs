@@ -6,33 +6,103 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileExt;
 
 pub(super) use std::os::fd::RawFd as RawFile;
 
+use super::helpers::Device;
 use crate::Error;
 use crate::sys::calls::call_error;
 
-/// Whether this is a file, so that an operation on it always ends.
-pub(super) fn check(file: &File) -> io::Result<()> {
-    let kind = file.metadata()?.file_type();
-    if kind.is_file() || kind.is_block_device() {
-        return Ok(());
+/// What matters here of the system of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Nature {
+    /// The system can begin an operation on the file without waiting for anything.
+    pub(super) is_systems: bool,
+    /// What a thread may have to wait for, for how long nobody knows.
+    pub(super) device: Option<Device>,
+}
+
+/// Whether this is a file, so that an operation on it ends.
+///
+/// This asks nobody but the kernel, so that it does not wait for the daemon of a FUSE file, or for another machine.
+#[cfg(target_os = "linux")]
+pub(super) fn check(file: &File) -> io::Result<Nature> {
+    // SAFETY: any bits are a value of the structure.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    let (fd, path) = (file.as_raw_fd(), c"".as_ptr());
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let wanted = libc::STATX_TYPE | libc::STATX_SIZE;
+    // SAFETY: the path ends, and there is room for the status.
+    let done = unsafe { libc::statx(fd, path, flags, wanted, &raw mut status) };
+    let (mode, length, device) = if done == 0 {
+        let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
+        (libc::mode_t::from(status.stx_mode), status.stx_size, device)
+    } else {
+        use std::os::unix::fs::MetadataExt;
+        // A sandbox may not know the call.
+        let metadata = file.metadata()?;
+        (metadata.mode(), metadata.len(), metadata.dev())
+    };
+    check_kind(mode)?;
+    let is_file = mode & libc::S_IFMT == libc::S_IFREG;
+    if is_file && length == 0 && is_made_up(file) {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
+    let is_systems = never_waits(file);
+    Ok(Nature {
+        is_systems,
+        device: (!is_systems).then_some(device),
+    })
+}
+
+/// The same.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn check(file: &File) -> io::Result<Nature> {
+    use std::os::unix::fs::MetadataExt;
+    check_kind(file.metadata()?.mode() as libc::mode_t)?;
+    Ok(Nature::default())
+}
+
+fn check_kind(mode: libc::mode_t) -> io::Result<()> {
     // The errors of `pread`.
-    Err(io::Error::from_raw_os_error(match kind.is_dir() {
-        true => libc::EISDIR,
-        false => libc::ESPIPE,
+    Err(io::Error::from_raw_os_error(match mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFBLK => return Ok(()),
+        libc::S_IFDIR => libc::EISDIR,
+        _ => libc::ESPIPE,
     }))
 }
 
-/// Another descriptor for the same file, if a read may never end: it has no length, so it may be one that the kernel
-/// makes up.
-pub(super) fn endless(file: &File) -> Option<File> {
-    let metadata = file.metadata().ok()?;
-    let is_endless = metadata.is_file() && metadata.len() == 0;
-    // Without a descriptor an empty file can be read all the same; closing waits for the read then.
-    is_endless.then(|| file.try_clone().ok())?
+/// `fstatfs` — Whether the kernel makes up what is in the file when it is read, as in `/proc`: that may take for ever.
+#[cfg(target_os = "linux")]
+fn is_made_up(file: &File) -> bool {
+    const SYSTEMS: [u32; 7] = [
+        libc::PROC_SUPER_MAGIC as u32,
+        libc::SYSFS_MAGIC as u32,
+        libc::TRACEFS_MAGIC as u32,
+        libc::DEBUGFS_MAGIC as u32,
+        libc::SECURITYFS_MAGIC as u32,
+        libc::CGROUP_SUPER_MAGIC as u32,
+        libc::CGROUP2_SUPER_MAGIC as u32,
+    ];
+    // SAFETY: any bits are a value of the structure.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: there is room for it.
+    let done = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) };
+    done == 0 && SYSTEMS.contains(&(system.f_type as u32))
+}
+
+/// Whether the kernel begins operations on a file without waiting. It says at once if it does not.
+#[cfg(target_os = "linux")]
+fn never_waits(file: &File) -> bool {
+    match try_read_cached(file, &mut [0], 0) {
+        Ok(_) => true,
+        // The first is that of a file that was not opened to read: nobody knows of it.
+        Err(error) => !matches!(
+            error.raw_os_error(),
+            Some(libc::EBADF | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM | libc::EACCES)
+        ),
+    }
 }
 
 /// The descriptor number of a file.
@@ -77,9 +147,15 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
 /// Whether [`read_cached`] ever reads anything.
 pub(super) const CAN_READ_CACHED: bool = cfg!(target_os = "linux");
 
-/// `preadv2` with `RWF_NOWAIT` — Read what is in memory. `None` if nothing is, or the file's system cannot tell.
+/// Read what is in memory. `None` if nothing is, or the file's system cannot tell.
 #[cfg(target_os = "linux")]
 pub(super) fn read_cached(file: &File, bytes: &mut [u8], offset: u64) -> Option<usize> {
+    try_read_cached(file, bytes, offset).ok()
+}
+
+/// `preadv2` with `RWF_NOWAIT`
+#[cfg(target_os = "linux")]
+fn try_read_cached(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let part = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
@@ -97,7 +173,7 @@ pub(super) fn read_cached(file: &File, bytes: &mut [u8], offset: u64) -> Option<
             libc::RWF_NOWAIT,
         )
     };
-    usize::try_from(count).ok()
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -20,23 +20,37 @@ use windows_sys::Win32::System::Threading::{
     CreateEventW, GetCurrentThread, SetThreadPriority, THREAD_PRIORITY_BELOW_NORMAL,
 };
 
+use super::helpers::Device;
 use crate::Error;
 
+/// What matters here of the system of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nature {
+    /// The system can begin an operation on the file, if the file is associated.
+    pub(super) is_systems: bool,
+    /// What a thread may have to wait for: nobody knows.
+    pub(super) device: Option<Device>,
+}
+
+impl Default for Nature {
+    fn default() -> Self {
+        Nature {
+            is_systems: true,
+            device: None,
+        }
+    }
+}
+
 /// Whether this is a file, so that an operation on it always ends.
-pub(super) fn check(file: &File) -> io::Result<()> {
+pub(super) fn check(file: &File) -> io::Result<Nature> {
     // SAFETY: the handle is open.
     let kind = unsafe { GetFileType(file.as_raw_handle()) };
     // A handle that may not read its file's attributes is not a directory's.
     let is_directory = || file.metadata().is_ok_and(|metadata| metadata.is_dir());
     match kind == FILE_TYPE_DISK && !is_directory() {
-        true => Ok(()),
+        true => Ok(Nature::default()),
         false => Err(failure(ERROR_INVALID_FUNCTION)),
     }
-}
-
-/// Every read ends.
-pub(super) fn endless(_: &File) -> Option<File> {
-    None
 }
 
 /// The handle of a file.

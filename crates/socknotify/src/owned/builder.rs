@@ -81,9 +81,9 @@ impl<T, M> Builder<T, M> {
     }
 
     /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one. Where helper
-    /// threads perform operations on files, there are as many for these alone, and as many again for reads that may
-    /// never end, such as those of `/proc/kmsg`. Those for files have a lower priority on Linux (a nice value higher by
-    /// 10) and Windows; on Linux at most as many copy from memory at once as there are processors.
+    /// threads perform operations on files, there are as many for these alone. These have a lower priority on Linux (a
+    /// nice value higher by 10) and Windows. On Linux at most as many copy from memory at once as there are processors,
+    /// and files of one mount that may not answer, as those of FUSE and NFS, have half of the threads at most.
     pub fn helper_threads(mut self, most: usize) -> Self {
         self.helper_threads = most;
         self

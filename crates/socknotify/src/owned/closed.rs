@@ -19,6 +19,7 @@ use super::connections::drop_all;
 pub struct Closed<T, M = ()> {
     pub(super) connections: Vec<T>,
     pub(super) operations: Vec<FileCompletion>,
+    pub(super) left_behind: usize,
     pub(super) messages: Vec<M>,
 }
 
@@ -27,6 +28,12 @@ impl<T, M> Closed<T, M> {
     /// result, or [was cancelled](FileCompletion::is_cancelled).
     pub fn take_operations(&mut self) -> Vec<FileCompletion> {
         mem::take(&mut self.operations)
+    }
+
+    /// How many operations on files the system still performs, because the time of [`drain`](super::Port::drain) is
+    /// over. Their files and buffers are dropped when they end.
+    pub fn left_behind(&self) -> usize {
+        self.left_behind
     }
 
     /// Takes the messages that no worker had taken, among them the results of [work](super::Port::run), in the order of
@@ -41,6 +48,7 @@ impl<T, M> Default for Closed<T, M> {
         Closed {
             connections: Vec::new(),
             operations: Vec::new(),
+            left_behind: 0,
             messages: Vec::new(),
         }
     }
@@ -83,6 +91,7 @@ impl<T: fmt::Debug, M> fmt::Debug for Closed<T, M> {
         f.debug_struct("Closed")
             .field("connections", &self.connections)
             .field("operations", &self.operations)
+            .field("left_behind", &self.left_behind)
             .finish_non_exhaustive()
     }
 }

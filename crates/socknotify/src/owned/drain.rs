@@ -18,8 +18,8 @@ impl<T, M> Port<T, M> {
     /// that took its result calls `process` again, or is dropped: so what that begins in turn is waited for, too.
     ///
     /// `drain` returns at once, and threads must go on calling `process`. The main thread can join them and then call
-    /// [`close`](Self::close), which returns the connections that did not finish in time. A connection that a thread
-    /// holds then is closed when it is armed or dropped.
+    /// [`close`](Self::close), which returns the connections that did not finish in time, and waits for no operation on a
+    /// file any longer. A connection that a thread holds then is closed when it is armed or dropped.
     ///
     /// Draining again with a shorter time takes effect.
     ///
@@ -56,6 +56,7 @@ impl<T, M> Port<T, M> {
     /// ```
     pub fn drain(&self, within: Duration) {
         if let Some(end) = Instant::now().checked_add(within) {
+            self.shared.files.close_by(end);
             let _ = self.shared.set_timer(end, Action::EndDrain);
         }
         self.shared.connections.drain();

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 
+use super::packet::Packet;
 use super::port::Shared;
-use super::timers::Action;
+use super::timers::{Action, TimerId};
 use super::{
     AdoptError, BeginError, FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile,
 };
@@ -15,7 +16,8 @@ impl<T, M> Port<T, M> {
     /// # Errors
     ///
     /// Returns the file if it is a pipe, a socket or a terminal, because an operation on it might never end: adopt these
-    /// as connections. A directory is refused, too.
+    /// as connections. A directory is refused, too, and so is a file that the kernel makes up when it is read, as those
+    /// of `/proc`: read it in [`run`](Self::run).
     ///
     /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is
     /// closed; helper threads perform operations on other files.
@@ -25,7 +27,8 @@ impl<T, M> Port<T, M> {
     /// See [`begin`](Self::begin).
     #[doc(alias = "CreateIoCompletionPort")]
     pub fn adopt_file(&self, file: File) -> Result<PortFile, AdoptError<File>> {
-        let adopted = self.shared.files.adopt(file);
+        let key = Packet::KernelIo.key(&self.shared.connections.slots);
+        let adopted = self.shared.files.adopt(file, key);
         adopted.map_err(|(file, reason)| AdoptError::new(file, reason))
     }
 
@@ -105,14 +108,16 @@ impl<T, M> Shared<T, M> {
         }
         let deadline = operation.deadline();
         self.connections.begin_work();
-        let id = self.files.begin(operation).map_err(|(operation, reason)| {
+        let key = Packet::Operation.key(&self.connections.slots);
+        let begun = self.files.begin(operation, key);
+        let id = begun.map_err(|(operation, reason)| {
             self.connections.end_work(1);
             BeginError::new(operation, reason)
         })?;
         if let Some(deadline) = deadline {
             if let Ok(timer) = self.set_timer(deadline, Action::Expire(id)) {
-                if let Err(timer) = self.files.note_deadline(id, timer) {
-                    self.cancel_timer(timer);
+                if let Err(timer) = self.files.note_deadline(id, timer.0) {
+                    self.cancel_timer(TimerId(timer));
                 }
             }
         }
@@ -123,7 +128,7 @@ impl<T, M> Shared<T, M> {
     pub(super) fn completed(&self, key: usize) -> Option<FileCompletion> {
         let (completion, timer) = self.files.finish(key)?;
         if let Some(timer) = timer {
-            self.cancel_timer(timer);
+            self.cancel_timer(TimerId(timer));
         }
         Some(completion)
     }

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::TimerId;
 use super::packet::Packet;
 use super::window::Window;
 use crate::handover::Handover;
@@ -22,7 +21,7 @@ use crate::{Entry, Registration};
 pub(super) struct Local {
     process: Process,
     port: WeakPort,
-    files: Weak<Operations<TimerId>>,
+    files: Weak<Operations>,
     /// The packets of events to take, oldest first.
     events: Window,
     /// Connections that were handed back, and are not armed yet, as [packets to arm](packet_to_arm).
@@ -47,11 +46,7 @@ fn packet_to_arm(arm: &Registration<'_>) -> Entry {
 }
 
 impl Local {
-    pub(super) fn new(
-        port: &SystemPort,
-        files: &Arc<Operations<TimerId>>,
-        room: usize,
-    ) -> Arc<Self> {
+    pub(super) fn new(port: &SystemPort, files: &Arc<Operations>, room: usize) -> Arc<Self> {
         Arc::new(Local {
             process: Process::this(),
             port: WeakPort::new(port),
@@ -133,7 +128,7 @@ impl Local {
     /// The lock is held, so that a worker that ends meanwhile finds the events either here or nowhere.
     fn requeue(
         &self,
-        files: Option<&Operations<TimerId>>,
+        files: Option<&Operations>,
         rest: &mut VecDeque<Entry>,
         armed: &[Entry],
         events: &[Entry],

@@ -14,7 +14,7 @@ use super::messages::Message;
 use super::packet::Packet;
 use super::source::{Source, raw};
 use super::timers::Timers;
-use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness, TimerId};
+use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
@@ -46,8 +46,7 @@ pub(super) struct Shared<T, M> {
     pub(super) timers: Timers<M>,
     /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
     notices: Mutex<VecDeque<Notice<T>>>,
-    /// Operations on files; with each, the timer of its deadline.
-    pub(super) files: Arc<Operations<TimerId>>,
+    pub(super) files: Arc<Operations>,
     pub(super) helpers: Helpers,
 }
 
@@ -272,8 +271,9 @@ impl<T: Source, M> Port<T, M> {
     /// dequeued can still be taken.
     ///
     /// This waits for operations on files that the system has begun, or cancels them: after it, nothing is written to a
-    /// file or a buffer. Operations that were not begun are returned as cancelled. Only a read that never ends, as of
-    /// `/proc/kmsg`, is not waited for: its helper thread stays, with a descriptor and memory of its own.
+    /// file or a buffer. Operations that were not begun are returned as cancelled. Where the system does not answer, as
+    /// for a file of a machine that is gone, that may take for ever; after [`drain`](Self::drain), no longer than its
+    /// time. What is still in progress then is [left behind](Closed::left_behind).
     ///
     /// [Work](Self::run) that has not begun is dropped; work that has is not waited for, and its result is dropped. So are
     /// timers, with their messages. If dropping something panics, the panic goes no further.
@@ -376,18 +376,15 @@ impl<T, M> Port<T, M> {
         helper_threads: usize,
         driver: Option<FileDriver>,
     ) -> Self {
-        let system = port.system().clone();
-        let opening = port.opening();
-        let connections = Connections::new(port);
+        let files = Arc::clone(port.operations());
+        files.configure(helper_threads, driver);
         // Work that blocks keeps no operation from being performed.
-        let helpers = Helpers::new(helper_threads);
-        let file_helpers = Helpers::for_files(helper_threads);
-        let keys = [Packet::Operation, Packet::KernelIo];
-        let keys = keys.map(|it| it.key(&connections.slots));
+        let helpers = Helpers::new();
+        helpers.set_most(helper_threads);
         Port {
             shared: Arc::new(Shared {
-                connections: Arc::new(connections),
-                files: Operations::new(system, opening, keys, file_helpers, driver),
+                connections: Arc::new(Connections::new(port)),
+                files,
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
@@ -595,7 +592,7 @@ impl<T, M> Shared<T, M> {
         }
         let (armed, residents) = self.connections.close();
         self.helpers.close();
-        let operations = self.files.close();
+        let (operations, left_behind) = self.files.close_owned();
         let messages = lock::take(&self.messages).into_iter();
         self.drop_notices();
         let connections = armed.into_iter();
@@ -607,6 +604,7 @@ impl<T, M> Shared<T, M> {
         Closed {
             connections,
             operations,
+            left_behind,
             messages: messages.map(Message::into_inner).collect(),
         }
     }

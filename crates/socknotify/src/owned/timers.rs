@@ -10,7 +10,7 @@ use crate::slots::{Slots, Token};
 
 /// Identifies a timer of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TimerId(Token);
+pub struct TimerId(pub(super) Token);
 
 /// The timers of a port.
 pub(super) struct Timers<M>(Slots<Option<Timer<M>>>);

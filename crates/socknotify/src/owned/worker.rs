@@ -464,9 +464,8 @@ impl<T: Source, M> Worker<T, M> {
                     is_there.then_some(entry)
                 }
                 (Packet::KernelIo, _) => {
-                    let operation = shared.files.on_kernel_packet(&entry);
-                    let operation = operation.filter(|&key| shared.files.on_dequeued(key));
-                    operation.map(|key| shared.files.packet(key))
+                    let packet = shared.files.on_kernel_packet(&entry);
+                    packet.filter(|packet| shared.files.on_dequeued(packet.overlapped))
                 }
                 (Packet::Arm(filter), Some(_)) => {
                     to_arm.push((key, filter));

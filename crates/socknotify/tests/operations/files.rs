@@ -532,6 +532,29 @@ fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// Its reads may never end. What is new has no length either, and is a file like others.
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn o6_what_the_kernel_makes_up_is_refused(backend: Backend) -> io::Result<()> {
+    for port in every_port(backend)? {
+        for path in [
+            "/proc/self/status",
+            "/proc/kmsg",
+            "/sys/kernel/tracing/trace_pipe",
+        ] {
+            let Ok(file) = File::open(path) else {
+                eprintln!("skipped: {path} cannot be read");
+                continue;
+            };
+            let refused = port.adopt_file(file).expect_err("it is made up");
+            let error = io::Error::from(refused);
+            assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{path}");
+        }
+        assert!(port.adopt_file(tempfile::tempfile()?).is_ok());
+    }
+    Ok(())
+}
+
 #[for_every_backend]
 fn o7_closing_waits_for_what_is_under_way(backend: Backend) -> io::Result<()> {
     const COUNT: u64 = 5000;

@@ -10,9 +10,9 @@ mod support;
 mod beside;
 mod closed;
 mod drain;
-#[cfg(target_os = "linux")]
-mod endless;
 mod files;
+#[cfg(target_os = "linux")]
+mod fuse;
 mod model;
 mod run;
 mod stress;

@@ -17,9 +17,7 @@ mod sys;
 mod timer;
 mod translate;
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::sys::{Data, Errno, Reported};
@@ -31,12 +29,6 @@ use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
-/// Something whose descriptor is readable when it has completions.
-pub(crate) trait Completions: AsFd + Send + Sync {
-    /// Take all completions.
-    fn take(&self, packets: &mut Vec<Entry>);
-}
-
 /// An `epoll` set and the means to wake its waiters.
 ///
 /// All descriptors are opened at the beginning, because they are needed when no descriptor is left.
@@ -44,8 +36,6 @@ pub(crate) struct Epoll {
     set: OwnedFd,
     waker: OwnedFd,
     timer: Timer,
-    /// Other completions of the port.
-    completions: OnceLock<Arc<dyn Completions>>,
 }
 
 /// Memory of a call.
@@ -93,23 +83,11 @@ impl Epoll {
             set: sys::epoll_create()?,
             waker: sys::eventfd()?,
             timer: Timer::new()?,
-            completions: OnceLock::new(),
         };
         // Each wake-up, and each timer that goes off, wakes one waiting thread.
         sys::add_own(&this.set, &this.waker, EDGE, Data::WAKER)?;
         sys::add_own(&this.set, &this.timer, EDGE, Data::TIMER)?;
         Ok(this)
-    }
-
-    /// Also take these completions from now on.
-    #[cfg_attr(
-        not(target_pointer_width = "64"),
-        allow(dead_code, reason = "where there are no rings")
-    )]
-    pub(crate) fn complete(&self, completions: Arc<dyn Completions>) -> io::Result<()> {
-        let completions = self.completions.get_or_init(|| completions);
-        let added = sys::add_own(&self.set, completions, EDGE, Data::COMPLETIONS);
-        added.map_err(io::Error::from_raw_os_error)
     }
 
     /// Watch what is in the set in another way.
@@ -196,15 +174,10 @@ impl Epoll {
 
     /// One of the port's own descriptors was reported.
     #[cold]
-    fn handle_own(&self, data: Data, waited: &mut Waited, packets: &mut Vec<Entry>) {
+    fn handle_own(&self, data: Data, waited: &mut Waited) {
         match data {
             Data::WAKER => waited.woken = true,
-            Data::TIMER => waited.alarmed |= self.timer.is_over(),
-            _ => {
-                if let Some(completions) = self.completions.get() {
-                    completions.take(packets);
-                }
-            }
+            _ => waited.alarmed |= self.timer.is_over(),
         }
     }
 
@@ -215,12 +188,11 @@ impl Epoll {
         memory: &Memory,
         room: &mut usize,
         waited: &mut Waited,
-        packets: &mut Vec<Entry>,
         reports: &mut impl Reports,
     ) {
         for (flags, data) in memory.events.iter() {
             if data.is_own() {
-                self.handle_own(data, waited, packets);
+                self.handle_own(data, waited);
                 continue;
             }
             *room -= 1;
@@ -317,7 +289,7 @@ impl Backend for Epoll {
         memory: &mut Memory,
         batch: &mut [Arm],
         wait: &Wait,
-        packets: &mut Vec<Entry>,
+        _packets: &mut Vec<Entry>,
         reports: &mut impl Reports,
     ) -> Waited {
         let mut waited = Waited::default();
@@ -338,14 +310,14 @@ impl Backend for Epoll {
         waited.asked = true;
         waited.is_full = memory.events.len() >= wait.room;
         let mut room = wait.room;
-        self.report(memory, &mut room, &mut waited, packets, reports);
+        self.report(memory, &mut room, &mut waited, reports);
         if matches!(next, Next::Report { has_polled: false })
             && self.poll_batch(table, memory, batch, true).is_listed
         {
             // What it lists is reported as far as there is room.
             sys::wait(&self.set, &mut memory.events, room, Some(Duration::ZERO));
             waited.is_full |= memory.events.len() >= room;
-            self.report(memory, &mut room, &mut waited, packets, reports);
+            self.report(memory, &mut room, &mut waited, reports);
         }
         if !memory.ready.is_empty() {
             // The kernel may have reported the same.

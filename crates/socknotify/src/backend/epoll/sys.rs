@@ -37,12 +37,11 @@ impl Data {
     /// These have the numbers of no descriptor.
     pub(super) const WAKER: Data = Data(u32::MAX as u64);
     pub(super) const TIMER: Data = Data(u32::MAX as u64 - 1);
-    pub(super) const COMPLETIONS: Data = Data(u32::MAX as u64 - 2);
 
     /// Whether it is one of those.
     #[inline]
     pub(super) fn is_own(self) -> bool {
-        self.fd() >= Data::COMPLETIONS.fd()
+        self.fd() >= Data::TIMER.fd()
     }
 
     #[inline]
