@@ -12,7 +12,16 @@ use example::{Example, expect, expect_end, much};
 
 #[test]
 fn tokio_echoes() -> io::Result<()> {
-    let server = Example::start(env!("CARGO_BIN_EXE_tokio"), &[])?;
+    it_echoes(env!("CARGO_BIN_EXE_tokio"))
+}
+
+#[test]
+fn the_selector_echoes() -> io::Result<()> {
+    it_echoes(env!("CARGO_BIN_EXE_selector"))
+}
+
+fn it_echoes(program: &str) -> io::Result<()> {
+    let server = Example::start(program, &[])?;
     thread::scope(|scope| {
         for _ in 0..8 {
             let client = server.connect().expect("it listens");
@@ -34,7 +43,16 @@ fn tokio_echoes() -> io::Result<()> {
 
 #[test]
 fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
-    let server = Example::start(env!("CARGO_BIN_EXE_tokio"), &[])?;
+    it_holds_back_who_does_not_read(env!("CARGO_BIN_EXE_tokio"))
+}
+
+#[test]
+fn the_selector_holds_back_who_does_not_read() -> io::Result<()> {
+    it_holds_back_who_does_not_read(env!("CARGO_BIN_EXE_selector"))
+}
+
+fn it_holds_back_who_does_not_read(program: &str) -> io::Result<()> {
+    let server = Example::start(program, &[])?;
     let client = server.connect()?;
     thread::scope(|scope| {
         scope.spawn(|| -> io::Result<()> {

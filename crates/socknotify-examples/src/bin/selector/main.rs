@@ -1,0 +1,131 @@
+//! A base for your own runtime: what it has `epoll` for, over a port. Here it serves echoes, from one thread.
+//!
+//! `.ci/mio` puts the same `selector.rs` beneath mio, and runs mio's own tests.
+//!
+//! Run it with `cargo run -p socknotify-examples --bin selector 127.0.0.1:7007`, and talk to it with `nc 127.0.0.1 7007`. It ends
+//! when its standard input does.
+//!
+//! It is for Unix.
+
+#[cfg(unix)]
+mod selector;
+
+#[cfg(unix)]
+fn main() -> std::io::Result<()> {
+    echo::serve()
+}
+
+#[cfg(not(unix))]
+fn main() {
+    eprintln!("only a socket can be watched here");
+    std::process::exit(1);
+}
+
+#[cfg(unix)]
+mod echo {
+    use std::collections::HashMap;
+    use std::io::{self, ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use socknotify::{EventFilter, Events};
+
+    use super::selector::Selector;
+
+    const LISTENER: usize = 0;
+    const INPUT: usize = 1;
+    const ROOM: usize = 64;
+
+    struct Connection {
+        stream: TcpStream,
+        /// What was received, and not sent back yet.
+        left: Vec<u8>,
+        /// What it waits for.
+        filter: EventFilter,
+    }
+
+    pub(super) fn serve() -> io::Result<()> {
+        let selector = Selector::new()?;
+        let address = std::env::args().nth(1);
+        let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0"))?;
+        listener.set_nonblocking(true)?;
+        selector.add(listener.as_fd(), LISTENER, EventFilter::IN)?;
+        // Any descriptor. A file has no end to wait for.
+        let input = io::stdin();
+        if let Err(error) = selector.add(input.as_fd(), INPUT, EventFilter::HANGUP) {
+            eprintln!("standard input: {error}");
+        }
+        println!("listening on {}", listener.local_addr()?);
+
+        let mut connections = HashMap::new();
+        let mut latest = INPUT;
+        let mut ready = Vec::new();
+        loop {
+            selector.wait(&mut ready, ROOM, None)?;
+            for ready in ready.drain(..) {
+                if ready.token == INPUT {
+                    return Ok(());
+                }
+                if ready.token == LISTENER {
+                    // Edges: all that there is, since only the next one is told.
+                    while let Some((stream, _)) = unless_blocked(listener.accept())? {
+                        stream.set_nonblocking(true)?;
+                        latest += 1;
+                        let connection = Connection {
+                            stream,
+                            left: Vec::new(),
+                            filter: EventFilter::IN,
+                        };
+                        selector.add(connection.stream.as_fd(), latest, connection.filter)?;
+                        connections.insert(latest, connection);
+                    }
+                } else if let Some(connection) = connections.get_mut(&ready.token) {
+                    let wanted = match ready.events.contains(Events::ERR) {
+                        true => None,
+                        false => echo(connection).unwrap_or(None),
+                    };
+                    let stream = connection.stream.as_fd();
+                    match wanted {
+                        None => {
+                            selector.remove(stream)?;
+                            connections.remove(&ready.token);
+                        }
+                        // What holds already is told, too.
+                        Some(filter) if filter != connection.filter => {
+                            selector.change(stream, ready.token, filter)?;
+                            connection.filter = filter;
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// As far as it goes. Returns what to wait for then; nothing at the end of the stream.
+    fn echo(connection: &mut Connection) -> io::Result<Option<EventFilter>> {
+        let Connection { stream, left, .. } = connection;
+        loop {
+            while !left.is_empty() {
+                match unless_blocked(stream.write(left))? {
+                    Some(sent) => drop(left.drain(..sent)),
+                    None => return Ok(Some(EventFilter::OUT)),
+                }
+            }
+            let mut buffer = [0; 4096];
+            match unless_blocked(stream.read(&mut buffer))? {
+                Some(0) => return Ok(None),
+                Some(received) => left.extend(&buffer[..received]),
+                None => return Ok(Some(EventFilter::IN)),
+            }
+        }
+    }
+
+    fn unless_blocked<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
