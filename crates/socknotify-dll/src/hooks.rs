@@ -16,17 +16,13 @@ use std::{mem, slice};
 
 use windows_sys::Win32::Foundation::{HANDLE, HMODULE, NTSTATUS, STATUS_SUCCESS, STATUS_TIMEOUT};
 use windows_sys::Win32::System::Diagnostics::Debug::IMAGE_DIRECTORY_ENTRY_IMPORT;
-#[cfg(target_pointer_width = "32")]
-use windows_sys::Win32::System::Diagnostics::Debug::IMAGE_NT_HEADERS32 as IMAGE_NT_HEADERS;
-#[cfg(target_pointer_width = "64")]
-use windows_sys::Win32::System::Diagnostics::Debug::IMAGE_NT_HEADERS64 as IMAGE_NT_HEADERS;
 use windows_sys::Win32::System::IO::{IO_STATUS_BLOCK, OVERLAPPED_ENTRY};
 use windows_sys::Win32::System::LibraryLoader::GetModuleHandleA;
 use windows_sys::Win32::System::Memory::{
     MEMORY_BASIC_INFORMATION, PAGE_EXECUTE, PAGE_EXECUTE_READ, PAGE_EXECUTE_READWRITE,
     PAGE_EXECUTE_WRITECOPY, PAGE_READWRITE, VirtualProtect, VirtualQuery,
 };
-use windows_sys::Win32::System::SystemServices::{IMAGE_DOS_HEADER, IMAGE_IMPORT_DESCRIPTOR};
+use windows_sys::Win32::System::SystemServices::IMAGE_IMPORT_DESCRIPTOR;
 
 use super::kernel;
 use super::port::Port;
@@ -62,7 +58,6 @@ const ALERTABLE: Duration = Duration::from_millis(20);
 #[unsafe(link_section = ".CRT$XCU")]
 pub(super) static AT_START: extern "C" fn() = {
     extern "C" fn at_start() {
-        // Newer systems have the function.
         if kernel::lacks_the_function() {
             install();
         }
@@ -106,13 +101,10 @@ unsafe fn replace(module: HMODULE, name: &CStr, by: usize, before: &AtomicUsize)
     let base = module.cast::<u8>();
     // SAFETY: the headers and tables of a loaded module are as its format says; each list ends with 0.
     unsafe {
-        let dos = base.cast::<IMAGE_DOS_HEADER>();
-        let nt = base
-            .add((*dos).e_lfanew as usize)
-            .cast::<IMAGE_NT_HEADERS>();
-        let directories = &(*nt).OptionalHeader.DataDirectory;
-        let imports = directories[IMAGE_DIRECTORY_ENTRY_IMPORT as usize].VirtualAddress;
-        let mut from = base.add(imports as usize).cast::<IMAGE_IMPORT_DESCRIPTOR>();
+        let Some(imports) = kernel::directory(module, IMAGE_DIRECTORY_ENTRY_IMPORT) else {
+            return false;
+        };
+        let mut from = imports.cast::<IMAGE_IMPORT_DESCRIPTOR>();
         while (*from).Name != 0 {
             let mut names = base
                 .add((*from).Anonymous.OriginalFirstThunk as usize)

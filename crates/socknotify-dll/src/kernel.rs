@@ -7,13 +7,18 @@ use std::sync::OnceLock;
 
 use windows_sys::Win32::Foundation::{
     DUPLICATE_SAME_ACCESS, DuplicateHandle, ERROR_ABANDONED_WAIT_0, ERROR_INVALID_HANDLE, HANDLE,
-    NTSTATUS, STATUS_SUCCESS,
+    HMODULE, NTSTATUS, STATUS_SUCCESS,
 };
+use windows_sys::Win32::System::Diagnostics::Debug::IMAGE_DIRECTORY_ENTRY_EXPORT;
+#[cfg(target_pointer_width = "32")]
+use windows_sys::Win32::System::Diagnostics::Debug::IMAGE_NT_HEADERS32 as IMAGE_NT_HEADERS;
+#[cfg(target_pointer_width = "64")]
+use windows_sys::Win32::System::Diagnostics::Debug::IMAGE_NT_HEADERS64 as IMAGE_NT_HEADERS;
 use windows_sys::Win32::System::LibraryLoader::{
     GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleA,
     GetModuleHandleExA, GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExA,
 };
-use windows_sys::Win32::System::SystemInformation::OSVERSIONINFOW;
+use windows_sys::Win32::System::SystemServices::{IMAGE_DOS_HEADER, IMAGE_EXPORT_DIRECTORY};
 use windows_sys::Win32::System::Threading::GetCurrentProcess;
 
 use super::Function;
@@ -35,7 +40,6 @@ unsafe extern "system" {
         returned: *mut u32,
     ) -> NTSTATUS;
     fn RtlDllShutdownInProgress() -> u8;
-    fn RtlGetVersion(version: *mut OSVERSIONINFOW) -> NTSTATUS;
 }
 
 /// Whether the process is exiting. Then this is its only thread, and the others may have held locks.
@@ -44,17 +48,56 @@ pub(super) fn is_exiting() -> bool {
     unsafe { RtlDllShutdownInProgress() != 0 }
 }
 
-/// Whether this is a version of Windows without `ProcessSocketNotifications`.
+/// Whether the system has no `ProcessSocketNotifications`. Unlike [`find_function`] this loads nothing, so it can be asked while
+/// this library is loaded.
 pub(super) fn lacks_the_function() -> bool {
-    /// The first that has it.
-    const BUILD: u32 = 20_348;
-    let mut version = OSVERSIONINFOW {
-        dwOSVersionInfoSize: size_of::<OSVERSIONINFOW>() as u32,
-        ..Default::default()
-    };
-    // SAFETY: the structure is there for the call, and as long as it says.
-    unsafe { RtlGetVersion(&mut version) };
-    version.dwBuildNumber < BUILD
+    // Programs name the first. It forwards to the second, which need not be loaded yet.
+    [c"ws2_32.dll", c"mswsock.dll"].into_iter().all(|name| {
+        // SAFETY: the name is a string that ends. This library needs the one, which keeps the other loaded.
+        unsafe {
+            let library = GetModuleHandleA(name.as_ptr().cast());
+            library.is_null() || !exports(library, c"ProcessSocketNotifications")
+        }
+    })
+}
+
+/// Whether a module exports this name. `GetProcAddress` would load the module that an export is forwarded to.
+///
+/// # Safety
+///
+/// The module is loaded.
+unsafe fn exports(module: HMODULE, name: &CStr) -> bool {
+    let base = module.cast::<u8>();
+    // SAFETY: the headers and tables of a loaded module are as its format says.
+    unsafe {
+        let Some(exports) = directory(module, IMAGE_DIRECTORY_ENTRY_EXPORT) else {
+            return false;
+        };
+        let exports = exports.cast::<IMAGE_EXPORT_DIRECTORY>();
+        let names = base.add((*exports).AddressOfNames as usize).cast::<u32>();
+        (0..(*exports).NumberOfNames as usize).any(|index| {
+            let at = names.add(index).read_unaligned();
+            CStr::from_ptr(base.add(at as usize).cast()) == name
+        })
+    }
+}
+
+/// One of the tables of a module, if it has that.
+///
+/// # Safety
+///
+/// The module is loaded.
+pub(super) unsafe fn directory(module: HMODULE, which: u16) -> Option<*mut u8> {
+    let base = module.cast::<u8>();
+    // SAFETY: the headers of a loaded module are as its format says.
+    unsafe {
+        let dos = base.cast::<IMAGE_DOS_HEADER>();
+        let nt = base
+            .add((*dos).e_lfanew as usize)
+            .cast::<IMAGE_NT_HEADERS>();
+        let directory = (*nt).OptionalHeader.DataDirectory[which as usize];
+        (directory.VirtualAddress != 0).then(|| base.add(directory.VirtualAddress as usize))
+    }
 }
 
 /// The system's `ProcessSocketNotifications`.

@@ -19,7 +19,7 @@ static void require(int holds, const char *what) {
 static DWORD WINAPI dequeue(void *port) {
     OVERLAPPED_ENTRY entry;
     ULONG count = 0;
-    require(GetQueuedCompletionStatusEx(port, &entry, 1, &count, 30000, FALSE), "dequeue");
+    require(GetQueuedCompletionStatusEx(port, &entry, 1, &count, 300000, FALSE), "dequeue");
     require(entry.lpCompletionKey == 1, "the key");
     require(entry.dwNumberOfBytesTransferred == SOCK_NOTIFY_EVENT_IN, "IN");
     return 0;
@@ -57,7 +57,7 @@ int main(void) {
     require(FreeLibrary(library), "FreeLibrary");
 
     require(sendto(receiver, "x", 1, 0, (struct sockaddr *)&address, length) == 1, "sendto");
-    require(WaitForSingleObject(thread, 30000) == WAIT_OBJECT_0, "the thread ends");
+    require(WaitForSingleObject(thread, 300000) == WAIT_OBJECT_0, "the thread ends");
     puts("loaded late: ok");
     return EXIT_SUCCESS;
 }
