@@ -168,8 +168,11 @@ impl KernelPort {
 }
 
 /// Whether this is Wine. There a port wakes the thread that has waited longest; Windows wakes the one that began to
-/// wait last.
+/// wait last. The `cfg` `as_windows` says no, to run what Windows would.
 pub(crate) fn is_wine() -> bool {
+    if cfg!(as_windows) {
+        return false;
+    }
     static IS_WINE: OnceLock<bool> = OnceLock::new();
     // SAFETY: the names are strings that end; the library is never unloaded.
     *IS_WINE.get_or_init(|| unsafe {

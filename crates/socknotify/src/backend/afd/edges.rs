@@ -51,6 +51,8 @@ pub(super) struct Edges {
     conditions: u32,
     /// The record contains what was [passed over](Self::pass).
     is_stale: bool,
+    /// The number may be another's.
+    is_closed: bool,
 }
 
 // SAFETY: the handles belong to the process, and the destination is only read.
@@ -84,6 +86,7 @@ impl Edges {
                 false => WANTED,
             },
             is_stale: false,
+            is_closed: false,
         };
         select_events(
             sys::handle(fd),
@@ -163,9 +166,10 @@ impl Edges {
         self.is_stale
     }
 
-    /// End it for a socket that was closed, and whose number may be another's.
+    /// End it for a socket that was closed. There is no call for its number, which may be another's: where the system checks
+    /// handles strictly, one that is none ends the process.
     pub(super) fn end_of_closed(mut self) {
-        self.fd = Fd(u32::MAX / 4);
+        self.is_closed = true;
     }
 }
 
@@ -203,8 +207,10 @@ fn take_network_events(socket: HANDLE) -> u32 {
 
 impl Drop for Edges {
     fn drop(&mut self) {
-        // This fails if the handle is no socket.
-        let _ = select_events(sys::handle(self.fd), null_mut(), 0);
+        if !self.is_closed {
+            // This fails if the handle is no socket.
+            let _ = select_events(sys::handle(self.fd), null_mut(), 0);
+        }
         // SAFETY: when the call returns, the wait has ended, and nobody reads the destination any more.
         unsafe {
             if !self.wait.is_null() {

@@ -34,7 +34,7 @@ use self::device::{Device, Poll};
 use self::packets::{ALARM, CLOSED, Own, POLL, WAKE};
 use self::state::{State, is_checked};
 use crate::engine::{
-    Arm, ArmError, Backend, Interest, Outcome, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, Interest, Mode, Outcome, Report, Reports, Table, Wait, Waited,
 };
 use crate::lock::lock;
 use crate::sys::Fd;
@@ -106,9 +106,18 @@ impl Afd {
 
     /// Arm a batch. True if something could not be armed.
     fn arm_batch(&self, state: &mut State, table: &Table, batch: &mut [Arm]) -> bool {
+        // The port arms levels again by itself: the number of a closed socket is not polled.
+        let is_level = |interest: &Interest| interest.mode() == Mode::Level;
+        if batch.iter().any(|arm| is_level(&arm.interest)) {
+            closes::catch_up();
+        }
         for arm in &mut *batch {
-            arm.outcome =
-                table.arm_latest(&arm.interest, |interest| state.arm(self, interest, false));
+            arm.outcome = table.arm_latest(&arm.interest, |interest| {
+                if is_level(interest) && state.has_closed(interest.fd) {
+                    return Err(ArmError::Stale);
+                }
+                state.arm(self, interest, false)
+            });
         }
         // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
         // was polled.

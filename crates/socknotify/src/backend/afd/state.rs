@@ -123,6 +123,16 @@ impl State {
         Err(ArmError::Stale)
     }
 
+    /// Whether a socket was closed, as of the last [`closes::catch_up`]. If so, it is not watched any more.
+    pub(super) fn has_closed(&mut self, fd: Fd) -> bool {
+        let id = self.records.get(&fd).map(|record| record.id);
+        let is_open = id.is_some() && id == closes::known(fd);
+        if !is_open {
+            self.drop_record(fd);
+        }
+        !is_open
+    }
+
     /// Record the edges of a socket from here on, and report what holds.
     fn arm_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> Result<(), ArmError> {
         // The events of another socket must not be taken.
@@ -157,13 +167,16 @@ impl State {
             return;
         }
         let mut again = std::mem::take(&mut self.again);
+        // The number of a closed socket is not polled.
+        closes::catch_up();
         for &fd in &again {
+            if self.has_closed(fd) {
+                continue;
+            }
             let Some(record) = self.records.get_mut(&fd) else {
                 continue;
             };
-            if closes::known(fd) != Some(record.id) {
-                self.drop_record(fd);
-            } else if let Some(edge) = &mut record.edge {
+            if let Some(edge) = &mut record.edge {
                 edge.held &= !edge.reported;
                 if let Some(edges) = edge.edges.as_mut().filter(|edges| edges.is_stale()) {
                     // The events of another socket must not be taken.
@@ -215,8 +228,14 @@ impl State {
 
     /// Try again to poll what could not be polled. True if that is to be done again.
     pub(super) fn poll_unpolled(&mut self, port: &KernelPort) -> bool {
+        if self.unpolled.is_empty() {
+            return false;
+        }
+        closes::catch_up();
         for fd in std::mem::take(&mut self.unpolled) {
-            self.poll_known(port, fd);
+            if self.check(fd).is_ok() {
+                self.poll_known(port, fd);
+            }
         }
         !self.unpolled.is_empty()
     }
@@ -296,6 +315,18 @@ impl State {
         }
     }
 
+    /// The same for a socket that was closed, whether or not its number is another's by now.
+    fn drop_closed(&mut self, fd: Fd) {
+        let edges = self
+            .records
+            .get_mut(&fd)
+            .and_then(|record| record.edge.as_mut()?.edges.take());
+        if let Some(edges) = edges {
+            edges.end_of_closed();
+        }
+        self.drop_record(fd);
+    }
+
     /// Stop watching all sockets, for good.
     pub(super) fn close(&mut self) {
         self.closed = true;
@@ -351,7 +382,7 @@ impl State {
         let Current { generation, .. } = current.or(of_edges)?;
         if found & device::LOCAL_CLOSE != 0 {
             closes::closed(fd, record.id);
-            self.drop_record(fd);
+            self.drop_closed(fd);
             return None;
         }
         if of_edges.is_some() {

@@ -3,8 +3,8 @@
 use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{
-    SIO_BASE_HANDLE, SO_TYPE, SOCK_STREAM, SOCKET, SOL_SOCKET, WSAGetLastError, WSAIoctl,
-    getsockopt,
+    SIO_BASE_HANDLE, SIO_BSP_HANDLE_POLL, SIO_BSP_HANDLE_SELECT, SO_TYPE, SOCK_STREAM, SOCKET,
+    SOL_SOCKET, WSAENOTSOCK, WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
 };
 
 use super::conditions::Kind;
@@ -36,17 +36,42 @@ pub(super) fn option(fd: Fd, name: i32) -> io::Result<i32> {
 }
 
 /// The socket beneath all layers of other providers.
+///
+/// No provider is to touch `SIO_BASE_HANDLE`. Some do, and break it; then the handle that polls go to leads there, or the one
+/// that `select` takes, a layer at a time.
 pub(super) fn base(fd: Fd) -> io::Result<SOCKET> {
-    let mut base: SOCKET = 0;
+    /// More than there are.
+    const LAYERS: usize = 32;
+    let mut socket = sys::handle(fd).addr();
+    for _ in 0..LAYERS {
+        let broken = match handle_beneath(socket, SIO_BASE_HANDLE) {
+            Err(error) if error.raw_os_error() != Some(WSAENOTSOCK) => error,
+            base => return base,
+        };
+        let next = [SIO_BSP_HANDLE_POLL, SIO_BSP_HANDLE_SELECT]
+            .into_iter()
+            .find_map(|which| handle_beneath(socket, which).ok());
+        match next {
+            Some(next) if next == socket => return Ok(socket),
+            Some(next) => socket = next,
+            None => return Err(broken),
+        }
+    }
+    Err(io::Error::from_raw_os_error(WSAEOPNOTSUPP))
+}
+
+/// `WSAIoctl`, for a handle that stands beneath this one.
+fn handle_beneath(socket: SOCKET, which: u32) -> io::Result<SOCKET> {
+    let mut beneath: SOCKET = 0;
     let mut length = 0;
     // SAFETY: the result is there for the call, and as long as it says.
     let status = unsafe {
         WSAIoctl(
-            sys::handle(fd).addr(),
-            SIO_BASE_HANDLE,
+            socket,
+            which,
             std::ptr::null(),
             0,
-            (&raw mut base).cast(),
+            (&raw mut beneath).cast(),
             size_of::<SOCKET>() as u32,
             &mut length,
             std::ptr::null_mut(),
@@ -54,7 +79,7 @@ pub(super) fn base(fd: Fd) -> io::Result<SOCKET> {
         )
     };
     if status == 0 {
-        Ok(base)
+        Ok(beneath)
     } else {
         Err(last_error())
     }
