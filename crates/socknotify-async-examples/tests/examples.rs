@@ -1,17 +1,22 @@
 //! The examples do what they say.
 #![allow(clippy::duplicate_mod, reason = "each example has it")]
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, LazyLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
 use socknotify_async::{Runtime, TcpListener, TcpStream, spawn, timeout};
+use socknotify_async_examples::{Answer, serve_http1};
 
 #[path = "../examples/axum.rs"]
 mod axum;
@@ -72,6 +77,7 @@ fn load(address: SocketAddr, pages: &str, connections: &str, more: &[&str]) -> i
 fn http1_is_served_to_our_client_and_to_curl() -> io::Result<()> {
     with_server(http::serve, async |address| {
         assert_eq!(http::get(address, "/").await?, "hello\n");
+        assert_eq!(http::get(address, "/sleep").await?, "slept\n");
         assert_eq!(curl(&[&format!("http://{address}/")])?, "hello\n");
         // A connection that is kept.
         let page = format!("http://{address}/");
@@ -113,29 +119,41 @@ fn many_connections_are_served_for_as_long_as_they_ask() -> io::Result<()> {
     })
 }
 
-#[test]
-fn a_handler_that_sleeps_keeps_no_other_connection_waiting() -> io::Result<()> {
-    with_server(http::serve, async |address| {
-        // One after the other, two at a time, these would take two seconds. So may what else the machine does.
-        let mut best = Duration::MAX;
-        for _ in 0..3 {
-            let begin = Instant::now();
-            // Ten times as many as there are places.
-            let sleeping: Vec<_> = (0..20)
-                .map(|_| spawn(async move { http::get(address, "/sleep").await }))
-                .collect();
-            for _ in 0..20 {
-                assert_eq!(http::get(address, "/").await?, "hello\n");
-            }
-            for page in sleeping {
-                assert_eq!(page.await??, "slept\n");
-            }
-            best = best.min(begin.elapsed());
-            if best < Duration::from_millis(1900) {
-                break;
-            }
+/// Ten times as many as there are places.
+const BLOCKED: usize = 20;
+
+/// A handler that blocks, without saying so, until so many do.
+async fn meet(request: Request<Incoming>) -> Result<Answer, Infallible> {
+    static ALL: LazyLock<Barrier> = LazyLock::new(|| Barrier::new(BLOCKED));
+    let body = match request.uri().path() {
+        "/meet" => {
+            ALL.wait();
+            "met\n"
         }
-        assert!(best < Duration::from_millis(1900), "{best:?}");
+        _ => "hello\n",
+    };
+    Ok(Response::new(Full::new(Bytes::from_static(
+        body.as_bytes(),
+    ))))
+}
+
+async fn serve_meetings(listener: TcpListener) -> io::Result<()> {
+    serve_http1(listener, meet).await
+}
+
+#[test]
+fn a_handler_that_blocks_keeps_no_other_connection_waiting() -> io::Result<()> {
+    with_server(serve_meetings, async |address| {
+        let meet = || spawn(async move { http::get(address, "/meet").await });
+        let mut meeting: Vec<_> = (1..BLOCKED).map(|_| meet()).collect();
+        for _ in 0..BLOCKED {
+            assert_eq!(http::get(address, "/").await?, "hello\n");
+        }
+        // The last one lets all go on.
+        meeting.push(meet());
+        for page in meeting {
+            assert_eq!(page.await??, "met\n");
+        }
         Ok(())
     })
 }

@@ -326,7 +326,7 @@ void the_process_ends_with_its_last_thread() {
     PROCESS_INFORMATION process;
     require(CreateProcessA(nullptr, &line[0], nullptr, nullptr, FALSE, 0, nullptr, nullptr, &startup, &process),
             "CreateProcess");
-    DWORD outcome = WaitForSingleObject(process.hProcess, 20000);
+    DWORD outcome = WaitForSingleObject(process.hProcess, patience);
     if (outcome != WAIT_OBJECT_0) {
         TerminateProcess(process.hProcess, 1);
     }

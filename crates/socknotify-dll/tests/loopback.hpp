@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr DWORD patience = 30000;
+/* Longer than anything takes on a busy machine. */
+constexpr DWORD patience = 300000;
 
 constexpr int in = SOCK_NOTIFY_REGISTER_EVENT_IN;
 constexpr int out = SOCK_NOTIFY_REGISTER_EVENT_OUT;

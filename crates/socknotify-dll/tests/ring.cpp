@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t connections = 100;
 constexpr std::size_t tokens = 10;
-constexpr DWORD standstill = 20000;
+constexpr DWORD standstill = 200000;
 
 struct Ring {
     HANDLE port;
