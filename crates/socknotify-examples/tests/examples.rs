@@ -12,15 +12,16 @@ use example::{Example, expect, expect_end, much};
 
 #[test]
 fn tokio_echoes() -> io::Result<()> {
-    it_echoes(env!("CARGO_BIN_EXE_tokio"))
+    it_echoes(env!("CARGO_BIN_EXE_tokio"), interrupt)
 }
 
 #[test]
 fn the_selector_echoes() -> io::Result<()> {
-    it_echoes(env!("CARGO_BIN_EXE_selector"))
+    it_echoes(env!("CARGO_BIN_EXE_selector"), Example::stop)
 }
 
-fn it_echoes(program: &str) -> io::Result<()> {
+/// A server, and how to end it.
+fn it_echoes(program: &str, end: fn(Example) -> io::Result<()>) -> io::Result<()> {
     let server = Example::start(program, &[])?;
     thread::scope(|scope| {
         for _ in 0..8 {
@@ -38,20 +39,23 @@ fn it_echoes(program: &str) -> io::Result<()> {
             });
         }
     });
-    interrupt(server)
+    end(server)
 }
 
 #[test]
 fn tokio_holds_back_who_does_not_read() -> io::Result<()> {
-    it_holds_back_who_does_not_read(env!("CARGO_BIN_EXE_tokio"))
+    it_holds_back_who_does_not_read(env!("CARGO_BIN_EXE_tokio"), interrupt)
 }
 
 #[test]
 fn the_selector_holds_back_who_does_not_read() -> io::Result<()> {
-    it_holds_back_who_does_not_read(env!("CARGO_BIN_EXE_selector"))
+    it_holds_back_who_does_not_read(env!("CARGO_BIN_EXE_selector"), Example::stop)
 }
 
-fn it_holds_back_who_does_not_read(program: &str) -> io::Result<()> {
+fn it_holds_back_who_does_not_read(
+    program: &str,
+    end: fn(Example) -> io::Result<()>,
+) -> io::Result<()> {
     let server = Example::start(program, &[])?;
     let client = server.connect()?;
     thread::scope(|scope| {
@@ -63,7 +67,7 @@ fn it_holds_back_who_does_not_read(program: &str) -> io::Result<()> {
         (&client).read_to_end(&mut found).expect("it comes back");
         assert!(found == much(), "{} bytes", found.len());
     });
-    interrupt(server)
+    end(server)
 }
 
 #[cfg(all(target_os = "linux", feature = "tls"))]
