@@ -15,6 +15,8 @@ mod document;
 
 mod a_association;
 mod b_operations;
+mod c_edges;
+mod c_levels;
 mod c_triggers;
 mod d_conditions;
 mod e_dequeuing;
@@ -23,7 +25,9 @@ mod e_fairness;
 mod e_files;
 mod f_places;
 mod f_threads;
+mod g_duplicates;
 mod g_lifetime;
+mod g_ports;
 mod x_extensions;
 
 #[test]
