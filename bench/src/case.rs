@@ -27,6 +27,8 @@ pub(crate) enum Parameter {
     Load,
     /// How many percent of the requests block.
     Blocking,
+    /// 1: the server has one processor, and the client the others; 0: they share all.
+    Apart,
     /// Bytes of a file.
     Bytes,
     /// 1: the system has the files in memory; 0: it reads them from the disk each time.
@@ -36,7 +38,7 @@ pub(crate) enum Parameter {
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 13] = [
+    pub(crate) const ALL: [Parameter; 14] = [
         Parameter::Batch,
         Parameter::Threads,
         Parameter::Connections,
@@ -47,6 +49,7 @@ impl Parameter {
         Parameter::Processors,
         Parameter::Load,
         Parameter::Blocking,
+        Parameter::Apart,
         Parameter::Bytes,
         Parameter::Cached,
         Parameter::Order,
@@ -64,6 +67,7 @@ impl Parameter {
             Parameter::Processors => "processors",
             Parameter::Load => "load",
             Parameter::Blocking => "blocking",
+            Parameter::Apart => "apart",
             Parameter::Bytes => "bytes",
             Parameter::Cached => "cached",
             Parameter::Order => "order",
@@ -89,25 +93,6 @@ impl Parameter {
     /// Whether each takes a file descriptor.
     pub(crate) const fn takes_descriptors(self) -> bool {
         matches!(self, Parameter::Connections | Parameter::Idle)
-    }
-
-    /// What its axis in a plot says.
-    pub(crate) const fn unit(self) -> &'static str {
-        match self {
-            Parameter::Batch => "sockets ready at once",
-            Parameter::Threads => "threads",
-            Parameter::Connections => "connections",
-            Parameter::Work => "microseconds of work for each request",
-            Parameter::Idle => "idle registrations",
-            Parameter::Deadlines => "deadlines",
-            Parameter::UnderWay => "operations under way",
-            Parameter::Processors => "processors",
-            Parameter::Load => "percent of the highest rate",
-            Parameter::Blocking => "percent of the requests that block",
-            Parameter::Bytes => "bytes of a file",
-            Parameter::Cached => "whether files are in memory",
-            Parameter::Order => "order",
-        }
     }
 }
 
@@ -246,7 +231,6 @@ pub(crate) struct Case {
     pub(crate) about: &'static str,
     /// Ratios are of this figure.
     pub(crate) compared_by: Figure,
-    /// The last one is the horizontal axis of a plot.
     pub(crate) axes: &'static [Axis],
     /// The first one is what the others are compared to.
     pub(crate) implementations: fn() -> Vec<Implementation>,

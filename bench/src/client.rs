@@ -55,6 +55,9 @@ pub(crate) struct Load {
     pub(crate) exchange: Exchange,
     /// How many percent of the requests block, in an exchange of bytes.
     pub(crate) blocking: usize,
+    /// The server has one processor, and the client the others.
+    #[arg(skip)]
+    pub(crate) is_apart: bool,
 }
 
 #[derive(clap::Args)]

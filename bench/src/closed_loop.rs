@@ -62,7 +62,7 @@ pub(crate) fn run(
 const BEFORE_BLOCKING: Duration = Duration::from_millis(200);
 
 /// Keep one byte under way on each connection; so many percent of them make their handlers block. Latencies are those
-/// of the others, from the time that they were sent.
+/// of the others, unless there are none, from the time that they were sent.
 ///
 /// Which ones block is the same for every server, as far as it answers as many.
 pub(crate) fn bytes(
@@ -115,7 +115,7 @@ pub(crate) fn bytes(
             let now = Instant::now();
             answers += 1;
             counted += u64::from(counts(now));
-            if request.byte == QUICK && counts(request.sent) {
+            if (request.byte == QUICK || blocking >= 100) && counts(request.sent) {
                 latencies.push((now - request.sent).as_secs_f64() * 1e6);
             }
             match now - begin < end {

@@ -120,29 +120,6 @@ impl Figure {
         }
     }
 
-    /// What its axis in a plot says.
-    pub(crate) const fn unit(self) -> &'static str {
-        match self {
-            Figure::Gross => "nanoseconds",
-            Figure::Net => "nanoseconds, without reads and writes",
-            Figure::Cpu => "nanoseconds of CPU time",
-            Figure::NetCpu => "nanoseconds of CPU time, without reads and writes",
-            Figure::P50 => "microseconds, median",
-            Figure::P99 => "microseconds, 99th percentile",
-            Figure::P999 => "microseconds, 99.9th percentile",
-            Figure::Longest => "microseconds, the longest",
-            Figure::Computing => "handlers that compute, for each place",
-            Figure::Rate => "requests per second",
-            Figure::Behind => "percent of the requests",
-            Figure::ServerCpu => "microseconds of CPU time for each request",
-            Figure::Switches => "waits for each request",
-            Figure::SystemCalls | Figure::Futexes => "calls per turn",
-            Figure::Instructions => "instructions per notification",
-            Figure::Allocations => "allocations per turn",
-            Figure::Bytes | Figure::KernelBytes => "bytes per registration",
-        }
-    }
-
     /// A value with the decimals that are worth printing.
     pub(crate) fn show(self, value: f64) -> String {
         let decimals = match self {
@@ -207,4 +184,20 @@ pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
         sorted[place.ceil() as usize],
     );
     below + (above - below) * place.fract()
+}
+
+/// With thousands set apart.
+pub(crate) fn grouped(value: f64) -> String {
+    if value.abs() < 10.0 && value.fract() != 0.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::from(if value <= -0.5 { "−" } else { "" });
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }

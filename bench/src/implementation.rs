@@ -39,10 +39,12 @@ pub(crate) enum Implementation {
     Eager(Backend),
     /// The same, where it does not look whether threads block.
     Unwatched(Backend),
-    /// `Port::serve` with workers of this room, whose handlers block and say nothing.
-    Serve(Backend, usize),
+    /// `Port::serve`, whose handlers block and say nothing.
+    Serve(Backend),
     /// The same, where they block inside `Worker::blocking`.
     ServeBlocking(Backend),
+    /// Tasks of `socknotify-async`, which block and say nothing.
+    Async,
     /// A thread for each connection.
     Threads,
     /// A task that blocks says so by `spawn_blocking`.
@@ -69,17 +71,9 @@ impl Implementation {
             .chain([FileDriver::IoUring, FileDriver::Threads].map(Implementation::Files))
     }
 
-    /// The rooms of the workers of `Port::serve`.
-    pub(crate) const ROOMS: [usize; 3] = [3, 16, 64];
-
     /// `Port::serve`, where handlers say nothing and where they say that they block, on each backend.
     pub(crate) fn serving() -> impl Iterator<Item = Implementation> {
-        Backend::ALL.iter().flat_map(|&backend| {
-            let silent = Self::ROOMS.map(|room| Implementation::Serve(backend, room));
-            silent
-                .into_iter()
-                .chain([Implementation::ServeBlocking(backend)])
-        })
+        Self::with(Implementation::Serve).chain(Self::with(Implementation::ServeBlocking))
     }
 
     /// Both layers of ours, on each backend.
@@ -125,7 +119,7 @@ impl Implementation {
             | Implementation::Drained(backend)
             | Implementation::Eager(backend) => backend.probe().is_ok(),
             Implementation::Unwatched(backend)
-            | Implementation::Serve(backend, _)
+            | Implementation::Serve(backend)
             | Implementation::ServeBlocking(backend) => backend.probe().is_ok(),
             Implementation::Files(driver) => driver.probe().is_ok(),
             Implementation::Foreign(library) => foreign::load(library).is_some(),
@@ -141,7 +135,8 @@ impl Implementation {
                 | Implementation::Drained(_)
                 | Implementation::Eager(_)
                 | Implementation::Unwatched(_)
-                | Implementation::Serve(..)
+                | Implementation::Serve(_)
+                | Implementation::Async
                 | Implementation::ServeBlocking(_)
                 | Implementation::Files(_)
                 | Implementation::Wheel
@@ -175,12 +170,13 @@ impl fmt::Display for Implementation {
             Implementation::Unwatched(backend) => {
                 return f.pad(&format!("socknotify {backend}, owned, unwatched"));
             }
-            Implementation::Serve(backend, room) => {
-                return f.pad(&format!("socknotify {backend}, serve, room {room}"));
+            Implementation::Serve(backend) => {
+                return f.pad(&format!("socknotify {backend}, serve"));
             }
             Implementation::ServeBlocking(backend) => {
                 return f.pad(&format!("socknotify {backend}, serve, blocking"));
             }
+            Implementation::Async => "socknotify-async",
             Implementation::Threads => "a thread for each",
             Implementation::TokioSpawning => "tokio, spawn_blocking",
             Implementation::Foreign(library) => library.name(),
@@ -216,6 +212,7 @@ impl FromStr for Implementation {
                 Tokio,
                 TokioAtOnce,
                 TokioSpawning,
+                Async,
                 Threads,
                 Wheel,
                 Heap,

@@ -17,11 +17,9 @@ mod environment;
 mod exchange;
 mod figure;
 mod foreign;
-mod goals;
 mod implementation;
 mod open_loop;
 mod output;
-mod plot;
 mod processors;
 mod random;
 mod readme;
@@ -54,7 +52,7 @@ struct Arguments {
     /// Print JSON: one object for each case, implementation and setting.
     #[arg(long)]
     json: bool,
-    /// Write a report into this directory: a page with plots, the rows and the goals.
+    /// Write the rows, and where and when they were measured, into this directory.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Only implementations whose names contain this.
@@ -109,6 +107,9 @@ struct Values {
     /// Percent of the requests that block.
     #[arg(long, value_delimiter = ',')]
     blocking: Vec<usize>,
+    /// 1: the server has one processor, and the client the others; 0: they share all.
+    #[arg(long, value_delimiter = ',')]
+    apart: Vec<usize>,
     /// "written-armed" or "armed-written": whether data arrive before or after a socket is armed.
     #[arg(long, value_delimiter = ',')]
     order: Vec<Order>,
@@ -126,6 +127,7 @@ impl Values {
             (Parameter::Processors, self.processors),
             (Parameter::Load, self.load),
             (Parameter::Blocking, self.blocking),
+            (Parameter::Apart, self.apart),
             (
                 Parameter::Order,
                 self.order.iter().map(|&it| it as usize).collect(),
@@ -226,7 +228,7 @@ fn measure(arguments: Arguments) -> io::Result<()> {
         }
     }
     if let Some(directory) = report {
-        report::write(&directory, &environment, &chosen, &rows)?;
+        report::write(&directory, &environment, &rows)?;
     }
     failure
 }

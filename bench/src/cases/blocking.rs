@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use socknotify::default_concurrency;
 
 use crate::case::{Axis, Case, Effort, Parameter, Setting, Trial};
-use crate::cases::load;
+use crate::cases::lookup::Rows;
+use crate::cases::{http, load};
 use crate::client::{Load, Pace};
 use crate::exchange::{Exchange, QUICK};
 use crate::figure::{Figure, Sample};
@@ -32,7 +33,7 @@ pub(crate) const SLEEP: Case = Case {
         values: &[0, 1, 5, 20],
         quick: &[5],
     }],
-    implementations,
+    implementations: all,
     parts: 1,
     is_counted: false,
     prepare: |setting, effort| Blocking::prepare(Kind::Sleep, setting, effort),
@@ -56,15 +57,30 @@ pub(crate) const FILE: Case = Case {
 
 pub(crate) const COMPUTE: Case = Case {
     name: "blocking-compute",
-    about: "the same; some handlers compute for 10 ms, which does not get them more places",
-    axes: SOME,
-    implementations: || {
-        let all = implementations().into_iter();
-        // It says that a handler blocks, and these do not.
-        all.filter(|it| !matches!(it, Implementation::ServeBlocking(_)))
-            .collect()
-    },
+    about: "the same; some handlers compute for 15 ms, or all do",
+    axes: &[Axis {
+        parameter: Parameter::Blocking,
+        values: &[5, 100],
+        quick: &[100],
+    }],
+    implementations: all_but_blocking,
     prepare: |setting, effort| Blocking::prepare(Kind::Compute, setting, effort),
+    ..SLEEP
+};
+
+pub(crate) const LOOKUP: Case = Case {
+    name: "lookup",
+    about: "the same; each handler looks a row up in SQLite, which has all in memory",
+    axes: &[
+        http::APART,
+        Axis {
+            parameter: Parameter::Blocking,
+            values: &[100],
+            quick: &[100],
+        },
+    ],
+    implementations: all_but_blocking,
+    prepare: |setting, effort| Blocking::prepare(Kind::Lookup, setting, effort),
     ..SLEEP
 };
 
@@ -79,17 +95,24 @@ const TIME: Duration = Duration::from_millis(50);
 /// A round is at least this long: all connections may wait for one that blocks, and nobody is answered meanwhile.
 const LEAST: usize = 200;
 /// Of a processor. It is shorter, as nothing else goes on meanwhile.
-const COMPUTED: Duration = Duration::from_millis(10);
+const COMPUTED: Duration = Duration::from_millis(15);
 const LOCKS: usize = 16;
 const READS: usize = 16;
 const BLOCK: usize = 4096;
 /// 64 MiB.
 const BLOCKS: u64 = 16 * 1024;
 
-fn implementations() -> Vec<Implementation> {
+pub(super) fn all() -> Vec<Implementation> {
     use Implementation::*;
-    let first = [TokioSpawning, Tokio, Threads].into_iter();
+    let first = [TokioSpawning, Tokio, Async, Threads].into_iter();
     first.chain(Implementation::serving()).collect()
+}
+
+/// Who says that a handler blocks says nothing that helps here.
+pub(super) fn all_but_blocking() -> Vec<Implementation> {
+    let all = all().into_iter();
+    all.filter(|it| !matches!(it, Implementation::ServeBlocking(_)))
+        .collect()
 }
 
 /// What a handler does that blocks.
@@ -99,6 +122,7 @@ enum Kind {
     Lock,
     File,
     Compute,
+    Lookup,
 }
 
 struct Blocking {
@@ -137,12 +161,16 @@ impl Blocking {
                     }
                 })
             }
+            Kind::Lookup => {
+                let rows = Rows::new()?;
+                work(move || rows.look_up())
+            }
             Kind::Compute => {
                 let sum = Arc::new(AtomicU64::new(0));
                 computed = Some(Arc::clone(&sum));
                 work(move || {
                     let begin = Instant::now();
-                    compute();
+                    compute(COMPUTED);
                     let time = begin.elapsed().as_nanos() as u64;
                     sum.fetch_add(time, Ordering::Relaxed);
                 })
@@ -157,6 +185,7 @@ impl Blocking {
                 milliseconds: effort.milliseconds.max(LEAST),
                 exchange: Exchange::Byte,
                 blocking: setting.get(Parameter::Blocking),
+                is_apart: http::is_apart(setting),
             },
         }))
     }
@@ -172,9 +201,9 @@ fn work(block: impl Fn() + Send + Sync + 'static) -> Work {
 }
 
 /// So much time of a processor, however long it takes to get it.
-fn compute() {
+pub(super) fn compute(time: Duration) {
     let stopwatch = Stopwatch::of_thread();
-    while stopwatch.cpu() < COMPUTED {
+    while stopwatch.cpu() < time {
         (0..1000).for_each(|_| std::hint::spin_loop());
     }
 }

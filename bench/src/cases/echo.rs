@@ -92,6 +92,7 @@ impl Echo {
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Echo,
                 blocking: 0,
+                is_apart: false,
             },
         }
     }

@@ -73,6 +73,7 @@ impl FilesHttp {
                     _ => Exchange::SmallFile,
                 },
                 blocking: 0,
+                is_apart: false,
             },
         })
     }

@@ -16,11 +16,14 @@ pub(crate) const CASE: Case = Case {
     name: "http",
     about: "an HTTP responder; ports have 4 threads, the others one for each processor",
     compared_by: Figure::Rate,
-    axes: &[Axis {
-        parameter: Parameter::Connections,
-        values: &[100, 1000],
-        quick: &[100],
-    }],
+    axes: &[
+        APART,
+        Axis {
+            parameter: Parameter::Connections,
+            values: &[100, 1000],
+            quick: &[100],
+        },
+    ],
     implementations: || {
         use Implementation::*;
         Implementation::servers(&[Tokio, RawEpollEach, RawUring], &[Mio])
@@ -43,6 +46,7 @@ impl Http {
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Http,
                 blocking: 0,
+                is_apart: is_apart(setting),
             },
         }
     }
@@ -54,10 +58,22 @@ impl Trial for Http {
     }
 }
 
+/// First what people believe: one side does not take the other's time.
+pub(super) const APART: Axis = Axis {
+    parameter: Parameter::Apart,
+    values: &[1, 0],
+    quick: &[1],
+};
+
+pub(super) fn is_apart(setting: &Setting) -> bool {
+    setting.iter().any(|it| it == (Parameter::Apart, 1))
+}
+
 /// A responder under load.
 pub(super) fn measure(implementation: Implementation, load: Load) -> io::Result<Sample> {
     let threads = match implementation.is_ours() {
         true => 4,
+        false if load.is_apart => 1,
         false => thread::available_parallelism()?.get(),
     };
     let shape = Shape { threads, room: 64 };

@@ -19,6 +19,7 @@ pub(crate) const CASE: Case = Case {
     about: "the HTTP responder at a part of the highest rate, requests sent at scheduled times",
     compared_by: Figure::P99,
     axes: &[
+        http::APART,
         Axis {
             parameter: Parameter::Connections,
             values: &[100],
@@ -52,6 +53,7 @@ impl Latency {
             milliseconds: effort.milliseconds,
             exchange: Exchange::Http,
             blocking: 0,
+            is_apart: http::is_apart(setting),
         };
         let reference = Implementation::Tokio;
         let highest = http::measure(reference, closed)?[&Figure::Rate];

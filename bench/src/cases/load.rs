@@ -8,6 +8,7 @@ use crate::client::{self, Load};
 use crate::exchange::Found;
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
+use crate::processors::Apart;
 use crate::servers::{self, Protocol, Shape, Until};
 use crate::stopwatch::Stopwatch;
 
@@ -31,7 +32,11 @@ pub(super) fn measure_server(
     let listener = TcpListener::bind("127.0.0.1:0")?;
     // As many as may wait; who finds no room tries again a second later.
     rustix::net::listen(&listener, i32::MAX)?;
+    let apart = load.is_apart.then(Apart::new).transpose()?;
     let mut client = client::start(listener.local_addr()?, load)?;
+    if let Some(apart) = &apart {
+        apart.serve()?;
+    }
     let connections = client::accept(&listener, load.connections)?;
     let (stopwatch, before) = (Stopwatch::of_process(), waits()?);
     serve(connections, &mut || client.wait().map(drop))?;

@@ -11,6 +11,7 @@ mod http;
 mod idle;
 mod latency;
 mod load;
+mod lookup;
 mod memory;
 mod pipelining;
 mod post;
@@ -22,11 +23,14 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 24] = [
+pub(crate) static ALL: [&Case; 27] = [
     &blocking::SLEEP,
     &blocking::LOCK,
     &blocking::FILE,
     &blocking::COMPUTE,
+    &blocking::LOOKUP,
+    &stalls::BURST,
+    &stalls::COMPUTE,
     &stalls::WAITS_FOR_NEXT,
     &stalls::BYSTANDERS,
     &stalls::TOGETHER,

@@ -68,6 +68,7 @@ impl Pipelining {
                 milliseconds: effort.milliseconds,
                 exchange: Exchange::Echo,
                 blocking: 0,
+                is_apart: false,
             },
         }
     }

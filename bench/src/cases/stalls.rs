@@ -2,12 +2,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::case::{Axis, Case, Parameter, Trial};
+use crate::cases::blocking as cases;
 use crate::exchange::{BLOCKING, QUICK};
 use crate::figure::{Figure, Sample, quantile};
 use crate::implementation::Implementation;
@@ -67,6 +69,45 @@ pub(crate) const TOGETHER: Case = Case {
     ..BYSTANDERS
 };
 
+pub(crate) const BURST: Case = Case {
+    name: "burst",
+    about: "so many handlers that come at once sleep 50 ms each; latencies are those of another connection meanwhile",
+    axes: &[Axis {
+        parameter: Parameter::Connections,
+        values: &[10, 30, 100],
+        quick: &[10],
+    }],
+    implementations: cases::all,
+    prepare: |setting, _| {
+        Ok(Box::new(Burst {
+            work: sleeping(Duration::from_millis(50)),
+            handlers: setting.get(Parameter::Connections),
+        }))
+    },
+    ..WAITS_FOR_NEXT
+};
+
+pub(crate) const COMPUTE: Case = Case {
+    name: "compute",
+    about: "the same; they compute for a second each",
+    axes: &[Axis {
+        parameter: Parameter::Connections,
+        values: &[4, 8],
+        quick: &[4],
+    }],
+    implementations: cases::all_but_blocking,
+    prepare: |setting, effort| {
+        // A second, unless the run is to be shorter than any that is read.
+        let time = Duration::from_millis(5 * effort.milliseconds as u64);
+        let time = time.min(Duration::from_secs(1));
+        Ok(Box::new(Burst {
+            work: doing(move || cases::compute(time)),
+            handlers: setting.get(Parameter::Connections),
+        }))
+    },
+    ..BURST
+};
+
 fn all(theirs: &[Implementation]) -> Vec<Implementation> {
     let theirs = theirs.iter().copied();
     theirs
@@ -75,13 +116,18 @@ fn all(theirs: &[Implementation]) -> Vec<Implementation> {
         .collect()
 }
 
-/// As many as the documented server has.
-const THREADS: usize = 16;
+/// As many threads as the documented server has.
+fn with_places(places: usize) -> Limits {
+    Limits {
+        places,
+        threads: 16,
+    }
+}
 
 /// Serve connections of this process, and do something with their other ends meanwhile.
 fn with_server(
     implementation: Implementation,
-    places: usize,
+    limits: Limits,
     connections: usize,
     work: &Work,
     mut act: impl FnMut(&mut [TcpStream]) -> io::Result<Sample>,
@@ -97,10 +143,6 @@ fn with_server(
         stream.set_nodelay(true)?;
         ours.push(stream);
     }
-    let limits = Limits {
-        places,
-        threads: THREADS,
-    };
     let mut found = Sample::new();
     blocking::serve(implementation, limits, work, ours, &mut || {
         // All threads that it starts with are there.
@@ -157,7 +199,7 @@ impl Trial for WaitsForNext {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
         let (began, has_begun) = mpsc::channel();
         let work = Self::work(began);
-        let found = with_server(implementation, 1, 2, &work, |peers| {
+        let found = with_server(implementation, with_places(1), 2, &work, |peers| {
             let [first, second] = peers else {
                 return Err(io::Error::other("there are two"));
             };
@@ -203,7 +245,7 @@ struct Bystanders {
 
 impl Trial for Bystanders {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
-        let found = with_server(implementation, 4, 10, &self.work, |peers| {
+        let found = with_server(implementation, with_places(4), 10, &self.work, |peers| {
             for (index, peer) in peers.iter_mut().enumerate() {
                 peer.write_all(&[if index == 0 { BLOCKING } else { QUICK }])?;
             }
@@ -221,7 +263,7 @@ struct Together;
 impl Trial for Together {
     fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
         let work = sleeping(Duration::from_millis(100));
-        let found = with_server(implementation, 2, 16, &work, |peers| {
+        let found = with_server(implementation, with_places(2), 16, &work, |peers| {
             for peer in &mut *peers {
                 peer.write_all(&[BLOCKING])?;
             }
@@ -231,10 +273,55 @@ impl Trial for Together {
     }
 }
 
+struct Burst {
+    work: Work,
+    handlers: usize,
+}
+
+impl Trial for Burst {
+    fn measure(&mut self, implementation: Implementation) -> io::Result<Option<Sample>> {
+        let connections = self.handlers + 1;
+        let limits = Limits::default();
+        let found = with_server(implementation, limits, connections, &self.work, |peers| {
+            let (other, handlers) = peers.split_last_mut().expect("there are some");
+            for peer in &mut *handlers {
+                peer.write_all(&[BLOCKING])?;
+            }
+            let are_answered = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let answers = scope.spawn(|| {
+                    let outcome = handlers
+                        .iter_mut()
+                        .try_for_each(|it| it.read_exact(&mut [0]));
+                    are_answered.store(true, Ordering::Relaxed);
+                    outcome
+                });
+                let mut times = Vec::new();
+                loop {
+                    let begin = Instant::now();
+                    exchange(other, QUICK)?;
+                    times.push(begin.elapsed());
+                    if are_answered.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+                answers.join().expect("no panic")?;
+                Ok(latencies(times.into_iter()))
+            })
+        });
+        found.map(Some)
+    }
+}
+
 fn sleeping(time: Duration) -> Work {
+    doing(move || thread::sleep(time))
+}
+
+fn doing(block: impl Fn() + Send + Sync + 'static) -> Work {
     Arc::new(move |byte| {
         if byte == BLOCKING {
-            thread::sleep(time);
+            block();
         }
     })
 }

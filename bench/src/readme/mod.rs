@@ -3,6 +3,7 @@
 //! What is between the comments of a [block](document) is replaced as a whole.
 
 mod document;
+mod goals;
 mod pictures;
 mod sections;
 mod tables;
@@ -15,10 +16,7 @@ use serde_json::Value;
 use self::pictures::Picture;
 use self::sections::{Extent, Section};
 use self::tables::Table;
-use crate::goals;
 use crate::row::Row;
-
-pub(crate) use self::pictures::write_all as write_pictures;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -94,14 +92,14 @@ const BLOCKS: [Block; 8] = [
     Block {
         document: BENCH,
         name: "accepting",
-        sections: &[Section::Goals],
+        sections: &[Section::Accepting],
         tables: &tables::ACCEPTING,
         ..EMPTY
     },
     Block {
         document: BENCH,
         name: "goals",
-        sections: &Section::ALL,
+        sections: &[Section::Blocking, Section::Servers],
         has_goals: true,
         ..EMPTY
     },
@@ -132,13 +130,7 @@ impl Block {
             text += &table.text(report)?;
         }
         if self.has_goals {
-            let missing = goals::not_run(&report.rows);
-            if !missing.is_empty() {
-                eprintln!("goals that were not run: {}", missing.join("; "));
-                return None;
-            }
-            text.push('\n');
-            text += &goals::markdown(&report.rows);
+            text += &goals::table(report)?;
         }
         Some(text)
     }
@@ -155,7 +147,6 @@ impl Block {
             text += &table.empty();
         }
         if self.has_goals {
-            text.push('\n');
             text += &goals::shape();
         }
         text
@@ -372,6 +363,7 @@ mod tests {
                     "requests_per_second_spread": [rate * 0.9, rate * 1.1],
                     "latency_p50_us": 10.0,
                     "latency_p99_us": 20.0,
+                    "server_cpu_us_per_request": 5.0,
                 });
                 let setting: crate::case::Setting = line.setting.parse().expect("a setting");
                 for (parameter, value) in setting.iter() {
@@ -509,7 +501,7 @@ mod tests {
         assert_eq!(without_colors(&light), without_colors(&dark));
         assert!(light.starts_with("<svg ") && light.ends_with("</svg>\n"));
         assert!(light.contains("<title>") && light.contains("110 %"));
-        // Of the three sides in four groups.
-        assert_eq!(light.matches("<tspan").count(), 12);
+        // Of the three sides in two groups.
+        assert_eq!(light.matches("<tspan").count(), 6);
     }
 }

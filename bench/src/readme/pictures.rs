@@ -5,12 +5,9 @@ use std::path::Path;
 use std::{fs, io};
 
 use super::Report;
-use super::tables::{KEYS, OWNED, SERVE, SERVE_BLOCKING, wrapped};
-use crate::figure::Figure;
-use crate::foreign::Library;
+use super::tables::{ASYNC, KEYS, OWNED, SERVE, wrapped};
+use crate::figure::{Figure, grouped};
 use crate::implementation::Implementation;
-use crate::plot::grouped;
-use crate::row::Row;
 
 /// Bars of each side in each group, relative to one of the sides in that group.
 pub(super) struct Picture {
@@ -37,9 +34,6 @@ enum Color {
     Theirs,
     TheirsToo,
     Raw,
-    RawToo,
-    Libuv,
-    Libevent,
 }
 
 struct Group {
@@ -66,8 +60,8 @@ const fn group(label: &'static str, case: &'static str, setting: &'static str) -
 
 pub(super) const BLOCKING: Picture = Picture {
     name: "blocking",
-    title: "Some handlers block for 50 ms: requests per second",
-    about: "64 connections, a request under way on each. 100 % is tokio where each handler that blocks says so.",
+    title: "Handlers that block: requests per second",
+    about: "A request under way on each of 64 connections. 100 % is tokio where a handler that blocks says so.",
     reference: Implementation::TokioSpawning,
     sides: &[
         side(
@@ -75,17 +69,9 @@ pub(super) const BLOCKING: Picture = Picture {
             Implementation::TokioSpawning,
             Color::Theirs,
         ),
-        side(
-            "tokio, handlers say nothing",
-            Implementation::Tokio,
-            Color::TheirsToo,
-        ),
-        side("socknotify, handlers say nothing", SERVE, Color::Ours),
-        side(
-            "socknotify, Worker::blocking",
-            SERVE_BLOCKING,
-            Color::OursToo,
-        ),
+        side("tokio", Implementation::Tokio, Color::TheirsToo),
+        side("socknotify, serve", SERVE, Color::Ours),
+        side("socknotify, async", ASYNC, Color::OursToo),
         side(
             "a thread for each connection",
             Implementation::Threads,
@@ -93,51 +79,34 @@ pub(super) const BLOCKING: Picture = Picture {
         ),
     ],
     groups: &[
-        group("no request blocks", "blocking", "blocking=0"),
-        group("1 % of the requests block", "blocking", "blocking=1"),
-        group("5 % block", "blocking", "blocking=5"),
-        group("20 % block", "blocking", "blocking=20"),
+        group("each handler looks a row up in SQLite", "lookup", "apart=1"),
+        group("1 % sleep 50 ms", "blocking", "blocking=1"),
+        group("5 % do", "blocking", "blocking=5"),
+        group("20 % do", "blocking", "blocking=20"),
     ],
 };
 
 pub(super) const SERVERS: Picture = Picture {
     name: "servers",
     title: "Servers whose handlers do not block: requests per second",
-    about: "Client and server share the machine. 100 % is tokio.",
+    about: "The server has one processor, and the client the other. 100 % is tokio.",
     reference: Implementation::Tokio,
     sides: &[
         side("tokio", Implementation::Tokio, Color::Theirs),
-        side("socknotify, owned", OWNED, Color::Ours),
-        side("socknotify, keys", KEYS, Color::OursToo),
         side(
             "raw epoll, a set per thread",
             Implementation::RawEpollEach,
             Color::Raw,
         ),
-        side("mio, a loop per thread", Implementation::Mio, Color::RawToo),
-        side(
-            "libuv, a loop per thread",
-            Implementation::Foreign(Library::Libuv),
-            Color::Libuv,
-        ),
-        side(
-            "libevent, a loop per thread",
-            Implementation::Foreign(Library::Libevent),
-            Color::Libevent,
-        ),
+        side("socknotify, keys", KEYS, Color::OursToo),
+        side("socknotify, owned", OWNED, Color::Ours),
     ],
     groups: &[
-        group("HTTP, 100 connections", "http", "connections=100"),
-        group("HTTP, 1,000 connections", "http", "connections=1000"),
+        group("HTTP, 100 connections", "http", "apart=1 connections=100"),
         group(
-            "echo, 100 connections, 16 threads",
-            "echo",
-            "connections=100 work=0 threads=16",
-        ),
-        group(
-            "echo, 100 connections, 64 threads",
-            "echo",
-            "connections=100 work=0 threads=64",
+            "HTTP, 1,000 connections",
+            "http",
+            "apart=1 connections=1000",
         ),
     ],
 };
@@ -189,9 +158,6 @@ impl Color {
             Color::Theirs => ("#495057", "#adb5bd"),
             Color::TheirsToo => ("#adb5bd", "#5c646d"),
             Color::Raw => ("#1864ab", "#74c0fc"),
-            Color::RawToo => ("#74a9d8", "#2f6ea3"),
-            Color::Libuv => ("#6741a5", "#b197fc"),
-            Color::Libevent => ("#a58ad0", "#6f55a8"),
         };
         match theme {
             Theme::Light => light,
@@ -240,14 +206,10 @@ impl Picture {
 
     /// For a document: the picture that suits the reader's page. Its figures are in the tables below it.
     pub(super) fn element(&self) -> String {
-        self.element_with("The figures are in the tables below.")
-    }
-
-    fn element_with(&self, words: &str) -> String {
         format!(
             "<picture>\n\
              <source media=\"(prefers-color-scheme: dark)\" srcset=\"docs/pictures/{0}-dark.svg\">\n\
-             <img width=\"{WIDTH}\" alt=\"{1}. {words}\" src=\"docs/pictures/{0}-light.svg\">\n\
+             <img width=\"{WIDTH}\" alt=\"{1}. The figures are in the tables below.\" src=\"docs/pictures/{0}-light.svg\">\n\
              </picture>\n",
             self.name, self.title
         )
@@ -330,7 +292,7 @@ impl Picture {
                     "<text x=\"{}\" y=\"{y}\" text-anchor=\"end\"{weight}>{}</text>\n\
                      <rect x=\"{LEFT}\" y=\"{}\" width=\"{width:.1}\" height=\"13\" rx=\"2\" fill=\"{}\"/>\n\
                      <path d=\"M{least:.1} {middle}H{greatest:.1}\" stroke=\"{text}\" stroke-width=\"1.5\"/>\n\
-                     <text x=\"{value:.1}\" y=\"{y}\"{weight}>{} \
+                     <text x=\"{value:.1}\" y=\"{y}\"{weight} stroke=\"{page}\" stroke-width=\"4\" paint-order=\"stroke\">{} \
                      <tspan fill=\"{quiet}\" font-weight=\"400\">{}/s</tspan></text>",
                     LEFT - 8.0,
                     bar.side.label,
@@ -359,25 +321,4 @@ fn percent(ratio: f64) -> String {
         true => format!("{:.1} %", ratio * 100.0),
         false => format!("{:.0} %", ratio * 100.0),
     }
-}
-
-/// Write the pictures for which there is everything, for a page in the same directory; give the elements that show them.
-pub(crate) fn write_all(
-    directory: &Path,
-    rows: &[Row],
-    run: serde_json::Value,
-) -> io::Result<String> {
-    let report = Report {
-        rows: rows.to_vec(),
-        run,
-    };
-    let mut elements = String::new();
-    for picture in [&BLOCKING, &SERVERS] {
-        // The page has no tables of these figures.
-        if let Some(words) = picture.words(&report) {
-            picture.write(directory, &report)?;
-            elements += &picture.element_with(&words).replace("docs/pictures/", "");
-        }
-    }
-    Ok(elements)
 }

@@ -1,6 +1,5 @@
 //! What is measured for the documents: some cases, with few settings, so that it takes some minutes.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -11,11 +10,12 @@ use super::tables::{KEYS, OWNED};
 use crate::case::Case;
 use crate::case::{Effort, Parameter};
 use crate::environment::Environment;
+use crate::foreign::Library;
 use crate::implementation::Implementation;
 use crate::output;
 use crate::row;
 use crate::run::Plan;
-use crate::{cases, count, report};
+use crate::{cases, report};
 
 /// Cases that are measured and shown together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -28,8 +28,8 @@ pub(crate) enum Section {
     Readiness,
     /// Files over HTTP.
     Files,
-    /// What else the goals are about; most of it is counted.
-    Goals,
+    /// Accepting connections.
+    Accepting,
 }
 
 impl Section {
@@ -38,7 +38,7 @@ impl Section {
         Section::Servers,
         Section::Readiness,
         Section::Files,
-        Section::Goals,
+        Section::Accepting,
     ];
 
     const fn name(self) -> &'static str {
@@ -47,7 +47,7 @@ impl Section {
             Section::Servers => "servers",
             Section::Readiness => "readiness",
             Section::Files => "files",
-            Section::Goals => "goals",
+            Section::Accepting => "accepting",
         }
     }
 
@@ -57,7 +57,7 @@ impl Section {
             Section::Servers => &SERVERS,
             Section::Readiness => &READINESS,
             Section::Files => &FILES,
-            Section::Goals => &GOALS,
+            Section::Accepting => &ACCEPTING,
         }
     }
 }
@@ -68,8 +68,8 @@ pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) case: &'static str,
     values: &'static [(Parameter, &'static [usize])],
-    /// System calls, instructions and allocations in place of time, of these sides.
-    counted: &'static [Implementation],
+    /// Only these sides, unless there are none.
+    only: &'static [Implementation],
     /// In place of the others' rounds: what takes long, and measures in several parts.
     rounds: Option<usize>,
 }
@@ -93,21 +93,7 @@ const fn part(case: &'static str, values: &'static [(Parameter, &'static [usize]
         name: case,
         case,
         values,
-        counted: &[],
-        rounds: None,
-    }
-}
-
-const fn counted(
-    name: &'static str,
-    case: &'static str,
-    values: &'static [(Parameter, &'static [usize])],
-) -> Part {
-    Part {
-        name,
-        case,
-        values,
-        counted: &[Implementation::RawEpoll, KEYS, OWNED],
+        only: &[],
         rounds: None,
     }
 }
@@ -115,55 +101,77 @@ const fn counted(
 const FIVE: &[(Parameter, &[usize])] = &[(Parameter::Blocking, &[5])];
 
 const BLOCKING: [Part; 7] = [
+    part("lookup", &[(Parameter::Apart, &[1])]),
     part("blocking", &[]),
+    part("burst", &[]),
+    Part {
+        rounds: Some(3),
+        ..part("compute", &[(Parameter::Connections, &[4])])
+    },
+    part("blocking-compute", &[(Parameter::Blocking, &[100])]),
     part("blocking-lock", FIVE),
     part("blocking-file", FIVE),
-    part("blocking-compute", FIVE),
-    part("waits-for-next", &[]),
-    part("bystanders", &[]),
-    part("together", &[]),
 ];
 
 const SERVERS: [Part; 4] = [
-    part("http", &[]),
-    part(
-        "echo",
-        &[
-            (Parameter::Connections, &[100]),
-            (Parameter::Work, &[0]),
-            (Parameter::Threads, &[16, 64]),
-        ],
-    ),
-    part("echo-one", &[(Parameter::Connections, &[100])]),
-    part("latency", &[(Parameter::Load, &[50])]),
+    Part {
+        only: HTTP,
+        ..part("http", &[])
+    },
+    Part {
+        only: HTTP,
+        ..part(
+            "latency",
+            &[(Parameter::Apart, &[1]), (Parameter::Load, &[50])],
+        )
+    },
+    Part {
+        only: ECHO,
+        ..part(
+            "echo",
+            &[
+                (Parameter::Connections, &[100]),
+                (Parameter::Work, &[0]),
+                (Parameter::Threads, &[16]),
+            ],
+        )
+    },
+    Part {
+        only: ECHO,
+        ..part("echo-one", &[(Parameter::Connections, &[100])])
+    },
+];
+
+const HTTP: &[Implementation] = &[
+    Implementation::Tokio,
+    Implementation::RawEpollEach,
+    KEYS,
+    OWNED,
+];
+
+const ECHO: &[Implementation] = &[
+    Implementation::Tokio,
+    Implementation::RawEpollEach,
+    KEYS,
+    OWNED,
+    Implementation::Foreign(Library::Libuv),
+    Implementation::Foreign(Library::Libevent),
 ];
 
 const BATCHES: &[(Parameter, &[usize])] = &[(Parameter::Batch, &[1, 4, 64])];
 
 const READINESS: [Part; 3] = [
     part("one-shot", BATCHES),
-    part("edge", BATCHES),
-    part("level", BATCHES),
+    part("edge", &[(Parameter::Batch, &[1, 64])]),
+    part("level", &[(Parameter::Batch, &[1, 64])]),
 ];
 
 const FILES: [Part; 1] = [part("files-http", &[])];
 
-const GOALS: [Part; 7] = [
-    part("saturated", &[(Parameter::Threads, &[1, 2])]),
-    part("churn", &[]),
-    part("post", &[]),
-    Part {
-        rounds: Some(1),
-        ..part("accept", &[])
-    },
-    part("idle", &[(Parameter::Idle, &[10, 10_000])]),
-    counted(
-        "one-shot-counted",
-        "one-shot",
-        &[(Parameter::Batch, &[1, 64])],
-    ),
-    counted("edge-counted", "edge", &[(Parameter::Batch, &[64])]),
-];
+const ACCEPTING: [Part; 1] = [Part {
+    rounds: Some(1),
+    ..part("accept", &[])
+}];
 
 /// How much is measured, and where it is kept.
 #[derive(clap::Args)]
@@ -175,7 +183,7 @@ pub(crate) struct Extent {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long each round takes, where a client sets the pace.
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 300)]
     milliseconds: usize,
     /// Measure again what was measured at this commit, too.
     #[arg(long)]
@@ -203,8 +211,9 @@ impl Extent {
                 let is_there = Report::read(&directory).is_ok_and(|it| here.is_like(&it.run));
                 if is_there && !self.again {
                     eprintln!("{} is there, of this commit", part.name);
-                } else {
-                    self.measure_part(part, &directory, &here)?;
+                } else if let Err(error) = self.measure_part(part, &directory, &here) {
+                    // The others are worth measuring all the same.
+                    eprintln!("{}: {error}", part.name);
                 }
             }
             let time = begin.elapsed().as_secs();
@@ -214,26 +223,21 @@ impl Extent {
     }
 
     fn measure_part(&self, part: &Part, directory: &Path, here: &Environment) -> io::Result<()> {
-        let is_counted = !part.counted.is_empty();
-        if let (true, Some(tool)) = (is_counted, count::missing_tool()) {
-            eprintln!("{} is left out: it needs {tool}", part.name);
-            return Ok(());
-        }
         let plan = Plan {
             effort: Effort {
                 rounds: part.rounds.unwrap_or(self.rounds),
                 notifications: 50 * self.milliseconds,
                 milliseconds: self.milliseconds,
             },
-            only_count: is_counted,
-            only_time: !is_counted,
+            only_count: false,
+            only_time: true,
             quick: false,
             values: part
                 .values
                 .iter()
                 .map(|&(parameter, values)| (parameter, values.to_vec()))
                 .collect(),
-            only: part.counted.iter().map(Implementation::to_string).collect(),
+            only: part.only.iter().map(Implementation::to_string).collect(),
             is_exact: true,
         };
         let environment = here.before_run();
@@ -245,9 +249,6 @@ impl Extent {
                 rows.extend(found);
             })?;
         }
-        fs::create_dir_all(directory)?;
-        // The rows come last: what is not complete is not there.
-        report::write_run(directory, &environment)?;
-        report::write_rows(directory, &rows)
+        report::write(directory, &environment, &rows)
     }
 }

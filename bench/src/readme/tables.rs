@@ -7,10 +7,9 @@ use socknotify::owned::FileDriver;
 
 use super::Report;
 use crate::case::Setting;
-use crate::figure::Figure;
+use crate::figure::{Figure, grouped};
 use crate::foreign::Library;
 use crate::implementation::Implementation;
-use crate::plot::grouped;
 use crate::row::{self, Row};
 
 pub(super) struct Table {
@@ -38,9 +37,9 @@ pub(super) struct Line {
 
 pub(super) const KEYS: Implementation = Implementation::Socknotify(Backend::Epoll);
 pub(super) const OWNED: Implementation = Implementation::Owned(Backend::Epoll);
-pub(super) const SERVE: Implementation = Implementation::Serve(Backend::Epoll, 64);
+pub(super) const SERVE: Implementation = Implementation::Serve(Backend::Epoll);
 pub(super) const SERVE_BLOCKING: Implementation = Implementation::ServeBlocking(Backend::Epoll);
-const EAGER: Implementation = Implementation::Eager(Backend::Epoll);
+pub(super) const ASYNC: Implementation = Implementation::Async;
 const EPOLL: Implementation = Implementation::RawEpoll;
 const LIBUV: Implementation = Implementation::Foreign(Library::Libuv);
 const LIBEVENT: Implementation = Implementation::Foreign(Library::Libevent);
@@ -98,69 +97,165 @@ const fn plain(heading: &'static str, implementation: Implementation) -> Column 
     column(heading, implementation, None, "")
 }
 
-/// By how many percent of the requests block.
-const fn blocking(figure: Figure) -> [Line; 4] {
+/// By what handlers do.
+const fn handlers(figure: Figure) -> [Line; 6] {
     [
-        line("0 %", "blocking", figure, "blocking=0"),
-        line("1 %", "blocking", figure, "blocking=1"),
-        line("5 %", "blocking", figure, "blocking=5"),
-        line("20 %", "blocking", figure, "blocking=20"),
+        line("each looks a row up in SQLite", "lookup", figure, "apart=1"),
+        line("none blocks", "blocking", figure, "blocking=0"),
+        line("1 % sleep 50 ms", "blocking", figure, "blocking=1"),
+        line("5 % do", "blocking", figure, "blocking=5"),
+        line("20 % do", "blocking", figure, "blocking=20"),
+        line(
+            "each computes 15 ms",
+            "blocking-compute",
+            figure,
+            "blocking=100",
+        ),
     ]
 }
 
-pub(super) const BLOCKING: [Table; 2] = [
+const HANDLERS: &[Column] = &[
+    plain("tokio, `spawn_blocking`", Implementation::TokioSpawning),
+    plain("tokio", Implementation::Tokio),
+    plain("`serve`", SERVE),
+    plain("async", ASYNC),
+    plain("a thread for each connection", Implementation::Threads),
+];
+
+pub(super) const BLOCKING: [Table; 4] = [
     Table {
-        about: "**Requests per second**, relative to tokio where each handler that blocks says so with \
-                `spawn_blocking`. More is better.",
-        head: "requests that block",
+        about: "**Requests per second**, relative to tokio with `spawn_blocking`. More is better. The SQLite server has one \
+                processor, and its client the other.",
+        head: "handlers",
         columns: &[
             to_spawning("tokio, `spawn_blocking`", Implementation::TokioSpawning),
-            to_spawning("tokio, handlers say nothing", Implementation::Tokio),
-            to_spawning("`serve`, handlers say nothing", SERVE),
-            to_spawning("`serve`, `Worker::blocking`", SERVE_BLOCKING),
+            to_spawning("tokio", Implementation::Tokio),
+            to_spawning("`serve`", SERVE),
+            to_spawning("async", ASYNC),
             to_spawning("a thread for each connection", Implementation::Threads),
         ],
-        lines: &blocking(Figure::Rate),
+        lines: &handlers(Figure::Rate),
     },
     Table {
-        about: "**99th percentile of the latency** of the requests that do not block, in milliseconds. Less is better.",
-        head: "requests that block",
-        columns: &[
-            plain("tokio, `spawn_blocking`", Implementation::TokioSpawning),
-            plain("tokio, handlers say nothing", Implementation::Tokio),
-            plain("`serve`, handlers say nothing", SERVE),
-            plain("`serve`, `Worker::blocking`", SERVE_BLOCKING),
-            plain("a thread for each connection", Implementation::Threads),
+        about: "**CPU time of the server per request**, in microseconds. Less is better.",
+        head: "handlers",
+        columns: HANDLERS,
+        lines: &[
+            line(
+                "each looks a row up in SQLite",
+                "lookup",
+                Figure::ServerCpu,
+                "apart=1",
+            ),
+            line("none blocks", "blocking", Figure::ServerCpu, "blocking=0"),
+            line(
+                "5 % sleep 50 ms",
+                "blocking",
+                Figure::ServerCpu,
+                "blocking=5",
+            ),
         ],
-        lines: &blocking(Figure::P99),
+    },
+    Table {
+        about: "**99th percentile of the latency**, in milliseconds, of the requests whose handlers do not sleep. Less is \
+                better.",
+        head: "handlers",
+        columns: HANDLERS,
+        lines: &[
+            line(
+                "each looks a row up in SQLite",
+                "lookup",
+                Figure::P99,
+                "apart=1",
+            ),
+            line("none blocks", "blocking", Figure::P99, "blocking=0"),
+            line("1 % sleep 50 ms", "blocking", Figure::P99, "blocking=1"),
+            line("5 % do", "blocking", Figure::P99, "blocking=5"),
+            line("20 % do", "blocking", Figure::P99, "blocking=20"),
+        ],
+    },
+    Table {
+        about: "**The longest wait of another connection**, in milliseconds, while handlers that come at once sleep or \
+                compute. Less is better.",
+        head: "handlers",
+        columns: HANDLERS,
+        lines: &[
+            line("10 sleep 50 ms", "burst", Figure::Longest, "connections=10"),
+            line("30 do", "burst", Figure::Longest, "connections=30"),
+            line("100 do", "burst", Figure::Longest, "connections=100"),
+            line("4 compute 1 s", "compute", Figure::Longest, "connections=4"),
+        ],
     },
 ];
 
-pub(super) const SERVERS: [Table; 2] = [
+const SERVING: &[Column] = &[
+    to_tokio("tokio", Implementation::Tokio),
+    to_tokio(
+        "raw `epoll`, a set per thread",
+        Implementation::RawEpollEach,
+    ),
+    to_tokio("keys", KEYS),
+    to_tokio("owned", OWNED),
+];
+
+pub(super) const SERVERS: [Table; 3] = [
     Table {
-        about: "**Servers**: requests per second, relative to tokio. More is better.",
+        about: "**The server has one processor, and the client the other**: requests per second, relative to tokio. More is \
+                better.",
         head: "",
-        columns: &[
-            to_tokio("tokio", Implementation::Tokio),
-            to_tokio(
-                "raw `epoll`, a set per thread",
-                Implementation::RawEpollEach,
-            ),
-            to_tokio("keys", KEYS),
-            to_tokio("owned", OWNED),
-        ],
+        columns: SERVING,
         lines: &[
             line(
                 "HTTP, 100 connections",
                 "http",
                 Figure::Rate,
-                "connections=100",
+                "apart=1 connections=100",
             ),
             line(
                 "HTTP, 1,000 connections",
                 "http",
                 Figure::Rate,
-                "connections=1000",
+                "apart=1 connections=1000",
+            ),
+        ],
+    },
+    Table {
+        about: "**The same at a fixed rate**, half of tokio's highest, 100 connections, relative to tokio. Less is better.",
+        head: "",
+        columns: SERVING,
+        lines: &[
+            line(
+                "CPU time per request",
+                "latency",
+                Figure::ServerCpu,
+                "apart=1 load=50",
+            ),
+            line("latency, median", "latency", Figure::P50, "apart=1 load=50"),
+            line(
+                "latency, 99th percentile",
+                "latency",
+                Figure::P99,
+                "apart=1 load=50",
+            ),
+        ],
+    },
+    Table {
+        about: "**A closed loop on shared processors**: client and server take each other's time, and who wakes how many \
+                threads counts for much. Requests per second, relative to tokio.",
+        head: "",
+        columns: SERVING,
+        lines: &[
+            line(
+                "HTTP, 100 connections",
+                "http",
+                Figure::Rate,
+                "apart=0 connections=100",
+            ),
+            line(
+                "HTTP, 1,000 connections",
+                "http",
+                Figure::Rate,
+                "apart=0 connections=1000",
             ),
             line(
                 "echo, 100 connections, 16 threads",
@@ -168,31 +263,6 @@ pub(super) const SERVERS: [Table; 2] = [
                 Figure::Rate,
                 "connections=100 work=0 threads=16",
             ),
-            line(
-                "echo, 100 connections, 64 threads",
-                "echo",
-                Figure::Rate,
-                "connections=100 work=0 threads=64",
-            ),
-        ],
-    },
-    Table {
-        about: "**Latency** of HTTP with 100 connections, at half of tokio's highest rate, relative to tokio. Less \
-                is better. *Eager* is the owned port with `WakePolicy::Eager`.",
-        head: "",
-        columns: &[
-            to_tokio("tokio", Implementation::Tokio),
-            to_tokio(
-                "raw `epoll`, a set per thread",
-                Implementation::RawEpollEach,
-            ),
-            to_tokio("keys", KEYS),
-            to_tokio("owned", OWNED),
-            to_tokio("eager", EAGER),
-        ],
-        lines: &[
-            line("median", "latency", Figure::P50, "load=50"),
-            line("99th percentile", "latency", Figure::P99, "load=50"),
         ],
     },
 ];
@@ -243,6 +313,7 @@ pub(super) const BLOCKING_IN_FULL: [Table; 3] = [
             to_spawning("tokio", Implementation::Tokio),
             to_spawning("`serve`", SERVE),
             to_spawning("`blocking`", SERVE_BLOCKING),
+            to_spawning("async", ASYNC),
             to_spawning("a thread for each", Implementation::Threads),
         ],
         lines: &kinds(Figure::Rate),
@@ -257,22 +328,7 @@ pub(super) const BLOCKING_IN_FULL: [Table; 3] = [
         about: "CPU time of the server per request, in microseconds.",
         head: "requests that block",
         columns: ALL_BLOCKING,
-        lines: &[
-            line("0 %", "blocking", Figure::ServerCpu, "blocking=0"),
-            line("5 %: sleep", "blocking", Figure::ServerCpu, "blocking=5"),
-            line(
-                "5 %: a lock",
-                "blocking-lock",
-                Figure::ServerCpu,
-                "blocking=5",
-            ),
-            line(
-                "5 %: the disk",
-                "blocking-file",
-                Figure::ServerCpu,
-                "blocking=5",
-            ),
-        ],
+        lines: &kinds(Figure::ServerCpu),
     },
 ];
 
@@ -281,14 +337,15 @@ const ALL_BLOCKING: &[Column] = &[
     plain("tokio", Implementation::Tokio),
     plain("`serve`", SERVE),
     plain("`blocking`", SERVE_BLOCKING),
+    plain("async", ASYNC),
     plain("a thread for each", Implementation::Threads),
 ];
 
 const fn kinds(figure: Figure) -> [Line; 3] {
     [
+        line("5 %: sleep 50 ms", "blocking", figure, "blocking=5"),
         line("5 %: a lock", "blocking-lock", figure, "blocking=5"),
         line("5 %: the disk", "blocking-file", figure, "blocking=5"),
-        line("5 %: compute", "blocking-compute", figure, "blocking=5"),
     ]
 }
 
@@ -470,7 +527,7 @@ impl Report {
 }
 
 /// Latencies in milliseconds, which is what tables say.
-fn show(figure: Figure, value: f64) -> String {
+pub(super) fn show(figure: Figure, value: f64) -> String {
     match figure {
         Figure::P50 | Figure::P99 | Figure::P999 | Figure::Longest => {
             let decimals = if value < 10_000.0 { 2 } else { 0 };

@@ -45,12 +45,11 @@ pub(crate) fn serve(
     until: Until<'_>,
 ) -> io::Result<()> {
     match implementation {
-        Implementation::Serve(backend, room) => {
-            serve_port(backend, limits, room, false, work, streams, until)
-        }
+        Implementation::Serve(backend) => serve_port(backend, limits, false, work, streams, until),
         Implementation::ServeBlocking(backend) => {
-            serve_port(backend, limits, 64, true, work, streams, until)
+            serve_port(backend, limits, true, work, streams, until)
         }
+        Implementation::Async => serve_async(limits, work, streams, until),
         Implementation::Socknotify(backend) => serve_keys(backend, limits, work, streams, until),
         Implementation::Tokio => serve_tokio(limits, false, work, streams, until),
         Implementation::TokioSpawning => serve_tokio(limits, true, work, streams, until),
@@ -63,7 +62,6 @@ pub(crate) fn serve(
 fn serve_port(
     backend: Backend,
     limits: Limits,
-    room: usize,
     says_so: bool,
     work: &Work,
     streams: Vec<TcpStream>,
@@ -75,7 +73,7 @@ fn serve_port(
         port.arm(port.adopt(stream)?, Interest::IN);
     }
     let serve = || {
-        let serving = Serving::default().threads(limits.threads).room(room);
+        let serving = Serving::default().threads(limits.threads);
         let served = port.serve(serving, |worker, event| {
             let Event::Ready(mut client, _) = event else {
                 return;
@@ -187,6 +185,40 @@ fn serve_tokio(
     });
     let tasks = tasks.collect();
     finish(&runtime, tasks, until)
+}
+
+/// Tasks of `socknotify-async`. They say nothing.
+fn serve_async(
+    limits: Limits,
+    work: &Work,
+    streams: Vec<TcpStream>,
+    until: Until<'_>,
+) -> io::Result<()> {
+    let builder = socknotify_async::Runtime::builder();
+    let builder = builder.places(limits.places).threads(limits.threads);
+    let runtime = builder.build()?;
+    let tasks = streams.into_iter().map(|stream| {
+        let work = Arc::clone(work);
+        runtime.spawn(async move {
+            let mut stream = socknotify_async::TcpStream::try_from(stream)?;
+            while let Ok(byte) = stream.read_u8().await {
+                work(byte);
+                match stream.write_u8(byte).await {
+                    Err(error) if is_end(&error) => break,
+                    outcome => outcome?,
+                }
+            }
+            io::Result::Ok(())
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    until()?;
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.map_err(io::Error::other)??;
+        }
+        Ok(())
+    })
 }
 
 fn serve_threads(work: &Work, streams: Vec<TcpStream>, until: Until<'_>) -> io::Result<()> {
