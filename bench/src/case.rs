@@ -179,11 +179,6 @@ impl Setting {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Parameter, usize)> {
         self.0.iter().copied()
     }
-
-    /// What is left without one parameter.
-    pub(crate) fn without(&self, parameter: Parameter) -> Self {
-        Setting(self.iter().filter(|&(it, _)| it != parameter).collect())
-    }
 }
 
 impl fmt::Display for Setting {

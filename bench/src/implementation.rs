@@ -62,15 +62,6 @@ pub(crate) enum Implementation {
 }
 
 impl Implementation {
-    /// All of ours that notify, on each backend.
-    pub(crate) fn all_ours() -> impl Iterator<Item = Implementation> {
-        Self::ours()
-            .chain(Self::with(Implementation::Drained))
-            .chain(Self::with(Implementation::Eager))
-            .chain(Self::serving())
-            .chain([FileDriver::IoUring, FileDriver::Threads].map(Implementation::Files))
-    }
-
     /// `Port::serve`, where handlers say nothing and where they say that they block, on each backend.
     pub(crate) fn serving() -> impl Iterator<Item = Implementation> {
         Self::with(Implementation::Serve).chain(Self::with(Implementation::ServeBlocking))

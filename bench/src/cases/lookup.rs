@@ -48,7 +48,7 @@ impl Rows {
         }
         CONNECTION.with_borrow_mut(|connection| {
             // A thread may be older than the table.
-            if !connection.as_ref().is_some_and(|(it, _)| *it == self.path) {
+            if connection.as_ref().is_none_or(|(it, _)| *it != self.path) {
                 let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
                 let opened = Connection::open_with_flags(&self.path, flags).expect("it is there");
                 *connection = Some((self.path.clone(), opened));

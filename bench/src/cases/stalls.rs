@@ -72,6 +72,7 @@ pub(crate) const TOGETHER: Case = Case {
 pub(crate) const BURST: Case = Case {
     name: "burst",
     about: "so many handlers that come at once sleep 50 ms each; latencies are those of another connection meanwhile",
+    compared_by: Figure::Longest,
     axes: &[Axis {
         parameter: Parameter::Connections,
         values: &[10, 30, 100],

@@ -54,7 +54,9 @@ pub(super) fn shape<'a>(document: &str, blocks: impl Iterator<Item = &'a str>) -
 fn line_shape(cells: &str) -> String {
     let cells: Vec<_> = cells.split('|').map(str::trim).collect();
     if let [case, goal, _, "met" | "missed" | LEFT_OUT, ""] = &*cells {
-        return [case, goal, "#"].join("|");
+        if goal.starts_with(['≥', '≤']) {
+            return [case, goal, "#"].join("|");
+        }
     }
     let cells = cells.into_iter().enumerate();
     let cells = cells.map(|(number, cell)| match number > 0 && is_figure(cell) {

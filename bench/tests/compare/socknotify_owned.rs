@@ -8,7 +8,7 @@ use socknotify::owned::{Event, Interest, Listening, Port, Serving};
 
 pub(crate) fn serve(listener: TcpListener) -> io::Result<()> {
     let port = Port::new()?;
-    let listening = Listening::arming(Interest::IN).blocking(Duration::from_secs(30));
+    let listening = Listening::arming(Interest::IN).blocking_mode(Duration::from_secs(30));
     port.listen(listener, listening, |client, _| client)?;
     port.serve(Serving::default(), |worker, event| {
         let Event::Ready(mut client, _) = event else {

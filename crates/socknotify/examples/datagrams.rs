@@ -25,8 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, thread};
 
-use socknotify::EventFilter;
-use socknotify::owned::{Event, Port, SharedTrigger, Worker};
+use socknotify::owned::{Event, Interest, Port, SharedTrigger, Worker};
 
 const THREADS: usize = 4;
 /// The longest datagram that is answered as a whole.
@@ -41,7 +40,7 @@ fn main() -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = Arc::new(socket);
 
-    port.share(Arc::clone(&socket), EventFilter::IN, SharedTrigger::Edge)?;
+    port.share(Arc::clone(&socket), Interest::IN, SharedTrigger::Edge)?;
     // What had arrived by then is no edge.
     answer_all(&socket);
     println!("listening on {}", socket.local_addr()?);

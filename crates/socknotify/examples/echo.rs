@@ -10,8 +10,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::{env, sync::Arc, time::Duration};
 
-use socknotify::owned::{Event, Interest, Listening, Port, Serving};
+use socknotify::owned::{Event, Interest, Limited, Listening, Port, Serving};
 
+/// How long an answer may take in all; thirty seconds without a byte are too long, too.
+const ANSWER: Duration = Duration::from_secs(600);
 const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
 
 fn main() -> io::Result<()> {
@@ -23,13 +25,17 @@ fn main() -> io::Result<()> {
     let listener = TcpListener::bind(env::args().nth(1).unwrap_or("127.0.0.1:7007".into()))?;
     println!("listening on {}", listener.local_addr()?);
     let idle = Interest::IN.within(Duration::from_secs(60));
-    let listening = Listening::arming(idle).blocking(Duration::from_secs(30));
+    let listening = Listening::arming(idle).blocking_mode(Duration::from_secs(30));
     port.listen(listener, listening, |client, _| client)?;
     port.serve(Serving::default(), |worker, event| match event {
         Event::Ready(mut client, _) => {
             let mut buffer = [0; 4096];
             let received = client.read(&mut buffer).unwrap_or(0);
-            if received > 0 && client.write_all(&buffer[..received]).is_ok() {
+            if received > 0
+                && Limited::within(&*client, ANSWER)
+                    .write_all(&buffer[..received])
+                    .is_ok()
+            {
                 worker.arm(client, if port.is_draining() { AT_ONCE } else { idle });
             }
         } // What is not armed again is closed.

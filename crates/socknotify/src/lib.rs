@@ -18,7 +18,7 @@
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! # let address = listener.local_addr()?;
 //! // Reads and writes of a connection block, for 30 seconds at most.
-//! let listening = Listening::arming(Interest::IN).blocking(Duration::from_secs(30));
+//! let listening = Listening::arming(Interest::IN).blocking_mode(Duration::from_secs(30));
 //! port.listen(listener, listening, |client, _| client)?;
 //!
 //! # std::thread::scope(|scope| {

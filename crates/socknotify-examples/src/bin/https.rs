@@ -95,7 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address)?;
     println!("listening on {}", listener.local_addr()?);
     let first = Listening::arming(Interest::IN.within(REQUEST_TIME));
-    let listening = first.at_most(CONNECTIONS).blocking(STALL);
+    let listening = first.at_most(CONNECTIONS).blocking_mode(STALL);
     port.listen(listener, listening, move |stream, address| Client {
         stream,
         tls: ServerConnection::new(Arc::clone(&config)).expect("the configuration is complete"),
@@ -117,7 +117,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             },
             Event::Draining(client) => worker.arm(client, Interest::IN.within(idle)),
             Event::TimedOut(mut client) => {
-                if client.finish().is_ok() {
+                let finished = client.finish();
+                if finished.is_ok() {
                     worker.linger(client, LINGER);
                 }
             }
@@ -184,7 +185,7 @@ impl Client {
                 Ok(Status::Complete(length)) => {
                     let (mut body, mut is_last) = (0, head.version == Some(0));
                     for header in head.headers.iter() {
-                        let value = str::from_utf8(header.value).unwrap_or("?").trim();
+                        let value = std::str::from_utf8(header.value).unwrap_or("?").trim();
                         match &*header.name.to_ascii_lowercase() {
                             "content-length" => match value.parse::<usize>() {
                                 Ok(found) if body == 0 || body == found => body = found,

@@ -90,6 +90,39 @@ impl Input {
         Some(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
+    /// The same as a copy, for methods with `&mut self` of the type that has this `Input`, which a borrowed line would keep
+    /// from being called.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use socknotify::owned::Input;
+    ///
+    /// struct Client {
+    ///     input: Input,
+    ///     lines: usize,
+    /// }
+    ///
+    /// impl Client {
+    ///     fn on_line(&mut self, line: &[u8]) {
+    ///         self.lines += usize::from(!line.is_empty());
+    ///     }
+    ///
+    ///     fn serve(&mut self) {
+    ///         while let Some(line) = self.input.owned_line() {
+    ///             self.on_line(&line);
+    ///         }
+    ///     }
+    /// }
+    /// # let mut client = Client { input: Input::new(100), lines: 0 };
+    /// # client.input.receive(&b"one\ntwo\n"[..]).unwrap();
+    /// # client.serve();
+    /// # assert_eq!(client.lines, 2);
+    /// ```
+    pub fn owned_line(&mut self) -> Option<Vec<u8>> {
+        self.line().map(<[u8]>::to_vec)
+    }
+
     /// What was received and not taken: a part of a line, once all lines were taken.
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.taken..]

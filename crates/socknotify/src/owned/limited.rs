@@ -8,7 +8,7 @@ use super::{Source, unacknowledged};
 
 /// A stream in blocking mode, with a limit for all that is read or written through this.
 ///
-/// The timeout of [`Listening::blocking`](super::Listening::blocking) is for each call. So a peer that sends a byte
+/// The timeout of [`Listening::blocking_mode`](super::Listening::blocking_mode) is for each call. So a peer that sends a byte
 /// now and then holds its thread for as long as it likes, and one that reads slowly but steadily may be cut off, as a system
 /// lets a writer wait until much of its buffer is free. Here
 ///

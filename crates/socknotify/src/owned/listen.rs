@@ -15,7 +15,7 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// `make` makes a `T` of each connection. Then it is armed, or reported as
     /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener is set to non-blocking mode, and so are
-    /// its connections, unless they are to [block](Listening::blocking). The connections of a batch are armed in one step, together with the listener.
+    /// its connections, unless they are to [block](Listening::blocking_mode). The connections of a batch are armed in one step, together with the listener.
     ///
     /// One thread at a time accepts. On Windows the system accepts up to 16 connections in advance, with `AcceptEx`
     /// ([`Listen::ACCEPTED`]).

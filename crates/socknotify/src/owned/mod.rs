@@ -35,7 +35,6 @@
 //! use std::io::{self, Read, Write};
 //! use std::net::{TcpListener, TcpStream};
 //! use std::time::Duration;
-//! use socknotify::EventFilter;
 //! use socknotify::owned::{Event, Interest, Port, Worker};
 //!
 //! /// Echo what has arrived. False at the end of the stream.
@@ -77,7 +76,7 @@
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! let mut client = TcpStream::connect(listener.local_addr()?)?;
 //! let (connection, _) = listener.accept()?;
-//! port.arm(port.adopt(connection)?, EventFilter::IN);
+//! port.arm(port.adopt(connection)?, Interest::IN);
 //!
 //! client.write_all(b"ping")?;
 //! let mut answer = [0; 4];
@@ -98,32 +97,32 @@
 //! To use a connection that is armed, or to arm it twice:
 //!
 //! ```compile_fail,E0382
-//! # use socknotify::{EventFilter, owned::{Held, Worker}};
+//! # use socknotify::owned::{Held, Interest, Worker};
 //! # fn f(mut worker: Worker<std::net::TcpStream>, connection: Held<std::net::TcpStream>) {
-//! worker.arm(connection, EventFilter::IN);
+//! worker.arm(connection, Interest::IN);
 //! connection.peer_addr();
 //! # }
 //! ```
 //!
 //! ```compile_fail,E0382
-//! # use socknotify::{EventFilter, owned::{Held, Worker}};
+//! # use socknotify::owned::{Held, Interest, Worker};
 //! # fn f(mut worker: Worker<std::net::TcpStream>, connection: Held<std::net::TcpStream>) {
-//! worker.arm(connection, EventFilter::IN);
-//! worker.arm(connection, EventFilter::OUT);
+//! worker.arm(connection, Interest::IN);
+//! worker.arm(connection, Interest::OUT);
 //! # }
 //! ```
 //!
 //! To keep a reference into it while it is armed:
 //!
 //! ```compile_fail,E0505
-//! # use socknotify::{EventFilter, owned::{BorrowedSocket, Held, Source, Worker}};
+//! # use socknotify::owned::{BorrowedSocket, Held, Interest, Source, Worker};
 //! # struct Vec2 { socket: std::net::TcpStream, buffer: Vec<u8> }
 //! # impl Source for Vec2 {
 //! #     fn socket(&self) -> BorrowedSocket<'_> { self.socket.socket() }
 //! # }
 //! # fn g(mut worker: Worker<Vec2>, connection: Held<Vec2>) {
 //! let buffer = &connection.buffer;
-//! worker.arm(connection, EventFilter::IN);
+//! worker.arm(connection, Interest::IN);
 //! println!("{}", buffer.len());
 //! # }
 //! ```

@@ -19,8 +19,7 @@ use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::sys::RawSocket;
 use crate::{
-    CompletionPort, Entry, Error, EventFilter, RegisterError, Registration, RegistrationError,
-    Snapshot, Trigger,
+    CompletionPort, Entry, Error, RegisterError, Registration, RegistrationError, Snapshot, Trigger,
 };
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
@@ -192,7 +191,7 @@ impl<T: Source, M> Port<T, M> {
     /// Registers a socket that several threads may use at once, such as a UDP socket.
     ///
     /// It stays registered until [`unshare`](Self::unshare). Each notification returns another reference to it, as
-    /// [`Event::Shared`](super::Event::Shared). `T` has to be [`Sync`] for this alone.
+    /// [`Event::Shared`](super::Event::Shared). `T` has to be [`Sync`] for this alone. A deadline of the interest has no effect.
     ///
     /// # Errors
     ///
@@ -200,7 +199,7 @@ impl<T: Source, M> Port<T, M> {
     pub fn share(
         &self,
         socket: Arc<T>,
-        filter: EventFilter,
+        interest: impl Into<Interest>,
         trigger: SharedTrigger,
     ) -> io::Result<Id>
     where
@@ -209,6 +208,7 @@ impl<T: Source, M> Port<T, M> {
         let connections = &self.shared.connections;
         connections.check()?;
         let descriptor = socket.socket();
+        let filter = interest.into().filter;
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
         let place = Place::of_shared(enable.raw_socket(), Box::new(Arc::clone(&socket)));
         let token = connections

@@ -88,7 +88,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// let listener = TcpListener::bind("127.0.0.1:0")?;
     /// # let address = listener.local_addr()?;
     /// // Reads and writes block, for ten seconds at most.
-    /// let listening = Listening::arming(Interest::IN).blocking(Duration::from_secs(10));
+    /// let listening = Listening::arming(Interest::IN).blocking_mode(Duration::from_secs(10));
     /// port.listen(listener, listening, |client, _| client)?;
     /// # let (port, peer) = (std::sync::Arc::new(port), TcpStream::connect(address)?);
     /// # let closing = std::thread::spawn({

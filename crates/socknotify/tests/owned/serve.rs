@@ -22,7 +22,7 @@ fn listening(backend: Backend, places: usize) -> io::Result<(StreamPort, SocketA
     let port = Port::from(port.concurrency(places).build()?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let listening = Listening::arming(Interest::IN).blocking(PATIENCE);
+    let listening = Listening::arming(Interest::IN).blocking_mode(PATIENCE);
     port.listen(listener, listening, |client, _| client)?;
     Ok((port, address))
 }
@@ -290,7 +290,7 @@ fn a_peer_that_does_nothing_holds_a_thread_for_the_timeout(backend: Backend) -> 
     let port = Port::<TcpStream, u32>::from(port_with(backend, 1)?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let listening = Listening::arming(Interest::OUT).blocking(SHORT);
+    let listening = Listening::arming(Interest::OUT).blocking_mode(SHORT);
     port.listen(listener, listening, |client, _| client)?;
     let _theirs = client(address)?;
     let mut worker = port.worker(4);
