@@ -69,8 +69,7 @@ fn main() -> io::Result<()> {
         match client.serve() {
             // A timeout is reported only if nothing else holds, and here something may always do.
             Ok(Some(interest)) if Instant::now() < client.deadline => {
-                let interest = interest.until(client.deadline);
-                worker.arm(client, interest);
+                worker.arm_with(client, |client| interest.until(client.deadline));
             }
             Ok(_) => worker.linger(client, CLOSING_TIME),
             Err(_) => {} // It is closed.

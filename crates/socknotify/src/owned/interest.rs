@@ -3,6 +3,7 @@
 use std::ops::BitOr;
 use std::time::{Duration, Instant};
 
+use super::{Held, Source, Worker};
 use crate::EventFilter;
 
 /// What a connection waits for in the port, and until when.
@@ -88,6 +89,45 @@ impl Interest {
             End::At(deadline) => Some(deadline),
             End::After(time) => Instant::now().checked_add(time),
         }
+    }
+}
+
+impl<T: Source, M> Worker<T, M> {
+    /// As [`arm`](Self::arm), for an interest that depends on the connection.
+    ///
+    /// In `worker.arm(client, Interest::IN.until(client.deadline))` the connection has moved before its deadline is
+    /// read, which Rust refuses.
+    ///
+    /// # Panics
+    ///
+    /// As [`arm`](Self::arm).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use std::time::Instant;
+    /// use socknotify::owned::{BorrowedSocket, Held, Interest, Source, Worker};
+    ///
+    /// struct Client {
+    ///     stream: TcpStream,
+    ///     deadline: Instant,
+    /// }
+    ///
+    /// impl Source for Client {
+    ///     fn socket(&self) -> BorrowedSocket<'_> {
+    ///         self.stream.socket()
+    ///     }
+    /// }
+    ///
+    /// fn wait(worker: &mut Worker<Client>, client: Held<Client>) {
+    ///     worker.arm_with(client, |client| Interest::IN.until(client.deadline));
+    /// }
+    /// ```
+    #[track_caller]
+    pub fn arm_with(&mut self, connection: Held<T>, interest: impl FnOnce(&T) -> Interest) {
+        let interest = interest(&connection);
+        self.arm(connection, interest);
     }
 }
 
