@@ -359,7 +359,7 @@ fn remove(socket: i32) -> Registration<'static> {
 }
 
 fn deregister(socket: i32) -> Registration<'static> {
-    remove(socket).silent()
+    crate::interface::silent(remove(socket))
 }
 
 /// Counts threads with packets in hand, and fails when there are more than places.
