@@ -3,7 +3,7 @@
 //! `cargo test --release -p socknotify --test operations beside -- --ignored --nocapture --test-threads=1`.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use socknotify::Backend;
 use socknotify::owned::{Buffer, Event, FileOperation, Interest, PortFile};
 
 use super::{TestPort, every_port, file_of};
-use crate::support::read_byte;
+use crate::support::{read_byte, tcp_streams};
 
 /// What is measured.
 const NAMES: [&str; 3] = ["ping", "begin of 10 bytes", "send"];
@@ -113,10 +113,7 @@ const WRITES: Load = Load {
 
 fn beside(port: &TestPort, load: &Load, length: usize, count: usize) -> io::Result<()> {
     let Load { name, again, goals } = load;
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut client = TcpStream::connect(listener.local_addr()?)?;
-    let (ours, _) = listener.accept()?;
-    client.set_nodelay(true)?;
+    let (ours, mut client) = tcp_streams()?;
     ours.set_nodelay(true)?;
     ours.set_nonblocking(true)?;
     port.arm(port.adopt(ours)?, Interest::IN);

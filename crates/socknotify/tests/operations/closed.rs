@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread;
 
 use socknotify::Backend;
 use socknotify::owned::{Buffer, Event, FileCompletion, FileOperation, Held};
 
-use super::support::{Gate, PATIENCE, QUIET_PERIOD, wait_until};
+use super::support::{Gate, PATIENCE, QUIET_PERIOD, tcp_streams, wait_until};
 use super::{TestPort, builder, content, empty_file, every_port, file_of, owning_port, threads};
 
 /// Bytes with something else.
@@ -213,9 +213,8 @@ fn o7_what_a_thread_performs_is_returned_and_what_waits_for_it(backend: Backend)
 #[for_every_backend]
 fn o7_a_connection_in_a_buffer_is_returned(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let mut theirs = TcpStream::connect(listener.local_addr()?)?;
-        let held = port.adopt(listener.accept()?.0)?;
+        let (ours, mut theirs) = tcp_streams()?;
+        let held = port.adopt(ours)?;
         let file = file_of(&port, b"0123456789")?;
         let buffer = With::buffer(10, held, |_| ());
         port.begin(FileOperation::read_at(&file, buffer, 0))?;

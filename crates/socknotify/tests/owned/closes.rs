@@ -2,7 +2,7 @@
 //! is heard whatever has become of the thread that armed it (F5).
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -13,7 +13,8 @@ use socknotify::owned::{Buffer, Event, FileDriver, FileOperation, Held, Interest
 use socknotify::{Backend, EventFilter, Events};
 
 use crate::support::{
-    Gate, PollFlags, drain, fill, is_ready, port_with, rounds, thread_time, uninterrupted,
+    Gate, PollFlags, drain, fill, is_ready, port_with, rounds, tcp_streams, thread_time,
+    uninterrupted,
 };
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
@@ -111,9 +112,8 @@ fn g4_a_message_that_panics_when_it_is_dropped_keeps_no_connection(
     backend: Backend,
 ) -> io::Result<()> {
     let port = Port::<TcpStream, Spiteful>::from(port_with(backend, 2)?);
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let _theirs = TcpStream::connect(listener.local_addr()?)?;
-    port.arm(port.adopt(listener.accept()?.0)?, Interest::IN);
+    let (ours, _theirs) = tcp_streams()?;
+    port.arm(port.adopt(ours)?, Interest::IN);
     for _ in 0..2 {
         let hour = Duration::from_secs(3600);
         assert!(port.send_after(hour, Spiteful).is_ok());
@@ -148,9 +148,8 @@ fn g4_work_and_buffers_that_panic_when_they_are_dropped_keep_no_connection(
         let builder = Port::<TcpStream, Spiteful>::builder().backend(backend);
         let builder = builder.file_driver(driver).helper_threads(1);
         let port = builder.build()?;
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let _theirs = TcpStream::connect(listener.local_addr()?)?;
-        port.arm(port.adopt(listener.accept()?.0)?, Interest::IN);
+        let (ours, _theirs) = tcp_streams()?;
+        port.arm(port.adopt(ours)?, Interest::IN);
         // The only thread for work is busy.
         let gate = Arc::new(Gate::new());
         let theirs = Arc::clone(&gate);

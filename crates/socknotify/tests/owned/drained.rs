@@ -12,8 +12,8 @@ use socknotify::owned::{Event, Held, Interest, Port, Worker};
 use socknotify::{Backend, EventFilter, Events};
 
 use crate::support::{
-    AsSocket, PATIENCE, PollFlags, end_shows_behind_data, port_with, rounds, uninterrupted,
-    wait_readiness, wait_until,
+    AsSocket, PATIENCE, PollFlags, end_shows_behind_data, port_with, rounds, tcp_streams,
+    uninterrupted, wait_readiness, wait_until,
 };
 
 type StreamPort = Port<TcpStream>;
@@ -23,12 +23,8 @@ fn owning_port(backend: Backend, places: usize) -> io::Result<StreamPort> {
 }
 
 fn pair() -> io::Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let theirs = TcpStream::connect(listener.local_addr()?)?;
-    let (ours, _) = listener.accept()?;
+    let (ours, theirs) = tcp_streams()?;
     ours.set_nonblocking(true)?;
-    theirs.set_nodelay(true)?;
-    theirs.set_read_timeout(Some(PATIENCE))?;
     Ok((ours, theirs))
 }
 

@@ -1,23 +1,21 @@
 //! Connections that linger: their peers get all that was sent to them.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, Held, Interest, Port, Worker};
 use socknotify::{Backend, Error};
 
-use crate::support::{PATIENCE, port_with, uninterrupted};
+use crate::support::{PATIENCE, port_with, tcp_streams, uninterrupted};
 
 const LONG: Duration = Duration::from_secs(3600);
 
 /// A connection, which is in blocking mode, and its peer.
 fn connect(port: &Port<TcpStream>) -> io::Result<(Held<TcpStream>, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let theirs = TcpStream::connect(listener.local_addr()?)?;
-    theirs.set_read_timeout(Some(PATIENCE))?;
-    Ok((port.adopt(listener.accept()?.0)?, theirs))
+    let (ours, theirs) = tcp_streams()?;
+    Ok((port.adopt(ours)?, theirs))
 }
 
 fn tcp_port(backend: Backend) -> io::Result<Port<TcpStream>> {

@@ -34,7 +34,7 @@ pub(crate) use self::patience::PATIENCE;
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
     Kind, Listener, Pair, drain, fill, forget_address, non_blocking, read_byte, refusing, reset,
-    uninterrupted, uploading, wait_readiness,
+    tcp_streams, uninterrupted, uploading, wait_readiness,
 };
 #[cfg(unix)]
 pub(crate) use self::system::Limit;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -202,6 +202,15 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let _ = forget_address(&self.address);
     }
+}
+
+/// A TCP connection of the standard library's: our end, and theirs, whose reads do not wait for ever.
+pub(crate) fn tcp_streams() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let theirs = TcpStream::connect(listener.local_addr()?)?;
+    theirs.set_nodelay(true)?;
+    theirs.set_read_timeout(Some(PATIENCE))?;
+    Ok((listener.accept()?.0, theirs))
 }
 
 /// Two sockets that are connected to each other. Ours does not block, theirs does.
