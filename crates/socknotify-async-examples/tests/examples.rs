@@ -41,7 +41,7 @@ where
     let runtime = Runtime::builder().places(2).build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         let mut server = spawn(serve(listener));
         timeout(PATIENCE, client(address)).await??;
         assert!(!server.is_finished());

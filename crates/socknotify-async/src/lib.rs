@@ -28,7 +28,7 @@
 //! fn main() -> std::io::Result<()> {
 //!     let runtime = Runtime::new()?;
 //!     let listener = runtime.block_on(async { TcpListener::bind("127.0.0.1:0") })?;
-//!     let address = listener.get_ref().local_addr()?;
+//!     let address = listener.local_addr()?;
 //!     let mut server = runtime.spawn(async move {
 //!         loop {
 //!             match listener.accept().await {
@@ -89,10 +89,27 @@
 //!
 //! # Other crates
 //!
-//! Streams have the traits of `futures-io`. With the feature `hyper`, they have those of `hyper::rt`, and so
-//! hyper, h2 and an axum `Router` run here; with `tokio`, they have tokio's `AsyncRead` and `AsyncWrite`, which tokio-rustls
-//! and tokio-tungstenite ask for. tokio's runtime is never part of it: what needs that, such as `tokio::net`, `tokio::time`
-//! and clients built on them, does not run here.
+//! Streams have the traits of `futures-io`; with the feature `hyper` those of `hyper::rt`, and with `tokio` tokio's `AsyncRead`
+//! and `AsyncWrite`. tokio's runtime is no part of it. `socknotify-async-examples` has a whole service to copy: axum, a
+//! database that is called directly, websockets, events, and a graceful end.
+//!
+//! | for | runs as it is |
+//! |---|---|
+//! | HTTP/1 and HTTP/2 | hyper; an axum `Router`, by `TowerToHyperService`; hyper-util's auto server and pooled client |
+//! | TLS, websockets | futures-rustls and tokio-rustls; async-tungstenite and tokio-tungstenite |
+//! | channels, locks, `select!`, `join!` | those of futures, and `tokio::sync`, `tokio::select!`, `tokio::join!` |
+//! | groups of tasks, cancellation | `TaskTracker` and `CancellationToken` of tokio-util; `abortable` of futures |
+//! | signals | signal-hook: [`Async::readable`] on a pair of sockets, one of which it writes to |
+//! | a graceful end | hyper-util's `GracefulShutdown`, then [`Runtime::shutdown`] |
+//! | databases, files, processes | anything that blocks |
+//! | sockets and timers of smol | async-io, async-net: their own thread waits for them |
+//!
+//! | asks for tokio's context | so |
+//! |---|---|
+//! | `tokio::spawn`, `tokio::time`, `tokio::net`, `axum::serve`, axum's `WebSocketUpgrade` and `Sse::keep_alive` | [`Builder::inside`], for all tasks, or async-compat around one future |
+//!
+//! What then uses tokio's sockets and timers costs a switch to its thread for each wake. A task of `tokio::spawn` runs there,
+//! where it may not block: have it await one that was spawned here.
 #![cfg_attr(not(feature = "hyper"), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 

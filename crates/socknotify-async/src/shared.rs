@@ -126,6 +126,11 @@ impl Shared {
         Ok(shared)
     }
 
+    fn port(&self) -> Option<Arc<CompletionPort>> {
+        let port = self.port.read().unwrap_or_else(PoisonError::into_inner);
+        port.clone()
+    }
+
     /// Do something with the port, which nothing waits for. It fails when everything has ended.
     pub(crate) fn with_port<R>(&self, run: impl FnOnce(&CompletionPort) -> R) -> Result<R, Error> {
         let port = self.port.read().unwrap_or_else(PoisonError::into_inner);
@@ -240,12 +245,7 @@ impl Shared {
         if !self.queue.is_empty() {
             self.call(Call::Now);
         }
-        let port = self
-            .port
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        match port {
+        match self.port() {
             Some(port) => port.blocking(work),
             None => work(),
         }
@@ -295,12 +295,7 @@ impl Shared {
     fn serve(self: &Arc<Self>, list: usize) {
         let shared = self;
         let _entered = context::enter(shared);
-        let port = self
-            .port
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let Some(port) = port else { return };
+        let Some(port) = self.port() else { return };
         let mut entries = [Entry::default(); ROOM];
         let idle = Some(shared.crew.idle);
         let mut timeout = idle;
@@ -565,10 +560,7 @@ impl Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
-            .field(
-                "port",
-                &*self.port.read().unwrap_or_else(PoisonError::into_inner),
-            )
+            .field("port", &self.port())
             .field("tasks", &self.tasks.count())
             .field("threads", &self.threads())
             .finish_non_exhaustive()

@@ -42,7 +42,7 @@ fn a_forked_child_is_refused_clearly() -> io::Result<()> {
         let _entered = runtime.handle().enter();
         TcpListener::bind("127.0.0.1:0")?
     };
-    let address = listener.get_ref().local_addr()?;
+    let address = listener.local_addr()?;
     runtime.block_on(async { sleep(Duration::from_millis(5)).await });
     let is_refused = in_child(|| {
         let handle = runtime.handle().clone();

@@ -25,7 +25,7 @@ async fn begins_much() -> io::Result<()> {
     let file = File::try_from(tempfile::tempfile()?)?;
     file.write_at(vec![7; 100], 0).await.0?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.get_ref().local_addr()?;
+    let address = listener.local_addr()?;
     drop(spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             drop(spawn(async move {

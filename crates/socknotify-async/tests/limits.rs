@@ -21,7 +21,7 @@ fn a_server_goes_on_when_descriptors_are_there_again() -> io::Result<()> {
     let runtime = Runtime::new()?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         let server = spawn(async move {
             let mut refused = 0;
             loop {

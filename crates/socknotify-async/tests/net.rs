@@ -38,14 +38,14 @@ fn run_on<T>(runtime: &Runtime, future: impl Future<Output = io::Result<T>>) -> 
 
 async fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let client = TcpStream::connect(listener.get_ref().local_addr()?).await?;
+    let client = TcpStream::connect(listener.local_addr()?).await?;
     Ok((client, listener.accept().await?.0))
 }
 
 /// A peer that blocks.
 async fn pair_with_std() -> io::Result<(std::net::TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let client = std::net::TcpStream::connect(listener.get_ref().local_addr()?)?;
+    let client = std::net::TcpStream::connect(listener.local_addr()?)?;
     client.set_read_timeout(Some(PATIENCE))?;
     Ok((client, listener.accept().await?.0))
 }
@@ -60,7 +60,7 @@ fn is_pending<F: Future>(future: Pin<&mut F>) -> bool {
 fn many_connections_are_echoed() -> io::Result<()> {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         let server: JoinHandle<io::Result<()>> = spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await?;
@@ -135,7 +135,7 @@ fn more_than_the_buffers_hold_goes_both_ways_at_once() -> io::Result<()> {
 fn an_end_that_comes_with_the_last_bytes_is_seen() -> io::Result<()> {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         for round in 0..300 / SLOW {
             let peer = thread::spawn(move || {
                 let mut peer = std::net::TcpStream::connect(address)?;
@@ -314,7 +314,7 @@ fn connect_reports_why_it_failed() -> io::Result<()> {
         assert_eq!(none.unwrap_err().kind(), ErrorKind::InvalidInput);
         // The second address answers.
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let addresses = [address, listener.get_ref().local_addr()?];
+        let addresses = [address, listener.local_addr()?];
         assert!(TcpStream::connect(&addresses[..]).await.is_ok());
         assert!(TcpStream::connect("not a name").await.is_err());
         Ok(())
@@ -325,7 +325,7 @@ fn connect_reports_why_it_failed() -> io::Result<()> {
 fn a_connect_may_be_dropped_at_any_moment() -> io::Result<()> {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         for _ in 0..50 {
             let mut connect = pin!(TcpStream::connect(address));
             let _ = is_pending(connect.as_mut());
@@ -351,7 +351,7 @@ fn what_is_closed_is_closed_at_once() -> io::Result<()> {
         // The address is free, unless another test is faster.
         let again = || {
             let listener = TcpListener::bind("127.0.0.1:0")?;
-            let address = listener.get_ref().local_addr()?;
+            let address = listener.local_addr()?;
             drop(listener);
             TcpListener::bind(address)
         };
@@ -463,7 +463,7 @@ fn handlers_that_block_stall_nobody() -> io::Result<()> {
     let blocked = Arc::new(std::sync::Mutex::new(blocked));
     run_on(&runtime, async move {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         drop(spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await?;
@@ -517,7 +517,7 @@ fn shutdown_under_load_closes_every_connection() -> io::Result<()> {
     let (address, server) = {
         let _entered = runtime.handle().enter();
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         let server = spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await?;
@@ -617,7 +617,7 @@ fn the_traits_are_those_of_futures_io() -> io::Result<()> {
 fn listeners_accept_by_hand_too() -> io::Result<()> {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.get_ref().local_addr()?;
+        let address = listener.local_addr()?;
         let client = spawn(async move { TcpStream::connect(address).await });
         let (_, peer) = poll_fn(|cx| listener.poll_accept(cx)).await?;
         let client = client.await??;
@@ -631,11 +631,11 @@ fn a_udp_socket_may_be_connected() -> io::Result<()> {
     run(async {
         let ours = UdpSocket::bind("127.0.0.1:0")?;
         let theirs = UdpSocket::bind("127.0.0.1:0")?;
-        ours.connect(theirs.get_ref().local_addr()?)?;
+        ours.connect(theirs.local_addr()?)?;
         assert_eq!(ours.send(b"ping").await?, 4);
         let mut buffer = [0; 8];
         let (length, peer) = theirs.recv_from(&mut buffer).await?;
-        assert_eq!((length, peer), (4, ours.get_ref().local_addr()?));
+        assert_eq!((length, peer), (4, ours.local_addr()?));
         Ok(())
     })
 }
@@ -761,7 +761,7 @@ fn a_name_is_resolved_elsewhere() -> io::Result<()> {
     let runtime = Runtime::builder().places(1).build()?;
     run_on(&runtime, async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let port = listener.get_ref().local_addr()?.port();
+        let port = listener.local_addr()?.port();
         let name = format!("localhost:{port}");
         let mut connect = pin!(TcpStream::connect(&name));
         assert!(is_pending(connect.as_mut()));
@@ -769,7 +769,7 @@ fn a_name_is_resolved_elsewhere() -> io::Result<()> {
         connect.await?;
         TcpStream::connect(("localhost", port)).await?;
         TcpStream::connect(("127.0.0.1".to_owned(), port)).await?;
-        TcpStream::connect(&[listener.get_ref().local_addr()?][..]).await?;
+        TcpStream::connect(&[listener.local_addr()?][..]).await?;
         let error = TcpStream::connect("no port").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let prepared = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;

@@ -16,7 +16,7 @@ pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
 /// A socket of the standard library, registered with a runtime.
 macro_rules! wrap {
-    ($(#[$about:meta])* $name:ident, $std:ty) => {
+    ($(#[$about:meta])* $name:ident, $std:ty, $address:ty $(, $peer:ident)?) => {
         $(#[$about])*
         #[derive(Debug)]
         pub struct $name(pub(super) $crate::Async<$std>);
@@ -26,6 +26,26 @@ macro_rules! wrap {
             pub fn get_ref(&self) -> &$std {
                 self.0.get_ref()
             }
+
+            /// The address of this end.
+            ///
+            /// # Errors
+            ///
+            /// The system's.
+            pub fn local_addr(&self) -> std::io::Result<$address> {
+                self.get_ref().local_addr()
+            }
+
+            $(
+                /// The address of the peer.
+                ///
+                /// # Errors
+                ///
+                /// The system's.
+                pub fn $peer(&self) -> std::io::Result<$address> {
+                    self.get_ref().$peer()
+                }
+            )?
 
             /// Deregisters the socket, and returns it. It stays in non-blocking mode.
             ///

@@ -27,7 +27,7 @@ wrap! {
     /// # fn main() -> std::io::Result<()> {
     /// # Runtime::new()?.block_on(async {
     /// let listener = TcpListener::bind("127.0.0.1:0")?;
-    /// let address = listener.get_ref().local_addr()?;
+    /// let address = listener.local_addr()?;
     /// let echo = spawn(async move {
     ///     let (stream, _) = listener.accept().await?;
     ///     futures_lite::io::copy(&stream, &stream).await
@@ -43,7 +43,7 @@ wrap! {
     /// # })
     /// # }
     /// ```
-    TcpListener, std::net::TcpListener
+    TcpListener, std::net::TcpListener, SocketAddr
 }
 
 wrap! {
@@ -51,7 +51,7 @@ wrap! {
     /// and one writes.
     ///
     /// See [`TcpListener`] for an example.
-    TcpStream, std::net::TcpStream
+    TcpStream, std::net::TcpStream, SocketAddr, peer_addr
 }
 
 impl TcpListener {
@@ -124,6 +124,16 @@ impl TcpStream {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
         Self::connect_by(socket, address, shared).await
+    }
+
+    /// Whether small writes are sent at once, and do not wait for more.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    #[doc(alias = "TCP_NODELAY")]
+    pub fn set_nodelay(&self, is_set: bool) -> io::Result<()> {
+        self.get_ref().set_nodelay(is_set)
     }
 
     /// Connects by a socket that was prepared: bound, say, or with options.

@@ -18,15 +18,15 @@ wrap! {
     /// # socknotify_async::Runtime::new()?.block_on(async {
     /// let ours = UdpSocket::bind("127.0.0.1:0")?;
     /// let theirs = UdpSocket::bind("127.0.0.1:0")?;
-    /// theirs.send_to(b"ping", ours.get_ref().local_addr()?).await?;
+    /// theirs.send_to(b"ping", ours.local_addr()?).await?;
     /// let mut buffer = [0; 16];
     /// let (length, peer) = ours.recv_from(&mut buffer).await?;
-    /// assert_eq!((&buffer[..length], peer), (&b"ping"[..], theirs.get_ref().local_addr()?));
+    /// assert_eq!((&buffer[..length], peer), (&b"ping"[..], theirs.local_addr()?));
     /// # Ok(())
     /// # })
     /// # }
     /// ```
-    UdpSocket, std::net::UdpSocket
+    UdpSocket, std::net::UdpSocket, SocketAddr, peer_addr
 }
 
 impl UdpSocket {

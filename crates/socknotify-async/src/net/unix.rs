@@ -19,7 +19,7 @@ use crate::{context, sleep};
 
 wrap! {
     /// A Unix listener.
-    UnixListener, net::UnixListener
+    UnixListener, net::UnixListener, SocketAddr
 }
 
 wrap! {
@@ -43,12 +43,12 @@ wrap! {
     /// # })
     /// # }
     /// ```
-    UnixStream, net::UnixStream
+    UnixStream, net::UnixStream, SocketAddr, peer_addr
 }
 
 wrap! {
     /// A Unix datagram socket. Any number of tasks may send and receive.
-    UnixDatagram, net::UnixDatagram
+    UnixDatagram, net::UnixDatagram, SocketAddr, peer_addr
 }
 
 /// Longer each time, for what the system does not report.
