@@ -148,6 +148,12 @@ impl Entry {
         }
     }
 
+    /// This packet with an overlapped value.
+    #[inline]
+    pub(crate) const fn with_overlapped(self, overlapped: usize) -> Self {
+        Entry { overlapped, ..self }
+    }
+
     /// This packet, as it is posted.
     pub(crate) const fn posted(self) -> Self {
         Self::new(self.completion_key, self.transferred, self.overlapped)
@@ -224,11 +230,43 @@ impl Hash for Entry {
     }
 }
 
-/// Take one of the reasons to interrupt a connection's wait, which its packet has in place of events: the lowest bit.
-pub(crate) fn next_reason(reasons: &mut u32) -> u32 {
-    let lowest = 1 << reasons.trailing_zeros();
-    *reasons &= !lowest;
-    lowest
+/// The number of an owned connection's arming: 14 bits, so that one that comes as late as 16,384 armings is taken for the
+/// present one. Packets carry it as an overlapped value, which is odd; addresses are even.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arming(u16);
+
+impl Arming {
+    pub(crate) const BITS: u32 = 14;
+    const MASK: u16 = (1 << Self::BITS) - 1;
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u16) -> Self {
+        Arming(bits & Self::MASK)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn next(self) -> Self {
+        Self::from_bits(self.0.wrapping_add(1))
+    }
+
+    #[inline]
+    pub(crate) const fn overlapped(self) -> usize {
+        (self.0 as usize) << 1 | 1
+    }
+
+    /// The one that a packet carries.
+    #[inline]
+    pub(crate) const fn of(entry: &Entry) -> Option<Self> {
+        match entry.overlapped & 1 {
+            0 => None,
+            _ => Some(Self::from_bits((entry.overlapped >> 1) as u16)),
+        }
+    }
 }
 
 #[cfg(all(test, not(interleavings)))]

@@ -184,10 +184,10 @@ pub struct Registration<'socket> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
     Nothing,
-    /// ENABLE a socket that the port owns, and that was adopted under this key.
+    /// Arm a socket that the port owns, and that was adopted and is enabled under this key.
     Owned,
-    /// As `Owned`, where the thread that had the socket has seen that no wanted condition held any more.
-    Drained,
+    /// As `Owned`, where the system has it armed: only find out whether it is ready.
+    Armed,
     /// ENABLE only what this port does not have.
     New,
     /// ENABLE or DISABLE only what this port has.
@@ -202,7 +202,7 @@ impl Extra {
     /// Whether it asks for something that the Windows interface could not do.
     #[inline]
     pub(crate) fn is_extension(self) -> bool {
-        !matches!(self, Extra::Nothing | Extra::Owned | Extra::Drained)
+        !matches!(self, Extra::Nothing | Extra::Owned | Extra::Armed)
     }
 }
 
@@ -366,24 +366,21 @@ impl<'socket> Registration<'socket> {
         }
     }
 
-    /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
+    /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key. `is_armed`: the
+    /// system has it armed.
     #[inline]
     pub(crate) fn arm(
         socket: RawSocket,
         completion_key: usize,
         event_filter: EventFilter,
-        is_drained: bool,
+        is_armed: bool,
     ) -> Self {
         Registration {
             completion_key,
             event_filter,
             operation: Operation::ENABLE,
             trigger: Trigger::ONESHOT.union(Trigger::LEVEL),
-            extra: if is_drained {
-                Extra::Drained
-            } else {
-                Extra::Owned
-            },
+            extra: if is_armed { Extra::Armed } else { Extra::Owned },
             ..Self::of(socket)
         }
     }
@@ -417,7 +414,7 @@ impl<'socket> Registration<'socket> {
         self.socket
     }
 
-    /// Whether this enables what the Windows interface can, or a socket that the port owns. Its trigger may not be valid.
+    /// Whether this enables what the Windows interface can. Its trigger may not be valid.
     #[inline]
     pub(crate) fn is_usual_enable(&self) -> bool {
         self.operation == Operation::ENABLE
@@ -428,13 +425,7 @@ impl<'socket> Registration<'socket> {
     /// Whether this is of a socket that the port owns.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {
-        matches!(self.extra, Extra::Owned | Extra::Drained)
-    }
-
-    /// Whether this is of a socket that the port owns, and nothing of the filter holds.
-    #[inline]
-    pub(crate) fn is_drained(&self) -> bool {
-        self.extra == Extra::Drained
+        matches!(self.extra, Extra::Owned | Extra::Armed)
     }
 
     /// Check what can be checked without asking for the socket's state.

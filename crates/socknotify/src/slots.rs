@@ -14,7 +14,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::lock::lock;
@@ -39,26 +39,23 @@ pub(crate) struct Token {
     pub(crate) generation: u32,
 }
 
-/// A table of values, each with a lock of its own, and with a `B` beside it that has none.
+/// A table of values, each with a lock of its own.
 #[derive(Debug)]
-pub(crate) struct Slots<V, B = ()> {
-    slots: SharedPages<Slot<V, B>>,
+pub(crate) struct Slots<V> {
+    slots: SharedPages<Slot<V>>,
     vacant: Mutex<Vacant>,
     salt: u32,
 }
 
 #[derive(Debug, Default)]
-struct Slot<V, B> {
-    /// Changes with the value locked. Without the lock it may be out of date.
+struct Slot<V> {
+    /// Changes with the value locked.
     generation: AtomicU32,
-    /// 0 in a new value.
-    marks: AtomicU8,
-    beside: B,
     /// The default while there is none.
     value: Mutex<V>,
 }
 
-impl<V, B> Slot<V, B> {
+impl<V> Slot<V> {
     fn generation(&self) -> u32 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -66,7 +63,6 @@ impl<V, B> Slot<V, B> {
     /// Count an insertion or a removal, with the value locked.
     fn advance(&self) -> u32 {
         let next = self.generation().wrapping_add(1);
-        self.marks.store(0, Ordering::Relaxed);
         self.generation.store(next, Ordering::Relaxed);
         next
     }
@@ -85,20 +81,12 @@ struct Vacant {
 
 /// A value in its locked slot.
 #[derive(Debug)]
-pub(crate) struct Occupied<'a, V, B = ()> {
-    slot: &'a Slot<V, B>,
+pub(crate) struct Occupied<'a, V> {
+    slot: &'a Slot<V>,
     value: MutexGuard<'a, V>,
 }
 
-/// What a slot has besides its value.
-#[derive(Debug)]
-pub(crate) struct Unlocked<'a, B> {
-    pub(crate) generation: u32,
-    pub(crate) marks: &'a AtomicU8,
-    pub(crate) beside: &'a B,
-}
-
-impl<V, B> Occupied<'_, V, B> {
+impl<V> Occupied<'_, V> {
     /// Its token, with the index that it was found by.
     pub(crate) fn token(&self, index: u32) -> Token {
         Token {
@@ -106,25 +94,9 @@ impl<V, B> Occupied<'_, V, B> {
             generation: self.slot.generation(),
         }
     }
-
-    /// What is beside the value, also [without a lock](Slots::unlocked).
-    pub(crate) fn beside(&self) -> &B {
-        &self.slot.beside
-    }
-
-    /// Its generation.
-    pub(crate) fn generation(&self) -> u32 {
-        self.slot.generation()
-    }
-
-    /// What is noted of the value, also [without a lock](Slots::unlocked).
-    #[inline]
-    pub(crate) fn marks(&self) -> &AtomicU8 {
-        &self.slot.marks
-    }
 }
 
-impl<V, B> Deref for Occupied<'_, V, B> {
+impl<V> Deref for Occupied<'_, V> {
     type Target = V;
 
     #[inline]
@@ -133,14 +105,14 @@ impl<V, B> Deref for Occupied<'_, V, B> {
     }
 }
 
-impl<V, B> DerefMut for Occupied<'_, V, B> {
+impl<V> DerefMut for Occupied<'_, V> {
     #[inline]
     fn deref_mut(&mut self) -> &mut V {
         &mut self.value
     }
 }
 
-impl<V: Default, B: Default> Slots<V, B> {
+impl<V: Default> Slots<V> {
     pub(crate) fn new() -> Self {
         Slots {
             slots: SharedPages::new(),
@@ -172,7 +144,7 @@ impl<V: Default, B: Default> Slots<V, B> {
     }
 
     #[inline(always)]
-    fn lock(&self, index: u32) -> Option<Occupied<'_, V, B>> {
+    fn lock(&self, index: u32) -> Option<Occupied<'_, V>> {
         let slot = self.slots.get(index)?;
         let value = lock(&slot.value);
         is_occupied(slot.generation()).then_some(Occupied { slot, value })
@@ -180,7 +152,7 @@ impl<V: Default, B: Default> Slots<V, B> {
 
     /// The value that a token names, unless it was removed.
     #[inline(always)]
-    pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V, B>> {
+    pub(crate) fn get(&self, token: Token) -> Option<Occupied<'_, V>> {
         let slot = self.slots.get(token.index)?;
         let value = lock(&slot.value);
         // A token has the generation of a value.
@@ -189,35 +161,15 @@ impl<V: Default, B: Default> Slots<V, B> {
 
     /// The value that a key names. Nothing for a stale key, a reserved one, or one of another origin.
     #[inline(always)]
-    pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V, B>> {
+    pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
         let index = index_of(key);
         let value = self.lock(index)?;
         let is_current = self.compose(index, value.slot.generation()) == key;
         is_current.then_some(value)
     }
 
-    /// What a key names, without a lock: so it may be out of date.
-    #[inline]
-    pub(crate) fn unlocked(&self, key: usize) -> Option<Unlocked<'_, B>> {
-        let index = index_of(key);
-        let slot = self.slots.get(index)?;
-        let generation = slot.generation();
-        let is_current = self.compose(index, generation) == key && is_occupied(generation);
-        is_current.then_some(Unlocked {
-            generation,
-            marks: &slot.marks,
-            beside: &slot.beside,
-        })
-    }
-
-    /// What is beside the value that has an index now, of whatever generation.
-    #[inline]
-    pub(crate) fn beside(&self, index: u32) -> Option<&B> {
-        Some(&self.slots.get(index)?.beside)
-    }
-
     /// The value that has an index now, of whatever generation.
-    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V, B>> {
+    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
         self.lock(index)
     }
 
@@ -231,7 +183,7 @@ impl<V: Default, B: Default> Slots<V, B> {
     pub(crate) fn remove_unless(
         &self,
         token: Token,
-        stays: impl FnOnce(&Occupied<'_, V, B>) -> bool,
+        stays: impl FnOnce(&Occupied<'_, V>) -> bool,
     ) -> Option<V> {
         let content = self.get(token).filter(|content| !stays(content))?;
         self.vacate(token.index, content)
@@ -243,7 +195,7 @@ impl<V: Default, B: Default> Slots<V, B> {
         self.vacate(index_of(key), content)
     }
 
-    fn vacate(&self, index: u32, mut content: Occupied<'_, V, B>) -> Option<V> {
+    fn vacate(&self, index: u32, mut content: Occupied<'_, V>) -> Option<V> {
         let value = std::mem::take(&mut *content);
         content.slot.advance();
         drop(content);
@@ -252,7 +204,7 @@ impl<V: Default, B: Default> Slots<V, B> {
     }
 
     /// Every value, one after the other.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V, B>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
         self.slots.iter().filter_map(|(_, slot)| {
             let value = lock(&slot.value);
             is_occupied(slot.generation()).then_some(Occupied { slot, value })
@@ -260,13 +212,13 @@ impl<V: Default, B: Default> Slots<V, B> {
     }
 
     /// The value that a key names, and its token.
-    pub(crate) fn named(&self, key: usize) -> Option<(Token, Occupied<'_, V, B>)> {
+    pub(crate) fn named(&self, key: usize) -> Option<(Token, Occupied<'_, V>)> {
         let value = self.get_by_key(key)?;
         Some((value.token(index_of(key)), value))
     }
 
     /// Every value with its token, one after the other.
-    pub(crate) fn iter_named(&self) -> impl Iterator<Item = (Token, Occupied<'_, V, B>)> {
+    pub(crate) fn iter_named(&self) -> impl Iterator<Item = (Token, Occupied<'_, V>)> {
         let next = lock(&self.vacant).next;
         (0..next).filter_map(|index| {
             let value = self.get_by_index(index)?;
@@ -298,7 +250,6 @@ mod tests {
         let value = slots.get(token).map(|value| *value);
         let by_key = slots.get_by_key(slots.key(token)).map(|value| *value);
         assert_eq!(value, by_key);
-        assert_eq!(slots.unlocked(slots.key(token)).is_some(), value.is_some());
         value
     }
 

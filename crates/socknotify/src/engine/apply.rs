@@ -1,29 +1,22 @@
 //! Registrations: from the caller's entries to the table, and what has to be armed.
 
 use super::backend::{Arm, Backend, Wait};
-use super::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
+use super::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use super::place::{self, Holder};
 use super::scheduler::Flag as GateFlag;
 use super::sync::lock;
-use super::table::{Enable, Enabled, Outcome, Slot};
+use super::table::{Enable, Outcome, Slot};
 use super::{Core, Engine, Scratch};
 use crate::registration::Extra;
 use crate::sys::{self, Fd};
-use crate::{Error, Events, Operation, Registration, RegistrationError};
+use crate::{Error, Operation, Registration, RegistrationError};
 
 /// How an entry enables. `None` if its trigger is not valid.
 #[inline]
-pub(super) fn enable_of<B: Backend>(entry: &Registration<'_>) -> Option<Enable> {
-    let is_owned = entry.is_owned();
-    let mode = match is_owned && B::KEEPS {
-        true => Mode::Kept,
-        false => mode_of(entry.trigger)?,
-    };
+fn enable_of(entry: &Registration<'_>) -> Option<Enable> {
     Some(Enable {
         filter: entry.event_filter,
-        mode,
-        is_owned,
-        is_drained: entry.extra == Extra::Drained,
+        mode: mode_of(entry.trigger)?,
     })
 }
 
@@ -59,20 +52,15 @@ impl<B: Backend> Engine<B> {
     pub(super) fn apply(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) {
         for index in 0..entries.len() {
             let entry = &mut entries[index];
-            let Some((fd, slot, enabled)) = self.enable_again(entry) else {
-                self.apply_other(scratch, entries, index);
-                continue;
+            let done = match entry.is_owned() {
+                true => self.collect_owned(scratch, entry, index as u32),
+                false => self.enable_again(entry).map(|(interest, slot)| {
+                    self.collect_arm(&mut scratch.batch, slot, interest, false, index as u32);
+                }),
             };
-            entry.result = Ok(());
-            if !enabled.is_certain {
-                let word = enabled.word;
-                self.collect_arm(
-                    &mut scratch.batch,
-                    slot,
-                    Interest { fd, word },
-                    enabled.is_armed,
-                    index as u32,
-                );
+            match done {
+                Some(()) => entries[index].result = Ok(()),
+                None => self.apply_other(scratch, entries, index),
             }
         }
     }
@@ -97,19 +85,19 @@ impl<B: Backend> Engine<B> {
 
     /// Enable a registration that the system knows. `None`, with nothing done, if the entry does anything else.
     #[inline]
-    fn enable_again(&self, entry: &Registration<'_>) -> Option<(Fd, &Slot, Enabled)> {
+    fn enable_again(&self, entry: &Registration<'_>) -> Option<(Interest, &Slot)> {
         if !entry.is_usual_enable() {
             return None;
         }
         let fd = sys::fd(entry.raw_socket())?;
         let slot = self.table.slot(fd)?;
-        let enabled = slot.enable(entry.completion_key, &enable_of::<B>(entry)?)?;
-        Some((fd, slot, enabled))
+        let word = slot.enable(entry.completion_key, &enable_of(entry)?)?;
+        Some((Interest { fd, word }, slot))
     }
 
     /// Arm what was enabled, or collect it to be armed with the batch, if there is something to arm.
     #[inline]
-    fn collect_arm(
+    pub(super) fn collect_arm(
         &self,
         batch: &mut Vec<Arm>,
         slot: &Slot,
@@ -220,7 +208,7 @@ impl<B: Backend> Engine<B> {
             return Err(RegistrationError::NotFound);
         }
         let result = match entry.operation {
-            _ if entry.is_owned() => self.enable_owned(&mut core, fd, entry),
+            _ if entry.is_owned() => self.arm_owned(&mut core, fd, entry),
             Operation::ENABLE => self
                 .check_extra(fd, entry)
                 .and_then(|()| self.enable(&mut core, fd, entry)),
@@ -262,7 +250,7 @@ impl<B: Backend> Engine<B> {
             State::Enabled | State::Disabled
                 if slot.key() == entry.completion_key && word.has(Flag::KNOWN) =>
             {
-                let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
+                let to = enable_of(entry).ok_or(RegistrationError::InvalidTrigger)?;
                 let enabled = slot.change(|word| word.is_live().then(|| to.apply(word)));
                 let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
                     self.arm_now(core, fd, word, false)
@@ -296,7 +284,7 @@ impl<B: Backend> Engine<B> {
         if entry.extra == Extra::Known {
             return Err(RegistrationError::NotFound);
         }
-        let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
+        let to = enable_of(entry).ok_or(RegistrationError::InvalidTrigger)?;
         let identity = self.claim(fd, entry.extra, entry.is_borrowed)?;
         let slot = self.table.entry(fd);
         let word = slot.begin(entry.completion_key, identity, |word| {
@@ -415,7 +403,7 @@ impl<B: Backend> Engine<B> {
             self.forget(core, fd);
             return Ok(());
         }
-        self.queue_notification(core, fd, slot, Events::REMOVE);
+        self.queue_removal(core, fd, slot);
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::interest::{ArmError, Interest};
+use super::interest::{ArmError, Interest, Word};
 use super::table::{Outcome, Table};
+use crate::entry::Arming;
 use crate::sys::Fd;
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
@@ -38,6 +39,18 @@ pub(crate) struct Report {
     /// Conditions that hold, wanted or not. Of a socket that is [kept](super::Mode::Kept) armed, more than IN and OUT if
     /// anything holds that keeps a receive from taking all there is.
     pub(crate) events: Events,
+    /// Of an owned socket, if it was found by a poll for this arming, and may be out of date for the next one. The
+    /// system's own reports come to a thread that may have lost the socket since, too; but those it makes once.
+    pub(crate) polled: Option<Arming>,
+}
+
+impl Report {
+    /// Whether this is of what the word wants.
+    #[inline(always)]
+    pub(super) fn is_of(&self, word: Word) -> bool {
+        word.generation() == self.generation
+            && self.polled.is_none_or(|arming| arming == word.arming())
+    }
 }
 
 /// Where a wait puts what it has to report.

@@ -38,13 +38,11 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
         let Some(slot) = self.engine.table.slot(report.fd) else {
             return;
         };
-        let delivered = slot.deliver(report.generation, report.events);
-        let Some((key, events, mode)) =
-            delivered.or_else(|| self.engine.deliver_any(&report, slot))
-        else {
+        let delivered = slot.deliver(&report);
+        let Some(delivery) = delivered.or_else(|| self.engine.deliver_any(&report, slot)) else {
             return;
         };
-        match mode {
+        match delivery.mode {
             Mode::Once | Mode::Kept => {}
             // Where a level is armed again each time, that shows whether its number refers to the same file.
             Mode::Level if B::KEEPS && !self.engine.is_valid(&report, slot) => return,
@@ -53,7 +51,8 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
             Mode::Edge => {}
         }
         if let Some(entry) = self.entries.next() {
-            *entry = Entry::notification(key, events);
+            *entry = Entry::notification(delivery.key, delivery.events)
+                .with_overlapped(delivery.overlapped);
         }
     }
 }
@@ -157,7 +156,7 @@ impl<B: Backend> Engine<B> {
         if !core.closed {
             if alarmed {
                 let alarm = core.alarm.posted();
-                core.queue.push_back(alarm.into());
+                core.ahead.push_back(alarm.into());
             }
             let packets = scratch.packets.iter();
             core.queue
@@ -184,7 +183,7 @@ impl<B: Backend> Engine<B> {
     /// Deliver a report that is not of the usual kind, if it is a notification.
     #[cold]
     fn deliver_any(&self, report: &Report, slot: &Slot) -> Option<Delivery> {
-        match slot.deliver_any(report.generation, report.events) {
+        match slot.deliver_any(report) {
             Ok(delivery) => return Some(delivery),
             Err(Undelivered::Unwanted(word)) => self.quiet(report.fd, slot, word),
             // What was wanted earlier. Whoever wanted something else since has armed that after this report.
@@ -221,7 +220,8 @@ impl<B: Backend> Engine<B> {
         let mut core = lock(&self.core);
         let mut count = 0;
         while count < entries.len() {
-            let Some(packet) = core.queue.pop_front() else {
+            let ahead = core.ahead.pop_front();
+            let Some(packet) = ahead.or_else(|| core.queue.pop_front()) else {
                 break;
             };
             if let Some((fd, generation)) = packet.notified {
@@ -234,10 +234,10 @@ impl<B: Backend> Engine<B> {
         count
     }
 
-    /// Queue what a registration is notified of without a report.
-    pub(super) fn queue_notification(&self, core: &mut Core, fd: Fd, slot: &Slot, events: Events) {
+    /// Queue the last notification of a registration.
+    pub(super) fn queue_removal(&self, core: &mut Core, fd: Fd, slot: &Slot) {
         core.queue.push_back(Packet {
-            entry: Entry::notification(slot.key(), events),
+            entry: Entry::notification(slot.key(), Events::REMOVE),
             notified: Some((fd, slot.word().generation())),
         });
         self.publish_queued(core);
@@ -250,7 +250,6 @@ impl<B: Backend> Engine<B> {
         if word.generation() != generation {
             return;
         }
-        slot.queued_reason.store(0, Ordering::Relaxed);
         if word.state() == State::Removing {
             let _ = slot.change(|word| Some(word.with_state(State::Removed)));
             core.registered -= 1;

@@ -1,6 +1,7 @@
 //! [`Word`]: all that the hot path has to know of one registration, in 64 bits; [`Interest`]: what to watch a
 //! descriptor for.
 
+use crate::entry::Arming;
 use crate::sys::Fd;
 use crate::{EventFilter, Events, RegistrationError, Trigger};
 
@@ -57,7 +58,10 @@ const STATE_BITS: u64 = 0b111 << STATE;
 const LIVE_BITS: u64 = 0b110 << STATE;
 const MODE: u32 = 6;
 const MODE_BITS: u64 = 0b11 << MODE;
-const FLAGS: u64 = 0x3_3F00;
+const FLAGS: u64 = 0x2_3F00;
+/// The number of an owned socket's arming, above the flag that it is owned: together they are its overlapped value.
+const ARMING: u32 = 18;
+const ARMING_BITS: u64 = ((1 << Arming::BITS) - 1) << ARMING;
 const GENERATION: u32 = 32;
 
 /// One bit of a [`Word`].
@@ -72,17 +76,15 @@ impl Flag {
     pub(crate) const RISEN: Flag = Flag(1 << 9);
     /// A report had more than IN and OUT. What is left of that may never be reported again.
     pub(crate) const EXCEPTIONAL: Flag = Flag(1 << 10);
-    /// Packets come in place of notifications, one each time that it is armed.
-    pub(crate) const INTERRUPTED: Flag = Flag(1 << 11);
+    /// It is no socket, and so has no identity but what the system has armed.
+    pub(crate) const DESCRIPTOR: Flag = Flag(1 << 11);
     /// The system reported what nobody wants and cannot be masked out: it is armed as an edge until something wanted is
     /// delivered.
     pub(crate) const QUIET: Flag = Flag(1 << 12);
     /// A level-triggered report was delivered, and it is not armed again yet.
     pub(crate) const DELIVERED: Flag = Flag(1 << 13);
     /// The port owns the socket.
-    pub(crate) const OWNED: Flag = Flag(1 << 16);
-    /// It is no socket, and so has no identity but what the system has armed.
-    pub(crate) const DESCRIPTOR: Flag = Flag(1 << 17);
+    pub(crate) const OWNED: Flag = Flag(1 << 17);
 }
 
 impl std::fmt::Debug for Word {
@@ -192,13 +194,34 @@ impl Word {
         (self.0 >> GENERATION) as u32
     }
 
-    /// Whether it is registered, the system knows it, and no packets come in place of notifications. `is_owned`: as a
-    /// socket that the port owns.
+    /// Whether it is registered, the system knows it, and the port does not own it.
     #[inline]
-    pub(super) fn can_be_enabled(self, is_owned: bool) -> bool {
-        let bits = self.0 & (LIVE_BITS | Flag::KNOWN.0 | Flag::INTERRUPTED.0 | Flag::OWNED.0);
-        let owned = if is_owned { Flag::OWNED.0 } else { 0 };
-        bits == State::Disabled.bits() | Flag::KNOWN.0 | owned
+    pub(super) fn can_be_enabled(self) -> bool {
+        let bits = self.0 & (LIVE_BITS | Flag::KNOWN.0 | Flag::OWNED.0);
+        bits == State::Disabled.bits() | Flag::KNOWN.0
+    }
+
+    /// Whether it is registered as a socket that the port owns.
+    #[inline]
+    pub(super) fn is_owned(self) -> bool {
+        self.0 & (LIVE_BITS | Flag::OWNED.0) == State::Disabled.bits() | Flag::OWNED.0
+    }
+
+    /// The number of its arming.
+    #[inline]
+    pub(crate) fn arming(self) -> Arming {
+        Arming::from_bits((self.0 >> ARMING) as u16)
+    }
+
+    #[inline]
+    pub(super) fn with_arming(self, arming: Arming) -> Self {
+        Word(self.0 & !ARMING_BITS | u64::from(arming.bits()) << ARMING)
+    }
+
+    /// The overlapped value of its notifications: 0, but for a socket that the port owns.
+    #[inline]
+    pub(super) fn overlapped(self) -> usize {
+        (self.0 as u32 >> (ARMING - 1)) as usize
     }
 
     /// Whether nothing was reported while a thread had the socket, and nothing ever that no further edge shows.
@@ -241,6 +264,13 @@ impl Interest {
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.word.generation()
+    }
+
+    /// The number of an owned socket's arming.
+    #[inline]
+    #[allow(dead_code, reason = "not every backend polls what is armed")]
+    pub(crate) fn arming(&self) -> Arming {
+        self.word.arming()
     }
 
     /// The conditions; none while it is disabled. Errors are always watched for.

@@ -17,9 +17,10 @@ use super::interest::Flag;
 use super::place::MOST;
 use super::sync::model::set_blocked;
 use super::{
-    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Reports, Table, Wait,
+    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Left, Mode, Report, Reports, Table, Wait,
     Waited,
 };
+use crate::entry::Arming;
 use crate::registration::Extra;
 use crate::sys::Fd;
 use crate::{
@@ -29,7 +30,7 @@ use crate::{
 const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 
 /// A backend that watches sockets which become readable when a test says so.
-struct Model {
+pub(crate) struct Model {
     kernel: Mutex<Kernel>,
     first_id: u64,
     waiters: usize,
@@ -103,17 +104,17 @@ impl Model {
         self.kernel.lock().unwrap()
     }
 
-    fn drain(&self, socket: u32) {
+    pub(crate) fn drain(&self, socket: u32) {
         let socket = &mut self.kernel().sockets[socket as usize];
         socket.readable = false;
         socket.is_due = false;
     }
 
-    fn is_readable(&self, socket: u32) -> bool {
+    pub(crate) fn is_readable(&self, socket: u32) -> bool {
         self.kernel().sockets[socket as usize].readable
     }
 
-    fn become_readable(&self, number: u32) {
+    pub(crate) fn become_readable(&self, number: u32) {
         let mut kernel = self.kernel();
         let socket = &mut kernel.sockets[number as usize];
         socket.readable = true;
@@ -226,6 +227,7 @@ impl Backend for Model {
                 fd: interest.fd,
                 generation: interest.generation(),
                 events: Events::IN,
+                polled: None,
             });
         }
         // As a kernel does: what is left is the next waiter's.
@@ -255,7 +257,7 @@ impl Backend for Model {
     }
 }
 
-type Port = Arc<Engine<Model>>;
+pub(crate) type Port = Arc<Engine<Model>>;
 
 /// How many threads may wait in the backend of the model that is explored.
 static WAITERS: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -317,7 +319,10 @@ fn explore_waking(
 }
 
 /// Explore with sockets that the port owns, and with other descriptors.
-fn explore_owning(preemptions: usize, run: impl Fn(&Port) + Copy + Sync + Send + 'static) {
+pub(crate) fn explore_owning(
+    preemptions: usize,
+    run: impl Fn(&Port) + Copy + Sync + Send + 'static,
+) {
     explore_kinds(preemptions, move |port| run(&port));
 }
 
@@ -804,43 +809,22 @@ fn a_time_that_is_over_is_told_once_whoever_waits() {
     });
 }
 
-const REASON: u32 = 1 << 30;
+/// Enable an adopted socket. True if that is all: it is armed.
+fn enable_owned(port: &Port, is_drained: bool) -> bool {
+    let arming = Arming::default();
+    let enabled = port.enable_owned(0, 10, EventFilter::IN, arming, is_drained);
+    enabled == Ok(Left::Nothing)
+}
 
 /// Arm an adopted socket, and wait for what comes.
 fn arm(port: &Port) -> u32 {
+    enable_owned(port, false);
     let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
     let mut entries = [Entry::default()];
     assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
     assert_eq!((batch[0].result(), entries[0].completion_key), (Ok(()), 10));
+    assert_eq!(Arming::of(&entries[0]), Some(Arming::default()));
     entries[0].transferred
-}
-
-#[test]
-fn an_interruption_comes_however_it_meets_arming_and_readiness() {
-    explore_owning(3, |port| {
-        assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
-        let owner = {
-            let port = Arc::clone(port);
-            thread::spawn(move || {
-                // Ready first, perhaps; interrupted then.
-                let mut came = arm(&port);
-                if came == Events::IN.bits() {
-                    port.backend.drain(0);
-                    came = arm(&port);
-                }
-                assert_eq!(came, REASON);
-                port.release(0, 10, false);
-            })
-        };
-        let other = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.backend.become_readable(0))
-        };
-        port.interrupt(0, 10, REASON, true);
-        owner.join().unwrap();
-        other.join().unwrap();
-        assert_eq!(port.snapshot().registrations, Some(0));
-    });
 }
 
 /// A socket that was adopted, was ready once, and is held by this thread now.
@@ -851,9 +835,12 @@ fn adopted(port: &Port) {
     port.backend.drain(0);
 }
 
-/// Arm the adopted socket, and dequeue in the same call. Returns the key of what comes.
+/// Enable the adopted socket, and arm it, if that is to be done, in the call that dequeues. Returns the key of what comes.
 fn arm_and_dequeue(port: &Port, is_drained: bool) -> usize {
-    let mut batch = [Registration::arm(0, 10, EventFilter::IN, is_drained)];
+    let mut batch = match enable_owned(port, is_drained) {
+        true => vec![],
+        false => vec![Registration::arm(0, 10, EventFilter::IN, true)],
+    };
     let mut entries = [Entry::default()];
     assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
     entries[0].completion_key
@@ -888,63 +875,7 @@ fn f5_an_adopted_socket_is_heard_however_it_meets_arming() {
 /// Its thread has drained it, and arms it without a call if it can.
 #[test]
 fn f5_a_drained_socket_is_heard_however_it_is_armed() {
-    an_adopted_socket_is_heard(|port| match port.arm_drained(0, 10, EventFilter::IN) {
-        true => dequeue(port, None).unwrap().completion_key,
-        false => arm_and_dequeue(port, true),
-    });
-}
-
-#[test]
-fn an_interruption_that_insists_comes_once_beside_another() {
-    explore_owning(3, |port| {
-        assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
-        let owner = {
-            let port = Arc::clone(port);
-            thread::spawn(move || arm(&port))
-        };
-        let other = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.interrupt(0, 10, 2 * REASON, false))
-        };
-        let first = port.interrupt(0, 10, REASON, true);
-        let second = other.join().unwrap();
-        let came = owner.join().unwrap();
-        assert_eq!(port.snapshot().queued, 0);
-        if came != REASON {
-            assert!(second && !first);
-            // The one that insists comes next.
-            assert_eq!(arm(port), REASON);
-        }
-    });
-}
-
-/// Either it is taken out, and nothing comes; or it is notified, and stays.
-#[test]
-fn what_is_taken_out_is_not_notified_and_can_be_armed_again() {
-    explore_owning(3, |port| {
-        adopted(port);
-        let peer = {
-            let port = Arc::clone(port);
-            thread::spawn(move || port.backend.become_readable(0))
-        };
-        let other = {
-            let port = Arc::clone(port);
-            thread::spawn(move || dequeue(&port, None).unwrap().completion_key)
-        };
-        let again = Registration::arm(0, 10, EventFilter::IN, false);
-        assert_eq!(apply(port, again), Ok(()));
-        let is_out = port.halt(0, 10);
-        assert!(port.post(&[Entry::new(99, 0, 0)], || {}).is_ok());
-        assert_eq!(other.join().unwrap(), if is_out { 99 } else { 10 });
-        peer.join().unwrap();
-        if is_out {
-            assert_eq!(dequeue(port, Some(Duration::ZERO)), Err(Error::TimedOut));
-            assert_eq!(arm(port), Events::IN.bits());
-        } else {
-            assert_eq!(dequeue(port, None).unwrap().completion_key, 99);
-        }
-        port.release(0, 10, false);
-    });
+    an_adopted_socket_is_heard(|port| arm_and_dequeue(port, true));
 }
 
 #[test]

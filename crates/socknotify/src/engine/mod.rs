@@ -44,7 +44,7 @@ mod trusted;
 mod wait;
 
 #[cfg(all(test, interleavings))]
-mod interleavings;
+pub(crate) mod interleavings;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
 pub(crate) use self::interest::{ArmError, Interest, Mode};
-pub(crate) use self::table::{Outcome, Table};
+pub(crate) use self::table::{Left, Outcome, Table};
 
 use self::place::{Found, Holder, Places, Roster};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
@@ -104,7 +104,7 @@ pub(crate) struct Engine<B: Backend> {
 /// Something that waits to be dequeued.
 struct Packet {
     entry: Entry,
-    /// What is notified of its removal or interruption: a registration's descriptor and generation.
+    /// The registration whose removal this is: its descriptor and generation.
     notified: Option<(Fd, u32)>,
 }
 
@@ -121,6 +121,8 @@ impl From<Entry> for Packet {
 struct Core {
     /// The packets that have no kernel behind them.
     queue: VecDeque<Packet>,
+    /// Those that do not wait behind others: what has no events behind it either, but a time, or somebody's wish.
+    ahead: VecDeque<Packet>,
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
@@ -129,6 +131,12 @@ struct Core {
     /// The packet to queue when the backend's alarm goes off.
     alarm: Entry,
     closed: bool,
+}
+
+impl Core {
+    fn queued(&self) -> usize {
+        self.ahead.len() + self.queue.len()
+    }
 }
 
 /// What a thread keeps for its calls.
@@ -205,6 +213,7 @@ impl<B: Backend> Engine<B> {
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
                 queue: VecDeque::with_capacity(32),
+                ahead: VecDeque::new(),
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 refused: Vec::new(),
@@ -290,7 +299,7 @@ impl<B: Backend> Engine<B> {
         if core.closed {
             return Wake::Nobody;
         }
-        let queued = core.queue.len();
+        let queued = core.queued();
         let wake = core.scheduler.settle(&self.gate, queued, self.policy());
         let load = self.gate.load();
         let is_anyone_here = load.pollers() > 0 || core.scheduler.waiting() > 0;
@@ -314,7 +323,7 @@ impl<B: Backend> Engine<B> {
 
     /// Publish the length of the queue.
     fn publish_queued(&self, core: &Core) {
-        self.queued.store(core.queue.len(), Ordering::SeqCst);
+        self.queued.store(core.queued(), Ordering::SeqCst);
     }
 
     /// Queue packets, and do something more before the thread that dequeues them wakes.
@@ -347,6 +356,15 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
+    /// Queue a packet that is not to wait behind others, but for those that came before it by this way.
+    pub(crate) fn post_ahead(&self, entry: Entry) -> Result<(), Error> {
+        let mut core = self.enter()?;
+        core.ahead.push_back(entry.into());
+        self.publish_queued(&core);
+        self.leave(core);
+        Ok(())
+    }
+
     /// Put packets that were dequeued back at the head of the queue, in this order.
     pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
         let mut core = self.enter()?;
@@ -370,6 +388,7 @@ impl<B: Backend> Engine<B> {
         }
         core.registered = 0;
         core.queue.clear();
+        core.ahead.clear();
         self.publish_queued(&core);
         let parkers = core.scheduler.parkers();
         drop(core);
@@ -411,7 +430,7 @@ impl<B: Backend> Engine<B> {
         let detected_after = self.detected_after.load(Ordering::Relaxed);
         Snapshot {
             registrations: Some(core.registered),
-            queued: core.queue.len(),
+            queued: core.queued(),
             running: Some(load.holders().saturating_sub(load.pollers())),
             waiting: load.pollers() + core.scheduler.waiting(),
             is_watched: load.has(Flag::WATCHED),

@@ -12,8 +12,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::backend::Report;
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use super::sync::{AtomicU64, AtomicUsize, fence};
+use crate::entry::Arming;
 use crate::pages::SharedPages;
 use crate::sys::Fd;
 use crate::{EventFilter, Events};
@@ -28,14 +30,17 @@ pub(super) struct Slot {
     deliveries: AtomicU32,
     /// The lower half of the socket's identity. As the key.
     identity: AtomicU32,
-    /// Reasons to interrupt, which wait for the next arming. Written with the engine's lock held.
-    pub(super) reasons: AtomicU32,
-    /// The reason whose packet is in the queue. As above.
-    pub(super) queued_reason: AtomicU32,
 }
 
 /// A notification.
-pub(super) type Delivery = (usize, Events, Mode);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Delivery {
+    pub(super) key: usize,
+    pub(super) events: Events,
+    pub(super) mode: Mode,
+    /// Its overlapped value.
+    pub(super) overlapped: usize,
+}
 
 /// Why a report is no notification.
 #[derive(Debug, PartialEq, Eq)]
@@ -108,8 +113,6 @@ impl Slot {
         self.key.store(key, Ordering::Relaxed);
         self.identity.store(identity as u32, Ordering::Relaxed);
         self.deliveries.store(0, Ordering::Relaxed);
-        self.reasons.store(0, Ordering::Relaxed);
-        self.queued_reason.store(0, Ordering::Relaxed);
         let begin = |before: Word| Some(word(before.cleared()));
         match self.change(begin) {
             Ok((_, word)) => word,
@@ -159,15 +162,15 @@ impl Slot {
     /// Deliver a report of the usual kind. `None` if it is not, or another thread changes the word. Through
     /// [`deliver_any`](Self::deliver_any) each takes 6 to 10 instructions more, of some 100.
     #[inline(always)]
-    pub(super) fn deliver(&self, generation: u32, events: Events) -> Option<Delivery> {
+    pub(super) fn deliver(&self, report: &Report) -> Option<Delivery> {
         let word = self.word();
-        let shown = events & word.wanted();
-        let is_wanted = word.generation() == generation && word.is_due() && !shown.is_empty();
-        if !is_wanted || !is_plain(events) {
+        let shown = report.events & word.wanted();
+        let is_wanted = report.is_of(word) && word.is_due() && !shown.is_empty();
+        if !is_wanted || !is_plain(report.events) {
             return None;
         }
         let key = self.deliver_word(word, word.delivered())?;
-        Some((key, shown, word.mode()))
+        Some(Delivery::of(word, key, shown))
     }
 
     /// Replace a word by the one after a delivery. Returns the key that belongs to it, or `None` if it is another one by
@@ -185,18 +188,14 @@ impl Slot {
     }
 
     /// Deliver any report, or find out why not.
-    pub(super) fn deliver_any(
-        &self,
-        generation: u32,
-        events: Events,
-    ) -> Result<Delivery, Undelivered> {
-        let with_rest = |word: Word| match is_plain(events) {
+    pub(super) fn deliver_any(&self, report: &Report) -> Result<Delivery, Undelivered> {
+        let with_rest = |word: Word| match is_plain(report.events) {
             true => word,
             false => word.with(Flag::EXCEPTIONAL),
         };
         loop {
             let word = self.word();
-            if word.generation() != generation {
+            if !report.is_of(word) {
                 return Err(Undelivered::Stale(word));
             }
             if !word.is_due() {
@@ -209,7 +208,7 @@ impl Slot {
                 }
                 continue;
             }
-            let shown = events & word.wanted();
+            let shown = report.events & word.wanted();
             if shown.is_empty() {
                 return Err(Undelivered::Unwanted(word));
             }
@@ -218,57 +217,68 @@ impl Slot {
                 _ => word.delivered(),
             };
             if let Some(key) = self.deliver_word(word, by) {
-                return Ok((key, shown, word.mode()));
+                return Ok(Delivery::of(word, key, shown));
             }
         }
-    }
-
-    /// Enable a registration that the system has armed, if it reports everything that holds. False if nothing was done.
-    #[inline]
-    pub(super) fn enable_drained(&self, key: usize, filter: EventFilter) -> bool {
-        let word = self.word();
-        word.can_be_enabled(true)
-            && word.mode() == Mode::Kept
-            && word.filter() == filter
-            && word.is_quiet_since()
-            && self.key() == key
-            && self.replace(word, word.with_state(State::Enabled))
     }
 
     /// Enable a registration that the system knows, in another way than the engine's lock does it. `None` if it is not
     /// one, or has another key.
     #[inline]
-    pub(super) fn enable(&self, key: usize, to: &Enable) -> Option<Enabled> {
-        let Enable {
-            filter,
-            mode,
-            is_owned,
-            is_drained,
-        } = *to;
+    pub(super) fn enable(&self, key: usize, to: &Enable) -> Option<Word> {
         loop {
             let word = self.word();
-            if !word.can_be_enabled(is_owned) || self.key() != key {
+            if !word.can_be_enabled() || self.key() != key {
                 return None;
-            }
-            if mode == Mode::Kept && word.mode() == Mode::Kept && word.filter() == filter {
-                let by = word.with_state(State::Enabled).without(Flag::RISEN);
-                if self.replace(word, by) {
-                    return Some(Enabled {
-                        word: by,
-                        is_armed: true,
-                        is_certain: is_drained && word.is_quiet_since(),
-                    });
-                }
-                continue;
             }
             let by = to.apply(word);
             if self.replace(word, by) {
-                return Some(Enabled {
-                    word: by,
-                    is_armed: false,
-                    is_certain: false,
+                return Some(by);
+            }
+        }
+    }
+
+    /// Enable a registration of a socket that the port owns, by this number. `None` if it is not one, or has another key.
+    #[inline]
+    pub(super) fn enable_owned(
+        &self,
+        key: usize,
+        to: &Enable,
+        arming: Arming,
+        is_drained: bool,
+    ) -> Option<Left> {
+        loop {
+            let word = self.word();
+            if !word.is_owned() || self.key() != key {
+                return None;
+            }
+            let is_kept = to.mode == Mode::Kept
+                && word.mode() == Mode::Kept
+                && word.filter() == to.filter
+                && word.has(Flag::KNOWN);
+            let by = match is_kept {
+                true => word.with_state(State::Enabled).without(Flag::RISEN),
+                false => to.apply(word),
+            };
+            if self.replace(word, by.with_arming(arming)) {
+                return Some(match is_kept {
+                    true if is_drained && word.is_quiet_since() => Left::Nothing,
+                    true => Left::Poll,
+                    false => Left::Arm,
                 });
             }
+        }
+    }
+}
+
+impl Delivery {
+    #[inline(always)]
+    fn of(word: Word, key: usize, events: Events) -> Self {
+        Delivery {
+            key,
+            events,
+            mode: word.mode(),
+            overlapped: word.overlapped(),
         }
     }
 }
@@ -278,9 +288,6 @@ impl Slot {
 pub(super) struct Enable {
     pub(super) filter: EventFilter,
     pub(super) mode: Mode,
-    pub(super) is_owned: bool,
-    /// The thread that had the socket has seen that no wanted condition held any more.
-    pub(super) is_drained: bool,
 }
 
 impl Enable {
@@ -291,13 +298,15 @@ impl Enable {
     }
 }
 
-/// A registration that was enabled again.
-pub(super) struct Enabled {
-    pub(super) word: Word,
-    /// The system has it armed already.
-    pub(super) is_armed: bool,
-    /// Everything that holds will be reported.
-    pub(super) is_certain: bool,
+/// What is left to do when a socket that the port owns was enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing holds, and the system reports what begins to.
+    Nothing,
+    /// Something may hold that was reported before.
+    Poll,
+    /// The system has not got it.
+    Arm,
 }
 
 /// The result of arming an interest that may change meanwhile.
@@ -384,7 +393,7 @@ impl Table {
         }
     }
 
-    /// Whether this is wanted still, and was not reported meanwhile.
+    /// Whether this is wanted still, by the same arming, and was not reported meanwhile.
     #[inline]
     #[cfg_attr(
         windows,
@@ -392,7 +401,8 @@ impl Table {
     )]
     pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
         let word = self.word(interest.fd);
-        word.is_due() && word.generation() == interest.generation()
+        let is_same = word.generation() == interest.generation();
+        word.is_due() && is_same && word.arming() == interest.arming()
     }
 
     /// The numbers of all registrations, with their words.
@@ -428,6 +438,6 @@ mod tests {
     #[test]
     fn a_registration_is_a_small_record() {
         // With its owner, 8 bytes, less than a cache line.
-        assert!(size_of::<Slot>() <= 32);
+        assert!(size_of::<Slot>() <= 24);
     }
 }

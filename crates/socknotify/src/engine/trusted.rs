@@ -1,21 +1,20 @@
 //! Registrations of sockets that the port owns: see [`crate::owned`].
 //!
-//! From its notification until it is armed again, such a registration is disabled, and the notified thread has the
-//! socket. No other thread may arm it, and none closes it while it is armed.
+//! Who may use the socket is decided elsewhere, under a lock of its own: under that it is enabled, and by whom is no
+//! concern of this. From its notification on such a registration is disabled, until it is enabled again.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::apply::{enable_of, flag_of};
+use super::apply::flag_of;
 use super::backend::Backend;
-use super::interest::{Flag, State, Word};
+use super::interest::{Flag, Interest, Mode, State, Word};
 use super::scheduler::Flag as GateFlag;
-use super::table::Slot;
-use super::{Core, Engine};
-use crate::entry::next_reason;
+use super::table::{Enable, Left};
+use super::{Core, Engine, Scratch};
+use crate::entry::Arming;
 use crate::registration::Extra;
 use crate::sys::{self, Fd, RawSocket};
-use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
     /// Register a socket under this key, disabled.
@@ -65,63 +64,79 @@ impl<B: Backend> Engine<B> {
         Ok(adopted)
     }
 
-    /// The registration of an adopted socket, if this is its key. The lock is held.
-    fn owned(&self, fd: Fd, key: usize) -> Option<&Slot> {
-        let slot = self.table.slot(fd)?;
-        let word = slot.word();
-        (word.is_live() && word.has(Flag::OWNED) && slot.key() == key).then_some(slot)
+    /// Enable an adopted socket, if this is its key, by this number. Its notifications carry that.
+    ///
+    /// This takes no lock, and makes no system call: who has the socket's own lock decides what is armed last. What is
+    /// left to do is for [`process`](Self::process), of any thread, at any time.
+    ///
+    /// `is_drained`: no wanted condition held when the socket's thread was done.
+    #[inline]
+    pub(crate) fn enable_owned(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        filter: EventFilter,
+        arming: Arming,
+        is_drained: bool,
+    ) -> Result<Left, RegistrationError> {
+        let mode = match B::KEEPS {
+            true => Mode::Kept,
+            false => Mode::Once,
+        };
+        sys::fd(socket)
+            .and_then(|fd| self.table.slot(fd))
+            .and_then(|slot| slot.enable_owned(key, &Enable { filter, mode }, arming, is_drained))
+            .ok_or(RegistrationError::NotASocket)
     }
 
-    /// Arm an adopted socket for the first time, or queue the packet that was requested in place of that.
-    pub(super) fn enable_owned(
+    /// Arm a socket that was enabled, or poll it: for what is wanted by now. `None` if the system does not know it yet.
+    #[inline]
+    pub(super) fn collect_owned(
+        &self,
+        scratch: &mut Scratch<B>,
+        entry: &Registration<'_>,
+        index: u32,
+    ) -> Option<()> {
+        let is_armed = entry.extra == Extra::Armed;
+        let fd = sys::fd(entry.raw_socket())?;
+        let slot = self.table.slot(fd)?;
+        let word = slot.word();
+        if !word.is_owned() || slot.key() != entry.completion_key {
+            // It was closed meanwhile.
+            return Some(());
+        }
+        if !word.has(Flag::KNOWN) {
+            return is_armed.then_some(());
+        }
+        if word.is_enabled() || !is_armed {
+            let interest = Interest { fd, word };
+            self.collect_arm(&mut scratch.batch, slot, interest, is_armed, index);
+        }
+        Some(())
+    }
+
+    /// Arm an adopted socket for the first time. If it has ended, there is nothing to do.
+    pub(super) fn arm_owned(
         &self,
         core: &mut Core,
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        let slot = self
-            .owned(fd, entry.completion_key)
-            .ok_or(RegistrationError::NotASocket)?;
-        let word = slot.word();
-        if word.has(Flag::INTERRUPTED) {
-            let mut reasons = slot.reasons.load(Ordering::Relaxed);
-            let reason = next_reason(&mut reasons);
-            slot.reasons.store(reasons, Ordering::Relaxed);
-            if reasons == 0 {
-                let _ = slot.change(|word| Some(word.without(Flag::INTERRUPTED)));
-            }
-            self.queue_interruption(core, fd, slot, reason);
+        let Some(slot) = self.table.slot(fd) else {
             return Ok(());
-        }
-        let is_new = !word.has(Flag::KNOWN);
-        let to = enable_of::<B>(entry).ok_or(RegistrationError::InvalidTrigger)?;
-        match slot.change(|word| word.is_live().then(|| to.apply(word).with(Flag::KNOWN))) {
-            Ok((_, word)) => self.arm_now(core, fd, word, is_new).map_err(|error| {
+        };
+        let is_this = |word: Word| word.is_owned() && slot.key() == entry.completion_key;
+        let known = slot.change(|word| is_this(word).then(|| word.with(Flag::KNOWN)));
+        let Ok((before, word)) = known else {
+            return Ok(());
+        };
+        let is_new = !before.has(Flag::KNOWN);
+        self.arm_now(core, fd, word, is_new).map_err(|error| {
+            if is_new {
                 let _ = slot.change(|word| Some(word.without(Flag::KNOWN)));
-                error.into()
-            }),
-            Err(_) => Err(RegistrationError::NotASocket),
-        }
-    }
-
-    /// Whether [`arm_drained`](Self::arm_drained) ever arms a socket here.
-    #[inline]
-    pub(crate) fn arms_drained(&self) -> bool {
-        B::KEEPS
-    }
-
-    /// Arm a socket whose thread has seen that nothing holds, if that takes no system call. False if nothing was done.
-    #[inline]
-    pub(crate) fn arm_drained(&self, socket: RawSocket, key: usize, filter: EventFilter) -> bool {
-        B::KEEPS
-            && sys::fd(socket)
-                .and_then(|fd| self.table.slot(fd))
-                .is_some_and(|slot| slot.enable_drained(key, filter))
-    }
-
-    fn queue_interruption(&self, core: &mut Core, fd: Fd, slot: &Slot, reason: u32) {
-        slot.queued_reason.store(reason, Ordering::Relaxed);
-        self.queue_notification(core, fd, slot, Events::from_bits_retain(reason));
+            }
+            error.into()
+        })
     }
 
     /// End the registration of a socket that is not armed, without a notification.
@@ -132,64 +147,19 @@ impl<B: Backend> Engine<B> {
         let (Some(fd), Ok(mut core)) = (sys::fd(socket), self.enter()) else {
             return;
         };
-        let Some(slot) = self.owned(fd, key) else {
+        let Some(slot) = self.table.slot(fd) else {
             return;
         };
-        let is_known = slot.word().has(Flag::KNOWN);
+        let word = slot.word();
+        if !word.is_owned() || slot.key() != key {
+            return;
+        }
+        let is_known = word.has(Flag::KNOWN);
         self.forget(&mut core, fd);
         if is_known {
             // If that fails, its reports are stale.
             let _ = self.backend.disarm(fd);
         }
-    }
-
-    /// Disable a registration, if it is enabled, and queue its packet for this reason, which is one bit. True if that was
-    /// done.
-    ///
-    /// `insist`: if the registration is not enabled, the packet comes when it is armed next.
-    pub(crate) fn interrupt(
-        &self,
-        socket: RawSocket,
-        key: usize,
-        reason: u32,
-        insist: bool,
-    ) -> bool {
-        let (Some(fd), Ok(mut core)) = (sys::fd(socket), self.enter()) else {
-            return false;
-        };
-        let Some(slot) = self.owned(fd, key) else {
-            return false;
-        };
-        loop {
-            if self.halt_slot(slot) {
-                self.queue_interruption(&mut core, fd, slot, reason);
-                self.leave(core);
-                return true;
-            }
-            // The same packet is in the queue already.
-            if !insist || slot.queued_reason.load(Ordering::Relaxed) == reason {
-                return false;
-            }
-            let marked =
-                slot.change(|word| (!word.is_enabled()).then(|| word.with(Flag::INTERRUPTED)));
-            if marked.is_ok() {
-                slot.reasons.fetch_or(reason, Ordering::Relaxed);
-                return false;
-            }
-        }
-    }
-
-    /// Disable a registration that is enabled. True if that was done.
-    pub(crate) fn halt(&self, socket: RawSocket, key: usize) -> bool {
-        let (Some(fd), Ok(_core)) = (sys::fd(socket), self.enter()) else {
-            return false;
-        };
-        self.owned(fd, key).is_some_and(|slot| self.halt_slot(slot))
-    }
-
-    fn halt_slot(&self, slot: &Slot) -> bool {
-        let halt = |word: Word| word.is_enabled().then(|| word.with_state(State::Disabled));
-        slot.change(halt).is_ok()
     }
 
     /// Make what [`post_after`](Self::post_after) needs: then it cannot fail for want of resources. Any key may follow.

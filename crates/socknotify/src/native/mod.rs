@@ -1,36 +1,31 @@
 //! Windows from build 20348: the kernel's own port, and its `ProcessSocketNotifications`.
 //!
 //! The kernel has the queue, the places, the order of threads and the registrations. This module adds closing while
-//! threads use the port, waits that end within a millisecond and never early, named errors, [`connections`], and what
-//! flows on from threads that block ([`keepers`]).
+//! threads use the port, waits that end within a millisecond and never early, named errors, what flows on from
+//! threads that block ([`keepers`]), and waiting for the last notification of what leaves the port ([`leaving`]).
 
 #![allow(unsafe_code, reason = "the system's function, and handles")]
 
-mod connections;
 mod function;
 mod keepers;
+mod leaving;
 
 use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
-};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{
     ERROR_ABANDONED_WAIT_0, ERROR_SUCCESS, ERROR_TIMEOUT, HANDLE, WAIT_TIMEOUT,
 };
-use windows_sys::Win32::Networking::WinSock::{
-    POLLRDNORM, POLLWRNORM, SOCK_NOTIFY_REGISTRATION, SOCKET, WSAPOLLFD, WSAPoll,
-};
+use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET};
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::connections::{Arming, Connections, Disposition, Key};
 use self::function::Function;
 use self::keepers::{FIRST_TICK, Keepers, LAST_TICK};
+use self::leaving::Leaving;
 use crate::handover::Handover;
-use crate::lock::lock;
 use crate::sys::RawSocket;
 use crate::windows::alarm::Alarm;
 use crate::windows::codes;
@@ -48,9 +43,9 @@ pub(crate) struct Native {
     open: RwLock<Option<Open>>,
     closed: AtomicBool,
     waiting: AtomicUsize,
-    connections: Mutex<Connections>,
-    /// There have been connections.
-    adopts: AtomicBool,
+    leaving: Leaving,
+    /// Something has left.
+    is_leaving: AtomicBool,
     keepers: Keepers,
     /// Whether a thread that blocks is looked at.
     detects: bool,
@@ -102,8 +97,8 @@ impl Native {
             })),
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
-            connections: Mutex::default(),
-            adopts: AtomicBool::new(false),
+            leaving: Leaving::default(),
+            is_leaving: AtomicBool::new(false),
             keepers: Keepers::new(),
             detects,
         })
@@ -129,10 +124,6 @@ impl Native {
         self.closed.load(Ordering::SeqCst)
     }
 
-    fn connections(&self) -> MutexGuard<'_, Connections> {
-        lock(&self.connections)
-    }
-
     pub(crate) fn process(
         &self,
         registrations: &mut [Registration<'_>],
@@ -144,7 +135,7 @@ impl Native {
         let handover = handover.filter(|_| self.detects);
         let keeper = handover.and_then(|handover| self.keepers.begin(handover));
         let mut memory = Memory::borrow();
-        self.check(&open, registrations, &mut memory);
+        self.check(registrations, &mut memory);
         let outcome = match entries.is_empty() {
             true => self.register(&open, registrations, &mut memory).map(|()| 0),
             false => self.register_and_wait(&open, registrations, entries, timeout, &mut memory),
@@ -168,7 +159,7 @@ impl Native {
     }
 
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
-    fn check(&self, open: &Open, registrations: &mut [Registration<'_>], memory: &mut Memory) {
+    fn check(&self, registrations: &mut [Registration<'_>], memory: &mut Memory) {
         for (index, registration) in registrations.iter_mut().enumerate() {
             registration.result = match registration.extra.is_extension() {
                 true => Err(RegistrationError::InvalidOperation),
@@ -181,16 +172,7 @@ impl Native {
             if registration.result.is_err() || registration.operation == Operation::NONE {
                 continue;
             }
-            let key = match registration.is_owned() {
-                false => registration.completion_key,
-                true => match self.arm(open, registration) {
-                    Ok(Some(key)) => key,
-                    outcome => {
-                        registration.result = outcome.map(drop);
-                        continue;
-                    }
-                },
-            };
+            let key = registration.completion_key;
             memory.batch.push(SOCK_NOTIFY_REGISTRATION {
                 socket: registration.raw_socket() as SOCKET,
                 completionKey: with_exposed_provenance_mut(key),
@@ -200,29 +182,6 @@ impl Native {
                 registrationResult: 0,
             });
             memory.places.push(index);
-        }
-    }
-
-    /// The key to arm a connection with, unless it is reported at once.
-    fn arm(
-        &self,
-        open: &Open,
-        registration: &Registration<'_>,
-    ) -> Result<Option<Key>, RegistrationError> {
-        let arming = self.connections().arm(
-            registration.completion_key,
-            registration.raw_socket(),
-            registration.event_filter,
-        )?;
-        match arming {
-            Arming::Register(key) => Ok(Some(key)),
-            Arming::Post(key, reason) => match open.port.post(reason, key, 0) {
-                Ok(()) => Ok(None),
-                Err(_) => {
-                    self.connections().disarm(key);
-                    Err(RegistrationError::OutOfMemory)
-                }
-            },
         }
     }
 
@@ -284,7 +243,7 @@ impl Native {
             let mut is_over = !waits;
             match status {
                 ERROR_SUCCESS => {
-                    let count = self.deliver(open, entries, memory);
+                    let count = self.deliver(entries, memory);
                     if self.is_closed() {
                         Self::release_waiter(open);
                     }
@@ -368,52 +327,25 @@ impl Native {
             if applied {
                 registration.result = result(entry.registrationResult);
             }
-            if registration.is_owned() && (!applied || registration.result.is_err()) {
-                self.connections().disarm(entry.completionKey.addr());
-            }
         }
         memory.places.clear();
         memory.batch.clear();
     }
 
     /// Deliver the packets that are still of interest.
-    fn deliver(&self, open: &Open, entries: &mut [Entry], memory: &mut Memory) -> usize {
+    fn deliver(&self, entries: &mut [Entry], memory: &Memory) -> usize {
         let packets = memory.packets.iter().filter(|packet| !is_own(packet));
         let packets = packets.map(|packet| {
             let overlapped = packet.lpOverlapped.expose_provenance();
             let bytes = packet.dwNumberOfBytesTransferred;
             Entry::new(packet.lpCompletionKey, bytes, overlapped).unknown()
         });
+        let is_leaving = self.is_leaving.load(Ordering::Relaxed);
+        let packets = packets.filter(|packet| !is_leaving || !self.leaving.on_packet(packet));
         let mut count = 0;
-        let mut hand_out = |entry| {
-            entries[count] = entry;
+        for (place, packet) in entries.iter_mut().zip(packets) {
+            *place = packet;
             count += 1;
-        };
-        if !self.adopts.load(Ordering::Relaxed) {
-            packets.for_each(hand_out);
-            return count;
-        }
-        let mut connections = self.connections();
-        for packet in packets {
-            match connections.filter_packet(packet, holds) {
-                Disposition::Deliver(entry) => hand_out(entry),
-                Disposition::Drop => {}
-                Disposition::ArmAgain(key, socket, filter) => {
-                    memory.batch.push(arming(socket, key, filter));
-                }
-            }
-        }
-        drop(connections);
-        if memory.batch.is_empty() {
-            return count;
-        }
-        let status = self.call(open, memory, 0, Some(Duration::ZERO));
-        let mut connections = self.connections();
-        for entry in memory.batch.drain(..) {
-            if status != ERROR_SUCCESS || entry.registrationResult != ERROR_SUCCESS {
-                let failed = connections.fail(entry.completionKey.addr());
-                failed.into_iter().for_each(&mut hand_out);
-            }
         }
         count
     }
@@ -454,16 +386,13 @@ impl Native {
             .map_err(|error| codes::error(&error))
     }
 
-    /// Register a socket under this key, for errors only. Until it is armed, their notifications are
-    /// dropped.
+    /// Register a socket under this key, for errors only.
     pub(crate) fn adopt(
         &self,
         socket: RawSocket,
-        key: Key,
+        key: usize,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let open = self.enter()?;
-        self.connections().adopt(key, socket);
-        self.adopts.store(true, Ordering::Relaxed);
         let mut memory = Memory::borrow();
         memory.batch.push(arming(socket, key, EventFilter::NONE));
         let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
@@ -473,21 +402,18 @@ impl Native {
         };
         memory.batch.clear();
         memory.give_back();
-        if outcome != Ok(Ok(())) {
-            self.connections().release(key, socket);
-        }
         outcome
     }
 
     /// End the registration of a connection that is not armed, without a notification. If it is closed next, no call is
     /// needed.
-    pub(crate) fn release(&self, socket: RawSocket, key: Key, stays_open: bool) {
-        let was_there = self.connections().release(key, socket);
-        if !was_there || !stays_open {
+    pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
+        if !stays_open {
             return;
         }
         let Ok(open) = self.enter() else { return };
-        self.connections().leave(key);
+        self.is_leaving.store(true, Ordering::Relaxed);
+        self.leaving.begin(key);
         let mut memory = Memory::borrow();
         memory.batch.push(SOCK_NOTIFY_REGISTRATION {
             operation: Operation::REMOVE.bits(),
@@ -499,18 +425,18 @@ impl Native {
         if is_removed {
             self.await_removal(&open, key, &mut memory);
         } else {
-            self.connections().has_left(key);
+            self.leaving.end(key);
         }
         memory.give_back();
     }
 
     /// Wait until this thread or another has dequeued REMOVE. Only then can the socket be registered
     /// again.
-    fn await_removal(&self, open: &Open, key: Key, memory: &mut Memory) {
+    fn await_removal(&self, open: &Open, key: usize, memory: &mut Memory) {
         const ROOM: usize = 64;
         let mut others = Vec::new();
         let mut pause = Duration::ZERO;
-        while !self.is_closed() && self.connections().is_leaving(key) {
+        while !self.is_closed() && self.leaving.has(key) {
             self.call(open, memory, ROOM, Some(pause));
             pause = match memory.packets.is_empty() {
                 true => Duration::from_millis(1),
@@ -521,7 +447,7 @@ impl Native {
                 if packet.lpCompletionKey == key {
                     let entry = Entry::new(key, packet.dwNumberOfBytesTransferred, 0);
                     // Only REMOVE is of interest, and only to this thread.
-                    self.connections().filter_packet(entry, holds);
+                    self.leaving.on_packet(&entry);
                 } else {
                     others.push(packet);
                 }
@@ -532,23 +458,6 @@ impl Native {
             let key = packet.lpCompletionKey;
             let _ = open.port.post(bytes, key, overlapped.expose_provenance());
         }
-    }
-
-    /// Have a connection reported with this value, as in [`Connections::interrupt`].
-    pub(crate) fn interrupt(&self, socket: RawSocket, key: Key, reason: u32, insist: bool) -> bool {
-        let Ok(open) = self.enter() else { return false };
-        let to_post = self.connections().interrupt(key, socket, reason, insist);
-        let Some(key) = to_post else { return false };
-        let posted = open.port.post(reason, key, 0).is_ok();
-        if !posted {
-            self.connections().take_back_interruption(key);
-        }
-        posted
-    }
-
-    /// Disarm a connection that is armed. True if that was done.
-    pub(crate) fn halt(&self, socket: RawSocket, key: Key) -> bool {
-        self.connections().halt(key, socket)
     }
 
     /// Close the port when no thread uses it any more. Waiting threads are released; each one releases the next.
@@ -626,7 +535,7 @@ impl Memory {
 }
 
 /// ENABLE for a connection.
-fn arming(socket: RawSocket, key: Key, filter: EventFilter) -> SOCK_NOTIFY_REGISTRATION {
+fn arming(socket: RawSocket, key: usize, filter: EventFilter) -> SOCK_NOTIFY_REGISTRATION {
     SOCK_NOTIFY_REGISTRATION {
         socket: socket as SOCKET,
         completionKey: with_exposed_provenance_mut(key),
@@ -635,25 +544,6 @@ fn arming(socket: RawSocket, key: Key, filter: EventFilter) -> SOCK_NOTIFY_REGIS
         triggerFlags: Trigger::ONESHOT.union(Trigger::LEVEL).bits(),
         registrationResult: 0,
     }
-}
-
-/// Whether something that is wanted, or an error, holds for a socket now.
-fn holds(socket: RawSocket, filter: EventFilter) -> bool {
-    let mut wanted = 0;
-    if filter.contains(EventFilter::IN) {
-        wanted |= POLLRDNORM;
-    }
-    if filter.contains(EventFilter::OUT) {
-        wanted |= POLLWRNORM;
-    }
-    // A hang-up or an error is always reported.
-    let mut asked = WSAPOLLFD {
-        fd: socket as SOCKET,
-        events: wanted,
-        revents: 0,
-    };
-    // SAFETY: the structure is there for the call.
-    unsafe { WSAPoll(&mut asked, 1, 0) != 0 }
 }
 
 fn result(code: u32) -> Result<(), RegistrationError> {

@@ -44,9 +44,6 @@ impl FileDriver {
 /// Longer than anybody waits at a time.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The mark of an operation whose packet was dequeued.
-const DEQUEUED: u8 = 1;
-
 /// The operations of a port, each in a slot from its beginning until its completion is taken.
 pub(crate) struct Operations {
     /// For threads that outlive a call.
@@ -81,6 +78,8 @@ pub(super) struct Slot {
     /// Not here while a helper thread works on it.
     pub(super) operation: Option<Operation>,
     pub(super) stage: Stage,
+    /// Its packet was dequeued: who has that takes the completion, also when the port is closed.
+    is_dequeued: bool,
     pub(super) packet: Entry,
     /// The timer of its deadline.
     timer: Option<Token>,
@@ -556,17 +555,14 @@ impl Operations {
     /// The packet of a finished operation was dequeued: [closing](Self::close) leaves it to be taken. False if it is gone.
     pub(crate) fn on_dequeued(&self, key: usize) -> bool {
         let slot = self.slots.get_by_key(key);
-        slot.is_some_and(|slot| {
-            slot.marks().store(DEQUEUED, Ordering::Relaxed);
-            true
-        })
+        slot.map(|mut slot| slot.is_dequeued = true).is_some()
     }
 
     /// This packet is queued again: if it is an operation's, closing takes that.
     pub(crate) fn on_requeued(&self, packet: &Entry) {
-        if let Some(slot) = self.slots.get_by_key(packet.overlapped) {
+        if let Some(mut slot) = self.slots.get_by_key(packet.overlapped) {
             if slot.packet.completion_key == packet.completion_key {
-                slot.marks().store(0, Ordering::Relaxed);
+                slot.is_dequeued = false;
             }
         }
     }
@@ -634,10 +630,9 @@ impl Operations {
         let (mut completions, mut left_behind) = (Vec::new(), 0);
         for token in self.tokens() {
             loop {
-                let is_dequeued = |marks: u8| marks == DEQUEUED;
-                let removed = self.slots.remove_unless(token, |slot| {
-                    slot.stage.is_busy() || is_dequeued(slot.marks().load(Ordering::Relaxed))
-                });
+                let removed = self
+                    .slots
+                    .remove_unless(token, |slot| slot.stage.is_busy() || slot.is_dequeued);
                 if let Some(slot) = removed {
                     completions.extend(self.completion(token, slot).map(|it| it.0));
                     break;
@@ -649,7 +644,7 @@ impl Operations {
                         break;
                     }
                     // It has just ended.
-                    Some(slot) if !is_dequeued(slot.marks().load(Ordering::Relaxed)) => {}
+                    Some(slot) if !slot.is_dequeued => {}
                     _ => break,
                 }
             }

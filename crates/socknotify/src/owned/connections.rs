@@ -4,23 +4,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::Readiness;
-use super::armed::Armed;
 use super::listener::Listener;
-use super::packet::Packet;
+use super::packet::{Packet, is_completion};
+use super::record::{Put, Reasons, Record, Seen};
+use super::{Held, Readiness};
 pub(super) use crate::drops::drop_all;
+use crate::engine::Left;
 use crate::lock::{self, lock};
-use crate::slots::{Occupied, Slots, Token};
-use crate::sys::{Process, RawSocket};
-use crate::{CompletionPort, Error};
+use crate::slots::{Slots, Token};
+use crate::sys::{self, Process, RawSocket};
+use crate::{CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError};
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
-
-/// The [mark](Slots::unlocked) of a listener's slot.
-pub(super) const LISTENER: u8 = 1;
-/// The mark of a connection whose event was dequeued and not taken.
-pub(super) const REPORTED: u8 = 2;
 
 /// Identifies a connection, a listener or a shared socket of a port. It is not reused before 2³¹ others were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +34,7 @@ impl fmt::Display for Id {
 /// out, and nothing is put in afterwards.
 pub(super) struct Connections<T> {
     pub(super) port: CompletionPort,
-    pub(super) slots: Slots<Place<T>, Armed<Node<T>>>,
+    pub(super) slots: Slots<Place<T>>,
     process: Process,
     closed: AtomicBool,
     /// The number of connections, armed or held.
@@ -56,22 +52,39 @@ pub(super) struct Connections<T> {
     left: Mutex<Vec<Box<Node<T>>>>,
 }
 
-/// The port's record of a connection, a listener or a shared socket. A connection is [beside](Armed) it, or a thread
-/// holds it.
+/// What the port has in a slot: a connection, a listener or a shared socket.
 pub(super) struct Place<T> {
+    /// Whether it waits, and for what.
+    pub(super) record: Record<Armed<T>>,
     /// Boxed: connections have none, and there are many of them.
     pub(super) resident: Option<Box<Resident<T>>>,
     /// The shared socket is being deregistered.
     pub(super) ends: bool,
     /// The descriptor number that it was adopted with.
     pub(super) socket: RawSocket,
-    /// The deadline of the connection, in ticks, if it is armed.
+    /// When its wait ends, in ticks.
     pub(super) deadline: u64,
     /// When the wheel reports this slot: at the deadline or before.
     pub(super) scheduled: u64,
 }
 
-/// What stays in the slot while the connection is with a thread.
+/// What waits.
+pub(super) enum Armed<T> {
+    Connection(Box<Node<T>>),
+    /// The listener itself stays in its slot.
+    Listener,
+}
+
+impl<T> Armed<T> {
+    pub(super) fn connection(self) -> Option<Box<Node<T>>> {
+        match self {
+            Armed::Connection(node) => Some(node),
+            Armed::Listener => None,
+        }
+    }
+}
+
+/// What stays in the slot.
 pub(super) enum Resident<T> {
     Shared(Box<dyn Sharing<T>>),
     Listener(Arc<Listener<T>>),
@@ -94,31 +107,51 @@ pub(super) struct Node<T> {
     pub(super) value: T,
     pub(super) connections: Arc<Connections<T>>,
     pub(super) token: Token,
-    /// Has the descriptor number that it was adopted with, and the filter that the system watches it with.
+    /// Has the descriptor number that it was adopted with.
     pub(super) readiness: Readiness,
-    /// Its slot has a deadline.
-    pub(super) has_deadline: bool,
 }
 
-/// A slot, locked. A connection that has no deadline, and had none before, is armed meanwhile all the same.
-pub(super) type Locked<'a, T> = Occupied<'a, Place<T>, Armed<Node<T>>>;
-
-/// Whether the wait of what a slot has can end.
-pub(super) fn is_waiting<T>(place: &Locked<'_, T>) -> bool {
-    let is_listener = matches!(place.resident.as_deref(), Some(Resident::Listener(_)));
-    is_listener || place.beside().has(place.generation())
+/// How something is to be armed.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) filter: EventFilter,
+    /// No wanted condition held when its thread was done.
+    pub(super) is_drained: bool,
+    /// In ticks.
+    pub(super) deadline: u64,
 }
 
-impl<T> Node<T> {
-    #[inline]
-    pub(super) fn key(&self) -> usize {
-        self.connections.slots.key(self.token)
-    }
+/// What is left to do once something was put into its slot.
+pub(super) struct ToDo {
+    /// To arm it beneath; or else that was done. The system may refuse it if it does not watch it with this filter yet.
+    pub(super) arm: Option<(Registration<'static>, IsNew)>,
+    /// The wheel does not report the slot in time for its deadline.
+    pub(super) is_late: bool,
+}
+
+pub(super) type IsNew = bool;
+
+/// It was not put into its slot: the port is closed, or the system does not watch it.
+pub(super) type NotPut<V> = (V, Option<RegistrationError>);
+
+/// What a packet is for.
+#[derive(Debug)]
+pub(super) enum Looked {
+    Nothing,
+    /// To take.
+    Event(Entry),
+    /// To accept.
+    Listener(Entry),
+    /// To arm, or to arm again.
+    Arm(Registration<'static>),
+    /// It is none of a slot.
+    Other,
 }
 
 impl<T> Default for Place<T> {
     fn default() -> Self {
         Place {
+            record: Record::default(),
             resident: None,
             ends: false,
             socket: RawSocket::default(),
@@ -242,7 +275,7 @@ impl<T> Connections<T> {
         if self.is_full.load(Ordering::SeqCst) && self.is_full.swap(false, Ordering::SeqCst) {
             let listeners = lock(&self.listeners).clone();
             for token in listeners {
-                self.interrupt_named(token, Packet::Resumed);
+                self.interrupt_named(token, Reasons::RESUMED);
             }
         }
         if before == 1 {
@@ -268,72 +301,169 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Put a connection into its slot, with its deadline, where its packet will find it. Returns it if the port is
-    /// closed.
+    /// Put a connection into its slot, where its packets find it.
     #[inline(always)]
-    pub(super) fn put(&self, mut node: Box<Node<T>>, deadline: u64) -> Result<(), Box<Node<T>>> {
-        if !self.is_here() {
-            return Err(node);
-        }
-        let Token { index, generation } = node.token;
-        let Some(armed) = self.slots.beside(index) else {
+    pub(super) fn put(
+        &self,
+        node: Box<Node<T>>,
+        wish: &Wish,
+    ) -> Result<ToDo, NotPut<Box<Node<T>>>> {
+        // Closing says so first, and then empties every slot.
+        let place = match self.is_here() {
+            true => self.slots.get(node.token),
+            false => None,
+        };
+        let Some(mut place) = place.filter(|_| !self.closed.load(Ordering::SeqCst)) else {
+            return Err((node, None));
+        };
+        let key = self.slots.key(node.token);
+        let put = self.put_into(&mut place, key, Armed::Connection(node), wish);
+        put.map_err(|(armed, error)| {
+            let node = armed.connection().expect("it was put");
+            // A port that is being closed refuses everything.
+            (node, error.filter(|_| !self.closed.load(Ordering::SeqCst)))
+        })
+    }
+
+    #[inline(always)]
+    fn put_into(
+        &self,
+        place: &mut Place<T>,
+        key: usize,
+        armed: Armed<T>,
+        wish: &Wish,
+    ) -> Result<ToDo, NotPut<Armed<T>>> {
+        let socket = place.socket;
+        let system = self.port.system();
+        let arm =
+            |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
+        let put = place.record.put(armed, wish.filter, wish.is_drained, arm);
+        let arm = match put {
+            Ok(Put::Armed {
+                left: Left::Nothing,
+                ..
+            }) => None,
+            Ok(Put::Armed { left, is_new }) => {
+                let is_armed = left == Left::Poll;
+                Some((
+                    Registration::arm(socket, key, wish.filter, is_armed),
+                    is_new,
+                ))
+            }
+            Ok(Put::Look) => {
+                if !self.post_look(key) {
+                    // There is no memory for a packet.
+                    place.record.not_posted();
+                    if let Some(armed) = place.record.take_armed() {
+                        return Err((armed, Some(RegistrationError::OutOfMemory)));
+                    }
+                }
+                None
+            }
+            Err((armed, error)) => return Err((armed, Some(error))),
+        };
+        place.deadline = wish.deadline;
+        let is_late = wish.deadline < place.scheduled;
+        Ok(ToDo { arm, is_late })
+    }
+
+    /// Put a connection into its slot that is not armed, and is reported to whoever takes this packet.
+    pub(super) fn put_accepted(&self, node: Box<Node<T>>) -> Result<Entry, Box<Node<T>>> {
+        let place = self.slots.get(node.token);
+        let Some(mut place) = place.filter(|_| !self.closed.load(Ordering::SeqCst)) else {
             return Err(node);
         };
-        // Those who look at the deadline lock the slot.
-        let mut place = None;
-        if node.has_deadline || deadline != NEVER {
-            node.has_deadline = deadline != NEVER;
-            place = self.lock_deadline(node.token, deadline);
+        let key = self.slots.key(node.token);
+        let armed = Armed::Connection(node);
+        Ok(place.record.put_reported(armed, Reasons::ACCEPTED, key))
+    }
+
+    /// Arm a listener again. Nothing if it was closed.
+    pub(super) fn put_listener(&self, key: usize, wish: &Wish) -> Option<ToDo> {
+        let mut place = self.slots.get_by_key(key)?;
+        if self.closed.load(Ordering::SeqCst) || place.record.is_waiting() {
+            return None;
         }
-        armed.put(generation, node);
+        self.put_into(&mut place, key, Armed::Listener, wish).ok()
+    }
+
+    /// Have a thread look at a slot, before it takes what came earlier. False if there is no memory for a packet, or the
+    /// port is closed.
+    #[cold]
+    fn post_look(&self, key: usize) -> bool {
+        self.port
+            .system()
+            .post_ahead(Packet::Look.of_slot(key))
+            .is_ok()
+    }
+
+    /// A packet was dequeued. Find out what it is for.
+    #[inline(always)]
+    pub(super) fn look(&self, entry: &Entry) -> Looked {
+        let key = entry.completion_key;
+        let Some(mut place) = self.slots.get_by_key(key) else {
+            return Looked::Other;
+        };
+        let socket = place.socket;
+        let is_listener = match place.resident.as_deref() {
+            None => false,
+            Some(Resident::Listener(_)) if is_completion(entry) => {
+                return Looked::Listener(*entry);
+            }
+            Some(Resident::Listener(_)) => true,
+            // Whoever takes it finds out whether it is out of date.
+            Some(Resident::Shared(_)) => return Looked::Event(*entry),
+        };
+        let seen = place
+            .record
+            .look(entry, |filter| !sys::conditions(socket, filter).is_empty());
+        match seen {
+            Seen::Nothing => Looked::Nothing,
+            Seen::Event(event) if is_listener => Looked::Listener(event),
+            Seen::Event(event) => Looked::Event(event),
+            Seen::Arm(filter) => Looked::Arm(Registration::arm(socket, key, filter, false)),
+        }
+    }
+
+    /// Take back a connection that could not be armed, unless another thread has dequeued its event meanwhile.
+    pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
+        let mut place = self.slots.get_by_key(key)?;
+        // What was armed when the port was closed is closed with it.
+        if self.closed.load(Ordering::SeqCst) {
+            return None;
+        }
+        let node = place.record.take_armed()?.connection()?;
         drop(place);
-        // Closing sets this first, and then empties every slot.
-        match self.closed.load(Ordering::SeqCst) {
-            true => armed.take(generation).map_or(Ok(()), Err),
-            false => Ok(()),
+        if node.readiness.is_lingering() {
+            // Nobody waits for it.
+            drop(Held::from_node(node));
+            return None;
         }
+        Some(node)
     }
 
-    /// Set a connection's deadline, and keep its slot locked.
-    #[inline(never)]
-    fn lock_deadline(&self, token: Token, deadline: u64) -> Option<Locked<'_, T>> {
-        let mut place = self.slots.get(token)?;
-        place.deadline = deadline;
-        place.marks().store(0, Ordering::Relaxed);
-        Some(place)
-    }
-
-    /// Take an armed connection out of its slot.
-    pub(super) fn take(&self, token: Token) -> Option<Box<Node<T>>> {
-        self.slots.beside(token.index)?.take(token.generation)
-    }
-
-    /// Interrupt the wait of a connection. False if it is not armed.
-    ///
-    /// The slot is locked: nobody arms it meanwhile with a deadline, or without the one that it had.
-    pub(super) fn interrupt(
-        &self,
-        key: usize,
-        place: &Place<T>,
-        reason: Packet,
-        insist: bool,
-    ) -> bool {
-        let system = self.port.system();
-        system.interrupt(place.socket, key, reason.encode(), insist)
+    /// End the wait of something for this reason, or the next one. False if there was no memory for a packet.
+    pub(super) fn interrupt(&self, key: usize, place: &mut Place<T>, reason: Reasons) -> bool {
+        let must_look = place.record.interrupt(reason);
+        if must_look && !self.post_look(key) {
+            place.record.not_posted();
+            return false;
+        }
+        true
     }
 
     /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with
     /// this `Id`.
     pub(super) fn cancel(&self, id: Id) -> bool {
-        !self.is_closed() && self.interrupt_named(id.0, Packet::Cancelled)
+        !self.is_closed() && self.interrupt_named(id.0, Reasons::CANCELLED)
     }
 
     /// End the wait of the connection or listener with this `Id` for this reason, or the next one. Not for shared
     /// sockets.
-    pub(super) fn interrupt_named(&self, token: Token, reason: Packet) -> bool {
+    pub(super) fn interrupt_named(&self, token: Token, reason: Reasons) -> bool {
         match self.slots.get(token) {
-            Some(place) if place.shared().is_none() => {
-                self.interrupt(self.slots.key(token), &place, reason, true);
+            Some(mut place) if place.shared().is_none() => {
+                self.interrupt(self.slots.key(token), &mut place, reason);
                 true
             }
             _ => false,
@@ -343,16 +473,16 @@ impl<T> Connections<T> {
     /// The same for all. Returns the number of connections.
     pub(super) fn interrupt_all(
         &self,
-        reason: Packet,
+        reason: Reasons,
         is_meant: impl Fn(&Place<T>) -> bool,
     ) -> usize {
         let mut count = 0;
         if !self.is_here() {
             return count;
         }
-        for (token, place) in self.slots.iter_named() {
+        for (token, mut place) in self.slots.iter_named() {
             if is_meant(&place) {
-                self.interrupt(self.slots.key(token), &place, reason, true);
+                self.interrupt(self.slots.key(token), &mut place, reason);
                 count += 1;
             }
         }
@@ -377,22 +507,29 @@ impl<T> Connections<T> {
 
     /// A listener is about to be registered.
     pub(super) fn add_listener(&self, token: Token) {
-        if let Some(place) = self.slots.get(token) {
-            place.marks().store(LISTENER, Ordering::Relaxed);
-        }
         lock(&self.listeners).push(token);
     }
 
-    /// A listener that was reported.
-    pub(super) fn listener(&self, key: usize) -> Option<(Id, RawSocket, Arc<Listener<T>>)> {
-        let (token, mut place) = self.slots.named(key)?;
-        place.deadline = NEVER;
-        match place.resident.as_deref() {
-            Some(Resident::Listener(listener)) => {
-                Some((Id(token), place.socket, Arc::clone(listener)))
-            }
-            _ => None,
+    /// The listener of a packet that was dequeued, which is armed no more, and why; or of a completion, which leaves it
+    /// armed.
+    pub(super) fn take_listener(&self, entry: &Entry) -> Option<(Id, Arc<Listener<T>>, Reasons)> {
+        let (token, mut place) = self.slots.named(entry.completion_key)?;
+        let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
+            return None;
+        };
+        let listener = Arc::clone(listener);
+        let mut reasons = Reasons::empty();
+        if !is_completion(entry) {
+            reasons = place.record.take_with_all(entry)?.1;
         }
+        Some((Id(token), listener, reasons))
+    }
+
+    /// The listener with this key.
+    pub(super) fn listener(&self, key: usize) -> Option<Id> {
+        let (token, place) = self.slots.named(key)?;
+        let is_listener = matches!(place.resident.as_deref(), Some(Resident::Listener(_)));
+        is_listener.then_some(Id(token))
     }
 
     /// Close a listener whose packet a thread has dequeued.
@@ -412,7 +549,7 @@ impl<T> Connections<T> {
             return;
         }
         if !self.draining.swap(true, Ordering::SeqCst) {
-            self.interrupt_all(Packet::Draining, |place| place.shared().is_none());
+            self.interrupt_all(Reasons::DRAINING, |place| place.shared().is_none());
         }
         self.end_if_drained();
     }
@@ -424,7 +561,7 @@ impl<T> Connections<T> {
         self.port.close();
         let mut residents = Vec::new();
         for mut place in self.slots.iter() {
-            left.extend(place.beside().take_any());
+            left.extend(place.record.take_any().and_then(Armed::connection));
             residents.extend(std::mem::take(&mut *place).resident.map(|it| *it));
         }
         residents

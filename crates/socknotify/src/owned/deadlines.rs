@@ -4,11 +4,11 @@
 //! move a deadline back, as a server does with each request, does not touch the wheel.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::connections::{Connections, NEVER, REPORTED, is_waiting};
+use super::connections::{Connections, NEVER};
 use super::packet::Packet;
+use super::record::Reasons;
 use super::wheel::Wheel;
 use crate::lock::lock;
 
@@ -58,21 +58,20 @@ impl Deadlines {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// Set the deadline of a connection that is about to be armed.
+    /// Have the wheel report a slot in time for this deadline, which it has.
+    #[cold]
+    pub(super) fn schedule<T>(&self, connections: &Connections<T>, key: usize, at: u64) {
+        let mut schedule = lock(&self.schedule);
+        schedule.set(connections, crate::slots::index_of(key), at);
+        self.set_alarm(connections, &mut schedule);
+    }
+
+    /// Set the deadline of a listener that is armed.
     pub(super) fn set<T>(&self, connections: &Connections<T>, key: usize, at: u64) {
-        let is_late = match connections.slots.get_by_key(key) {
-            Some(mut place) if is_waiting(&place) => {
-                place.deadline = at;
-                at < place.scheduled
-            }
-            // The port was closed.
-            _ => return,
-        };
-        if is_late {
-            let mut schedule = lock(&self.schedule);
-            schedule.set(connections, crate::slots::index_of(key), at);
-            self.set_alarm(connections, &mut schedule);
+        if let Some(mut place) = connections.slots.get_by_key(key) {
+            place.deadline = at;
         }
+        self.schedule(connections, key, at);
     }
 
     /// Set the time of a timer.
@@ -94,7 +93,7 @@ impl Deadlines {
             return;
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
-        let timer = Packet::Timer.of_port(&connections.slots);
+        let timer = Packet::Timer.entry(&connections.slots);
         if connections.port.system().post_after(time, timer).is_ok() {
             schedule.alarm = next;
         }
@@ -130,25 +129,23 @@ impl Schedule {
     }
 }
 
-/// Interrupt the wait of the connection in a slot if its deadline has passed. Returns when to try again.
-///
-/// The slot stays locked from reading the deadline to interrupting the wait: otherwise another thread
-/// could take the connection and arm it again in between, with another deadline or with none.
+/// Interrupt the wait of what a slot has if its deadline has passed. Returns when to try again.
 fn time_out<T>(connections: &Connections<T>, index: u32, now: u64) -> Option<u64> {
     let mut place = connections.slots.get_by_index(index)?;
     // If its event was dequeued, it is scheduled when it is armed next.
-    let is_reported = place.marks().load(Ordering::Relaxed) == REPORTED;
-    if is_reported || !is_waiting(&place) {
+    if !place.record.is_armed() {
         place.scheduled = NEVER;
         return None;
     }
     let key = connections.slots.key(place.token(index));
-    let at = match place.deadline {
-        deadline if deadline > now => deadline,
-        _ if connections.interrupt(key, &place, Packet::TimedOut, false) => NEVER,
-        // A thread is arming it at this moment, or is about to; or its packet is in the queue. Try again after a time
-        // that doubles.
-        deadline => now + (now - deadline).max(1),
+    let deadline = place.deadline;
+    let at = if deadline > now {
+        deadline
+    } else if connections.interrupt(key, &mut place, Reasons::TIMED_OUT) {
+        NEVER
+    } else {
+        // There was no memory for a packet. Try again after a time that doubles.
+        now + (now - deadline).max(1)
     };
     place.scheduled = at;
     (at != NEVER).then_some(at)

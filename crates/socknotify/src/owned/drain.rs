@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::packet::Packet;
+use super::record::Reasons;
 use super::timers::Action;
 use super::{Held, Id, Port, Source};
 
@@ -75,15 +75,14 @@ impl<T, M> Port<T, M> {
     /// [Cancels](Self::cancel) all present connections, and returns how many these are.
     pub fn cancel_all(&self) -> usize {
         let connections = &self.shared.connections;
-        connections.interrupt_all(Packet::Cancelled, |place| place.resident.is_none())
+        connections.interrupt_all(Reasons::CANCELLED, |place| place.resident.is_none())
     }
 }
 
 impl<T: Source, M> Port<T, M> {
     /// Takes an armed connection out of the port. No event comes for it.
     ///
-    /// Returns `None` if there is no such connection, if a thread holds it, if it is ready, or if its worker has not
-    /// called [`process`](super::Worker::process) since it was handed back.
+    /// Returns `None` if there is no such connection, if a thread holds it, or if a worker has dequeued its event.
     ///
     /// # Examples
     ///
@@ -108,18 +107,9 @@ impl<T: Source, M> Port<T, M> {
     pub fn take(&self, id: Id) -> Option<Held<T>> {
         let connections = &self.shared.connections;
         connections.check().ok()?;
-        let place = connections.slots.get(id.0)?;
-        let is_armed = place.beside().has(id.0.generation);
-        // From here on it has no packet, and is taken by nobody else.
-        if !is_armed
-            || !connections
-                .port
-                .system()
-                .halt(place.socket, connections.slots.key(id.0))
-        {
-            return None;
-        }
-        let mut node = connections.take(id.0)?;
+        let mut place = connections.slots.get(id.0)?;
+        // From here on its packets find nothing.
+        let mut node = place.record.take_armed()?.connection()?;
         if node.readiness.is_lingering() {
             node.readiness.open();
         }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use super::connections::{NEVER, Node};
-use super::packet::Packet;
+use super::connections::{NEVER, Node, Wish};
 use super::port::Shared;
+use super::record::Reasons;
 use super::{Held, Interest, Source, Worker};
-use crate::{EventFilter, Registration};
+use crate::EventFilter;
 
 /// How much is discarded at once, and how often before others are served.
 const DISCARDED: usize = 16 * 1024;
@@ -81,38 +81,43 @@ impl<T: Source, M> Worker<T, M> {
     }
 }
 
-/// A connection that lingers has had an event.
+/// A connection that lingers has had an event, or was interrupted for this reason.
 #[cold]
 pub(super) fn on_event<T: Source, M>(
     shared: &Shared<T, M>,
-    mut node: Box<Node<T>>,
-    packet: Packet,
+    node: Box<Node<T>>,
+    reason: Option<Reasons>,
 ) {
     let connections = &shared.connections;
     let place = connections.slots.get(node.token);
     let deadline = place.map_or(NEVER, |place| place.deadline);
-    let is_over = match packet {
+    let is_over = match reason {
         // A peer that never stops sending is ready each time.
-        Packet::Ready(_) => {
-            deadline <= shared.deadlines.now() || discard(&SockRef::from(&node.value.socket()))
-        }
-        Packet::Draining => false,
-        _ => true,
+        None => deadline <= shared.deadlines.now() || discard(&SockRef::from(&node.value.socket())),
+        Some(Reasons::DRAINING) => false,
+        Some(_) => true,
     };
     if is_over {
         return drop(Held::from_node(node));
     }
-    node.readiness.unwatch();
-    let (key, socket) = (node.key(), node.readiness.socket());
-    if let Err(node) = connections.put(node, deadline) {
-        return drop(Held::from_node(node));
-    }
-    if deadline != NEVER {
-        shared.deadlines.set(connections, key, deadline);
-    }
-    let arm = Registration::arm(socket, key, EventFilter::IN, false);
-    if connections.port.register(arm).is_err() {
-        drop(shared.take_back(key));
+    let wish = Wish {
+        filter: EventFilter::IN,
+        is_drained: false,
+        deadline,
+    };
+    let token = node.token;
+    match connections.put(node, &wish) {
+        Ok(to_do) => {
+            if to_do.is_late {
+                shared.schedule(token, &wish);
+            }
+            let Some((arm, _)) = to_do.arm else { return };
+            if connections.port.register(arm).is_err() {
+                let node = connections.take_back(connections.slots.key(token));
+                drop(node.map(Held::from_node));
+            }
+        }
+        Err((node, _)) => drop(Held::from_node(node)),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use super::connections::{Connections, Place, Room};
+use super::connections::{Connections, NEVER, Place, Room, Wish};
 use super::listener::{Listener, Round};
 use super::packet::Packet;
+use super::record::Reasons;
 use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
-use crate::{Error, EventFilter, Registration, RegistrationError};
+use crate::{Error, EventFilter, RegistrationError};
 
 impl<T: Source, M> Port<T, M> {
     /// Accepts connections from a listener, for as long as the port is open.
@@ -82,8 +83,15 @@ impl<T: Source, M> Port<T, M> {
             // It pauses when there are no resources: its timer must not need any then.
             system.prepare_alarm(Packet::Timer.key(&connections.slots))?;
             listener.begin(system, key);
-            let registration = Registration::arm(socket, key, listener.filter(), false);
-            connections.port.register(registration)?;
+            let wish = Wish {
+                filter: listener.filter(),
+                is_drained: false,
+                deadline: NEVER,
+            };
+            let put = connections.put_listener(key, &wish);
+            if let Some((registration, _)) = put.and_then(|to_do| to_do.arm) {
+                connections.port.register(registration)?;
+            }
             Ok(())
         };
         if let Err(error) = watch() {
@@ -94,10 +102,10 @@ impl<T: Source, M> Port<T, M> {
         listener.replenish(&mut round);
         if connections.is_draining() {
             // Closing may have missed it.
-            connections.interrupt_named(token, Packet::Draining);
+            connections.interrupt_named(token, Reasons::DRAINING);
         } else if round.error.is_some() {
             // The next thread tries again, and reports the reason.
-            connections.interrupt_named(token, Packet::Resumed);
+            connections.interrupt_named(token, Reasons::RESUMED);
         }
         Ok(Id(token))
     }

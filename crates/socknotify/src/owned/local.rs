@@ -42,7 +42,7 @@ const ARMED: usize = 64;
 /// The packet for another worker to arm a connection.
 #[inline]
 fn packet_to_arm(arm: &Registration<'_>) -> Entry {
-    Packet::Arm(arm.event_filter).handed_on(arm.completion_key)
+    Packet::Look.of_slot(arm.completion_key)
 }
 
 impl Local {

@@ -187,7 +187,7 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn message_packet(&self) -> Entry {
-        Packet::Message.of_port(&self.connections.slots)
+        Packet::Message.entry(&self.connections.slots)
     }
 
     pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {

@@ -128,12 +128,14 @@
 //! ```
 
 // Each group uses those before it.
-mod armed;
 mod buffers;
 mod interest;
+#[cfg(all(test, interleavings))]
+mod interleavings;
 mod limited;
 mod packet;
 mod readiness;
+mod record;
 mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]

@@ -7,16 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
-use super::connections::{Connections, NEVER, Node, Place, Room, drop_all};
+use super::connections::{Connections, IsNew, NEVER, Node, Place, Room, Wish, drop_all};
 use super::deadlines::Deadlines;
 use super::local;
 use super::messages::Message;
 use super::packet::Packet;
+use super::record::Reasons;
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
+use crate::slots::Token;
 use crate::sys::RawSocket;
 use crate::{
     CompletionPort, Entry, Error, RegisterError, Registration, RegistrationError, Snapshot, Trigger,
@@ -171,18 +173,15 @@ impl<T: Source, M> Port<T, M> {
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
         let shared = &self.shared;
-        let (arm, deadline) = match shared.put(connection, interest.into()) {
-            Put::Done { arm, deadline, .. } => (arm, deadline),
-            Put::Refused(node, error) => return shared.notify(Notice::Refused(node, error)),
-            Put::Closed => return,
+        let arm = match shared.put(connection, interest.into()) {
+            Ok(arm) => arm,
+            Err(refused) => return shared.notify(refused),
         };
+        let Some((arm, _)) = arm else { return };
         let key = arm.completion_key;
-        if deadline != NEVER {
-            shared.deadlines.set(&shared.connections, key, deadline);
-        }
         let registered = shared.connections.port.register(arm);
         if let Err(RegisterError::Entry(error)) = registered {
-            if let Some(node) = shared.take_back(key) {
+            if let Some(node) = shared.connections.take_back(key) {
                 shared.notify(Notice::Refused(node, error));
             }
         }
@@ -439,26 +438,16 @@ impl From<SharedTrigger> for Trigger {
     }
 }
 
-/// The result of handing a connection back.
-pub(super) enum Put<T> {
-    /// It is in its slot, and can be armed.
-    Done {
-        arm: Registration<'static>,
-        /// In ticks.
-        deadline: u64,
-        /// The system does not watch it for this filter yet, and may refuse to.
-        is_new: bool,
-    },
-    Refused(Box<Node<T>>, RegistrationError),
-    /// It is closed, as the port is.
-    Closed,
-}
-
 impl<T, M> Shared<T, M> {
-    /// Put a connection where its notification will find it, to be armed.
+    /// Put a connection into its slot, where its packets find it. Returns what is left to be armed, and a notice if that is
+    /// refused. If the port is closed, so is the connection.
     #[inline]
     #[track_caller]
-    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Put<T>
+    pub(super) fn put(
+        &self,
+        connection: Held<T>,
+        interest: Interest,
+    ) -> Result<Option<(Registration<'static>, IsNew)>, Notice<T>>
     where
         T: Source,
     {
@@ -469,43 +458,36 @@ impl<T, M> Shared<T, M> {
         let socket = raw(&*connection);
         let mut node = connection.into_node();
         if socket != node.readiness.socket() {
-            return Put::Refused(node, RegistrationError::NotASocket);
+            return Err(Notice::Refused(node, RegistrationError::NotASocket));
         }
         let filter = interest.filter;
-        let is_new = node.readiness.watch(filter);
-        let is_drained = node.readiness.take(filter);
-        let key = self.connections.slots.key(node.token);
-        let arm = Registration::arm(socket, key, filter, is_drained);
         let deadline = interest.deadline();
-        let deadline = deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time));
-        match self.connections.put(node, deadline) {
-            Ok(()) => Put::Done {
-                arm,
-                deadline,
-                is_new,
-            },
-            Err(node) => {
+        let wish = Wish {
+            filter,
+            is_drained: node.readiness.take(filter),
+            deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
+        };
+        let token = node.token;
+        match self.connections.put(node, &wish) {
+            Ok(to_do) => {
+                if to_do.is_late {
+                    self.schedule(token, &wish);
+                }
+                Ok(to_do.arm)
+            }
+            Err((node, Some(error))) => Err(Notice::Refused(node, error)),
+            Err((node, None)) => {
                 drop(Held::from_node(node));
-                Put::Closed
+                Ok(None)
             }
         }
     }
 
-    /// Take back a connection that could not be armed, unless another thread has dequeued it meanwhile.
-    pub(super) fn take_back(&self, key: usize) -> Option<Box<Node<T>>> {
-        // The port below refuses everything once it is closed: what was armed is closed with it.
-        if self.connections.is_closed() {
-            return None;
-        }
-        let slot = self.connections.slots.unlocked(key)?;
-        let mut node = slot.beside.take(slot.generation)?;
-        node.readiness.unwatch();
-        if node.readiness.is_lingering() {
-            // Nobody waits for it.
-            drop(Held::from_node(node));
-            return None;
-        }
-        Some(node)
+    #[cold]
+    pub(super) fn schedule(&self, token: Token, wish: &Wish) {
+        let key = self.connections.slots.key(token);
+        self.deadlines
+            .schedule(&self.connections, key, wish.deadline);
     }
 
     /// Give a connection its place in the port, for which there is room.
@@ -546,14 +528,13 @@ impl<T, M> Shared<T, M> {
         room.keep();
         if connections.is_draining() {
             // Closing may have missed it.
-            connections.interrupt_named(token, Packet::Draining);
+            connections.interrupt_named(token, Reasons::DRAINING);
         }
         let mut held = Held::from_node(Box::new(Node {
             value: connection,
             connections: Arc::clone(connections),
             token,
             readiness: Readiness::new(socket),
-            has_deadline: false,
         }));
         // If this panics, it is closed.
         held.adopted(Id(token));
@@ -573,7 +554,7 @@ impl<T, M> Shared<T, M> {
     #[cold]
     pub(super) fn list(&self, notice: Notice<T>) -> Entry {
         lock(&self.notices).push_back(notice);
-        Packet::Notice.of_port(&self.connections.slots)
+        Packet::Notice.entry(&self.connections.slots)
     }
 
     pub(super) fn next_notice(&self) -> Option<Notice<T>> {

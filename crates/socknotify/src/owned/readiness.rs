@@ -55,8 +55,6 @@ pub struct Readiness {
     /// Of IN and OUT, the conditions that held no more when the thread was done, as the bits of a filter.
     spent: u8,
     phase: Phase,
-    /// The filter that the system watches it with: armed with this one again, it is not refused.
-    watched: EventFilter,
 }
 
 /// Who has the events of a connection.
@@ -69,16 +67,12 @@ enum Phase {
     Lingering,
 }
 
-/// No filter that can be asked for.
-const UNWATCHED: EventFilter = EventFilter::from_bits_retain(u16::MAX);
-
 impl Readiness {
     pub(super) fn new(socket: RawSocket) -> Self {
         Readiness {
             socket,
             spent: 0,
             phase: Phase::Open,
-            watched: UNWATCHED,
         }
     }
 
@@ -106,22 +100,6 @@ impl Readiness {
 
     pub(super) fn begin_to_linger(&mut self) {
         self.phase = Phase::Lingering;
-    }
-
-    /// The system is to watch the socket with this filter. True if it does not yet, and so may refuse to.
-    #[inline]
-    pub(super) fn watch(&mut self, filter: EventFilter) -> bool {
-        std::mem::replace(&mut self.watched, filter) != filter
-    }
-
-    /// Nobody knows what the system watches it with.
-    pub(super) fn unwatch(&mut self) {
-        self.watched = UNWATCHED;
-    }
-
-    /// What it waits for, if it is armed.
-    pub(super) fn watched(&self) -> EventFilter {
-        self.watched & EventFilter::ALL
     }
 
     /// The number that the connection was adopted under.

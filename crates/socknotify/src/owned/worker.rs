@@ -3,21 +3,21 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::connect;
-use super::connections::{LISTENER, NEVER, Node, REPORTED, Resident, drop_all, is_waiting};
+use super::connections::{Armed, Looked, NEVER, Node, Resident, Wish, drop_all};
 use super::linger;
 use super::listener::Listener;
 use super::local::{self, Local};
 use super::messages::Message;
-use super::packet::{HANDED_ON, Packet, is_completion};
-use super::port::{Notice, Put, Shared};
+use super::packet::{Packet, is_completion};
+use super::port::{Notice, Shared};
+use super::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::handover::Handover;
 use crate::lock::lock;
-use crate::sys::{self, RawSocket};
+use crate::sys;
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
@@ -69,12 +69,8 @@ pub struct Worker<T: Source, M = ()> {
     handover: Arc<dyn Handover>,
     /// Connections that were handed back. The last ones are to be armed: others may have armed the first ones.
     armed: Vec<Registration<'static>>,
-    /// The deadlines of some of those, in ticks, with their indices. They are in the slots, too.
-    armed_until: Vec<(usize, u64)>,
     /// What the next call arms besides.
     registrations: Vec<Registration<'static>>,
-    /// The keys and deadlines of listeners, and of connections that another worker has left to be armed.
-    deadlines: Vec<(usize, u64)>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
@@ -123,9 +119,7 @@ impl<T: Source, M> Worker<T, M> {
             handover,
             shared,
             armed: Vec::with_capacity(room),
-            armed_until: Vec::new(),
             registrations: Vec::with_capacity(room),
-            deadlines: Vec::new(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
             events: 0,
@@ -149,45 +143,20 @@ impl<T: Source, M> Worker<T, M> {
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
         match self.shared.put(connection, interest.into()) {
-            Put::Done {
-                arm,
-                deadline,
-                is_new,
-            } => {
-                if !arm.is_drained() || !self.arm_at_once(&arm, deadline) {
-                    self.is_any_new |= is_new;
-                    self.add_armed(arm, deadline);
-                }
+            Ok(None) => {}
+            Ok(Some((arm, is_new))) => {
+                self.is_any_new |= is_new;
+                self.add_armed(arm);
             }
-            Put::Refused(node, error) => self.notify(Notice::Refused(node, error)),
-            Put::Closed => {}
+            Err(refused) => self.notify(refused),
         }
     }
 
-    /// Arm a drained connection, if that takes no system call.
     #[inline]
-    fn arm_at_once(&self, arm: &Registration<'static>, deadline: u64) -> bool {
-        let connections = &self.shared.connections;
-        let system = connections.port.system();
-        if !system.arms_drained() {
-            return false;
-        }
-        let key = arm.completion_key;
-        // Before it is armed: another thread may have it next. If it cannot be armed, the deadline is set once more.
-        if deadline != NEVER {
-            self.shared.deadlines.set(connections, key, deadline);
-        }
-        system.arm_drained(arm.raw_socket(), key, arm.event_filter)
-    }
-
-    #[inline]
-    fn add_armed(&mut self, arm: Registration<'static>, deadline: u64) {
+    fn add_armed(&mut self, arm: Registration<'static>) {
         while !self.local.add_armed(&arm) {
             // Far more than were dequeued at once.
             let _ = self.submit();
-        }
-        if deadline != NEVER {
-            self.armed_until.push((self.armed.len(), deadline));
         }
         self.armed.push(arm);
         let is_first = self.armed.len() == 1;
@@ -356,27 +325,12 @@ impl<T: Source, M> Worker<T, M> {
             self.events = self.local.events();
         }
         let first = self.armed.len() - self.local.take_armed();
-        if !self.armed_until.is_empty() || !self.deadlines.is_empty() {
-            self.set_deadlines(first);
-        }
         if first == 0 && self.registrations.is_empty() {
             std::mem::swap(&mut self.registrations, &mut self.armed);
         } else {
             self.registrations.extend(self.armed.drain(..).skip(first));
         }
         self.shared.files.flush();
-    }
-
-    /// Set the deadlines of what is to be armed: of the connections that were handed back, from this one on.
-    ///
-    /// A deadline does not pass before the connection can be interrupted: so it is set no earlier than this.
-    fn set_deadlines(&mut self, first: usize) {
-        let shared = &*self.shared;
-        let armed_until = self.armed_until.drain(..).filter(|it| it.0 >= first);
-        let armed = armed_until.map(|(index, at)| (self.armed[index].completion_key, at));
-        for (key, at) in armed.chain(self.deadlines.drain(..)) {
-            shared.deadlines.set(&shared.connections, key, at);
-        }
     }
 
     /// Take back the connections that the system refuses to watch.
@@ -396,11 +350,12 @@ impl<T: Source, M> Worker<T, M> {
     /// The system refuses to watch a connection, or a listener, which is closed then.
     #[cold]
     fn on_refused(&mut self, key: usize, error: RegistrationError) {
-        if let Some(node) = self.shared.take_back(key) {
+        let connections = &self.shared.connections;
+        if let Some(node) = connections.take_back(key) {
             return self.notify(Notice::Refused(node, error));
         }
         // Closing it drops the last reference to it.
-        let listener = self.shared.connections.listener(key).map(|(id, ..)| id);
+        let listener = connections.listener(key);
         if let Some(id) = listener.filter(|_| !self.shared.connections.is_closed()) {
             self.close_listener(key);
             self.notify(Notice::NotAccepting(id, error.into()));
@@ -431,56 +386,40 @@ impl<T: Source, M> Worker<T, M> {
     /// Turn this many packets into events.
     fn resolve(&mut self, count: usize) {
         let shared = &*self.shared;
-        let slots = &shared.connections.slots;
+        let connections = &*shared.connections;
         let mut is_timer_among = false;
-        let mut to_arm = Vec::new();
-        // As a rule, all packets are of connections, which stay in their slots until the events are taken.
-        let is_ready = |entry: &mut Entry| {
-            let marks = slots.unlocked(entry.completion_key).map(|it| it.marks);
-            let marks = marks.filter(|marks| marks.load(Ordering::Relaxed) != LISTENER);
-            let is_ready = marks.is_some() && matches!(Packet::of_slot(entry), Packet::Ready(_));
-            if let Some(marks) = marks.filter(|_| is_ready) {
-                marks.store(REPORTED, Ordering::Relaxed);
-                entry.overlapped = HANDED_ON;
-            }
-            is_ready
-        };
-        // Events overwrite the packets before them.
-        let mut packets = self.entries[..count].iter_mut();
-        let first = packets.position(|it| !is_ready(it)).unwrap_or(count);
-        let mut events = first;
-        for index in first..count {
+        let mut events = 0;
+        for index in 0..count {
+            // Events overwrite the packets before them.
             let entry = self.entries[index];
-            let key = entry.completion_key;
-            let marks = slots.unlocked(key).map(|it| it.marks);
-            let event = match (Packet::decode(&entry, slots), marks) {
-                (Packet::Message | Packet::Notice, _) => Some(entry),
-                (Packet::Timer, _) => {
-                    is_timer_among = true;
-                    None
-                }
-                (Packet::Operation, _) => {
-                    let is_there = shared.files.on_dequeued(entry.overlapped);
-                    is_there.then_some(entry)
-                }
-                (Packet::KernelIo, _) => {
-                    let packet = shared.files.on_kernel_packet(&entry);
-                    packet.filter(|packet| shared.files.on_dequeued(packet.overlapped))
-                }
-                (Packet::Arm(filter), Some(_)) => {
-                    to_arm.push((key, filter));
-                    None
-                }
-                (_, Some(marks)) if marks.load(Ordering::Relaxed) == LISTENER => {
+            let event = match connections.look(&entry) {
+                Looked::Event(event) => Some(event),
+                Looked::Nothing => None,
+                Looked::Listener(entry) => {
                     self.listeners.push(entry);
                     None
                 }
-                (packet, Some(marks)) => {
-                    marks.store(REPORTED, Ordering::Relaxed);
-                    Some(packet.handed_on(key))
+                Looked::Arm(arm) => {
+                    self.registrations.push(arm);
+                    None
                 }
-                // It is stale.
-                (_, None) => None,
+                Looked::Other => match Packet::of_port(&entry, &connections.slots) {
+                    Some(Packet::Message | Packet::Notice) => Some(entry),
+                    Some(Packet::Timer) => {
+                        is_timer_among = true;
+                        None
+                    }
+                    Some(Packet::Operation) => {
+                        let is_there = shared.files.on_dequeued(entry.overlapped);
+                        is_there.then_some(entry)
+                    }
+                    Some(Packet::KernelIo) => {
+                        let packet = shared.files.on_kernel_packet(&entry);
+                        packet.filter(|packet| shared.files.on_dequeued(packet.overlapped))
+                    }
+                    // It is stale.
+                    _ => None,
+                },
             };
             if let Some(event) = event {
                 self.entries[events] = event;
@@ -491,32 +430,16 @@ impl<T: Source, M> Worker<T, M> {
             self.local.add_events(&self.entries[..events]);
             self.events += events;
         }
+        if !self.registrations.is_empty() {
+            // What other workers have left to be armed: this thread may not call again soon.
+            let _ = self.submit();
+        }
         if is_timer_among {
             self.shared.ring();
         }
         if !self.listeners.is_empty() {
             self.accept();
         }
-        if !to_arm.is_empty() {
-            self.arm_for_others(&to_arm);
-        }
-    }
-
-    /// Arm at once what other workers have handed back and left: this thread may not call again soon.
-    #[cold]
-    fn arm_for_others(&mut self, connections: &[(usize, EventFilter)]) {
-        for &(key, filter) in connections {
-            let place = self.shared.connections.slots.get_by_key(key);
-            let Some(place) = place.filter(is_waiting) else {
-                continue;
-            };
-            let arm = Registration::arm(place.socket, key, filter, false);
-            self.registrations.push(arm);
-            if place.deadline != NEVER {
-                self.deadlines.push((key, place.deadline));
-            }
-        }
-        let _ = self.submit();
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.
@@ -527,29 +450,26 @@ impl<T: Source, M> Worker<T, M> {
         let mut listeners = std::mem::take(&mut self.listeners);
         // The first packet of a listener takes all of its connections, in their order.
         for entry in listeners.iter().filter(|it| is_completion(it)) {
-            if let Some((_, _, listener)) = self.shared.connections.listener(entry.completion_key) {
+            if let Some((_, listener, _)) = self.shared.connections.take_listener(entry) {
                 listener.on_completed(entry);
             }
         }
         for entry in listeners.drain(..) {
             let connections = &self.shared.connections;
-            let key = entry.completion_key;
-            let is_over = connections.is_draining()
-                || matches!(
-                    Packet::of_slot(&entry),
-                    Packet::Cancelled | Packet::Draining
-                );
-            if is_over && is_completion(&entry) {
-                // Another packet closes it.
+            let Some((id, listener, reasons)) = connections.take_listener(&entry) else {
                 continue;
+            };
+            if connections.is_draining() && is_completion(&entry) {
+                // Another packet closes it.
+            } else if connections.is_draining() || reasons.intersects(ENDS) {
+                drop(listener);
+                self.close_listener(entry.completion_key);
+                continue;
+            } else {
+                self.accept_from(&entry, id, &listener);
             }
-            if is_over {
-                self.close_listener(key);
-            } else if let Some((id, socket, listener)) = connections.listener(key) {
-                self.accept_from(&entry, id, socket, &listener);
-                // The last reference, if the port was closed meanwhile.
-                drop_all([listener]);
-            }
+            // The last reference, if the port was closed meanwhile.
+            drop_all([listener]);
         }
         self.listeners = listeners;
         if self.events > 0 {
@@ -558,7 +478,7 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    fn accept_from(&mut self, entry: &Entry, id: Id, socket: RawSocket, listener: &Listener<T>) {
+    fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
         let shared = Arc::clone(&self.shared);
         let accept = || {
             shared
@@ -586,22 +506,30 @@ impl<T: Source, M> Worker<T, M> {
             _ => {}
         }
         let key = entry.completion_key;
-        if let Some(until) = round.until {
-            let at = shared.deadlines.ticks_until(until);
-            self.deadlines.push((key, at));
-        }
+        let until = round.until.map(|until| shared.deadlines.ticks_until(until));
+        let wish = Wish {
+            filter: round.filter,
+            is_drained: round.is_drained,
+            deadline: until.unwrap_or(NEVER),
+        };
         // A completion leaves the listener armed.
-        if !is_completion(entry) {
-            let arm = Registration::arm(socket, key, round.filter, round.is_drained);
-            self.registrations.push(arm);
+        if is_completion(entry) {
+            if let Some(until) = until {
+                shared.deadlines.set(&shared.connections, key, until);
+            }
+        } else if let Some(to_do) = shared.connections.put_listener(key, &wish) {
+            if to_do.is_late {
+                shared
+                    .deadlines
+                    .schedule(&shared.connections, key, wish.deadline);
+            }
+            self.registrations.extend(to_do.arm.map(|(arm, _)| arm));
         }
     }
 
     fn report_accepted(&mut self, connection: Held<T>) {
-        let node = connection.into_node();
-        let packet = Packet::Accepted.handed_on(node.key());
-        match self.shared.connections.put(node, NEVER) {
-            Ok(()) => self.add_event(packet),
+        match self.shared.connections.put_accepted(connection.into_node()) {
+            Ok(packet) => self.add_event(packet),
             Err(node) => drop(Held::from_node(node)),
         }
     }
@@ -656,31 +584,31 @@ impl<T: Source, M> Worker<T, M> {
     }
 }
 
-/// The event of a connection that is anything else than ready.
+/// The reasons that close a listener.
+const ENDS: Reasons = Reasons::CANCELLED.union(Reasons::DRAINING);
+
+/// The event of a connection that was taken for another reason than an event, or is connecting.
 #[cold]
-fn connection_event<T: Source, M>(mut node: Box<Node<T>>, packet: Packet) -> Event<T, M> {
-    match packet {
-        Packet::Ready(events) if node.readiness.is_connecting() => connect::outcome(node, events),
-        Packet::Ready(events) => Event::Ready(Held::from_node(node), events),
-        Packet::TimedOut if node.readiness.is_connecting() => connect::timed_out(node),
-        Packet::TimedOut => {
+fn other_event<T: Source, M>(
+    node: Box<Node<T>>,
+    reason: Option<Reasons>,
+    events: Events,
+    filter: EventFilter,
+) -> Event<T, M> {
+    match reason {
+        None if node.readiness.is_connecting() => connect::outcome(node, events),
+        None => Event::Ready(Held::from_node(node), events),
+        Some(Reasons::TIMED_OUT) if node.readiness.is_connecting() => connect::timed_out(node),
+        Some(Reasons::TIMED_OUT) => {
             // A condition may have held first, and its report be on the way still.
-            match sys::conditions(node.readiness.socket(), node.readiness.watched()) {
+            match sys::conditions(node.readiness.socket(), filter) {
                 events if events.is_empty() => Event::TimedOut(Held::from_node(node)),
                 events => Event::Ready(Held::from_node(node), events),
             }
         }
-        Packet::Draining => {
-            // This packet may have come in place of arming it.
-            node.readiness.unwatch();
-            Event::Draining(Held::from_node(node))
-        }
-        Packet::Accepted => Event::Accepted(Held::from_node(node)),
-        // No other packet is for a connection that was taken.
-        _ => {
-            node.readiness.unwatch();
-            Event::Cancelled(Held::from_node(node))
-        }
+        Some(Reasons::DRAINING) => Event::Draining(Held::from_node(node)),
+        Some(Reasons::ACCEPTED) => Event::Accepted(Held::from_node(node)),
+        Some(_) => Event::Cancelled(Held::from_node(node)),
     }
 }
 
@@ -688,27 +616,35 @@ impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline]
     fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
-        let slot = self.connections.slots.unlocked(packet.completion_key);
-        let taken = slot.and_then(|slot| slot.beside.take(slot.generation));
-        let Some(node) = taken else {
-            return self.other_event(packet, results);
+        let place = self.connections.slots.get_by_key(packet.completion_key);
+        let Some(mut place) = place else {
+            return self.event_of_port(packet, results);
         };
-        match Packet::of_slot(packet) {
-            Packet::Ready(events) if node.readiness.is_open() => {
-                Some(Event::Ready(Held::from_node(node), events))
-            }
-            packet if node.readiness.is_lingering() => {
-                linger::on_event(self, node, packet);
+        if place.resident.is_some() {
+            drop(place);
+            return self.shared_event(packet);
+        }
+        let (armed, reason) = place.record.take(packet)?;
+        let filter = place.record.filter();
+        drop(place);
+        let Armed::Connection(node) = armed else {
+            return None;
+        };
+        let events = packet.events();
+        match reason {
+            None if node.readiness.is_open() => Some(Event::Ready(Held::from_node(node), events)),
+            reason if node.readiness.is_lingering() => {
+                linger::on_event(self, node, reason);
                 None
             }
-            packet => Some(connection_event(node, packet)),
+            reason => Some(other_event(node, reason, events, filter)),
         }
     }
 
-    /// The event of a packet that is none of a connection's.
+    /// The event of a packet of the port itself.
     #[cold]
-    fn other_event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
-        match Packet::decode(packet, &self.connections.slots) {
+    fn event_of_port(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
+        match Packet::of_port(packet, &self.connections.slots)? {
             Packet::Message => {
                 let message = lock(&self.messages).pop_front()?;
                 *results += usize::from(matches!(message, Message::Result(_)));
@@ -724,19 +660,15 @@ impl<T: Source, M> Shared<T, M> {
                 *results += usize::from(matches!(notice, Notice::WorkPanicked(_)));
                 Some(notice.into_event())
             }
-            Packet::Ready(events) => self.shared_event(packet.completion_key, events),
             _ => None,
         }
     }
-}
 
-impl<T, M> Shared<T, M> {
     /// The event of a shared socket, unless another thread has had the last one.
     #[cold]
-    fn shared_event(&self, key: usize, events: Events) -> Option<Event<T, M>> {
+    fn shared_event(&self, packet: &Entry) -> Option<Event<T, M>> {
+        let (key, events) = (packet.completion_key, packet.events());
         let slots = &self.connections.slots;
-        // A stale packet of a connection finds nothing.
-        slots.get_by_key(key)?.shared()?;
         if events.contains(Events::REMOVE) {
             return match *slots.remove_by_key(key)?.resident? {
                 Resident::Shared(shared) => Some(Event::Returned(shared.socket())),
@@ -776,7 +708,7 @@ impl<T: Source, M> fmt::Debug for Worker<T, M> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;
@@ -918,45 +850,6 @@ mod tests {
             assert_eq!(port.operations(), 0);
         }
         std::fs::remove_file(&path)
-    }
-
-    /// Whoever finds that a deadline has passed interrupts the wait with the slot locked, and must not hit the next one.
-    #[test]
-    fn what_has_or_had_a_deadline_is_not_armed_while_its_slot_is_locked() -> std::io::Result<()> {
-        let port = Port::<TcpStream, u32>::with_messages()?;
-        let mut worker = port.worker(4);
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let _peer = TcpStream::connect(listener.local_addr()?)?;
-        let mut held = port.adopt(listener.accept()?.0)?;
-        let long = Interest::OUT.within(Duration::from_secs(3600));
-        // The third one ends a deadline. Only the fourth has none, and had none.
-        for (interest, waits) in [long, long, Interest::OUT, Interest::OUT]
-            .into_iter()
-            .zip([true, true, true, false])
-        {
-            let id = held.id();
-            let place = port.shared.connections.slots.get(id.0);
-            let is_armed = AtomicBool::new(false);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    port.arm(held, interest);
-                    is_armed.store(true, Ordering::SeqCst);
-                });
-                while !waits && !is_armed.load(Ordering::SeqCst) {
-                    thread::yield_now();
-                }
-                // If it does not wait, it is quick.
-                thread::sleep(Duration::from_millis(20));
-                assert_eq!(is_armed.load(Ordering::SeqCst), !waits);
-                drop(place);
-            });
-            worker.process(PATIENCE)?;
-            let Some(Event::Ready(it, _)) = worker.take() else {
-                panic!("{id} is ready")
-            };
-            held = it;
-        }
-        Ok(())
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Sockets are handles, whose values are multiples of four.
 
+#![allow(unsafe_code, reason = "the system's function")]
+
 pub(super) mod thread_state;
 
 use std::os::windows::io::AsRawSocket;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::HANDLE;
 
 use crate::backend::Afd;
-use crate::engine::Engine;
+use crate::engine::{Engine, Left};
+use crate::entry::Arming;
 use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
@@ -54,21 +55,21 @@ macro_rules! either {
 }
 
 impl SystemPort {
-    /// Whether [`arm_drained`](Self::arm_drained) ever arms a connection here.
+    /// As [`Engine::enable_owned`]. The kernel's own port arms by a call, and knows no numbers.
     #[inline]
-    pub(crate) fn arms_drained(&self) -> bool {
+    pub(crate) fn enable_owned(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        filter: EventFilter,
+        arming: Arming,
+        is_drained: bool,
+    ) -> Result<Left, RegistrationError> {
         match self {
-            SystemPort::Engine(engine) => engine.arms_drained(),
-            SystemPort::Native(_) => false,
-        }
-    }
-
-    /// Arm a drained connection if that takes no system call, which the kernel's own port never does.
-    #[inline]
-    pub(crate) fn arm_drained(&self, socket: RawSocket, key: usize, filter: EventFilter) -> bool {
-        match self {
-            SystemPort::Engine(engine) => engine.arm_drained(socket, key, filter),
-            SystemPort::Native(_) => false,
+            SystemPort::Engine(engine) => {
+                engine.enable_owned(socket, key, filter, arming, is_drained)
+            }
+            SystemPort::Native(_) => Ok(Left::Arm),
         }
     }
 
@@ -117,6 +118,14 @@ impl SystemPort {
         }
     }
 
+    /// Queue a packet that is not to wait behind others, if the port can do that.
+    pub(crate) fn post_ahead(&self, entry: Entry) -> Result<(), Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.post_ahead(entry),
+            SystemPort::Native(port) => port.post(&[entry], || {}),
+        }
+    }
+
     pub(crate) fn prepare_alarm(&self, key: usize) -> Result<(), Error> {
         either!(self, port => port.prepare_alarm(key))
     }
@@ -149,20 +158,6 @@ impl SystemPort {
 
     pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
         either!(self, port => port.release(socket, key, stays_open));
-    }
-
-    pub(crate) fn interrupt(
-        &self,
-        socket: RawSocket,
-        key: usize,
-        reason: u32,
-        insist: bool,
-    ) -> bool {
-        either!(self, port => port.interrupt(socket, key, reason, insist))
-    }
-
-    pub(crate) fn halt(&self, socket: RawSocket, key: usize) -> bool {
-        either!(self, port => port.halt(socket, key))
     }
 
     /// Lend this thread's place until the returned value is dropped. The kernel's own port needs no call: it sees when

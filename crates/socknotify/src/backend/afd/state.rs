@@ -396,6 +396,7 @@ impl State {
                 fd,
                 generation,
                 events,
+                polled: None,
             });
         }
         // It is older than what is wanted now. A thread that is about to arm that may be late each time.
@@ -448,6 +449,7 @@ impl State {
             fd,
             generation: latest.generation(),
             events,
+            polled: None,
         })
     }
 
@@ -493,6 +495,7 @@ impl Record {
             fd,
             generation: latest.generation(),
             events,
+            polled: None,
         })
     }
 
@@ -529,6 +532,7 @@ impl Record {
             fd,
             generation: latest.generation(),
             events,
+            polled: None,
         })
     }
 }

@@ -201,6 +201,7 @@ impl Epoll {
                 fd,
                 generation: data.generation(),
                 events: translate::events(flags, fd),
+                polled: None,
             });
         }
     }
@@ -226,6 +227,7 @@ impl Epoll {
                 fd: interest.fd,
                 generation: interest.generation(),
                 events,
+                polled: Some(interest.arming()),
             });
         }
         for (interest, _) in left {

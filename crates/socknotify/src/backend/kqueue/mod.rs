@@ -248,6 +248,7 @@ impl Kqueue {
                     fd,
                     generation,
                     events: shown,
+                    polled: None,
                 };
                 found.push((report, kind));
             }

@@ -1,0 +1,230 @@
+//! Every interleaving of a few threads that arm, interrupt and take one connection. See `.ci/interleavings`.
+
+use std::sync::Arc;
+
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+use super::packet::Packet;
+use super::record::{Put, Reasons, Record, Seen};
+use crate::engine::Left;
+use crate::engine::interleavings::{Port, explore_owning};
+use crate::{Entry, Error, EventFilter, Events, Registration};
+
+const KEY: usize = 10;
+
+/// A slot of a port. What is in it is a number.
+struct Slot {
+    port: Port,
+    record: Mutex<Record<u32>>,
+}
+
+/// What was taken.
+type Taken = (u32, Option<Reasons>, Events);
+
+impl Slot {
+    fn new(port: &Port) -> Arc<Self> {
+        assert_eq!(port.adopt_any(0, KEY, true), Ok(Ok(())));
+        Arc::new(Slot {
+            port: Arc::clone(port),
+            record: Mutex::new(Record::default()),
+        })
+    }
+
+    /// As `Connections::put` does. Returns what is left to be armed.
+    fn put(&self, value: u32, is_drained: bool) -> Option<Registration<'static>> {
+        let filter = EventFilter::IN;
+        let mut record = self.record.lock().unwrap();
+        let put = record.put(value, filter, is_drained, |arming, is_drained| {
+            self.port.enable_owned(0, KEY, filter, arming, is_drained)
+        });
+        match put {
+            Ok(Put::Armed {
+                left: Left::Nothing,
+                ..
+            }) => None,
+            Ok(Put::Armed { left, .. }) => {
+                Some(Registration::arm(0, KEY, filter, left == Left::Poll))
+            }
+            Ok(Put::Look) => {
+                self.post_look();
+                None
+            }
+            // The port is closed.
+            Err(_) => None,
+        }
+    }
+
+    fn post_look(&self) {
+        let _ = self.port.post_ahead(Packet::Look.of_slot(KEY));
+    }
+
+    fn interrupt(&self, reason: Reasons) {
+        let mut record = self.record.lock().unwrap();
+        if record.interrupt(reason) {
+            self.post_look();
+        }
+    }
+
+    /// As a worker does: arm what is to be armed, and dequeue until there is something to take.
+    fn serve(&self, mut to_arm: Option<Registration<'static>>) -> Result<Taken, Error> {
+        let mut entries = [Entry::default()];
+        loop {
+            let registrations = to_arm.as_mut_slice();
+            self.port.process(registrations, &mut entries, None, None)?;
+            to_arm = None;
+            let seen = self.record.lock().unwrap().look(&entries[0], |_| true);
+            match seen {
+                Seen::Nothing => {}
+                Seen::Arm(filter) => to_arm = Some(Registration::arm(0, KEY, filter, false)),
+                Seen::Event(event) => {
+                    if let Some((value, reason)) = self.record.lock().unwrap().take(&event) {
+                        return Ok((value, reason, event.events()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serve until it was cancelled once, and read once.
+    fn serve_until_both(
+        &self,
+        mut to_arm: Option<Registration<'static>>,
+        seen: &Mutex<(u32, u32)>,
+    ) {
+        let model = self.port.backend();
+        while let Ok((value, reason, _)) = self.serve(to_arm.take()) {
+            let mut seen = seen.lock().unwrap();
+            match reason {
+                Some(Reasons::CANCELLED) => seen.0 += 1,
+                None if model.is_readable(0) => {
+                    model.drain(0);
+                    seen.1 += 1;
+                }
+                // An event that is out of date.
+                None => {}
+                other => panic!("{other:?}"),
+            }
+            if *seen == (1, 1) {
+                self.port.close();
+                return;
+            }
+            drop(seen);
+            let is_drained = !model.is_readable(0);
+            to_arm = self.put(value, is_drained);
+        }
+    }
+}
+
+/// Two threads serve a connection, which one of them arms late, while it becomes ready and is cancelled.
+#[test]
+fn f5_no_event_is_lost_when_a_wait_is_cancelled() {
+    explore_owning(2, |port| {
+        let slot = Slot::new(port);
+        let seen = Arc::new(Mutex::new((0, 0)));
+        let late = slot.put(7, false);
+        let other = {
+            let (slot, seen) = (Arc::clone(&slot), Arc::clone(&seen));
+            thread::spawn(move || slot.serve_until_both(late, &seen))
+        };
+        let peer = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || slot.port.backend().become_readable(0))
+        };
+        slot.interrupt(Reasons::CANCELLED);
+        slot.serve_until_both(None, &seen);
+        other.join().unwrap();
+        peer.join().unwrap();
+        assert_eq!(*seen.lock().unwrap(), (1, 1));
+    });
+}
+
+/// A thread that holds it arms it, while it is cancelled and its deadline passes: which may be too late.
+#[test]
+fn each_reason_is_reported_once() {
+    explore_owning(3, |port| {
+        let slot = Slot::new(port);
+        let other = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                let mut record = slot.record.lock().unwrap();
+                if record.is_armed() && record.interrupt(Reasons::TIMED_OUT) {
+                    slot.post_look();
+                }
+            })
+        };
+        let holder = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                let mut reasons = Vec::new();
+                while !reasons.contains(&Some(Reasons::CANCELLED)) {
+                    let to_arm = slot.put(7, false);
+                    reasons.push(slot.serve(to_arm).unwrap().1);
+                }
+                reasons
+            })
+        };
+        slot.interrupt(Reasons::CANCELLED);
+        let reasons = holder.join().unwrap();
+        other.join().unwrap();
+        let timed_out = reasons.contains(&Some(Reasons::TIMED_OUT));
+        assert_eq!(reasons.len(), 1 + usize::from(timed_out));
+    });
+}
+
+/// As `Port::take` does, beside a thread that waits for it.
+#[test]
+fn what_is_taken_out_is_reported_to_nobody() {
+    explore_owning(3, |port| {
+        let slot = Slot::new(port);
+        let to_arm = slot.put(7, false);
+        let peer = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || slot.port.backend().become_readable(0))
+        };
+        let other = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || slot.serve(to_arm))
+        };
+        let taken = slot.record.lock().unwrap().take_armed();
+        if let Some(value) = taken {
+            // It is armed again as if it were drained: what has become ready meanwhile is found all the same.
+            assert_eq!(value, 7);
+            let again = slot.put(value, true);
+            let mut batch: Vec<_> = again.into_iter().collect();
+            assert_eq!(slot.port.process(&mut batch, &mut [], None, None), Ok(0));
+        }
+        assert_eq!(other.join().unwrap(), Ok((7, None, Events::IN)));
+        peer.join().unwrap();
+    });
+}
+
+/// As `Connections::put` and `Connections::end` do.
+#[test]
+fn nothing_is_put_into_a_closed_port() {
+    explore_owning(3, |port| {
+        let slot = Slot::new(port);
+        let closed = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (slot, closed) = (Arc::clone(&slot), Arc::clone(&closed));
+            thread::spawn(move || {
+                let mut record = slot.record.lock().unwrap();
+                if closed.load(Ordering::Relaxed) {
+                    return Some(7);
+                }
+                let put = record.put(7, EventFilter::IN, false, |arming, is_drained| {
+                    slot.port
+                        .enable_owned(0, KEY, EventFilter::IN, arming, is_drained)
+                });
+                put.err().map(|it| it.0)
+            })
+        };
+        closed.store(true, Ordering::Relaxed);
+        slot.port.close();
+        let left = slot.record.lock().unwrap().take_any();
+        let back = other.join().unwrap();
+        assert_eq!(left.iter().chain(&back).count(), 1);
+        assert_eq!(slot.record.lock().unwrap().take_any(), None);
+    });
+}
