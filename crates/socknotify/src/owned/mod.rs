@@ -140,14 +140,13 @@ mod source;
 mod wheel;
 #[cfg(all(test, not(interleavings)))]
 mod wheel_tests;
-mod window;
 
 // The state of a port.
 mod connections;
 mod deadlines;
+mod hand;
 mod held;
 mod listener;
-mod local;
 mod timers;
 
 mod event;

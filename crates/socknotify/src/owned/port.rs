@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use super::connections::{Connections, IsNew, NEVER, Node, Place, Room, Wish, drop_all};
 use super::deadlines::Deadlines;
-use super::local;
+use super::hand;
 use super::messages::Message;
 use super::packet::Packet;
 use super::record::Reasons;
@@ -321,7 +321,7 @@ impl<T, M> Port<T, M> {
     /// [`Worker::arm`](super::Worker::arm) are armed. See also [`Worker::blocking`](super::Worker::blocking).
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
-        local::flow_on();
+        hand::flow_on();
         self.shared.connections.port.blocking(work)
     }
 

@@ -177,9 +177,25 @@ where
         let idle = Some(self.serving.idle);
         let mut timeout = idle;
         loop {
+            let mut is_busy = false;
+            let mut begin = || {
+                if !std::mem::replace(&mut is_busy, true)
+                    && self.waiting.fetch_sub(1, Ordering::Relaxed) == 1
+                {
+                    self.start_thread(scope);
+                }
+            };
             // Dropping what the caller has made may panic.
-            let process = || worker.process(timeout);
-            match catch_unwind(AssertUnwindSafe(process)) {
+            let process = || worker.process_beside(timeout, &mut begin);
+            let outcome = catch_unwind(AssertUnwindSafe(process));
+            if let Ok(Ok(1..)) = outcome {
+                begin();
+            }
+            if is_busy {
+                while self.handle_next(&mut worker) {}
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+            }
+            match outcome {
                 Ok(Err(_)) => return,
                 Ok(Ok(0)) => {
                     // One thread stays, to start others, and need not look again.
@@ -189,14 +205,7 @@ where
                         return;
                     }
                 }
-                Ok(Ok(_)) => {
-                    timeout = idle;
-                    if self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
-                        self.start_thread(scope);
-                    }
-                    while self.handle_next(&mut worker) {}
-                    self.waiting.fetch_add(1, Ordering::Relaxed);
-                }
+                Ok(Ok(_)) => timeout = idle,
                 Err(_) => {}
             }
         }

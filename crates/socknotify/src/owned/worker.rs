@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::connect;
 use super::connections::{Armed, Looked, NEVER, Node, Resident, Wish, drop_all};
+use super::hand::{Hand, Hands};
 use super::linger;
 use super::listener::Listener;
-use super::local::{self, Local};
 use super::messages::Message;
 use super::packet::{Packet, is_completion};
 use super::port::{Notice, Shared};
@@ -64,35 +64,22 @@ const MAX_POLLS: usize = 64;
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
     /// Events that were dequeued and not taken, and connections that were handed back and not armed.
-    local: Arc<Local>,
+    hand: Arc<Hand>,
+    /// All hands of the thread that dequeued last.
+    hands: Arc<Hands>,
     /// The same, for the port.
     handover: Arc<dyn Handover>,
-    /// Connections that were handed back. The last ones are to be armed: others may have armed the first ones.
-    armed: Vec<Registration<'static>>,
-    /// What the next call arms besides.
+    /// What the next call arms.
     registrations: Vec<Registration<'static>>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// At most this many events are to be taken: others may have taken some.
-    events: usize,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
-    /// When the caller got events, and how many.
-    batch: Option<(Instant, u32)>,
-    /// The caller took long for each event of the latest batch that was measured.
-    is_slow: bool,
     /// How many results of work were taken since the latest call.
     handled: usize,
 }
-
-/// A caller that takes this long for each event leaves others to threads that have nothing to do: several times what it
-/// takes to wake one.
-const SLOW: Duration = Duration::from_micros(100);
-
-/// From this many events on, a batch is measured.
-const MEASURED: usize = 4;
 
 /// The maximum room: more than a thread handles before others should see what is ready.
 const MOST: usize = 4096;
@@ -102,9 +89,7 @@ impl<T: Source, M> Port<T, M> {
     /// almost every program.
     ///
     /// Room is a maximum. A larger one saves system calls while many connections are ready: with 64, a call costs each
-    /// event little. It keeps no event waiting for long: if the thread blocks, other threads get the events that it has
-    /// dequeued and not taken; and if its events take long to handle, it leaves other threads that have nothing to do
-    /// their share.
+    /// event little. If the thread blocks, other threads get the events that it has dequeued and not taken.
     pub fn worker(&self, room: usize) -> Worker<T, M> {
         Worker::new(Arc::clone(&self.shared), room.clamp(1, MOST))
     }
@@ -112,20 +97,20 @@ impl<T: Source, M> Port<T, M> {
 
 impl<T: Source, M> Worker<T, M> {
     fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
-        let local = Local::new(shared.connections.port.system(), &shared.files, room);
-        let handover: Arc<dyn Handover> = Arc::clone(&local) as Arc<dyn Handover>;
+        let system = shared.connections.port.system();
+        let operation = Packet::Operation.key(&shared.connections.slots);
+        let hand = Hand::new(system, &shared.files, operation, room);
+        let hands = Hands::of(&hand);
+        let handover: Arc<dyn Handover> = Arc::clone(&hands) as Arc<dyn Handover>;
         Worker {
-            local,
-            handover,
             shared,
-            armed: Vec::with_capacity(room),
+            hand,
+            hands,
+            handover,
             registrations: Vec::with_capacity(room),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            events: 0,
             listeners: Vec::new(),
-            batch: None,
-            is_slow: false,
             handled: 0,
         }
     }
@@ -146,23 +131,16 @@ impl<T: Source, M> Worker<T, M> {
             Ok(None) => {}
             Ok(Some((arm, is_new))) => {
                 self.is_any_new |= is_new;
-                self.add_armed(arm);
+                self.add_to_arm(arm);
             }
             Err(refused) => self.notify(refused),
         }
     }
 
     #[inline]
-    fn add_armed(&mut self, arm: Registration<'static>) {
-        while !self.local.add_armed(&arm) {
-            // Far more than were dequeued at once.
-            let _ = self.submit();
-        }
-        self.armed.push(arm);
-        let is_first = self.armed.len() == 1;
-        if self.local.has_flowed_on()
-            || is_first && self.shared.connections.port.system().is_unwatched()
-        {
+    fn add_to_arm(&mut self, arm: Registration<'static>) {
+        let (was_taken, is_first) = self.hand.add_to_arm(arm);
+        if was_taken || is_first && self.shared.connections.port.system().is_unwatched() {
             let _ = self.submit();
         }
     }
@@ -178,7 +156,7 @@ impl<T: Source, M> Worker<T, M> {
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
         let id = self.shared.begin(operation)?;
-        if self.local.has_flowed_on() || self.shared.connections.port.system().is_unwatched() {
+        if self.hand.was_taken() || self.shared.connections.port.system().is_unwatched() {
             self.shared.files.flush();
         }
         Ok(id)
@@ -199,42 +177,46 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "epoll_wait")]
     #[doc(alias = "ProcessSocketNotifications")]
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
+        self.process_beside(timeout, &mut || {})
+    }
+
+    /// The same. Before the functions of listeners run, which may block, this calls `on_busy`: the thread waits no more.
+    pub(super) fn process_beside(
+        &mut self,
+        timeout: Option<Duration>,
+        on_busy: &mut dyn FnMut(),
+    ) -> Result<usize, Error> {
         if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
         }
-        local::enter(&self.local);
-        self.local.begin();
-        if let Some((since, events)) = self.batch.take() {
-            self.is_slow = since.elapsed() > SLOW * events;
+        let may_wait = timeout != Some(Duration::ZERO);
+        if let Some(hands) = Hands::enter(&self.hands, &self.hand, may_wait) {
+            self.handover = Arc::clone(&hands) as Arc<dyn Handover>;
+            self.hands = hands;
         }
         self.end_work();
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
         let mut polls = 0;
+        let mut events = self.hand.begin(&mut self.registrations);
         loop {
+            self.shared.files.flush();
             let mut outcome = Ok(());
-            self.gather();
             // Connections that the system may refuse are armed before the wait, which would not end for them.
-            if self.is_any_new || self.events > 0 {
+            if self.is_any_new || events > 0 {
                 outcome = self.submit_gathered();
+                events = self.hand.len().0;
             }
-            if self.events == 0 && outcome.is_ok() {
-                outcome = self.submit_and_wait(timeout);
+            if events == 0 && outcome.is_ok() {
+                outcome = self
+                    .submit_and_wait(timeout, on_busy)
+                    .map(|count| events = count);
             }
-            if self.events > 1 && self.local.has_flowed_on() {
-                // This thread has blocked within this call, perhaps in the caller's code that makes connections.
-                self.local.keep_events(1);
-                self.events = self.local.events();
-            }
-            let events = self.events;
             if events > 0 {
                 let system = self.shared.connections.port.system();
                 if events > 1 && system.is_unwatched() {
                     system.look_after();
-                }
-                if events >= MEASURED || self.is_slow {
-                    self.batch = Some((Instant::now(), events as u32));
                 }
                 return Ok(events);
             }
@@ -252,6 +234,7 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
+            events = self.hand.take_to_arm(&mut self.registrations);
         }
     }
 
@@ -265,8 +248,10 @@ impl<T: Source, M> Worker<T, M> {
     }
 
     /// Arm what was handed back.
+    #[cold]
     fn submit(&mut self) -> Result<(), Error> {
-        self.gather();
+        self.hand.take_to_arm(&mut self.registrations);
+        self.shared.files.flush();
         self.submit_gathered()
     }
 
@@ -279,8 +264,12 @@ impl<T: Source, M> Worker<T, M> {
         outcome
     }
 
-    /// The same, and dequeue, up to the timeout.
-    fn submit_and_wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+    /// The same, and dequeue, up to the timeout. Returns how many events there are.
+    fn submit_and_wait(
+        &mut self,
+        timeout: Option<Duration>,
+        on_busy: &mut dyn FnMut(),
+    ) -> Result<usize, Error> {
         let system = self.shared.connections.port.system();
         let outcome = system.process(
             &mut self.registrations,
@@ -289,48 +278,7 @@ impl<T: Source, M> Worker<T, M> {
             Some(&self.handover),
         );
         self.take_back_refused();
-        self.resolve(outcome?);
-        if self.is_slow {
-            self.share();
-        }
-        Ok(())
-    }
-
-    /// If places are free and threads wait for events, keep a fair share of those that were dequeued.
-    #[cold]
-    fn share(&mut self) {
-        let events = self.local.events();
-        let snapshot = self.shared.connections.port.snapshot();
-        if let Some(running) = snapshot.running.filter(|_| events > 1) {
-            let free = self
-                .shared
-                .connections
-                .port
-                .concurrency()
-                .saturating_sub(running);
-            let idle = free.min(snapshot.waiting);
-            let share = events.div_ceil(idle.saturating_add(1));
-            if share < events {
-                self.local.keep_events(share);
-                self.events = self.local.events();
-            }
-        }
-    }
-
-    /// Take what is to be armed from where others reach it.
-    #[inline]
-    fn gather(&mut self) {
-        if self.events > 0 {
-            // Others may have taken some.
-            self.events = self.local.events();
-        }
-        let first = self.armed.len() - self.local.take_armed();
-        if first == 0 && self.registrations.is_empty() {
-            std::mem::swap(&mut self.registrations, &mut self.armed);
-        } else {
-            self.registrations.extend(self.armed.drain(..).skip(first));
-        }
-        self.shared.files.flush();
+        Ok(self.resolve(outcome?, on_busy))
     }
 
     /// Take back the connections that the system refuses to watch.
@@ -379,12 +327,11 @@ impl<T: Source, M> Worker<T, M> {
 
     #[cold]
     fn add_event(&mut self, packet: Entry) {
-        self.local.add_events(&[packet]);
-        self.events += 1;
+        self.hand.add_events(&[packet]);
     }
 
-    /// Turn this many packets into events.
-    fn resolve(&mut self, count: usize) {
+    /// Turn this many packets into events. Returns how many there are.
+    fn resolve(&mut self, count: usize, on_busy: &mut dyn FnMut()) -> usize {
         let shared = &*self.shared;
         let connections = &*shared.connections;
         let mut is_timer_among = false;
@@ -426,9 +373,10 @@ impl<T: Source, M> Worker<T, M> {
                 events += 1;
             }
         }
-        if events > 0 {
-            self.local.add_events(&self.entries[..events]);
-            self.events += events;
+        let events = self.hand.add_events(&self.entries[..events]);
+        let is_all = !is_timer_among && self.listeners.is_empty() && self.registrations.is_empty();
+        if is_all {
+            return events;
         }
         if !self.registrations.is_empty() {
             // What other workers have left to be armed: this thread may not call again soon.
@@ -438,44 +386,66 @@ impl<T: Source, M> Worker<T, M> {
             self.shared.ring();
         }
         if !self.listeners.is_empty() {
+            self.hand.add_listeners(&self.listeners);
+            self.listeners.clear();
+            on_busy();
             self.accept();
         }
+        self.hand.len().0
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.
     ///
-    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it.
+    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it; if it
+    /// blocks, what the thread has in hand flows on, other listeners too.
     #[cold]
     fn accept(&mut self) {
-        let mut listeners = std::mem::take(&mut self.listeners);
-        // The first packet of a listener takes all of its connections, in their order.
-        for entry in listeners.iter().filter(|it| is_completion(it)) {
-            if let Some((_, listener, _)) = self.shared.connections.take_listener(entry) {
-                listener.on_completed(entry);
-            }
-        }
-        for entry in listeners.drain(..) {
-            let connections = &self.shared.connections;
-            let Some((id, listener, reasons)) = connections.take_listener(&entry) else {
-                continue;
+        loop {
+            let packets = self.hand.take_listener();
+            let Some(&first) = packets.first() else {
+                break;
             };
-            if connections.is_draining() && is_completion(&entry) {
-                // Another packet closes it.
-            } else if connections.is_draining() || reasons.intersects(ENDS) {
-                drop(listener);
-                self.close_listener(entry.completion_key);
-                continue;
-            } else {
-                self.accept_from(&entry, id, &listener);
+            for completion in packets.iter().filter(|it| is_completion(it)) {
+                let taken = self.shared.connections.take_listener(completion);
+                // The last reference, if the port was closed meanwhile.
+                drop_all(taken.map(|(_, listener, _)| {
+                    listener.on_completed(completion);
+                    listener
+                }));
             }
-            // The last reference, if the port was closed meanwhile.
-            drop_all([listener]);
+            // One of them takes all of its connections, in their order; that which armed it arms it again.
+            let others = packets.iter().filter(|it| !is_completion(it));
+            let completed = is_completion(&first).then_some(&first);
+            for entry in completed.into_iter().chain(others) {
+                self.accept_for(entry);
+            }
         }
-        self.listeners = listeners;
-        if self.events > 0 {
+        if self.hand.was_taken() {
+            // This thread has blocked within this call. Others do not look again.
+            self.hand.flow_on_but(1);
+        }
+        if self.hand.len() != (0, 0) || !self.registrations.is_empty() {
             // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
+    }
+
+    fn accept_for(&mut self, entry: &Entry) {
+        let connections = &self.shared.connections;
+        let Some((id, listener, reasons)) = connections.take_listener(entry) else {
+            return;
+        };
+        let is_draining = connections.is_draining();
+        if !is_completion(entry) && (is_draining || reasons.intersects(ENDS)) {
+            drop(listener);
+            return self.close_listener(entry.completion_key);
+        }
+        // Of a listener that accepts in advance, another packet closes it.
+        if !is_draining {
+            self.accept_from(entry, id, &listener);
+        }
+        // The last reference, if the port was closed meanwhile.
+        drop_all([listener]);
     }
 
     fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
@@ -523,7 +493,9 @@ impl<T: Source, M> Worker<T, M> {
                     .deadlines
                     .schedule(&shared.connections, key, wish.deadline);
             }
-            self.registrations.extend(to_do.arm.map(|(arm, _)| arm));
+            if let Some((arm, _)) = to_do.arm {
+                self.add_to_arm(arm);
+            }
         }
     }
 
@@ -553,14 +525,14 @@ impl<T: Source, M> Worker<T, M> {
     /// ```
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        self.local.flow_on();
+        self.hand.flow_on_but(0);
         self.shared.connections.port.blocking(work)
     }
 
     /// Gives this thread's place back, and events that were not taken to other threads. Call it before the thread does
     /// something else for long. See [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
-        self.local.flow_on();
+        self.hand.flow_on_but(0);
         self.shared.connections.port.release();
     }
 
@@ -575,8 +547,7 @@ impl<T: Source, M> Worker<T, M> {
             return None;
         }
         loop {
-            self.events = self.events.checked_sub(1)?;
-            let packet = self.local.take_event()?;
+            let packet = self.hand.take_event()?;
             if let Some(event) = self.shared.event(&packet, &mut self.handled) {
                 return Some(event);
             }
@@ -688,18 +659,19 @@ impl<T: Source, M> Drop for Worker<T, M> {
         let _ = self.submit();
         self.release();
         self.end_work();
-        if self.shared.connections.is_closed() {
-            // Nobody takes these any more.
-            drop_all(std::iter::from_fn(|| self.take()));
-        }
+        self.hand.end();
+        // If the port is closed, nobody else takes these.
+        drop_all(std::iter::from_fn(|| self.take()));
+        self.hands.remove(&self.hand);
     }
 }
 
 impl<T: Source, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (events, to_arm) = self.hand.len();
         f.debug_struct("Worker")
-            .field("armed", &self.local.to_arm())
-            .field("events", &self.local.events())
+            .field("events", &events)
+            .field("to_arm", &to_arm)
             .finish_non_exhaustive()
     }
 }
@@ -714,81 +686,6 @@ mod tests {
     use super::*;
 
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-
-    fn wait_for_waiting(port: &Port<TcpStream, u32>, count: usize) {
-        while port.snapshot().waiting != count {
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn a_slow_worker_leaves_others_their_share() -> std::io::Result<()> {
-        // What this worker has is taken by nobody who finds it stuck.
-        let builder = Port::<TcpStream, u32>::builder().detect_blocking(false);
-        let port = builder.concurrency(4).build()?;
-        let mut worker = port.worker(64);
-        for number in 0..9 {
-            port.send(number)?;
-        }
-        assert_eq!(worker.process(PATIENCE)?, 9);
-        let take = |mut worker: Worker<TcpStream, u32>| {
-            let mut taken = Vec::new();
-            while worker.process(None).is_ok() {
-                while let Some(Event::Message(number)) = worker.take() {
-                    taken.push(number);
-                }
-            }
-            taken
-        };
-        thread::scope(|scope| {
-            let others = [(); 2].map(|()| scope.spawn(|| take(port.worker(2))));
-            wait_for_waiting(&port, 2);
-            worker.share();
-            let kept = worker.local.events();
-            let own: Vec<_> = std::iter::from_fn(|| worker.take())
-                .map(|event| match event {
-                    Event::Message(number) => number,
-                    other => panic!("{other:?}"),
-                })
-                .collect();
-            worker.release();
-            while port.snapshot().queued > 0 {
-                thread::yield_now();
-            }
-            wait_for_waiting(&port, 2);
-            // Nobody but this worker is there for these.
-            port.close();
-            let taken = others.map(|it| it.join().expect("no panic")).concat();
-            // Only now, so that the others have ended. They may have been quicker, and have the first ones.
-            assert_eq!((kept, own.len(), taken.len()), (3, 3, 6), "a third of them");
-            let mut all = [own, taken].concat();
-            all.sort();
-            assert_eq!(all, Vec::from_iter(0..9));
-            Ok(())
-        })
-    }
-
-    #[test]
-    fn a_worker_is_slow_by_its_latest_batch() -> std::io::Result<()> {
-        let port = Port::<TcpStream, u32>::with_messages()?;
-        let mut worker = port.worker(64);
-        let mut serve = |count: u32, time: Duration| -> std::io::Result<bool> {
-            for number in 0..count {
-                port.send(number)?;
-            }
-            assert_eq!(worker.process(PATIENCE)?, count as usize);
-            while worker.take().is_some() {}
-            thread::sleep(time);
-            worker.process(Some(Duration::ZERO))?;
-            Ok(worker.is_slow)
-        };
-        assert!(serve(4, Duration::from_millis(5))?);
-        // A long time for many events is a short one for each; the machine may be busy.
-        assert!((0..100).any(|_| matches!(serve(64, Duration::ZERO), Ok(false))));
-        // One event is not measured.
-        assert!(!serve(1, Duration::from_millis(5))?);
-        Ok(())
-    }
 
     /// What is dropped with a listener may panic, and what was refused after it is reported all the same.
     #[test]
@@ -840,7 +737,7 @@ mod tests {
                 worker.release();
             }
             port.close();
-            worker.local.flow_on();
+            worker.hand.flow_on_but(0);
             let taken = match is_taken {
                 true => std::iter::from_fn(|| worker.take()).count(),
                 false => 0,
@@ -853,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_are_armed_than_a_window_has_room_for() -> std::io::Result<()> {
+    fn more_connections_are_armed_than_there_is_room_for_events() -> std::io::Result<()> {
         const CONNECTIONS: usize = 100;
         let port = Port::<TcpStream, u32>::with_messages()?;
         let mut worker = port.worker(1);
@@ -869,7 +766,7 @@ mod tests {
             };
             worker.arm(held, interest);
             if index == 80 {
-                worker.local.flow_on();
+                worker.hand.flow_on_but(0);
             }
         }
         let [mut ready, mut timed_out] = [0; 2];
@@ -907,7 +804,7 @@ mod tests {
         });
         let mut peers = peers.collect::<std::io::Result<Vec<_>>>()?;
         let workers: Vec<_> = (0..3).map(|_| port.worker(16)).collect();
-        let locals: Vec<_> = workers.iter().map(|it| Arc::clone(&it.local)).collect();
+        let hands: Vec<_> = workers.iter().map(|it| Arc::clone(&it.hand)).collect();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| -> std::io::Result<()> {
             for mut worker in workers {
@@ -927,11 +824,11 @@ mod tests {
                     }
                 });
             }
-            for local in &locals {
+            for hand in &hands {
                 let is_over = &is_over;
                 scope.spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
-                        local.flow_on();
+                        hand.flow_on_but(0);
                         thread::yield_now();
                     }
                 });
