@@ -279,6 +279,7 @@ static inline void sn_set_last_error(uint32_t error) {
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -419,8 +420,9 @@ typedef struct sn_entry {
 #define SN_REASON_OTHER 0x2000000B             /* an error of the system: see registrationResult */
 #define SN_REASON_NOT_WATCHABLE 0x2000000C     /* a descriptor that the system cannot watch */
 
-/* The state of a port at one moment: see sn_query_port. */
+/* The state of a port at one moment: see sn_query_port. Set `size` to sizeof(sn_port_state) before. */
 typedef struct sn_port_state {
+    uint32_t size;          /* of this structure, in bytes, for later versions that have more in it */
     uint32_t concurrency;   /* places: how many threads may run with packets in hand */
     uint32_t running;       /* threads that hold a place */
     uint32_t waiting;       /* threads that wait for a packet */
@@ -512,7 +514,13 @@ uint32_t sn_dequeue_one(sn_port port,
                         sn_overlapped **overlapped,
                         uint32_t timeout_ms);
 
-/* Queue a packet, which is dequeued unchanged. `overlapped` may have any value. */
+/*
+ * Queue a packet, which is dequeued unchanged. `overlapped` may have any value.
+ *
+ * One call may dequeue several packets: so one packet for each thread does not end all threads. Let each thread that
+ * dequeues such a packet post it again before it ends, or close the port. A signal handler must not call this: let it
+ * write to a pipe whose other end is registered with sn_process_descriptors().
+ */
 uint32_t sn_post(sn_port port,
                  uint32_t transferred,
                  uintptr_t completion_key,
@@ -526,7 +534,8 @@ uint32_t sn_post(sn_port port,
  * complete in any order.
  *
  * If this call succeeds, there is one packet; if it fails, there is none. A descriptor that is no file
- * is SN_INVALID_HANDLE: a pipe or a socket could take for ever. At most 1 GiB at once.
+ * is SN_INVALID_HANDLE: a pipe or a socket could take for ever. So could a file that the kernel makes up, as
+ * in /proc: SN_NOT_SUPPORTED. At most 1 GiB at once. For a deadline, call sn_cancel() when a timer is due.
  *
  * Until the packet was dequeued, or sn_close_port() has returned (which waits for the system), do not
  * free the memory or `overlapped`, do not write to them, and do not close the descriptor. After it has
@@ -549,6 +558,33 @@ uint32_t sn_write(sn_port port,
                   sn_overlapped *overlapped);
 
 /*
+ * The same with several parts of memory, one after the other: preadv and pwritev. The array must stay as
+ * the memory must.
+ */
+uint32_t sn_readv(sn_port port,
+                  int file,
+                  const struct iovec *parts,
+                  uint32_t count,
+                  uintptr_t completion_key,
+                  sn_overlapped *overlapped);
+uint32_t sn_writev(sn_port port,
+                   int file,
+                   const struct iovec *parts,
+                   uint32_t count,
+                   uintptr_t completion_key,
+                   sn_overlapped *overlapped);
+
+/*
+ * Begin to wait until what was written to a file is on the disk: fsync, or fdatasync if `only_data` is
+ * not 0. A packet follows, with 0 bytes, as for sn_write(). The offset means nothing.
+ */
+uint32_t sn_sync(sn_port port,
+                 int file,
+                 int only_data,
+                 uintptr_t completion_key,
+                 sn_overlapped *overlapped);
+
+/*
  * Cancel an operation, if that is still possible. Its packet comes in any case; sn_result() says
  * whether it was cancelled. SN_NOT_FOUND if it is not in progress on this port. The pointer is compared
  * with those of all operations in progress, and not dereferenced: the block may be gone.
@@ -557,6 +593,12 @@ uint32_t sn_cancel(sn_port port, const sn_overlapped *overlapped);
 
 /* The result of an operation: its error code, and how many bytes it has read or written. */
 uint32_t sn_result(const sn_overlapped *overlapped, uint32_t *transferred);
+
+/*
+ * The system's own number of an operation's error, where sn_result() has but SN_GEN_FAILURE for many: a value of
+ * errno, 0 if it has succeeded, EINPROGRESS while it is in progress.
+ */
+int sn_errno(const sn_overlapped *overlapped);
 
 /*
  * Associate a file with a port and a key, and begin operations on it: what CreateIoCompletionPort,
@@ -603,7 +645,12 @@ uint32_t sn_deregister(sn_port port, sn_socket socket);
  */
 uint32_t sn_reason(uint32_t index);
 
-/* The state of a port at this moment, for diagnosis and tests. */
+/*
+ * The state of a port at this moment, for diagnosis and tests. The caller sets state->size:
+ *
+ *     sn_port_state state = {sizeof state};
+ *     sn_query_port(port, &state);
+ */
 uint32_t sn_query_port(sn_port port, sn_port_state *state);
 
 /*

@@ -40,6 +40,8 @@ pub struct OverlappedEntry {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct PortState {
+    /// Of the structure, in bytes, as the program knows it.
+    pub size: u32,
     /// Places.
     pub concurrency: u32,
     /// Threads that hold one.

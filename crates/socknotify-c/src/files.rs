@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::SystemTime;
 
-use socknotify::{Entry, Error, Overlapped};
+use socknotify::{CompletionPort, Entry, Error, Overlapped};
 
 use crate::call::{self, entry_point};
 use crate::code::{self, Code};
@@ -74,10 +74,27 @@ unsafe fn begin(
     completion_key: usize,
     overlapped: *mut Overlapped,
 ) -> Result<(), Code> {
-    check(overlapped)?;
     if memory.is_null() {
         return Err(code::INVALID_PARAMETER);
     }
+    begin_by(port, file, overlapped, |port, file| {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match kind {
+                Kind::Read => port.read_at(file, memory, completion_key, overlapped),
+                Kind::Write => port.write_at(file, memory, completion_key, overlapped),
+            }
+        }
+    })
+}
+
+fn begin_by(
+    port: *mut c_void,
+    file: c_int,
+    overlapped: *mut Overlapped,
+    begin: impl FnOnce(&CompletionPort, BorrowedFd<'_>) -> Result<(), Error>,
+) -> Result<(), Code> {
+    check(overlapped)?;
     if file < 0 {
         return Err(code::INVALID_HANDLE);
     }
@@ -85,17 +102,85 @@ unsafe fn begin(
     let port = call::port(port)?;
     // SAFETY: it is not -1, and if it is not open, the port finds out.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
-    // SAFETY: the caller vouches for it.
-    let begun = unsafe {
-        match kind {
-            Kind::Read => port.read_at(file, memory, completion_key, overlapped),
-            Kind::Write => port.write_at(file, memory, completion_key, overlapped),
-        }
-    };
-    begun.map_err(|error| match error {
+    begin(&port, file).map_err(|error| match error {
         Error::Os(number) => of_number(number),
         error => error.code(),
     })
+}
+
+/// `preadv`, with a packet.
+///
+/// # Safety
+///
+/// What [`CompletionPort::read_vectored_at`](socknotify::CompletionPort::read_vectored_at) asks for. Null pointers are
+/// refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_readv(
+    port: *mut c_void,
+    file: c_int,
+    parts: *const libc::iovec,
+    count: u32,
+    completion_key: usize,
+    overlapped: *mut Overlapped,
+) -> u32 {
+    entry_point(|| {
+        let parts = self::parts(parts.cast::<IoSliceMut<'static>>(), count)?;
+        begin_by(port, file, overlapped, |port, file| {
+            // SAFETY: the caller vouches for it; and the standard library has parts of this layout.
+            unsafe { port.read_vectored_at(file, parts, completion_key, overlapped) }
+        })
+    })
+}
+
+/// `pwritev`, with a packet.
+///
+/// # Safety
+///
+/// As for [`sn_readv`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_writev(
+    port: *mut c_void,
+    file: c_int,
+    parts: *const libc::iovec,
+    count: u32,
+    completion_key: usize,
+    overlapped: *mut Overlapped,
+) -> u32 {
+    entry_point(|| {
+        let parts = self::parts(parts.cast::<IoSlice<'static>>(), count)?;
+        begin_by(port, file, overlapped, |port, file| {
+            // SAFETY: as above.
+            unsafe { port.write_vectored_at(file, parts, completion_key, overlapped) }
+        })
+    })
+}
+
+/// `fsync` and `fdatasync`, with a packet.
+///
+/// # Safety
+///
+/// What [`CompletionPort::sync`](socknotify::CompletionPort::sync) asks for. Null pointers are refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_sync(
+    port: *mut c_void,
+    file: c_int,
+    only_data: c_int,
+    completion_key: usize,
+    overlapped: *mut Overlapped,
+) -> u32 {
+    entry_point(|| {
+        begin_by(port, file, overlapped, |port, file| {
+            // SAFETY: the caller vouches for it.
+            unsafe { port.sync(file, only_data != 0, completion_key, overlapped) }
+        })
+    })
+}
+
+fn parts<P>(first: *const P, count: u32) -> Result<*const [P], Code> {
+    if first.is_null() || !first.is_aligned() {
+        return Err(code::INVALID_PARAMETER);
+    }
+    Ok(ptr::slice_from_raw_parts(first, count as usize))
 }
 
 /// Whether the pointer can be one.
@@ -136,6 +221,28 @@ pub unsafe extern "C" fn sn_result(overlapped: *const Overlapped, transferred: *
     })
 }
 
+/// The system's own number of the error that an operation has ended with.
+///
+/// # Safety
+///
+/// `overlapped` is null or can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_errno(overlapped: *const Overlapped) -> c_int {
+    let mut number = libc::EINVAL;
+    entry_point(|| {
+        check(overlapped)?;
+        // SAFETY: the caller vouches for it.
+        let result = unsafe { (*overlapped).result() };
+        // Only an operation in progress has an error without a number.
+        number = result.map_or_else(
+            |error| error.raw_os_error().unwrap_or(libc::EINPROGRESS),
+            |_| 0,
+        );
+        Ok(())
+    });
+    number
+}
+
 /// How many bytes, or why not.
 fn outcome(overlapped: &Overlapped) -> Result<u32, Code> {
     match overlapped.result() {
@@ -160,6 +267,7 @@ fn of_number(number: i32) -> Code {
         libc::ENOSPC | libc::EDQUOT => code::DISK_FULL,
         libc::EFBIG => code::FILE_TOO_LARGE,
         libc::EIO => code::IO_DEVICE,
+        libc::EOPNOTSUPP => code::NOT_SUPPORTED,
         libc::ENOMEM => code::NOT_ENOUGH_MEMORY,
         libc::EINVAL | libc::EFAULT => code::INVALID_PARAMETER,
         _ => code::GEN_FAILURE,

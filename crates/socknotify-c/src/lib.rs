@@ -295,15 +295,22 @@ pub extern "C" fn sn_reason(index: u32) -> u32 {
 ///
 /// # Safety
 ///
-/// `state` is null or can be written to.
+/// `state` is null, or its size can be read, and as many bytes can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sn_query_port(port: *mut c_void, state: *mut PortState) -> u32 {
     entry_point(|| {
         let state = NonNull::new(state).ok_or(code::INVALID_PARAMETER)?;
+        // SAFETY: it is not null, and the caller vouches for the rest.
+        let size = unsafe { state.cast::<u32>().read_unaligned() };
+        // A program that was built with a later header has room for more; none has less than the first version's.
+        if (size as usize) < size_of::<PortState>() {
+            return Err(code::INVALID_PARAMETER);
+        }
         let port = self::port(port)?;
         let snapshot = port.snapshot();
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let found = PortState {
+            size,
             concurrency: number(port.concurrency()),
             running: number(snapshot.running.unwrap_or(0)),
             waiting: number(snapshot.waiting),

@@ -155,7 +155,7 @@ static void what_cannot_be_watched_is_refused(sn_port port) {
 
 int main(void) {
     sn_port port;
-    sn_port_state state;
+    sn_port_state state = {.size = sizeof state};
     CHECK_EQ(sn_create_port(1, &port), SN_SUCCESS);
     a_pipe_is_watched(port);
     a_socket_may_be_among_them(port);

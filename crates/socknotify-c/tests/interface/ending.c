@@ -40,7 +40,7 @@ static void run(void *(*start)(void *), void *context) {
 /* Whoever dequeues in a destructor, and has or has not dequeued before, keeps no place. */
 static void a_place_that_a_destructor_takes_is_given_back(void) {
     for (int round = 0; round < 3; round += 1) {
-        sn_port_state state;
+        sn_port_state state = {.size = sizeof state};
         CHECK_EQ(sn_post(port, 0, 1, NULL), SN_SUCCESS);
         run(set_key, (void *)1);
         CHECK_EQ(sn_query_port(port, &state), SN_SUCCESS);

@@ -3,6 +3,7 @@
 #define SOCKNOTIFY_WIN32_NAMES
 #include <socknotify.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -91,6 +92,61 @@ static void the_sn_names(void) {
 
     CHECK(sn_close_port(port) == SN_SUCCESS);
     CHECK(close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0 && close(file) == 0);
+}
+
+/* As in Rust: several parts, fsync, and the system's own errors. */
+static void vectors_and_errors(void) {
+    sn_port port;
+    char left[3] = "", right[8] = "";
+    struct iovec parts[2] = {{(void *)"ab", 2}, {(void *)"cdef", 4}};
+    int file = temporary();
+    struct request *request = request_at(0);
+    int read_only = open("/dev/null", O_RDONLY);
+    CHECK(sn_create_port(0, &port) == SN_SUCCESS);
+    CHECK(sn_writev(port, file, parts, 2, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_SUCCESS, 6) == request);
+    CHECK(sn_errno(&request->overlapped) == 0);
+    for (int only_data = 0; only_data < 2; only_data += 1) {
+        CHECK(sn_sync(port, file, only_data, KEY, &request->overlapped) == SN_SUCCESS);
+        CHECK(next(port, SN_SUCCESS, 0) == request);
+    }
+    parts[0].iov_base = left;
+    parts[1].iov_base = right;
+    parts[1].iov_len = sizeof right;
+    request->overlapped.Offset = 1;
+    CHECK(sn_readv(port, file, parts, 2, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_SUCCESS, 5) == request);
+    CHECK(memcmp(left, "bc", 2) == 0 && memcmp(right, "def", 4) == 0);
+    request->overlapped.Offset = 6;
+    CHECK(sn_readv(port, file, parts, 2, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_HANDLE_EOF, 0) == request);
+
+    CHECK(sn_readv(port, file, NULL, 2, KEY, &request->overlapped) == SN_INVALID_PARAMETER);
+    CHECK(sn_writev(port, file, NULL, 2, KEY, &request->overlapped) == SN_INVALID_PARAMETER);
+    CHECK(sn_readv(port, file, parts, 2, KEY, NULL) == SN_INVALID_PARAMETER);
+    CHECK(sn_sync(port, -1, 0, KEY, &request->overlapped) == SN_INVALID_HANDLE);
+    CHECK(sn_sync(port, read_only, 0, KEY, &request->overlapped) == SN_INVALID_HANDLE);
+    CHECK(sn_errno(NULL) == EINVAL);
+    request->overlapped.Internal = SN_STATUS_PENDING;
+    CHECK(sn_errno(&request->overlapped) == EINPROGRESS);
+#ifdef __linux__
+    /* Whose reads may never end. */
+    int made_up = open("/proc/self/status", O_RDONLY);
+    CHECK(sn_read(port, made_up, left, 1, KEY, &request->overlapped) == SN_NOT_SUPPORTED);
+    CHECK(close(made_up) == 0);
+#endif
+    /* It was opened to write only. */
+    char name[] = "/tmp/socknotify-errno-XXXXXX";
+    CHECK(close(mkstemp(name)) == 0);
+    int write_only = open(name, O_WRONLY);
+    CHECK(unlink(name) == 0);
+    request->overlapped.Offset = 0;
+    CHECK(sn_read(port, write_only, left, 1, KEY, &request->overlapped) == SN_SUCCESS);
+    CHECK(next(port, SN_INVALID_HANDLE, 0) == request);
+    CHECK(sn_errno(&request->overlapped) == EBADF);
+    CHECK(close(write_only) == 0 && close(read_only) == 0 && close(file) == 0);
+    CHECK(sn_close_port(port) == SN_SUCCESS);
+    free(request);
 }
 
 static struct request *page(void) {
@@ -317,6 +373,7 @@ int main(void) {
     an_association_can_be_ended();
     an_association_ends_with_its_file();
     the_sn_names();
+    vectors_and_errors();
     a_block_is_not_read_when_its_operation_is_complete();
     cancelling();
     closing();

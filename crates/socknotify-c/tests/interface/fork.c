@@ -19,7 +19,7 @@ static void work(void *context) {
 static void every_call_fails(sn_port port, int socket) {
     sn_registration registration;
     sn_entry entry;
-    sn_port_state state;
+    sn_port_state state = {.size = sizeof state};
     sn_overlapped block;
     sn_overlapped *overlapped;
     char memory[4];

@@ -96,7 +96,7 @@ static void a_port_can_be_watched(sn_port port) {
     }
     CHECK_EQ(sn_post(port, 1, 2, NULL), SN_SUCCESS);
     CHECK_EQ(poll(&watched, 1, -1), 1);
-    sn_port_state state;
+    sn_port_state state = {.size = sizeof state};
     CHECK_EQ(sn_query_port(port, &state), SN_SUCCESS);
     CHECK_EQ(state.concurrency, 3);
     CHECK_EQ(state.queued, 1);
@@ -106,6 +106,16 @@ static void a_port_can_be_watched(sn_port port) {
     CHECK_EQ(state.running, 1);
     CHECK_EQ(state.queued, 0);
     CHECK_EQ(state.registrations, 0);
+    CHECK_EQ(state.size, sizeof state);
+    state.size -= 1;
+    CHECK_EQ(sn_query_port(port, &state), SN_INVALID_PARAMETER);
+    /* As of a later version, of which this library writes what it knows. */
+    struct {
+        sn_port_state state;
+        uint32_t more;
+    } later = {{.size = sizeof later}, 77};
+    CHECK_EQ(sn_query_port(port, &later.state), SN_SUCCESS);
+    CHECK_EQ(later.state.concurrency == 3 && later.more == 77, 1);
 }
 
 static void a_registration_ends_at_once(sn_port port) {
@@ -145,7 +155,7 @@ static void a_place_is_given_back(void) {
     sn_port one;
     sn_entry packet;
     uint32_t received;
-    sn_port_state state;
+    sn_port_state state = {.size = sizeof state};
     CHECK_EQ(sn_create_port(1, &one), SN_SUCCESS);
     CHECK_EQ(sn_post(one, 0, 1, NULL), SN_SUCCESS);
     CHECK_EQ(sn_dequeue(one, &packet, 1, &received, 0), SN_SUCCESS);
@@ -160,7 +170,7 @@ static void a_place_is_given_back(void) {
 
 static void places_may_be_without_limit(void) {
     sn_port port;
-    sn_port_state state;
+    sn_port_state state = {.size = sizeof state};
     CHECK_EQ(sn_create_port(SN_UNLIMITED, &port), SN_SUCCESS);
     CHECK_EQ(sn_query_port(port, &state), SN_SUCCESS);
     CHECK_EQ(state.concurrency, SN_UNLIMITED);
@@ -170,7 +180,7 @@ static void places_may_be_without_limit(void) {
 static void wrong_arguments(sn_port port) {
     sn_port made = port;
     int descriptor;
-    sn_port_state state;
+    sn_port_state state = {.size = sizeof state};
     CHECK_EQ(sn_create_port_on(0, "none", &made), SN_NOT_SUPPORTED);
     CHECK_EQ(made == NULL, 1);
     CHECK_EQ(sn_create_port_on(0, "\xff", &made), SN_NOT_SUPPORTED);

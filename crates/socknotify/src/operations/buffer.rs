@@ -110,6 +110,13 @@ impl From<Vec<u8>> for Buffer {
     }
 }
 
+/// As [`Buffer::into_vec`].
+impl From<Buffer> for Vec<u8> {
+    fn from(buffer: Buffer) -> Self {
+        buffer.into_vec()
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
 

@@ -84,6 +84,7 @@ pub struct FileOperation {
     range: Range<usize>,
     offset: u64,
     within: Option<Duration>,
+    tag: u64,
 }
 
 /// The buffers of a vectored operation.
@@ -103,11 +104,32 @@ impl FileOperation {
             several: None,
             offset,
             within: None,
+            tag: 0,
         }
     }
 
     /// `pread`, `ReadFile` — Reads from the file at this offset, at most as many bytes as the buffer has. A result of 0
     /// bytes means that the file ends there.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let file = port.adopt_file(file)?;
+    /// port.begin(FileOperation::read_at(&file, vec![0; 4096], 0))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 0, "it is empty");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "pread")]
     #[doc(alias = "ReadFile")]
     #[doc(alias = "IORING_OP_READ")]
@@ -117,6 +139,26 @@ impl FileOperation {
 
     /// `pwrite`, `WriteFile` — Writes the buffer to the file at this offset. If the file was opened to append, the
     /// system may write at its end instead.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let file = port.adopt_file(file)?;
+    /// port.begin(FileOperation::write_at(&file, b"hello".to_vec(), 0))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "pwrite")]
     #[doc(alias = "WriteFile")]
     #[doc(alias = "IORING_OP_WRITE")]
@@ -163,6 +205,26 @@ impl FileOperation {
 
     /// `pwritev` — Writes these buffers to the file at this offset, one after the other, as
     /// [`read_vectored_at`](Self::read_vectored_at) reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let file = port.adopt_file(file)?;
+    /// port.begin(FileOperation::write_vectored_at(&file, vec![b"a".to_vec().into(), b"bc".to_vec().into()], 0))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(done.result?, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "pwritev")]
     #[doc(alias = "writev")]
     #[doc(alias = "IORING_OP_WRITEV")]
@@ -180,6 +242,26 @@ impl FileOperation {
 
     /// `fsync`, `FlushFileBuffers` — Waits until everything written is on the disk, as [`File::sync_all`] does. Writes
     /// that are in progress at the same time may be included or not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let file = port.adopt_file(file)?;
+    /// port.begin(FileOperation::sync_all(&file))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// done.result?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "fsync")]
     #[doc(alias = "FlushFileBuffers")]
     pub fn sync_all(file: &PortFile) -> Self {
@@ -187,6 +269,26 @@ impl FileOperation {
     }
 
     /// `fdatasync` — The same without metadata that is not needed to read the data, as [`File::sync_data`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let file = port.adopt_file(file)?;
+    /// port.begin(FileOperation::sync_data(&file))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// done.result?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "fdatasync")]
     pub fn sync_data(file: &PortFile) -> Self {
         Self::new(file, Kind::SyncData, Buffer::default(), 0)
@@ -196,6 +298,38 @@ impl FileOperation {
     /// which are used whole.
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = range;
+        self
+    }
+
+    /// A number that the [completion](FileCompletion::tag) returns: 0 if none was given.
+    ///
+    /// Another thread may take the completion before [`begin`](crate::owned::Port::begin) has returned the id. So a
+    /// program that looks up whose operation it was enters it under a tag first, and then begins it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{Event, FileOperation, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// let port = Port::<TcpStream>::new()?;
+    /// let file = port.adopt_file(file)?;
+    /// let mut jobs = HashMap::from([(7, "report")]);
+    /// port.begin(FileOperation::write_at(&file, b"hello".to_vec(), 0).tag(7))?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// let Some(Event::Completed(done)) = worker.take() else { panic!() };
+    /// assert_eq!(jobs.remove(&done.tag), Some("report"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "user_data")]
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.tag = tag;
         self
     }
 
@@ -226,6 +360,7 @@ impl FileOperation {
     ) -> FileCompletion {
         FileCompletion {
             id,
+            tag: self.tag,
             file: self.file,
             buffer: self.buffer,
             buffers: self.several.map_or(Vec::new(), |it| it.buffers),
@@ -332,6 +467,8 @@ impl fmt::Debug for FileOperation {
 pub struct FileCompletion {
     /// What [`begin`](crate::owned::Port::begin) returned.
     pub id: OperationId,
+    /// What [`FileOperation::tag`] was given.
+    pub tag: u64,
     /// The file.
     pub file: PortFile,
     /// The buffer of the operation. What was read is at the beginning of its [range](FileOperation::range).

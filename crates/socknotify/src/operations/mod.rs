@@ -48,6 +48,7 @@ mod overlapped;
 #[cfg(unix)]
 mod port;
 mod request;
+mod runtime;
 #[cfg_attr(unix, path = "unix.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;

@@ -111,7 +111,9 @@ impl Overlapped {
 impl Status {
     fn new(kind: Kind, result: &io::Result<usize>, length: u32) -> Self {
         match result {
-            Ok(0) if kind == Kind::Read && length > 0 => Status::END_OF_FILE,
+            Ok(0) if matches!(kind, Kind::Read | Kind::ReadParts) && length > 0 => {
+                Status::END_OF_FILE
+            }
             Ok(_) => Status::SUCCESS,
             Err(error) => Status(error.raw_os_error().unwrap_or(libc::EIO) as u16),
         }

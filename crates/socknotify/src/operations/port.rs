@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::overlapped::{self, Overlapped};
-use super::request::{Kind, MOST, Request};
+use super::request::{Kind, MOST, Part, Request};
 use super::{OperationId, Reason, system};
 use crate::lock::lock;
 use crate::{CompletionPort, Entry, Error};
@@ -72,7 +72,15 @@ impl CompletionPort {
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
         // SAFETY: the promise is the same.
-        unsafe { self.begin(Kind::Read, &file, memory, completion_key, overlapped) }
+        unsafe {
+            self.begin(
+                Kind::Read,
+                &file,
+                Memory::of(memory),
+                completion_key,
+                overlapped,
+            )
+        }
     }
 
     /// `WriteFile` — Begins to write memory to a file, as [`read_at`](Self::read_at) reads.
@@ -95,7 +103,96 @@ impl CompletionPort {
     ) -> Result<(), Error> {
         let memory = memory.cast_mut();
         // SAFETY: the promise is the same, and what is written is only read.
-        unsafe { self.begin(Kind::Write, &file, memory, completion_key, overlapped) }
+        unsafe {
+            self.begin(
+                Kind::Write,
+                &file,
+                Memory::of(memory),
+                completion_key,
+                overlapped,
+            )
+        }
+    }
+
+    /// `preadv` — Begins to read from a file into several parts of memory, one after the other, as
+    /// [`read_at`](Self::read_at) reads into one.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at); at most `i32::MAX` parts.
+    ///
+    /// # Safety
+    ///
+    /// As [`read_at`](Self::read_at); and so must the array be valid.
+    #[doc(alias = "preadv")]
+    #[doc(alias = "ReadFileScatter")]
+    pub unsafe fn read_vectored_at<F: AsFd>(
+        &self,
+        file: F,
+        parts: *const [IoSliceMut<'_>],
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        // SAFETY: the promise is the same; and an `IoSliceMut` has the layout of a part.
+        unsafe {
+            let memory = Memory::of_parts(parts.cast(), parts.len());
+            self.begin(Kind::ReadParts, &file, memory, completion_key, overlapped)
+        }
+    }
+
+    /// `pwritev` — Begins to write several parts of memory to a file, as [`read_vectored_at`](Self::read_vectored_at)
+    /// reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_vectored_at`](Self::read_vectored_at).
+    ///
+    /// # Safety
+    ///
+    /// As [`read_vectored_at`](Self::read_vectored_at), except that others may read the memory meanwhile.
+    #[doc(alias = "pwritev")]
+    #[doc(alias = "WriteFileGather")]
+    pub unsafe fn write_vectored_at<F: AsFd>(
+        &self,
+        file: F,
+        parts: *const [IoSlice<'_>],
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        // SAFETY: the promise is the same; and an `IoSlice` has the layout of a part.
+        unsafe {
+            let memory = Memory::of_parts(parts.cast(), parts.len());
+            self.begin(Kind::WriteParts, &file, memory, completion_key, overlapped)
+        }
+    }
+
+    /// `fsync`, `FlushFileBuffers` — Begins to wait until what was written to a file is on the disk; `fdatasync` if only
+    /// the data matter. The packet has 0 bytes, and the offset means nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    ///
+    /// # Safety
+    ///
+    /// As [`read_at`](Self::read_at), without the memory.
+    #[doc(alias = "fsync")]
+    #[doc(alias = "fdatasync")]
+    #[doc(alias = "FlushFileBuffers")]
+    pub unsafe fn sync<F: AsFd>(
+        &self,
+        file: F,
+        only_data: bool,
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        let kind = if only_data {
+            Kind::SyncData
+        } else {
+            Kind::SyncAll
+        };
+        // SAFETY: the promise is the same.
+        unsafe { self.begin(kind, &file, Memory::NONE, completion_key, overlapped) }
     }
 
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or
@@ -117,14 +214,14 @@ impl CompletionPort {
         &self,
         kind: Kind,
         file: &F,
-        memory: *mut [u8],
+        memory: Memory,
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
         // SAFETY: by the promise.
         let offset = unsafe { (*overlapped).offset() };
-        let length = u32::try_from(memory.len()).ok();
-        let is_possible = i64::try_from(offset).is_ok();
+        let length = u32::try_from(memory.length).ok();
+        let is_possible = i64::try_from(offset).is_ok() && memory.parts <= i32::MAX as usize;
         let Some(length) = length.filter(|&length| length <= MOST && is_possible) else {
             return Err(Error::InvalidParameter);
         };
@@ -137,9 +234,9 @@ impl CompletionPort {
             nature,
             association: None,
             kind,
-            memory: memory.cast(),
+            memory: memory.first,
             length,
-            parts: 0,
+            parts: memory.parts as u32,
             offset,
         };
         let packet = Entry::new(completion_key, 0, overlapped.expose_provenance());
@@ -153,6 +250,45 @@ impl CompletionPort {
             unsafe { overlapped::withdraw(overlapped) };
         }
         begun
+    }
+}
+
+/// The caller's memory, or an array of parts of it.
+struct Memory {
+    first: *mut u8,
+    /// How many bytes, of all parts together.
+    length: usize,
+    parts: usize,
+}
+
+impl Memory {
+    const NONE: Self = Memory {
+        first: std::ptr::null_mut(),
+        length: 0,
+        parts: 0,
+    };
+
+    fn of(memory: *mut [u8]) -> Self {
+        Memory {
+            first: memory.cast(),
+            length: memory.len(),
+            parts: 0,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// That many parts can be read.
+    unsafe fn of_parts(first: *const Part, parts: usize) -> Self {
+        let length = (0..parts).fold(0_usize, |sum, index| {
+            // SAFETY: by the promise.
+            sum.saturating_add(unsafe { (*first.add(index)).length })
+        });
+        Memory {
+            first: first.cast_mut().cast(),
+            length,
+            parts,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Messages, now or later, to any worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -137,24 +137,74 @@ impl<T, M> Port<T, M> {
             })
     }
 
-    /// Sends a message once per period, first after one period. A message that would be late by a whole period is left
-    /// out. The shortest period is a millisecond. If cloning the message panics, one thread takes
-    /// [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
+    /// Sends a clone of a message once per period, as [`send_every_with`](Self::send_every_with) does.
     ///
     /// # Errors
     ///
     /// Returns the message if the port is closed, or has no room for one more timer.
     pub fn send_every(&self, period: Duration, message: M) -> Result<TimerId, SendError<M>>
     where
-        M: Clone + Send + Sync + 'static,
+        M: Clone + Send + 'static,
+    {
+        let copy = message.clone();
+        let timer = self.send_every_with(period, move || copy.clone());
+        timer.map_err(|_| SendError(message))
+    }
+
+    /// Sends a message that this function makes once per period, first after one period. A message that would be late by
+    /// a whole period is left out. The shortest period is a millisecond.
+    ///
+    /// One of the threads that call [`process`](super::Worker::process) calls the function, never two at once. If it
+    /// panics, one thread takes [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
+    ///
+    /// # Errors
+    ///
+    /// Returns the function if the port is closed, or has no room for one more timer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Event, Held, Port};
+    ///
+    /// enum Message {
+    ///     /// Cannot be cloned.
+    ///     Connection(Held<TcpStream>),
+    ///     Tick(u32),
+    /// }
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<TcpStream, Message>::with_messages()?;
+    /// let mut ticks = 0;
+    /// let timer = port.send_every_with(Duration::from_millis(1), move || {
+    ///     ticks += 1;
+    ///     Message::Tick(ticks)
+    /// })?;
+    ///
+    /// let mut worker = port.worker(8);
+    /// worker.process(None)?;
+    /// assert!(matches!(worker.take(), Some(Event::Message(Message::Tick(1)))));
+    /// port.cancel_timer(timer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "interval")]
+    pub fn send_every_with<F>(&self, period: Duration, make: F) -> Result<TimerId, SendError<F>>
+    where
+        F: FnMut() -> M + Send + 'static,
+        M: 'static,
     {
         let period = period.clamp(Duration::from_millis(1), FAR);
         let begin = Instant::now();
-        let copy = message.clone();
-        let make: Arc<dyn Fn() -> M + Send + Sync> = Arc::new(move || copy.clone());
-        let action = Action::SendEvery(make, period, begin + period);
+        let make = Arc::new(Mutex::new(make));
+        let action = Action::SendEvery(Arc::clone(&make) as _, period, begin + period);
         let timer = self.shared.set_timer(begin + period, action);
-        timer.map_err(|_| SendError(message))
+        timer.map_err(|action| {
+            drop(action);
+            let make = Arc::into_inner(make).expect("there is no timer");
+            SendError(make.into_inner().expect("it was not called"))
+        })
     }
 
     /// Cancels a timer: it sends nothing any more.
@@ -217,11 +267,18 @@ impl<T, M> Shared<T, M> {
         }
         self.send_all(messages);
         for make in repeated {
-            // Cloning a message runs the caller's code, and so does dropping the original if it was cancelled.
-            match catch_unwind(AssertUnwindSafe(move || make())) {
-                Ok(message) => self.send_all(vec![Message::Sent(message)]),
-                Err(panic) => self.notify(Notice::Panicked(panic)),
+            let outcome = match make.try_lock() {
+                Ok(mut make) => Some(catch_unwind(AssertUnwindSafe(&mut *make))),
+                // Another thread still makes the one before. (It is not poisoned: no panic leaves it.)
+                Err(_) => None,
+            };
+            match outcome {
+                Some(Ok(message)) => self.send_all(vec![Message::Sent(message)]),
+                Some(Err(panic)) => self.notify(Notice::Panicked(panic)),
+                None => {}
             }
+            // It may have been cancelled meanwhile, and dropping it runs the caller's code.
+            drop_all([make]);
         }
         if is_over {
             drop_all(self.connections.end());

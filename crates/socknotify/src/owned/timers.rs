@@ -1,6 +1,6 @@
 //! Timers that belong to no connection.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::OperationId;
@@ -21,11 +21,14 @@ struct Timer<M> {
     action: Action<M>,
 }
 
+/// Makes a message for each period. It runs the caller's code: with no other lock.
+pub(super) type Make<M> = Arc<Mutex<dyn FnMut() -> M + Send>>;
+
 /// What to do when a timer is due.
 pub(super) enum Action<M> {
     Send(M),
     /// Once per period, next at this time.
-    SendEvery(Arc<dyn Fn() -> M + Send + Sync>, Duration, Instant),
+    SendEvery(Make<M>, Duration, Instant),
     EndDrain,
     /// Cancel an operation on a file.
     Expire(OperationId),

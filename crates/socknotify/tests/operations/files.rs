@@ -276,6 +276,62 @@ fn o3_completions_are_not_kept_back_by_messages(backend: Backend) -> io::Result<
     Ok(())
 }
 
+/// Another thread may take the completion before `begin` has returned the id.
+#[for_every_backend]
+fn o3_a_completion_has_the_tag_of_its_operation(backend: Backend) -> io::Result<()> {
+    const COUNT: u64 = 2000;
+    for port in every_port(backend)? {
+        let file = file_of(&port, b"0123456789")?;
+        let jobs = std::sync::Mutex::new(BTreeMap::new());
+        thread::scope(|scope| {
+            let mut worker = port.worker(16);
+            let jobs = &jobs;
+            let takes = scope.spawn(move || {
+                for _ in 0..COUNT {
+                    let done = completed(&mut worker);
+                    let job = jobs.lock().expect("no panic").remove(&done.tag);
+                    let offset = job.expect("it is entered before it begins");
+                    assert_eq!(done.buffer[0], b"0123456789"[offset as usize]);
+                }
+            });
+            for number in 1..=COUNT {
+                let offset = number % 10;
+                jobs.lock().expect("no panic").insert(number, offset);
+                port.begin(FileOperation::read_at(&file, vec![0], offset).tag(number))?;
+            }
+            takes.join().expect("no panic");
+            io::Result::Ok(())
+        })?;
+        let read = FileOperation::read_at(&file, vec![0], 0);
+        assert_eq!(perform(&port, &mut port.worker(1), read)?.tag, 0);
+    }
+    Ok(())
+}
+
+/// For what has packets of its own among those of operations.
+#[for_every_backend]
+fn o3_a_plain_port_has_operations_with_owned_buffers(backend: Backend) -> io::Result<()> {
+    const KEY: usize = 7;
+    let port = socknotify::CompletionPort::builder()
+        .backend(backend)
+        .build()?;
+    let mut file = tempfile::tempfile()?;
+    io::Write::write_all(&mut file, b"0123456789")?;
+    let file = port.adopt_file(file, KEY).map_err(|it| it.1)?;
+    let read = FileOperation::read_at(&file, vec![0; 4], 3).tag(5);
+    let Ok(id) = port.begin_operation(read, KEY) else {
+        panic!("it is open")
+    };
+    let packet = port.dequeue_one(Some(PATIENCE))?;
+    assert_eq!(packet.completion_key, KEY);
+    let done = port.take_completion(&packet).expect("it is complete");
+    assert_eq!((done.id, done.tag, done.result?), (id, 5, 4));
+    assert_eq!(Vec::from(done.buffer), b"3456");
+    assert!(port.take_completion(&packet).is_none(), "it was taken");
+    assert!(!port.cancel_begun(id));
+    Ok(())
+}
+
 #[for_every_backend]
 fn o4_a_read_at_the_end_is_short_and_then_empty(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {

@@ -129,6 +129,41 @@ impl Clone for Fragile {
     }
 }
 
+/// It need not be cloned, nor shared between threads.
+#[for_every_backend]
+fn messages_are_made_for_each_period(backend: Backend) -> io::Result<()> {
+    #[derive(Debug)]
+    struct Single(std::cell::Cell<u32>);
+
+    let port = socknotify::owned::Port::<std::net::TcpStream, Single>::builder()
+        .backend(backend)
+        .build()?;
+    let mut made = 0;
+    let timer = port.send_every_with(Duration::from_millis(1), move || {
+        made += 1;
+        assert_ne!(made, 2, "this panics once");
+        Single(made.into())
+    })?;
+    let mut worker = port.worker(1);
+    let mut numbers = Vec::new();
+    let mut panics = 0;
+    while numbers.len() < 3 {
+        worker.process(Some(PATIENCE))?;
+        match worker.take() {
+            Some(Event::Message(Single(number))) => numbers.push(number.get()),
+            Some(Event::Panicked(_)) => panics += 1,
+            other => assert!(other.is_none(), "{other:?}"),
+        }
+    }
+    assert_eq!((numbers, panics), (vec![1, 3, 4], 1));
+    assert!(port.cancel_timer(timer));
+    port.close();
+    let refused = port.send_every_with(Duration::from_millis(1), || Single(7.into()));
+    let mut make = refused.expect_err("it is closed").0;
+    assert_eq!(make().0.get(), 7);
+    Ok(())
+}
+
 #[for_every_backend]
 fn a_panic_in_cloning_a_message_loses_no_other(backend: Backend) -> io::Result<()> {
     let port = Port::<std::net::TcpStream, Fragile>::from(port_with(backend, 2)?);
