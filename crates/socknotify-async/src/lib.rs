@@ -62,10 +62,12 @@
 //! says it before, and leaves the place at once. No more tasks block at once than there are
 //! [threads](Builder::threads); then the others wait.
 //!
-//! A task that computes for long keeps its place. Others run on the other places; those that wait behind it in its list
-//! go to another thread after some milliseconds.
+//! A task that computes for long keeps its place for 10 ms or more. Others run on the other places; if tasks compute on
+//! all of them, another thread goes on beside them after that time. Those that wait behind it in its list go to another
+//! thread after some milliseconds.
 //!
-//! On OpenBSD and DragonFly the system does not show that a thread blocks: say it there, with [`unblock`].
+//! On OpenBSD and DragonFly the system does not show that a thread blocks: there it counts as one that computes, unless
+//! you say it, with [`unblock`].
 //!
 //! A guard of a [`std::sync::Mutex`] that is held over an `.await` is as wrong here as elsewhere: a task that waits for the
 //! lock keeps a thread until the other task runs again.

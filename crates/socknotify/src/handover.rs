@@ -6,4 +6,7 @@ pub(crate) trait Handover: Send + Sync {
     ///
     /// Any thread calls this, with no lock held, any number of times, also while the owner takes from it.
     fn flow_on(&self);
+
+    /// A number that changes whenever the owner takes from it. The engine's locks may be held.
+    fn progress(&self) -> usize;
 }

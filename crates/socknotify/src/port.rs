@@ -476,7 +476,8 @@ impl Builder {
     }
 
     /// Sets whether a thread that blocks in a system call leaves its place by itself, so that another one goes on
-    /// (yes by default), with what the thread has not handled yet.
+    /// (yes by default), with what the thread has not handled yet; and whether one that runs for long does not count any
+    /// more while others wait for a place.
     ///
     /// Without this, a thread that blocks keeps its place, the events of its worker, and the level-triggered sockets
     /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel

@@ -63,6 +63,9 @@ pub struct Snapshot {
     /// Threads that block with packets in hand, and so have left their places to others. `None` on Windows' own port,
     /// which does not say.
     pub left: Option<usize>,
+    /// Threads that do not count any more, though they may run: they have had packets in hand for 10 ms or more while others
+    /// waited for a place and nobody dequeued. `None` on Windows' own port, where there are none.
+    pub counted_out: Option<usize>,
     /// How long the thread that was last found to block had been seen with its packets before. `None` if there was none.
     pub detected_after: Option<Duration>,
     /// How many reports of the system were dropped because their registrations had ended: their sockets were closed while

@@ -14,13 +14,14 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
 use super::interest::Flag;
-use super::place::MOST;
 use super::sync::model::set_blocked;
+use super::watch::FIRST_TICK;
 use super::{
     Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Left, Mode, Report, Reports, Table, Wait,
     Waited,
 };
 use crate::entry::Arming;
+use crate::handover::Handover;
 use crate::registration::Extra;
 use crate::sys::Fd;
 use crate::{
@@ -202,6 +203,11 @@ impl Backend for Model {
         }
         if wait.room == 0 {
             return waited;
+        }
+        if timeout.is_some_and(|timeout| !timeout.is_zero()) && !self.kernel().is_due() {
+            // A time is over at any moment.
+            thread::yield_now();
+            timeout = Some(Duration::ZERO);
         }
         let mut kernel = self.kernel();
         while !kernel.is_due() && timeout != Some(Duration::ZERO) {
@@ -1010,6 +1016,87 @@ fn f4_a_thread_that_waits_for_the_next_packet_leaves_its_place() {
     }
 }
 
+/// What a thread has dequeued and not handled, where others reach it.
+struct Hand {
+    port: Port,
+    events: Mutex<Vec<Entry>>,
+}
+
+impl Handover for Hand {
+    fn flow_on(&self) {
+        let events = std::mem::take(&mut *self.events.lock().unwrap());
+        let _ = self.port.requeue(&events);
+    }
+
+    fn progress(&self) -> usize {
+        self.events.lock().unwrap().len()
+    }
+}
+
+/// Each thread dequeues two packets, if there are two, and blocks with the first until all are handled: so what it keeps has
+/// to flow on, whoever watched and has gone to work.
+fn all_blocks_until_all_is_handled(threads: usize, packets: usize, preemptions: usize) {
+    for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
+        explore(preemptions, move || {
+            let port = Arc::new(Engine::new(
+                Model::new(Kind::Sockets),
+                threads,
+                policy,
+                true,
+            ));
+            let handled = Arc::new((Mutex::new(0), Condvar::new()));
+            let serve = || {
+                let (port, handled) = (Arc::clone(&port), Arc::clone(&handled));
+                move || {
+                    let hand = Arc::new(Hand {
+                        port: Arc::clone(&port),
+                        events: Mutex::default(),
+                    });
+                    let handover: Arc<dyn Handover> = hand.clone();
+                    let mut entries = [Entry::default(); 2];
+                    let found = port.process(&mut [], &mut entries, None, Some(&handover));
+                    let count = match found {
+                        Ok(count) => count,
+                        Err(error) => return assert_eq!(error, Error::Closed),
+                    };
+                    hand.events.lock().unwrap().extend(&entries[1..count]);
+                    if count > 1 && port.is_unwatched() {
+                        port.look_after();
+                    }
+                    let (handled, changed) = &*handled;
+                    let mut handled = handled.lock().unwrap();
+                    *handled += 1;
+                    set_blocked(true);
+                    while *handled < packets {
+                        handled = changed.wait(handled).unwrap();
+                    }
+                    changed.notify_all();
+                    set_blocked(false);
+                    port.close();
+                }
+            };
+            let others: Vec<_> = (1..threads).map(|_| thread::spawn(serve())).collect();
+            for _ in 0..packets {
+                assert!(port.post(&[Entry::default()], || {}).is_ok());
+            }
+            serve()();
+            for other in others {
+                other.join().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn f4_what_a_blocked_thread_keeps_flows_on() {
+    all_blocks_until_all_is_handled(2, 2, 3);
+}
+
+#[test]
+fn f4_what_a_blocked_thread_keeps_flows_on_though_who_watched_works() {
+    all_blocks_until_all_is_handled(3, 3, 2);
+}
+
 /// A place is left, taken and given back at any moment: none is lost, and no thread has two.
 #[test]
 fn f4_places_are_counted_right_however_they_are_left() {
@@ -1034,10 +1121,10 @@ fn f4_places_are_counted_right_however_they_are_left() {
             })
         };
         assert!(dequeue(&port, None).is_ok());
-        port.look(MOST);
-        port.look(MOST);
+        port.look_as_watch(FIRST_TICK);
+        port.look_as_watch(FIRST_TICK);
         drop(port.lend_place());
-        port.look(MOST);
+        port.look_as_watch(FIRST_TICK);
         other.join().unwrap();
         port.give_place_back();
         let load = port.gate.load();

@@ -8,7 +8,7 @@
 //!    │                                       │
 //!    └──◄── caller's entries ◄── collect ◄───┘ reports
 //!                                   ▲
-//!            queue (packets) ───────┘        scheduler, place: who runs, who waits, whom to wake
+//!            queue (packets) ───────┘        scheduler, place, watch: who runs, who waits, whom to wake
 //! ```
 //!
 //! Enabling a known registration, waiting, and delivering what the backend reports take no lock: a registration is one
@@ -42,6 +42,7 @@ mod sync;
 mod table;
 mod trusted;
 mod wait;
+mod watch;
 
 #[cfg(all(test, interleavings))]
 pub(crate) mod interleavings;
@@ -56,7 +57,7 @@ pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, 
 pub(crate) use self::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Left, Outcome, Table};
 
-use self::place::{Found, Holder, Places, Roster};
+use self::place::{Holder, Places, Roster};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
@@ -89,12 +90,14 @@ pub(crate) struct Engine<B: Backend> {
     /// Reports of registrations that have ended.
     stale: AtomicU64,
     /// Some threads dequeue into memory that others can reach.
-    has_handovers: AtomicBool,
+    has_handovers: sync::AtomicBool,
     /// Level-triggered registrations have been delivered.
-    has_levels: AtomicBool,
+    has_levels: sync::AtomicBool,
     /// When threads looked at each other last, since `made`, in microseconds.
     looked: AtomicU64,
     made: Instant,
+    /// Whoever gets the watch looks at once: places are found free.
+    is_burst: AtomicBool,
     /// How long it took to detect the last place that was left, in microseconds. 0 if there was none.
     detected_after: AtomicU64,
     roster: Mutex<Roster>,
@@ -205,10 +208,11 @@ impl<B: Backend> Engine<B> {
             turn: AtomicBool::new(false),
             handling: AtomicU32::new(0),
             stale: AtomicU64::new(0),
-            has_handovers: AtomicBool::new(false),
-            has_levels: AtomicBool::new(false),
+            has_handovers: sync::AtomicBool::new(false),
+            has_levels: sync::AtomicBool::new(false),
             looked: AtomicU64::new(0),
             made: Instant::now(),
+            is_burst: AtomicBool::new(false),
             detected_after: AtomicU64::new(0),
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
@@ -271,7 +275,7 @@ impl<B: Backend> Engine<B> {
     /// Threads that have packets in hand may keep something that others need, besides their places.
     #[inline]
     fn keep(&self) -> bool {
-        self.has_handovers.load(Ordering::Relaxed) || self.has_levels.load(Ordering::Relaxed)
+        sync::is_set(&self.has_handovers) || sync::is_set(&self.has_levels)
     }
 
     /// Whether it matters that a thread blocks, and can be seen.
@@ -420,11 +424,14 @@ impl<B: Backend> Engine<B> {
                 waiting: 0,
                 is_watched: false,
                 left: Some(0),
+                counted_out: Some(0),
                 detected_after: None,
                 stale: 0,
             };
         }
-        let left = lock(&self.roster).left();
+        let roster = lock(&self.roster);
+        let (left, counted_out) = (roster.left(), roster.counted_out());
+        drop(roster);
         let core = lock(&self.core);
         let load = self.gate.load();
         let detected_after = self.detected_after.load(Ordering::Relaxed);
@@ -435,6 +442,7 @@ impl<B: Backend> Engine<B> {
             waiting: load.pollers() + core.scheduler.waiting(),
             is_watched: load.has(Flag::WATCHED),
             left: Some(left),
+            counted_out: Some(counted_out),
             detected_after: (detected_after > 0).then(|| Duration::from_micros(detected_after)),
             stale: self.stale.load(Ordering::Relaxed),
         }
@@ -455,60 +463,6 @@ impl<B: Backend> Engine<B> {
         }
         let lent = lent.map(|(holder, _)| holder);
         LentPlace { engine: self, lent }
-    }
-
-    /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found: where it does
-    /// not matter that a thread blocks, whether one moves.
-    fn look(&self, most: usize) -> Found {
-        let most = if self.detects() { most } else { 0 };
-        let is_idle = self.gate.load().holders() < self.limit() || self.gate.load().pollers() > 0;
-        let found = lock(&self.roster).look(&self.gate, is_idle, most);
-        if let Some(after) = found.after {
-            let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
-            self.detected_after.store(micros, Ordering::Relaxed);
-        }
-        for holder in &found.keepers {
-            self.flow_on(holder);
-        }
-        found
-    }
-
-    /// Let others have what a thread keeps.
-    fn flow_on(&self, holder: &Holder) {
-        self.arm_levels(holder);
-        if let Some(handover) = holder.handover() {
-            handover.flow_on();
-        }
-    }
-
-    /// A thread that dequeues looks at others, if somebody waits for a place, or may go on without one, and it is time.
-    #[inline(never)]
-    fn look_at_peers(&self, load: Load) {
-        let is_waited_for = load.holders() > 1 && (load.has(Flag::PARKED) || self.keep());
-        if !self.detects() || !is_waited_for && !load.has(Flag::LEFT) {
-            return;
-        }
-        let pause = match is_waited_for {
-            true => place::PEERS_LOOK,
-            false => place::FIRST_TICK,
-        };
-        let now = self.made.elapsed().as_micros() as u64;
-        let last = self.looked.load(Ordering::Relaxed);
-        let order = Ordering::Relaxed;
-        let is_due = now.saturating_sub(last) >= pause.as_micros() as u64
-            && self
-                .looked
-                .compare_exchange(last, now, order, order)
-                .is_ok();
-        // The model checker knows no time.
-        if (cfg!(interleavings) || is_due) && self.look(place::PEERS_MOST).has_freed {
-            let mut core = lock(&self.core);
-            if !core.closed {
-                let wake = core.scheduler.release_for_place(&self.gate);
-                drop(core);
-                self.wake(wake);
-            }
-        }
     }
 }
 

@@ -1,13 +1,9 @@
-//! Places that leave by themselves: what threads do that have packets in hand.
+//! Places, and the threads that hold them: what each does, and what it keeps.
 //!
 //! A thread that blocks in a system call with packets in hand leaves its place to another. It cannot say so itself; so
-//! others look at it:
-//!
-//! - *peers first*: a thread that dequeues, at most every [`PEERS_LOOK`], if somebody waits for a place;
-//! - the thread that watches or polls while others run, from [`FIRST_TICK`] up to [`LAST_TICK`].
-//!
-//! A thread that has dequeued again since the last look needs no system call to be understood. One that is seen to
-//! sleep in two looks at least [`SECOND_LOOK`] apart has left. One that has left and is seen to run counts again.
+//! others look at it ([`super::watch`]). A thread that has dequeued again since the last look needs no system call to be
+//! understood. One that is seen to sleep in two looks at least [`SECOND_LOOK`] apart has left. One that has left and is
+//! seen to run counts again. One that is *counted out* holds no place any more, whatever it does, until it dequeues.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,19 +12,19 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::handover::Handover;
-use crate::sys::Fd;
 use crate::sys::thread_state::Progress;
-pub(super) use crate::sys::thread_state::{FIRST_TICK, LAST_TICK};
+use crate::sys::{Fd, process_time};
 
 use super::scheduler::{Flag, Gate};
 use super::sync::{Activity, AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
+use super::watch::{Clock, FIRST_TICK, LastResort};
 
-/// How often threads that dequeue look at others.
-pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
 /// A thread that is seen to sleep twice has left its place, if at least this time is between.
 const SECOND_LOOK: Duration = Duration::from_micros(50);
 /// What a running thread has not taken goes on to others after this time, if a place is idle.
 const FLOWS_ON: Duration = Duration::from_millis(1);
+/// One that has had its packets for less than this is looked at before others: it is the most likely to block.
+const FRESH: Duration = Duration::from_millis(20);
 /// How much one look may cost: 1 for each thread that holds a place, and so much more if its state has to be read.
 pub(super) const MOST: usize = 48;
 /// The same for those that dequeue, which look more often.
@@ -50,9 +46,17 @@ enum Doing {
     Left,
     /// It is in a call of the port.
     Call,
+    /// It had packets in hand and a place, and was counted out.
+    Over,
 }
 
-const DOINGS: [Doing; 4] = [Doing::Nothing, Doing::Packets, Doing::Left, Doing::Call];
+const DOINGS: [Doing; 5] = [
+    Doing::Nothing,
+    Doing::Packets,
+    Doing::Left,
+    Doing::Call,
+    Doing::Over,
+];
 
 /// What a thread does in a port, and how many times it has dequeued, which tells one time from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,15 +64,21 @@ struct Word(u64);
 
 impl Word {
     fn doing(self) -> Doing {
-        DOINGS[(self.0 & 3) as usize]
+        DOINGS[(self.0 & 7) as usize]
     }
 
     fn with(self, doing: Doing) -> Self {
-        Word(self.0 & !3 | doing as u64)
+        Word(self.0 & !7 | doing as u64)
+    }
+
+    /// Whether the thread has returned with packets, or has come back for more, since it had this word.
+    fn has_dequeued_since(self, before: Word) -> bool {
+        let had_packets = matches!(before.doing(), Doing::Packets | Doing::Left | Doing::Over);
+        self.0 >> 3 != before.0 >> 3 || had_packets && self.doing() == Doing::Call
     }
 
     fn counted(self) -> Self {
-        Word(self.0.wrapping_add(4))
+        Word(self.0.wrapping_add(8))
     }
 }
 
@@ -99,7 +109,7 @@ impl Holder {
     /// It begins a call. True if it still holds its place.
     #[inline]
     pub(super) fn begin_call(&self) -> bool {
-        // Others change the word only from packets to left and back.
+        // Others change the word only from packets to left and back, and to over.
         let word = Word(self.word.load(Ordering::Relaxed));
         let before = Word(self.word.swap(word.with(Doing::Call).0, Ordering::AcqRel));
         before.doing() == Doing::Packets
@@ -127,20 +137,28 @@ impl Holder {
             .is_ok()
     }
 
-    /// It says itself that it leaves its place, and may come back. `None` if it has no packets in hand, and false if its
-    /// place was found to be left.
+    /// It says itself that it leaves its place, and may come back. `None` if it has no packets in hand or was counted out,
+    /// and false if its place was found to be left.
     fn lend(&self) -> Option<bool> {
         loop {
             let word = self.word();
             let has_place = match word.doing() {
                 Doing::Packets => true,
                 Doing::Left => false,
-                Doing::Nothing | Doing::Call => return None,
+                Doing::Nothing | Doing::Call | Doing::Over => return None,
             };
             // Another thread may look at it.
             if self.change(word, Doing::Nothing) {
                 return Some(has_place);
             }
+        }
+    }
+
+    /// It dequeues elsewhere: so it was counted out for long enough.
+    fn end_over(&self) {
+        let word = self.word();
+        if word.doing() == Doing::Over {
+            self.change(word, Doing::Nothing);
         }
     }
 
@@ -150,6 +168,12 @@ impl Holder {
 
     pub(super) fn set_handover(&self, handover: Option<&Arc<dyn Handover>>) {
         *lock(&self.handover) = handover.cloned();
+    }
+
+    /// What changes whenever its worker takes.
+    fn progress_of_worker(&self) -> usize {
+        let handover = lock(&self.handover);
+        handover.as_ref().map_or(0, |handover| handover.progress())
     }
 
     pub(super) fn handover(&self) -> Option<Arc<dyn Handover>> {
@@ -192,6 +216,7 @@ impl Record {
                 places.on_left(&self.holder);
             }
         }
+        self.holder.end_over();
     }
 }
 
@@ -296,6 +321,8 @@ pub(super) fn restore(port: u32, holder: &Holder) -> bool {
 struct Seen {
     holder: Arc<Holder>,
     word: Word,
+    /// What its worker said then.
+    progress_of_worker: usize,
     /// When it was seen so first.
     since: Instant,
     /// When it was first seen to sleep.
@@ -324,6 +351,45 @@ impl Seen {
         }
     }
 
+    /// Look at the thread, which has packets in hand. Returns what it cost.
+    fn look(
+        &mut self,
+        gate: &Gate,
+        is_idle: bool,
+        now: Instant,
+        found: &mut Found,
+        ended: &mut Vec<Arc<Holder>>,
+    ) -> usize {
+        let stays = now.saturating_duration_since(self.since);
+        let computes = self.asleep.is_none() && self.holder.thread.activity() == Activity::Computed;
+        let blocked = if computes {
+            Some(false)
+        } else {
+            self.is_blocked(now)
+        };
+        if blocked == Some(false) {
+            found.asleep |= self.asleep.is_some();
+            let keeps_for_long = is_idle && stays >= FLOWS_ON && !cfg!(interleavings);
+            if keeps_for_long && !std::mem::replace(&mut self.has_flowed_on, true) {
+                found.keepers.push(Arc::clone(&self.holder));
+            }
+        } else {
+            if self.holder.change(self.word, Doing::Left) {
+                gate.leave_place();
+                found.freed += 1;
+                found.keepers.push(Arc::clone(&self.holder));
+                found.after = Some(stays);
+                self.word = self.word.with(Doing::Left);
+                self.progress = Progress::default();
+                self.again = (now + FIRST_TICK, FIRST_TICK);
+            }
+            if blocked.is_none() {
+                ended.push(Arc::clone(&self.holder));
+            }
+        }
+        if computes { 1 } else { 1 + STATE }
+    }
+
     /// Whether a thread that has left its place runs again.
     fn runs_again(&mut self, now: Instant) -> bool {
         if self.holder.thread.activity() == Activity::StoodStill {
@@ -342,10 +408,12 @@ impl Seen {
 pub(super) struct Found {
     /// A thread has dequeued since the last look, or is in a call.
     pub(super) moved: bool,
+    /// A thread has dequeued since the last look, or has taken from its worker.
+    pub(super) dequeued: bool,
     /// A thread was seen to sleep, and has to be looked at again soon.
     pub(super) asleep: bool,
-    /// A place may have become free.
-    pub(super) has_freed: bool,
+    /// How many places may have become free.
+    pub(super) freed: usize,
     /// Threads that have left their places, or run for long, with what others could take.
     pub(super) keepers: Vec<Arc<Holder>>,
     /// How long the last one that left had been seen before.
@@ -356,9 +424,12 @@ pub(super) struct Found {
 #[derive(Default)]
 pub(super) struct Roster {
     threads: Vec<Seen>,
-    /// Where the next look begins with those that have packets, and with those that have left.
-    next: usize,
+    /// Where the next look begins with those that have had packets for long, those that have them since lately, and those
+    /// that have left.
+    next: [usize; 2],
     next_left: usize,
+    last_resort: LastResort,
+    pub(super) clock: Clock,
 }
 
 impl Roster {
@@ -372,6 +443,7 @@ impl Roster {
         self.threads.push(Seen {
             holder,
             word: Word(0),
+            progress_of_worker: 0,
             since: Instant::now(),
             asleep: None,
             progress: Progress::default(),
@@ -385,12 +457,21 @@ impl Roster {
             .retain(|seen| !Arc::ptr_eq(&seen.holder, holder));
     }
 
-    /// How many threads have left their places and did not come back.
-    pub(super) fn left(&self) -> usize {
+    fn count(&self, doing: Doing) -> usize {
         let threads = self.threads.iter();
         threads
-            .filter(|seen| seen.holder.word().doing() == Doing::Left)
+            .filter(|seen| seen.holder.word().doing() == doing)
             .count()
+    }
+
+    /// How many threads have left their places and did not come back.
+    pub(super) fn left(&self) -> usize {
+        self.count(Doing::Left)
+    }
+
+    /// How many threads are counted out.
+    pub(super) fn counted_out(&self) -> usize {
+        self.count(Doing::Over)
     }
 
     /// The indices of all threads, in turn.
@@ -425,7 +506,7 @@ impl Roster {
             if !seen.holder.change(word, Doing::Packets) {
                 gate.leave_place();
                 // Meanwhile it may have looked taken to others.
-                found.has_freed = true;
+                found.freed += 1;
             } else {
                 seen.word = word.with(Doing::Packets);
                 seen.since = now;
@@ -436,70 +517,42 @@ impl Roster {
 
     /// Look at all threads, as far as that costs no more than `most`. With 0, only find out whether one moves. `is_idle`: a
     /// place is not used.
-    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, mut most: usize) -> Found {
-        // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
-        let is_close = most > PEERS_MOST || cfg!(interleavings);
+    pub(super) fn look(&mut self, gate: &Gate, is_idle: bool, most: usize) -> Found {
         let now = Instant::now();
         let mut found = Found::default();
         self.look_at_left(gate, now, &mut found);
-        let mut first_skipped = None;
+        self.find_changes(now, &mut found);
+        // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
+        let is_close = most > PEERS_MOST || cfg!(interleavings);
+        // The model checker knows no time.
+        let is_fresh =
+            |seen: &Seen| cfg!(interleavings) || now.saturating_duration_since(seen.since) < FRESH;
+        let has_old = self
+            .threads
+            .iter()
+            .any(|seen| seen.word.doing() == Doing::Packets && !is_fresh(seen));
+        let mut left = most;
         let mut ended = Vec::new();
-        for index in self.from(self.next) {
-            let seen = &mut self.threads[index];
-            let word = seen.holder.word();
-            if word != seen.word {
-                found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
-                seen.word = word;
-                seen.since = now;
-                seen.asleep = None;
-                seen.progress = Progress::default();
-                seen.has_flowed_on = false;
-            }
-            if word.doing() != Doing::Packets || seen.since == now && !is_close {
-                continue;
-            }
-            // One that was seen to sleep is looked at in any case.
-            if most == 0 && seen.asleep.is_none() {
-                first_skipped.get_or_insert(index);
-                continue;
-            }
-            let stays = now.saturating_duration_since(seen.since);
-            let computes =
-                seen.asleep.is_none() && seen.holder.thread.activity() == Activity::Computed;
-            most = most.saturating_sub(if computes { 1 } else { 1 + STATE });
-            let blocked = if computes {
-                Some(false)
-            } else {
-                seen.is_blocked(now)
-            };
-            match blocked {
-                Some(false) => {
-                    found.asleep |= seen.asleep.is_some();
-                    if is_idle
-                        && !cfg!(interleavings)
-                        && stays >= FLOWS_ON
-                        && !std::mem::replace(&mut seen.has_flowed_on, true)
-                    {
-                        found.keepers.push(Arc::clone(&seen.holder));
-                    }
+        for kind in [1, 0] {
+            let mut first_skipped = None;
+            let kept_back = if kind == 1 && has_old { most / 2 } else { 0 };
+            for index in self.from(self.next[kind]) {
+                let seen = &mut self.threads[index];
+                let is_new = seen.since == now && !is_close;
+                let is_other_kind = is_fresh(seen) != (kind == 1);
+                if seen.word.doing() != Doing::Packets || is_new || is_other_kind {
+                    continue;
                 }
-                blocked => {
-                    if seen.holder.change(word, Doing::Left) {
-                        gate.leave_place();
-                        found.has_freed = true;
-                        found.keepers.push(Arc::clone(&seen.holder));
-                        found.after = Some(stays);
-                        seen.word = word.with(Doing::Left);
-                        seen.progress = Progress::default();
-                        seen.again = (now + FIRST_TICK, FIRST_TICK);
-                    }
-                    if blocked.is_none() {
-                        ended.push(Arc::clone(&seen.holder));
-                    }
+                // One that was seen to sleep is looked at in any case.
+                if left <= kept_back && seen.asleep.is_none() {
+                    first_skipped.get_or_insert(index);
+                    continue;
                 }
+                let cost = seen.look(gate, is_idle, now, &mut found, &mut ended);
+                left = left.saturating_sub(cost);
             }
+            self.next[kind] = first_skipped.unwrap_or(0);
         }
-        self.next = first_skipped.unwrap_or(0);
         for holder in ended {
             self.remove(&holder);
         }
@@ -508,6 +561,64 @@ impl Roster {
             gate.set(Flag::LEFT, is_any_left);
         }
         found
+    }
+
+    /// See who has dequeued since the last look.
+    fn find_changes(&mut self, now: Instant, found: &mut Found) {
+        for seen in &mut self.threads {
+            let word = seen.holder.word();
+            if word != seen.word {
+                found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
+                found.dequeued |= word.has_dequeued_since(seen.word);
+                seen.word = word;
+                seen.since = now;
+                seen.asleep = None;
+                seen.progress = Progress::default();
+                seen.has_flowed_on = false;
+            }
+        }
+    }
+
+    /// The thread that watches has looked, after it meant to wait for `nap`. If the time has come, count out the thread that
+    /// has held its place longest.
+    pub(super) fn count_out_if_due(
+        &mut self,
+        gate: &Gate,
+        places: usize,
+        nap: Duration,
+        found: &mut Found,
+    ) {
+        let now = Instant::now();
+        for seen in &mut self.threads {
+            let progress = seen.holder.progress_of_worker();
+            found.dequeued |= progress != seen.progress_of_worker;
+            seen.progress_of_worker = progress;
+        }
+        let has_moved = found.dequeued || found.freed > 0;
+        let counts = (self.counted_out(), places);
+        let spent = process_time().unwrap_or_default();
+        if self
+            .last_resort
+            .is_due((now, spent), nap, has_moved, counts)
+        {
+            self.count_out(gate, now, found);
+        }
+    }
+
+    /// Count out the thread that has held its place longest.
+    pub(super) fn count_out(&mut self, gate: &Gate, now: Instant, found: &mut Found) {
+        let holds = |seen: &&mut Seen| seen.word.doing() == Doing::Packets;
+        let longest = self.threads.iter_mut().filter(holds);
+        let Some(seen) = longest.min_by_key(|seen| seen.since) else {
+            return;
+        };
+        if seen.holder.change(seen.word, Doing::Over) {
+            gate.leave_place();
+            found.freed += 1;
+            found.keepers.push(Arc::clone(&seen.holder));
+            seen.word = seen.word.with(Doing::Over);
+            seen.since = now;
+        }
     }
 }
 
@@ -547,7 +658,7 @@ mod tests {
                 roster.push(holder);
             }
             let mut looks = 0;
-            while !roster.look(&gate, false, MOST).has_freed {
+            while roster.look(&gate, false, MOST).freed == 0 {
                 looks += 1;
                 assert!(looks <= PLACES * (1 + STATE) / MOST + 3, "{place}");
                 thread::sleep(SECOND_LOOK);

@@ -8,8 +8,8 @@
 //! Two rules keep every packet moving:
 //!
 //! 1. While packets are queued and a place is free, or its holder polls, a thread is on its way to them.
-//! 2. While a thread is parked and nobody polls, a parked thread is on its way to the backend, or *watches*: it wakes
-//!    from time to time, and looks at those who run ([`super::place`]).
+//! 2. While a thread is parked and nobody polls, a parked thread is on its way to the backend, or one has the *watch*: it
+//!    wakes from time to time, and looks at those who run ([`super::watch`]).
 //!
 //! Whoever breaks a rule mends it: [`Scheduler::settle`] names the thread to wake. Threads wake one after the other as
 //! long as there is work and a place for it, and one packet does not wake two threads.
@@ -42,15 +42,15 @@ impl Flag {
     pub(super) const PARKED: Flag = Flag(1 << 48);
     /// A thread that was parked is released, and does not run yet.
     pub(super) const RELEASED: Flag = Flag(1 << 49);
-    /// A parked thread watches.
+    /// A thread that waits has the watch.
     pub(super) const WATCHED: Flag = Flag(1 << 50);
     /// A thread that polls is being woken.
     pub(super) const WAKE_DUE: Flag = Flag(1 << 51);
     /// Another loop watches the port itself.
     pub(super) const EXPOSED: Flag = Flag(1 << 52);
     pub(super) const CLOSED: Flag = Flag(1 << 53);
-    /// A thread that polls also looks at those that run, from time to time.
-    pub(super) const LOOKED_AT: Flag = Flag(1 << 55);
+    /// The watch is on its way to a thread that polls, which is being woken.
+    pub(super) const WATCH_DUE: Flag = Flag(1 << 55);
     /// Threads were found to have left their places, and may go on.
     pub(super) const LEFT: Flag = Flag(1 << 54);
     /// The backend has refused to arm something that was armed before. It is tried again.
@@ -84,6 +84,18 @@ impl Load {
     pub(super) fn has(self, flag: Flag) -> bool {
         self.0 & flag.0 != 0
     }
+
+    /// Whether a thread has packets in hand, and a place.
+    #[inline]
+    pub(super) fn does_anyone_run(self) -> bool {
+        self.holders() > self.pollers()
+    }
+
+    /// Whether nobody has the watch: nor does it come to anybody, if it is on its way to one that polls and none does.
+    #[inline]
+    pub(super) fn is_unwatched(self) -> bool {
+        !self.has(Flag::WATCHED) || self.has(Flag::WATCH_DUE) && self.pollers() == 0
+    }
 }
 
 impl Gate {
@@ -93,7 +105,11 @@ impl Gate {
 
     #[inline]
     pub(super) fn load(&self) -> Load {
-        Load(self.0.load(Ordering::SeqCst))
+        // The model checker has one order of all that is sequentially consistent for such operations only.
+        match cfg!(interleavings) {
+            true => self.latest(),
+            false => Load(self.0.load(Ordering::SeqCst)),
+        }
     }
 
     /// The same, in the order in which it was changed: a thread that polls after this sees what this thread did before.
@@ -156,6 +172,35 @@ impl Gate {
         };
     }
 
+    /// Take the watch, if nobody has it: for this thread or a parked one, or for one that polls and is to be woken.
+    pub(super) fn take_watch(&self, is_due: bool) -> bool {
+        let mut load = self.load();
+        while load.is_unwatched() {
+            let due = if is_due { Flag::WATCH_DUE.0 } else { 0 };
+            let next = load.0 & !Flag::WATCH_DUE.0 | Flag::WATCHED.0 | due;
+            match self
+                .0
+                .compare_exchange(load.0, next, Ordering::SeqCst, Ordering::SeqCst)
+            {
+                Ok(_) => return true,
+                Err(other) => load = Load(other),
+            }
+        }
+        false
+    }
+
+    /// The thread that has the watch gives it up. Returns what is so now.
+    pub(super) fn end_watch(&self) -> Load {
+        let watch = Flag::WATCHED.0 | Flag::WATCH_DUE.0;
+        Load(self.0.fetch_and(!watch, Ordering::SeqCst) & !watch)
+    }
+
+    /// This thread has got the wake-up for one that polls. True if the watch came with it.
+    pub(super) fn take_wake(&self) -> bool {
+        let due = Flag::WAKE_DUE.0 | Flag::WATCH_DUE.0;
+        Load(self.0.fetch_and(!due, Ordering::SeqCst)).has(Flag::WATCH_DUE)
+    }
+
     /// Set a flag. False if it was set before.
     pub(super) fn raise(&self, flag: Flag) -> bool {
         self.0.fetch_or(flag.0, Ordering::SeqCst) & flag.0 == 0
@@ -193,6 +238,7 @@ pub(super) struct Scheduler {
     parked: Vec<Parker>,
     /// Threads that were parked and released, and do not run yet.
     released: Vec<Parker>,
+    /// The parked thread that has the watch, also after it was released.
     watcher: Option<Parker>,
     /// Those that nobody waits in.
     idle: Vec<Parker>,
@@ -231,22 +277,39 @@ impl Scheduler {
         watcher.is_some_and(|it| Arc::ptr_eq(it, parker))
     }
 
-    /// Nobody watches any more.
-    pub(super) fn end_watch(&mut self, gate: &Gate) {
-        if self.watcher.take().is_some() {
-            gate.set(Flag::WATCHED, false);
+    /// A thread that has the watch parks with it.
+    pub(super) fn set_watcher(&mut self, parker: &Parker) {
+        self.watcher = Some(Parker::clone(parker));
+    }
+
+    /// The oldest parked thread gets the watch, if nobody has it.
+    pub(super) fn give_watch(&mut self, gate: &Gate) -> Wake {
+        match self.parked.first() {
+            Some(oldest) if gate.take_watch(false) => {
+                self.watcher = Some(Parker::clone(oldest));
+                Wake::Parked(Parker::clone(oldest))
+            }
+            _ => Wake::Nobody,
         }
     }
 
-    /// A parked thread goes on, released or not.
-    pub(super) fn unpark(&mut self, gate: &Gate, parker: Parker) {
-        if self.is_watcher(&parker) {
-            self.end_watch(gate);
+    /// The parked thread that has the watch gives it up. Returns what is so then.
+    pub(super) fn end_watch(&mut self, gate: &Gate) -> Load {
+        self.watcher = None;
+        gate.end_watch()
+    }
+
+    /// A parked thread goes on, released or not. True if it has the watch.
+    pub(super) fn unpark(&mut self, gate: &Gate, parker: Parker) -> bool {
+        let has_watch = self.is_watcher(&parker);
+        if has_watch {
+            self.watcher = None;
         }
         self.parked.retain(|it| !Arc::ptr_eq(it, &parker));
         self.released.retain(|it| !Arc::ptr_eq(it, &parker));
         self.idle.push(parker);
         self.publish(gate);
+        has_watch
     }
 
     fn publish(&self, gate: &Gate) {
@@ -259,9 +322,6 @@ impl Scheduler {
         let Some(parker) = self.parked.pop() else {
             return Wake::Nobody;
         };
-        if self.is_watcher(&parker) {
-            self.end_watch(gate);
-        }
         self.released.push(Parker::clone(&parker));
         self.publish(gate);
         Wake::Parked(parker)
@@ -299,11 +359,8 @@ impl Scheduler {
             if is_free && (policy.is_eager || load.holders() == 0) {
                 return self.release(gate);
             }
-            if self.watcher.is_none() && (is_free || policy.detects) {
-                let oldest = &self.parked[0];
-                self.watcher = Some(Parker::clone(oldest));
-                gate.set(Flag::WATCHED, true);
-                return Wake::Parked(Parker::clone(oldest));
+            if is_free || policy.detects {
+                return self.give_watch(gate);
             }
         }
         Wake::Nobody
@@ -332,7 +389,8 @@ impl Scheduler {
             return false;
         }
         let is_free = load.holders() < places;
-        is_free && policy.is_eager || !load.has(Flag::WATCHED) && (is_free || policy.detects)
+        let is_poller_missing = is_free && (policy.is_eager || load.holders() == 0);
+        is_poller_missing || load.is_unwatched() && (is_free || policy.detects)
     }
 
     /// All parked threads, to wake because the port is closed.

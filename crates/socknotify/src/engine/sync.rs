@@ -1,13 +1,13 @@
 //! The locks and the like of the engine, so that the model checker can stand in for them.
 
 #[cfg(interleavings)]
-pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize, fence};
+pub(super) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 #[cfg(interleavings)]
 pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(interleavings)]
 pub(super) use loom::thread_local;
 #[cfg(not(interleavings))]
-pub(super) use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 #[cfg(not(interleavings))]
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(interleavings))]
@@ -20,7 +20,18 @@ pub(super) use crate::sys::thread_state::ThreadState;
 pub(super) use crate::sys::thread_state::{Activity, Look};
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// Whether a flag is set, in the one order of all that is sequentially consistent. The model checker has that for
+/// read-modify-write operations only.
+#[inline]
+pub(super) fn is_set(flag: &AtomicBool) -> bool {
+    match cfg!(interleavings) {
+        true => flag.fetch_or(false, Ordering::SeqCst),
+        false => flag.load(Ordering::SeqCst),
+    }
+}
 
 /// Lock, also after a panic.
 #[inline]

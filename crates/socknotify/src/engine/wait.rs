@@ -5,10 +5,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::place::{self, FIRST_TICK, Holder, LAST_TICK, Record};
-use super::scheduler::{Flag, Load, Parker, QUICK};
+use super::place::{self, Holder, Record};
+use super::scheduler::{Flag, QUICK};
 use super::sync::{self, lock};
-use super::{Engine, Guard, Scratch};
+use super::watch::{FIRST_TICK, LAST_TICK};
+use super::{Engine, Scratch};
 use crate::handover::Handover;
 use crate::{Entry, Error, Registration, WakePolicy};
 
@@ -46,7 +47,7 @@ const AGAIN: u32 = 64;
 const SAMPLED: u32 = 8;
 
 /// A call that dequeues.
-struct Call<'call, 'socket, B: Backend> {
+pub(super) struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     scratch: &'call mut Scratch<B>,
     holder: &'call Arc<Holder>,
@@ -60,8 +61,12 @@ struct Call<'call, 'socket, B: Backend> {
     has_checked: bool,
     /// How often it has asked again without waiting.
     again: u32,
-    /// When it looks next at threads that run.
-    tick: Duration,
+    /// It has the watch, unless it is parked: then the scheduler says so.
+    has_watch: bool,
+    /// In what time it looks next, if it has.
+    pub(super) tick: Duration,
+    /// In what time it tries again what was refused.
+    retry: Duration,
 }
 
 impl<B: Backend> Engine<B> {
@@ -101,16 +106,21 @@ impl<B: Backend> Engine<B> {
             counts_as_polling: false,
             has_checked: false,
             again: 0,
+            has_watch: false,
             tick: FIRST_TICK,
+            retry: FIRST_TICK,
         };
         let result = self.run(&mut call, entries);
         self.stop_counting(&mut call);
         let Call {
-            scratch, has_place, ..
+            scratch,
+            has_place,
+            has_watch,
+            ..
         } = call;
         let has_levels = !scratch.levels.is_empty();
         if has_levels {
-            self.has_levels.store(true, Ordering::Relaxed);
+            self.has_levels.store(true, Ordering::SeqCst);
             holder.levels().append(&mut scratch.levels);
             if self.gate.load().has(Flag::EXPOSED) {
                 // The loop that watches the port has to see that they are still ready.
@@ -123,7 +133,7 @@ impl<B: Backend> Engine<B> {
                 if scratch.handover != address {
                     scratch.handover = address;
                     holder.set_handover(handover);
-                    self.has_handovers.store(true, Ordering::Relaxed);
+                    self.has_handovers.store(true, Ordering::SeqCst);
                 }
                 scratch.calls = scratch.calls.wrapping_add(1);
                 let is_timed =
@@ -133,11 +143,14 @@ impl<B: Backend> Engine<B> {
                     scratch.taken = Some((Instant::now(), count as u32));
                 }
                 holder.end_call();
-                if has_levels && self.is_unwatched() {
-                    self.look_after();
-                }
             }
             Err(_) => holder.end_empty_call(),
+        }
+        if has_watch {
+            self.leave_watch(result.is_ok());
+        }
+        if has_levels && self.is_unwatched() {
+            self.look_after();
         }
         let load = match result.is_err() && has_place {
             true => self.gate.leave_place(),
@@ -152,21 +165,6 @@ impl<B: Backend> Engine<B> {
             place::put(record);
         }
         result
-    }
-
-    /// Whether threads poll that began to when nobody kept anything: should this thread block, they would not see it.
-    #[inline]
-    pub(crate) fn is_unwatched(&self) -> bool {
-        let load = self.gate.load();
-        let is_watched = load.has(Flag::LOOKED_AT) || load.has(Flag::WAKE_DUE);
-        self.may_look && load.pollers() > 0 && !is_watched
-    }
-
-    /// This thread keeps something that others may need, should it block: have one of those who poll look at it.
-    #[cold]
-    pub(crate) fn look_after(&self) {
-        let wake = lock(&self.core).scheduler.wake_polling(&self.gate);
-        self.wake(wake);
     }
 
     /// A thread that polls has to try what was refused, from time to time, in place of this one.
@@ -194,7 +192,7 @@ impl<B: Backend> Engine<B> {
         }
         call.scratch.has_failed = false;
         self.apply(call.scratch, call.registrations);
-        if self.has_levels.load(Ordering::Relaxed) {
+        if sync::is_set(&self.has_levels) {
             self.collect_levels(call.holder, &mut call.scratch.batch);
         }
         if load.has(Flag::REFUSED) {
@@ -296,7 +294,7 @@ impl<B: Backend> Engine<B> {
         let (count, waited) = self.ask(call.scratch, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
-            self.gate.set(Flag::WAKE_DUE, false);
+            self.on_woken(call);
         }
         self.finish_batch(call.scratch, call.registrations);
         (
@@ -318,10 +316,7 @@ impl<B: Backend> Engine<B> {
         };
         let does_anyone_run = before.holders() > before.pollers() + 1;
         // A thread that runs and is quick comes back sooner than this one would wake.
-        // But others may poll already, and not look at it.
-        let is_looked_at = before.pollers() == 0 || before.has(Flag::LOOKED_AT);
-        let is_left_to_others =
-            does_anyone_run && is_looked_at && !call.is_released && !self.is_eager();
+        let is_left_to_others = does_anyone_run && !call.is_released && !self.is_eager();
         if is_left_to_others || before.pollers() >= self.backend.waiters() {
             self.gate.end_polling();
             if !std::mem::replace(&mut call.has_checked, true) {
@@ -339,38 +334,43 @@ impl<B: Backend> Engine<B> {
             return None;
         }
         call.has_checked = false;
-        // Others may need what a running thread keeps.
-        let watches = self.may_look && does_anyone_run && self.keep();
-        if watches {
-            self.gate.set(Flag::LOOKED_AT, true);
+        let had_watch = call.has_watch;
+        call.has_watch = self.has_watch(had_watch, does_anyone_run);
+        if call.has_watch && !had_watch {
+            call.tick = self.first_tick();
         }
         let retries = before.has(Flag::REFUSED);
-        let until = match (timeout, watches || retries) {
-            (timeout, false) => timeout,
-            (None, true) => Some(call.tick),
-            (Some(timeout), true) => Some(timeout.min(call.tick)),
-        };
+        let times = [
+            timeout,
+            call.has_watch.then_some(call.tick),
+            retries.then_some(call.retry),
+        ];
+        let until = times.into_iter().flatten().min();
         let (count, waited) = self.ask(call.scratch, entries, until);
         self.gate.end_polling();
-        if watches {
-            // Another one that does sets it again, or there is one wake-up too many.
-            self.gate.set(Flag::LOOKED_AT, false);
-        }
         if waited.woken {
-            self.gate.set(Flag::WAKE_DUE, false);
+            self.on_woken(call);
         }
         self.finish_batch(call.scratch, call.registrations);
         if count == 0 && retries {
             self.collect_refused(&mut call.scratch.batch);
+            call.retry = (call.retry * 2).min(LAST_TICK);
         }
-        if count == 0 && watches {
-            let found = self.look(place::MOST);
-            call.tick = match found.moved || found.asleep {
-                true => FIRST_TICK,
-                false => (call.tick * 2).min(LAST_TICK),
-            };
+        if count == 0 && call.has_watch {
+            let (found, next) = self.look_as_watch(call.tick);
+            self.release_for_places(found.freed);
+            call.tick = next;
         }
         Some(count)
+    }
+
+    /// This thread has got the wake-up for one that polls.
+    #[inline]
+    fn on_woken(&self, call: &mut Call<'_, '_, B>) {
+        if self.gate.take_wake() {
+            call.has_watch = true;
+            call.tick = self.first_tick();
+        }
     }
 
     /// It does not poll, though it was released for that.
@@ -389,16 +389,27 @@ impl<B: Backend> Engine<B> {
             return;
         }
         let parker = core.scheduler.park(&self.gate);
+        let load = self.gate.load();
+        // It would have to be released first, or needs what others keep.
+        let needs_watch = load.does_anyone_run() && self.may_look && self.keep();
+        if call.has_watch || needs_watch && self.gate.take_watch(false) {
+            core.scheduler.set_watcher(&parker);
+        }
         // What other threads did before this one was seen to be parked may need a thread: perhaps this one.
         let wake = self.settle(&mut core);
         self.wake(wake);
-        call.tick = FIRST_TICK;
+        let mut had_watch = std::mem::take(&mut call.has_watch);
         while !core.closed && !core.scheduler.is_released(&parker) {
             let left = call.deadline.remaining();
             if left == Some(Duration::ZERO) {
                 break;
             }
-            core = match core.scheduler.is_watcher(&parker) {
+            let has_watch = core.scheduler.is_watcher(&parker);
+            if has_watch && !had_watch {
+                call.tick = self.first_tick();
+            }
+            had_watch = has_watch;
+            core = match has_watch {
                 true => self.watch(core, call, &parker, left),
                 false => sync::wait(&parker, core, &self.core, left),
             };
@@ -411,60 +422,7 @@ impl<B: Backend> Engine<B> {
             self.gate.begin_polling();
             call.counts_as_polling = true;
         }
-        core.scheduler.unpark(&self.gate, parker);
-        // It may have watched.
+        call.has_watch = core.scheduler.unpark(&self.gate, parker);
         self.leave(core);
-    }
-
-    /// Sleep for a short time, and look at the threads that run.
-    fn watch<'a>(
-        &'a self,
-        mut core: Guard<'a>,
-        call: &mut Call<'_, '_, B>,
-        parker: &Parker,
-        left: Option<Duration>,
-    ) -> Guard<'a> {
-        let is_free = |load: Load| load.holders() < self.limit();
-        let nap = match self.wake_policy {
-            WakePolicy::Bounded(time) if is_free(self.gate.load()) => time,
-            _ => call.tick,
-        };
-        core = sync::wait(
-            parker,
-            core,
-            &self.core,
-            Some(left.map_or(nap, |left| left.min(nap))),
-        );
-        if core.closed || core.scheduler.is_released(parker) || !core.scheduler.is_watcher(parker) {
-            return core;
-        }
-        drop(core);
-        let found = self.look(place::MOST);
-        let load = self.gate.load();
-        core = lock(&self.core);
-        if core.closed || !core.scheduler.is_watcher(parker) {
-            return core;
-        }
-        // One more thread may poll beside those who do, while nobody runs.
-        let is_idle = load.holders() == load.pollers() && load.pollers() < self.backend.waiters();
-        if load.pollers() > 0 && !found.moved && !(is_idle && is_free(load)) {
-            // Who polls also wakes who watches, when it comes back.
-            core.scheduler.end_watch(&self.gate);
-        } else if is_free(load)
-            && (found.has_freed
-                || !found.moved
-                || self.is_eager()
-                || load.pollers() == 0 && self.has_more())
-        {
-            let wake = core.scheduler.release_for_place(&self.gate);
-            self.wake(wake);
-        } else {
-            call.tick = match found {
-                found if found.asleep => place::PEERS_LOOK,
-                found if found.moved => FIRST_TICK.max(call.tick),
-                _ => (call.tick.max(FIRST_TICK) * 2).min(LAST_TICK),
-            };
-        }
-        core
     }
 }

@@ -8,12 +8,16 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, ThreadId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::handover::Handover;
 use crate::lock::lock;
-pub(super) use crate::sys::thread_state::{FIRST_TICK, LAST_TICK};
 use crate::sys::thread_state::{Look, Progress, ThreadState};
+
+/// The first time after which a thread that waits looks at others.
+pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
+/// And the last, while nothing changes.
+pub(super) const LAST_TICK: Duration = Duration::from_millis(4);
 
 /// A worker on one thread, as others see it.
 pub(super) struct Keeper {

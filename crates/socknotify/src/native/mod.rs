@@ -489,6 +489,7 @@ impl Native {
             waiting: self.waiting.load(Ordering::SeqCst),
             is_watched: false,
             left: None,
+            counted_out: None,
             detected_after: None,
             stale: 0,
         }

@@ -281,6 +281,12 @@ impl Handover for Hands {
     fn flow_on(&self) {
         self.flow_on_beside(None);
     }
+
+    fn progress(&self) -> usize {
+        let hands = lock(&self.list);
+        let hands = hands.iter().filter_map(Weak::upgrade);
+        hands.map(|hand| hand.len().0).sum()
+    }
 }
 
 thread_local! {

@@ -16,10 +16,6 @@ pub(super) mod tests;
 /// In a few words, how the system shows what a thread does. `None` if it does not.
 pub(crate) const METHOD: Option<&str> = Thread::METHOD;
 
-/// The first time after which a thread that waits looks at others.
-pub(crate) const FIRST_TICK: Duration = Duration::from_millis(1);
-/// And the last, while nothing changes.
-pub(crate) const LAST_TICK: Duration = Duration::from_millis(4);
 /// Where only a thread's processor time can be seen: without progress for this long it is blocked.
 const NO_PROGRESS: Duration = Duration::from_millis(20);
 

@@ -13,6 +13,7 @@ use windows_sys::Win32::Networking::WinSock::{
     POLLHUP, POLLRDNORM, POLLWRNORM, WSAPOLLFD, WSAPoll,
 };
 
+pub(crate) use self::thread_state::process_time;
 use super::Fd;
 use crate::{EventFilter, Events, RegistrationError};
 

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
@@ -14,6 +14,15 @@ use socknotify::{Backend, CompletionPort};
 
 use crate::support::{PATIENCE, SHORT, port_with, read_byte, rounds, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
+
+/// Closes a port when a test's scope ends, however it ends.
+struct CloseAtEnd<'a>(&'a TestPort);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 /// How a thread says that it blocks.
 #[derive(Clone, Copy)]
@@ -450,6 +459,49 @@ fn f4_events_flow_on_to_threads_that_wait_already(backend: Backend) -> io::Resul
         wait_until("nine are answered", || answered.load(Ordering::SeqCst) >= 9);
         drop(end);
         port.close();
+        Ok(())
+    })
+}
+
+/// Three handlers block until all three have begun, over and over: a worker that has two of them in hand keeps one, and whoever
+/// watched may have gone to work with the third.
+#[for_every_backend(with_places)]
+fn f4_no_event_waits_in_a_hand_whoever_watched(backend: Backend) -> io::Result<()> {
+    let port = detecting_port_with(backend, 4)?;
+    let begun = Mutex::new(0);
+    let changed = Condvar::new();
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port);
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut worker = port.worker(64);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        let round = message(event);
+                        let mut begun = begun.lock().expect("no panic");
+                        *begun += 1;
+                        changed.notify_all();
+                        let all =
+                            changed.wait_timeout_while(begun, PATIENCE, |begun| *begun < 3 * round);
+                        assert!(
+                            !all.expect("no panic").1.timed_out(),
+                            "one waits for the others"
+                        );
+                    }
+                }
+            });
+        }
+        for round in 1..=rounds(100) as u64 {
+            wait_until("all wait", || port.snapshot().waiting == 4);
+            (0..3).try_for_each(|_| port.send(round))?;
+            let all = changed.wait_timeout_while(begun.lock().expect("no panic"), PATIENCE, |it| {
+                *it < 3 * round
+            });
+            assert!(
+                !all.expect("no panic").1.timed_out(),
+                "round {round}: {begun:?}"
+            );
+        }
         Ok(())
     })
 }

@@ -3,10 +3,11 @@
 #![allow(unsafe_code, reason = "the calls take bare handles")]
 
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle};
+use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{FILETIME, WAIT_OBJECT_0};
 use windows_sys::Win32::System::Threading::{
-    GetCurrentThread, GetThreadTimes, WaitForSingleObject,
+    GetCurrentProcess, GetCurrentThread, GetProcessTimes, GetThreadTimes, WaitForSingleObject,
 };
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
@@ -60,20 +61,33 @@ fn cycles(thread: &OwnedHandle) -> Option<u64> {
 
 /// `GetThreadTimes` — The processor time of a thread, in nanoseconds. It grows in steps of 10 ms or 16 ms.
 fn times(thread: &OwnedHandle) -> Option<u64> {
-    const ZERO: FILETIME = FILETIME {
-        dwLowDateTime: 0,
-        dwHighDateTime: 0,
-    };
     let (mut made, mut ended, mut in_kernel, mut in_user) = (ZERO, ZERO, ZERO, ZERO);
     // SAFETY: the handle is open, and the times can be written to for the call.
     let done = unsafe {
         let thread = thread.as_raw_handle();
         GetThreadTimes(thread, &mut made, &mut ended, &mut in_kernel, &mut in_user)
     };
-    let nanoseconds = |time: FILETIME| {
-        (u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)) * 100
-    };
     (done != 0).then(|| nanoseconds(in_kernel) + nanoseconds(in_user))
+}
+
+/// `GetProcessTimes` — The processor time of this process.
+pub(crate) fn process_time() -> Option<Duration> {
+    let (mut made, mut ended, mut in_kernel, mut in_user) = (ZERO, ZERO, ZERO, ZERO);
+    // SAFETY: the pseudo handle is always good, and the times can be written to for the call.
+    let done = unsafe {
+        let process = GetCurrentProcess();
+        GetProcessTimes(process, &mut made, &mut ended, &mut in_kernel, &mut in_user)
+    };
+    (done != 0).then(|| Duration::from_nanos(nanoseconds(in_kernel) + nanoseconds(in_user)))
+}
+
+const ZERO: FILETIME = FILETIME {
+    dwLowDateTime: 0,
+    dwHighDateTime: 0,
+};
+
+fn nanoseconds(time: FILETIME) -> u64 {
+    (u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)) * 100
 }
 
 #[cfg(test)]
