@@ -27,15 +27,16 @@ impl FromStr for Endpoint {
             };
         }
         let Some((host, port)) = text.rsplit_once(':') else {
+            if text.parse::<u16>().is_ok() {
+                return Err(no_host(text));
+            }
             return Err(format!("it has no port, as {text}:7007 has"));
         };
         if port.parse::<u16>().is_err() {
             return Err("its port is no number from 0 to 65535".to_owned());
         }
         if host.is_empty() {
-            return Err(format!(
-                "it has no host, as 127.0.0.1:{port} has, or 0.0.0.0:{port} for all addresses of this machine"
-            ));
+            return Err(no_host(port));
         }
         if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
             return Err(format!(
@@ -44,6 +45,12 @@ impl FromStr for Endpoint {
         }
         Ok(Endpoint::Host(text.to_owned()))
     }
+}
+
+fn no_host(port: &str) -> String {
+    format!(
+        "it has no host, as 127.0.0.1:{port} has, or 0.0.0.0:{port} for all addresses of this machine"
+    )
 }
 
 impl fmt::Display for Endpoint {

@@ -41,15 +41,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Command::Serve(serve) = &arguments.command {
-        if let Some(contradiction) = serve.contradiction() {
-            let mut command = Arguments::command();
-            command.build();
-            let serve = command.find_subcommand_mut("serve").expect("it is one");
-            serve
-                .error(ErrorKind::ArgumentConflict, contradiction)
-                .exit();
-        }
+    let (name, contradiction) = match &arguments.command {
+        Command::Serve(serve) => ("serve", serve.contradiction()),
+        Command::Load(load) => ("load", load.contradiction()),
+        _ => ("", None),
+    };
+    if let Some(contradiction) = contradiction {
+        let mut command = Arguments::command();
+        command.build();
+        let command = command.find_subcommand_mut(name).expect("it is one");
+        command
+            .error(ErrorKind::ArgumentConflict, contradiction)
+            .exit();
     }
     let outcome = match arguments.command {
         Command::Scenarios(arguments) => scenarios::run(&arguments),

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 
+use socket2::SockRef;
 use socknotify::owned::{BorrowedSocket, Readiness, Source};
 
 use crate::system;
@@ -44,6 +46,14 @@ impl Stream {
         each!(self, socket => system::send_file(socket, file, from, count))
     }
 
+    /// Whether something has come and was not received. It says nothing of the end of the stream.
+    pub(crate) fn has_more(&self) -> bool {
+        let socket = self.socket();
+        let mut byte = [MaybeUninit::uninit()];
+        let found = SockRef::from(&socket).peek(&mut byte);
+        found.is_ok_and(|length| length > 0)
+    }
+
     /// The address of the other end, for people.
     pub(crate) fn peer(&self) -> String {
         match self {
@@ -53,10 +63,6 @@ impl Stream {
             #[cfg(unix)]
             Stream::Unix(_) => "unix".to_owned(),
         }
-    }
-
-    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        each!(self, socket => socket.shutdown(how))
     }
 }
 

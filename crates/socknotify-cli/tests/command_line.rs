@@ -450,6 +450,7 @@ fn what_is_no_address_is_a_usage_error_that_says_what_is_missing() -> io::Result
     for (address, words) in [
         ("unix:", "it has no path"),
         ("foo", "it has no port, as foo:7007 has"),
+        ("8080", "it has no host, as 127.0.0.1:8080 has"),
         (":7", "0.0.0.0:7 for all addresses"),
         ("", "it has no port"),
         ("a:b", "its port is no number"),

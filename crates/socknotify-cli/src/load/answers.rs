@@ -22,6 +22,10 @@ pub(crate) enum Answers {
         kept: Vec<u8>,
         /// What is to come of the body. `None` between answers.
         body: Option<Body>,
+        /// The server closes the connection after the latest one.
+        is_last: bool,
+        /// They have no bodies.
+        is_head: bool,
     },
 }
 
@@ -56,6 +60,8 @@ pub(crate) enum WrongAnswer {
     /// HTTP that does not say where the answer ends.
     NoLength,
     LengthIsNoNumber,
+    /// Several, which differ.
+    TwoLengths,
     LengthTooLarge,
     BadChunk,
     /// There was no request for it.
@@ -73,6 +79,7 @@ impl fmt::Display for WrongAnswer {
             WrongAnswer::Status(code) => write!(f, "it has HTTP status {code}"),
             WrongAnswer::NoLength => f.write_str("it has no Content-Length and no chunks"),
             WrongAnswer::LengthIsNoNumber => f.write_str("its Content-Length is no number"),
+            WrongAnswer::TwoLengths => f.write_str("it has two different Content-Length"),
             WrongAnswer::LengthTooLarge => f.write_str("its Content-Length is too large"),
             WrongAnswer::BadChunk => f.write_str("its chunks are malformed"),
             WrongAnswer::Unasked => f.write_str("there was no request for it"),
@@ -81,21 +88,40 @@ impl fmt::Display for WrongAnswer {
 }
 
 impl Answers {
-    pub(crate) fn new(mode: Mode) -> Self {
+    pub(crate) fn new(mode: Mode, is_head: bool) -> Self {
         match mode {
             Mode::Echo => Answers::Echo { position: 0 },
             Mode::Http => Answers::Http {
                 kept: Vec::new(),
                 body: None,
+                is_last: false,
+                is_head,
             },
         }
     }
 
-    /// How many answers end in these bytes.
+    /// Whether the server has said that it closes the connection, in an answer that is complete.
+    pub(crate) fn are_over(&self) -> bool {
+        matches!(
+            self,
+            Answers::Http {
+                is_last: true,
+                body: None,
+                ..
+            }
+        )
+    }
+
+    /// How many answers end in these bytes. None is counted after the last one.
     pub(crate) fn count(&mut self, bytes: &[u8], request: &[u8]) -> Result<usize, WrongAnswer> {
         match self {
             Answers::Echo { position } => count_echoes(position, bytes, request),
-            Answers::Http { kept, body } => {
+            Answers::Http {
+                kept,
+                body,
+                is_last,
+                is_head,
+            } => {
                 let mut joined = Vec::new();
                 let mut rest = bytes;
                 if !kept.is_empty() {
@@ -103,7 +129,7 @@ impl Answers {
                     joined.extend_from_slice(bytes);
                     rest = &joined;
                 }
-                let count = count_answers(&mut rest, body, request)?;
+                let count = count_answers(&mut rest, body, is_last, *is_head, request)?;
                 if !rest.is_empty() {
                     *kept = rest.to_vec();
                 }
@@ -142,6 +168,8 @@ fn count_echoes(
 fn count_answers(
     rest: &mut &[u8],
     body: &mut Option<Body>,
+    is_last: &mut bool,
+    is_head: bool,
     request: &[u8],
 ) -> Result<usize, WrongAnswer> {
     let mut count = 0;
@@ -157,18 +185,28 @@ fn count_answers(
             }
             continue;
         }
-        if rest.is_empty() {
+        if rest.is_empty() || *is_last {
             return Ok(count);
         }
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut answer = httparse::Response::new(&mut headers);
         match answer.parse(rest) {
             Ok(Status::Complete(length)) => {
-                match answer.code {
-                    None | Some(200) => {}
+                let has_body = match answer.code {
+                    // The answer is still to come.
+                    Some(code @ 100..=199) if code != 101 => {
+                        *rest = &rest[length..];
+                        continue;
+                    }
+                    Some(204) => false,
+                    None | Some(200..=299) => !is_head,
                     Some(code) => return Err(WrongAnswer::Status(code)),
-                }
-                *body = Some(body_of(answer.headers)?);
+                };
+                *is_last = is_last_answer(&answer);
+                *body = Some(match has_body {
+                    true => body_of(answer.headers)?,
+                    false => Body::Rest(0),
+                });
                 *rest = &rest[length..];
             }
             Ok(Status::Partial) if rest.len() < HEAD_LIMIT => return Ok(count),
@@ -233,13 +271,28 @@ fn skip(rest: &mut &[u8], body: Body) -> Result<Option<Body>, WrongAnswer> {
     })
 }
 
+/// Whether the server closes the connection after this one.
+fn is_last_answer(answer: &httparse::Response<'_, '_>) -> bool {
+    let mut has_said = [false; 2];
+    for header in answer.headers.iter() {
+        if header.name.eq_ignore_ascii_case("connection") {
+            for word in header.value.split(|&byte| byte == b',') {
+                has_said[0] |= word.trim_ascii().eq_ignore_ascii_case(b"close");
+                has_said[1] |= word.trim_ascii().eq_ignore_ascii_case(b"keep-alive");
+            }
+        }
+    }
+    has_said[0] || answer.version == Some(0) && !has_said[1]
+}
+
 /// The body that a head announces.
 fn body_of(headers: &[httparse::Header<'_>]) -> Result<Body, WrongAnswer> {
-    let value = |name: &str| {
-        let mut headers = headers.iter();
-        let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
-        Some(header.value.trim_ascii())
+    let values = |name: &'static str| {
+        let headers = headers.iter();
+        let headers = headers.filter(move |header| header.name.eq_ignore_ascii_case(name));
+        headers.map(|header| header.value.trim_ascii())
     };
+    let value = |name| values(name).next();
     if let Some(coding) = value("transfer-encoding") {
         return match coding.eq_ignore_ascii_case(b"chunked") {
             true => Ok(Body::ChunkSize),
@@ -247,6 +300,9 @@ fn body_of(headers: &[httparse::Header<'_>]) -> Result<Body, WrongAnswer> {
         };
     }
     let length = value("content-length").ok_or(WrongAnswer::NoLength)?;
+    if values("content-length").any(|other| other != length) {
+        return Err(WrongAnswer::TwoLengths);
+    }
     if length.is_empty() || !length.iter().all(u8::is_ascii_digit) {
         return Err(WrongAnswer::LengthIsNoNumber);
     }
@@ -262,7 +318,7 @@ mod tests {
     use super::*;
 
     fn count(mode: Mode, text: &[u8], piece: usize) -> Result<usize, WrongAnswer> {
-        let mut answers = Answers::new(mode);
+        let mut answers = Answers::new(mode, false);
         text.chunks(piece)
             .map(|piece| answers.count(piece, b"abc"))
             .sum()
@@ -279,6 +335,36 @@ mod tests {
             assert_eq!(count(Mode::Echo, b"abcabcab", piece), Ok(2));
             assert_eq!(count(Mode::Http, http, piece), Ok(2));
             assert_eq!(count(Mode::Http, chunked, piece), Ok(2), "{piece}");
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_answer_is_none() {
+        let hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n\
+                      HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab\
+                      HTTP/1.1 204 No Content\r\n\r\n";
+        for piece in 1..=hints.len() {
+            assert_eq!(count(Mode::Http, hints, piece), Ok(2), "{piece}");
+        }
+        let mut head = Answers::new(Mode::Http, true);
+        let answers = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n".repeat(3);
+        assert_eq!(head.count(&answers, b"HEAD"), Ok(3));
+    }
+
+    #[test]
+    fn the_last_answer_says_so() {
+        for (head, is_last) in [
+            ("HTTP/1.1 200 OK\r\n", false),
+            ("HTTP/1.1 200 OK\r\nConnection: a, Close\r\n", true),
+            ("HTTP/1.0 200 OK\r\n", true),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n", false),
+        ] {
+            let mut answers = Answers::new(Mode::Http, false);
+            let text = format!("{head}Content-Length: 1\r\n\r\n");
+            assert_eq!(answers.count(text.as_bytes(), b"GET"), Ok(0));
+            assert!(!answers.are_over(), "its body is to come");
+            assert_eq!(answers.count(b"a", b"GET"), Ok(1));
+            assert_eq!(answers.are_over(), is_last, "{head}");
         }
     }
 
@@ -300,6 +386,14 @@ mod tests {
             length("99999999999999999999"),
             Err(WrongAnswer::LengthTooLarge)
         );
+        let two = |one, two| {
+            with(
+                &format!("Content-Length: {one}\r\nContent-Length: {two}"),
+                "a",
+            )
+        };
+        assert_eq!(two(1, 2), Err(WrongAnswer::TwoLengths));
+        assert_eq!(two(1, 1), Ok(1));
         for value in ["", "-1", "+1", "1, 1", "many"] {
             assert_eq!(length(value), Err(WrongAnswer::LengthIsNoNumber), "{value}");
         }

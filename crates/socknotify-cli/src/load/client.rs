@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::time::Instant;
+use std::iter;
+use std::time::{Duration, Instant};
 
 use socknotify::owned::{BorrowedSocket, Interest, Source};
 
@@ -17,6 +18,8 @@ pub(crate) struct Client {
     stream: Stream,
     answers: Answers,
     is_answered: bool,
+    /// Something has come.
+    has_received: bool,
     /// Requests in progress, those that were sent at once together: since when they count, and how many.
     sent: VecDeque<(Instant, usize)>,
     /// In an open loop, when its next request is due.
@@ -29,12 +32,68 @@ impl Client {
     pub(crate) fn new(stream: impl Into<Stream>, plan: &Plan) -> Self {
         Client {
             stream: stream.into(),
-            answers: Answers::new(plan.mode),
+            answers: Answers::new(plan.mode, plan.is_head),
             is_answered: false,
+            has_received: false,
             sent: VecDeque::with_capacity(1),
             due: None,
             unsent: Vec::new(),
         }
+    }
+
+    /// The same client on another connection, since the server has closed this one. What was not answered is sent again, and
+    /// this many more.
+    pub(crate) fn begin_again(&mut self, more: usize) -> Again {
+        if more > 0 {
+            self.sent.push_back((Instant::now(), more));
+        }
+        Again {
+            is_answered: self.is_answered,
+            sent: std::mem::take(&mut self.sent),
+            due: self.due,
+        }
+    }
+
+    pub(crate) fn again(stream: impl Into<Stream>, again: Again, plan: &Plan) -> Self {
+        let Again {
+            is_answered,
+            sent,
+            due,
+        } = again;
+        let count = sent.iter().map(|&(_, count)| count).sum();
+        Client {
+            is_answered,
+            has_received: is_answered,
+            unsent: plan.request.repeat(count),
+            sent,
+            due,
+            ..Client::new(stream, plan)
+        }
+    }
+
+    /// Whether the server has said that it closes the connection.
+    pub(crate) fn is_over(&self) -> bool {
+        self.answers.are_over()
+    }
+
+    /// Whether a part of an answer has come, and no answer.
+    pub(crate) fn has_part(&self) -> bool {
+        self.has_received && !self.is_answered
+    }
+
+    /// How long each request has waited that was due by this time, and was not answered.
+    pub(crate) fn waits(&self, end: Instant, interval: Option<Duration>) -> Vec<Duration> {
+        let mut waits = Vec::new();
+        for &(since, count) in &self.sent {
+            waits.extend(iter::repeat_n(end.saturating_duration_since(since), count));
+        }
+        if let (Some(mut due), Some(interval)) = (self.due, interval) {
+            while due < end && !interval.is_zero() {
+                waits.push(end - due);
+                due += interval;
+            }
+        }
+        waits
     }
 
     /// Send so many requests, whose latency counts from this time.
@@ -68,6 +127,7 @@ impl Client {
             Err(error) if is_for_later(&error) => return Ok(0),
             Err(error) => return Err(Fate::Broken(error)),
         };
+        self.has_received = true;
         let now = Instant::now();
         let answers = self
             .answers
@@ -125,6 +185,21 @@ impl Client {
         };
         self.unsent.extend_from_slice(&bytes[sent..]);
         Ok(())
+    }
+}
+
+/// What a client keeps when its connection is made anew.
+#[derive(Debug)]
+pub(crate) struct Again {
+    is_answered: bool,
+    sent: VecDeque<(Instant, usize)>,
+    due: Option<Instant>,
+}
+
+impl Again {
+    /// Whether an answer has come.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered
     }
 }
 

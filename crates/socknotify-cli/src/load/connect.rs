@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, Held, Id, Port};
 
-use super::client::Client;
+use super::client::{Again, Client};
 use super::fates::{Fate, Fates};
 use super::plan::Plan;
 use crate::signals::Signals;
@@ -29,6 +29,24 @@ pub(crate) enum Address {
 }
 
 impl Address {
+    /// Begins to connect a client whose connection the server has closed.
+    pub(crate) fn begin_again(
+        &self,
+        port: &Port<Client>,
+        again: Again,
+        plan: &Plan,
+    ) -> io::Result<Id> {
+        match self {
+            Address::Internet(address) => port.connect(*address, PATIENCE, |stream| {
+                Client::again(stream, again, plan)
+            }),
+            #[cfg(unix)]
+            Address::Unix(path) => port.connect(&**path, PATIENCE, |stream| {
+                Client::again(stream, again, plan)
+            }),
+        }
+    }
+
     fn begin(&self, port: &Port<Client>, plan: &Plan) -> io::Result<Id> {
         match self {
             Address::Internet(address) => {

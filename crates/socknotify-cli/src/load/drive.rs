@@ -3,15 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use socknotify::owned::{Event, Held, Port, Worker};
+use socknotify::owned::{Event, Held, Interest, Port, Worker};
 
 use super::client::Client;
+use super::connect::Address;
 use super::fates::Fate;
 use super::plan::{Pace, Plan};
 use super::score::Score;
@@ -42,11 +43,13 @@ pub(crate) enum End {
 pub(crate) fn drive(
     port: &Port<Client>,
     mut clients: Vec<Held<Client>>,
+    address: &Address,
     plan: &Plan,
     signals: &Signals,
 ) -> io::Result<(Score, Duration, End)> {
     let connected = clients.len();
     let left = AtomicUsize::new(connected);
+    let is_over = AtomicBool::new(false);
     let share = clients.len().div_ceil(plan.threads);
     let start = Instant::now();
     let interval = match plan.pace {
@@ -65,12 +68,15 @@ pub(crate) fn drive(
         for _ in 0..plan.threads {
             let share = clients.split_off(clients.len().saturating_sub(share));
             let driver = Driver {
+                port,
+                address,
                 worker: port.worker(ROOM),
                 score: Score::new(),
                 plan,
                 interval,
                 waiting: BinaryHeap::new(),
                 left: &left,
+                is_over: &is_over,
             };
             let thread = thread::Builder::new().spawn_scoped(scope, || driver.run(share));
             match thread {
@@ -84,14 +90,24 @@ pub(crate) fn drive(
         let end = wait(start, plan, &left, signals);
         let time = start.elapsed();
         let mut total = Score::new();
-        let just_now = Instant::now() - TOO_LATE.min(time);
+        let now = Instant::now();
+        let just_now = now - TOO_LATE.min(time);
         let is_overdue = |client: &&Client| client.is_overdue_since(just_now);
-        let overdue = port.close().iter().filter(is_overdue).count();
+        is_over.store(true, Ordering::SeqCst);
+        let left_over = port.close();
+        let overdue = left_over.iter().filter(is_overdue).count();
         for thread in threads {
             let score = thread
                 .join()
                 .map_err(|_| io::Error::other("a thread panicked"))?;
             total.add(&score?);
+        }
+        total.fates.parts = left_over.iter().filter(|client| client.has_part()).count() as u64;
+        let patience = total.patience(TOO_LATE);
+        for client in left_over.iter() {
+            let mut waits = client.waits(now, interval);
+            waits.retain(|&wait| wait > patience);
+            total.unanswered(&waits, client.is_answered());
         }
         if interval.is_some() {
             // A thread that was about to send has its connection neither in the port nor in what is waiting.
@@ -134,6 +150,8 @@ fn wait(start: Instant, plan: &Plan, left: &AtomicUsize, signals: &Signals) -> E
 
 /// A thread's part.
 struct Driver<'a> {
+    port: &'a Port<Client>,
+    address: &'a Address,
     worker: Worker<Client>,
     score: Score,
     plan: &'a Plan,
@@ -142,6 +160,7 @@ struct Driver<'a> {
     /// Connections whose next request is not due yet.
     waiting: BinaryHeap<Reverse<Waiting>>,
     left: &'a AtomicUsize,
+    is_over: &'a AtomicBool,
 }
 
 /// A connection without a request in progress, which is the sooner the less.
@@ -193,6 +212,16 @@ impl Driver<'_> {
                     Event::Refused(client, error) => {
                         self.go_on(client, Err(Fate::Broken(error.into())))
                     }
+                    Event::Connected(client) => {
+                        let interest = Interest::IN | Interest::OUT;
+                        match client.is_idle() {
+                            true => self.go_on(client, Ok(0)),
+                            false => self.worker.arm(client, interest),
+                        }
+                    }
+                    Event::Unconnected(client, error) => {
+                        self.end(&Fate::Unconnected(error), client.is_answered());
+                    }
                     // There are no deadlines here, and nothing else.
                     _ => {}
                 }
@@ -218,6 +247,10 @@ impl Driver<'_> {
 
     /// So many answers have come: send what is to follow them.
     fn go_on(&mut self, mut client: Held<Client>, answers: Result<usize, Fate>) {
+        if let (true, Ok(answers)) = (client.is_over(), &answers) {
+            let more = if client.due.is_none() { *answers } else { 0 };
+            return self.reconnect(client, more);
+        }
         let outcome = match (answers, client.due) {
             (Err(fate), _) => Err(fate),
             (Ok(_), Some(due)) if client.is_idle() => {
@@ -235,10 +268,26 @@ impl Driver<'_> {
                 let interest = client.interest();
                 self.worker.arm(client, interest);
             }
-            Err(fate) => {
-                self.score.fates.count(&fate, client.is_answered());
-                self.left.fetch_sub(1, Ordering::Relaxed);
+            Err(fate) => self.end(&fate, client.is_answered()),
+        }
+    }
+
+    /// The server closes the connection, as it has said: make another one.
+    fn reconnect(&mut self, mut client: Held<Client>, more: usize) {
+        let again = client.begin_again(more);
+        drop(client);
+        let is_answered = again.is_answered();
+        self.score.reconnects += 1;
+        if let Err(error) = self.address.begin_again(self.port, again, self.plan) {
+            // When the time is over, the port is closed.
+            if !self.is_over.load(Ordering::SeqCst) {
+                self.end(&Fate::Unconnected(error), is_answered);
             }
         }
+    }
+
+    fn end(&mut self, fate: &Fate, is_answered: bool) {
+        self.score.fates.count(fate, is_answered);
+        self.left.fetch_sub(1, Ordering::Relaxed);
     }
 }

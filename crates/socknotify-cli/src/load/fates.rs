@@ -49,6 +49,8 @@ pub(crate) struct Fates {
     answered_and_ended: u64,
     /// In an open loop, connections on which no request was due, or only just before the end.
     pub(crate) unused: u64,
+    /// Connections on which a part of an answer has come, and no answer.
+    pub(crate) parts: u64,
     pub(crate) unconnected: Ended,
     pub(crate) closed: Ended,
     pub(crate) broken: Ended,

@@ -25,7 +25,8 @@ use crate::signals::Signals;
 use crate::{descriptors, output};
 use connect::Address;
 use drive::End;
-use plan::{Mode, Pace, Plan};
+use fates::Fates;
+use plan::{Http, Mode, Pace, Plan};
 use report::Report;
 use score::Score;
 
@@ -42,7 +43,10 @@ const SPARE_DESCRIPTORS: u64 = 16;
 /// the time from when a request was due. One that is due while its connection waits for an answer is sent after that
 /// answer.
 ///
-/// Requests in progress at the end do not count. Ctrl-C ends the run early, with a report on the time until then.
+/// A request that has no answer at the end counts if it has waited for long: for 200 ms, and for twice as long as any that
+/// was answered. Its latency is the time so far. A connection is made anew when the server has said that it closes it.
+///
+/// There is no TLS. Ctrl-C ends the run early, with a report on the time until then.
 ///
 /// The exit code is 1 if a connection failed, was closed by the server, or got a wrong answer or none, if the run
 /// ended early, and if the server did not keep up with --rate.
@@ -55,6 +59,9 @@ pub(crate) struct Arguments {
     /// Protocol of the server
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     mode: Mode,
+
+    #[command(flatten)]
+    http: Http,
 
     /// Connections, all at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = options::connections())]
@@ -84,9 +91,20 @@ pub(crate) struct Arguments {
     output: OutputOptions,
 }
 
+impl Arguments {
+    /// Options that contradict each other, in ways that the parser does not know.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let is_strange = self.mode != Mode::Http && self.http.is_asked_for();
+        is_strange.then(|| {
+            let mode = self.mode.name();
+            format!("--method, --path and --header are for --mode http, not for {mode}")
+        })
+    }
+}
+
 /// Makes requests, and prints a report. True if every connection was served until the time was over.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
-    let signals = Signals::catch()?;
+    let signals = Signals::catch(false)?;
     let needed = u64::from(arguments.connections) + SPARE_DESCRIPTORS;
     descriptors::provide(descriptors::in_use() + needed)?;
     let server = &arguments.connect;
@@ -94,7 +112,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let port = Port::from(arguments.port.build()?);
     let plan = Plan {
         mode: arguments.mode,
-        request: arguments.mode.request(server),
+        request: arguments.mode.request(server, &arguments.http),
+        is_head: arguments.http.method == "HEAD",
         connections: arguments.connections,
         pipeline: arguments.pipeline as usize,
         threads: arguments
@@ -104,22 +123,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         pace: arguments.rate.map_or(Pace::Answers, Pace::Rate),
         is_shown: !arguments.output.json && io::stderr().is_terminal(),
     };
-    let (mut clients, mut fates) = (Vec::new(), Default::default());
+    let (mut clients, mut fates) = (Vec::new(), Fates::default());
     // A name may refer to several, of which the server listens at one.
-    for address in addresses {
-        (clients, fates) = connect::all(&port, &address, &plan, &signals)?;
+    let mut address = None;
+    for next in addresses {
+        (clients, fates) = connect::all(&port, &next, &plan, &signals)?;
+        address = Some(next);
         if !clients.is_empty() {
             break;
         }
     }
     let connected = clients.len() as u64;
-    let (mut score, time, end) = match connected {
-        0 if signals.have_come() => (Score::new(), Duration::ZERO, End::Interrupted),
-        0 => {
-            let reason = fates.unconnected.reason.unwrap_or_default();
-            return Err(format!("connect to {server}: {reason}").into());
+    let (mut score, time, end) = match (connected, &address) {
+        (1.., Some(address)) => drive::drive(&port, clients, address, &plan, &signals)?,
+        _ if signals.have_come() => (Score::new(), Duration::ZERO, End::Interrupted),
+        _ => {
+            if !arguments.output.json {
+                let reason = fates.unconnected.reason.unwrap_or_default();
+                return Err(format!("connect to {server}: {reason}").into());
+            }
+            (Score::new(), Duration::ZERO, End::NoConnectionLeft)
         }
-        _ => drive::drive(&port, clients, &plan, &signals)?,
     };
     score.fates.add(&fates);
     let report = Report::new(&plan, connected, time, end, &score);

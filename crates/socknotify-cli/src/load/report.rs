@@ -26,6 +26,10 @@ pub(crate) struct Report {
     requests_per_second: f64,
     /// In an open loop, requests that were due and not answered by the end.
     behind: Option<u64>,
+    /// Requests that had waited for long when the time was over.
+    unanswered: u64,
+    /// Connections that were made anew, as the server had said that it closes them.
+    reconnects: u64,
     errors: u64,
     fates: Counts,
     latency_us: Latency,
@@ -97,6 +101,8 @@ impl Report {
                 false => per_second.round(),
             },
             behind,
+            unanswered: score.unanswered,
+            reconnects: score.reconnects,
             errors: fates.errors(),
             fates: counts,
             latency_us: Latency {
@@ -168,12 +174,20 @@ fn problems(plan: &Plan, counts: &Counts, time: Duration, end: End, score: &Scor
     if counts.unanswered > 0 {
         let connections = of(counts.unanswered, plan);
         let server = match (fates.answered, fates.errors()) {
+            _ if fates.parts > 0 => "; the server sends a part of it, and then nothing",
             (0, 0) => {
                 "; the server sends nothing: it discards what it receives, or does not receive it"
             }
             _ => "",
         };
         problems.push(format!("{connections} got no answer{server}"));
+    }
+    if score.silent > 0 {
+        problems.push(format!(
+            "{} got answers, and then none any more, for up to {:.3} s",
+            of(score.silent, plan),
+            score.longest() / 1e6,
+        ));
     }
     problems
 }
@@ -208,6 +222,14 @@ impl fmt::Display for Report {
         writeln!(f, "  per second       {:>12}", self.requests_per_second)?;
         if let Some(behind) = self.behind {
             writeln!(f, "  due, unanswered  {behind:>12}")?;
+        }
+        for (what, count) in [
+            ("waiting at end", self.unanswered),
+            ("reconnects", self.reconnects),
+        ] {
+            if count > 0 {
+                writeln!(f, "  {what:<17}{count:>12}")?;
+            }
         }
         if self.requests > 0 {
             let latencies = [

@@ -13,6 +13,12 @@ const LONGEST: u64 = 3_600_000_000_000;
 pub(crate) struct Score {
     pub(crate) requests: u64,
     pub(crate) fates: Fates,
+    /// Connections that were made anew, since the server had said that it closes them.
+    pub(crate) reconnects: u64,
+    /// Requests that were not answered by the end, though they had waited for long.
+    pub(crate) unanswered: u64,
+    /// Connections that have had an answer, and then such a request.
+    pub(crate) silent: u64,
     pub(crate) latencies: Histogram<u64>,
 }
 
@@ -21,6 +27,9 @@ impl Score {
         Score {
             requests: 0,
             fates: Fates::default(),
+            reconnects: 0,
+            unanswered: 0,
+            silent: 0,
             latencies: Histogram::new_with_bounds(1, LONGEST, 3)
                 .expect("the bounds are in order, and so are the digits"),
         }
@@ -33,8 +42,26 @@ impl Score {
             .saturating_record_n(latency.max(1), count as u64);
     }
 
+    /// How long a request may be without an answer at the end.
+    pub(crate) fn patience(&self, least: Duration) -> Duration {
+        least.max(2 * Duration::from_nanos(self.latencies.max()))
+    }
+
+    /// Requests of one connection have waited for so long, and the time is over.
+    pub(crate) fn unanswered(&mut self, waits: &[Duration], is_answered: bool) {
+        self.unanswered += waits.len() as u64;
+        self.silent += u64::from(is_answered && !waits.is_empty());
+        for wait in waits {
+            let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+            self.latencies.saturating_record(wait.max(1));
+        }
+    }
+
     pub(crate) fn add(&mut self, other: &Score) {
         self.requests += other.requests;
+        self.reconnects += other.reconnects;
+        self.unanswered += other.unanswered;
+        self.silent += other.silent;
         self.fates.add(&other.fates);
         // They have the same bounds, and so it cannot fail.
         let _ = self.latencies.add(&other.latencies);

@@ -1,8 +1,7 @@
 //! A client of the server, and what one notification leads to.
 
 use std::io;
-use std::net::Shutdown;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socknotify::owned::{
     BorrowedSocket, Buffer, FileOperation, Interest, PortFile, Readiness, Source, unacknowledged,
@@ -10,16 +9,12 @@ use socknotify::owned::{
 
 use super::delivery::{Delivery, Stage};
 use super::desk::Desk;
-use super::http::{Conversation, Ending, FileRequest, Found, Site};
+use super::http::{Conversation, Ending, FileRequest, Found, Page, Site};
 use super::log::Log;
 use super::outgoing::Outgoing;
 use super::plan::{Mode, Plan};
 use super::tally::{Counts, Figures, Reason};
 use crate::stream::{Stream, is_for_later};
-
-/// How long a client that was refused may go on sending. If the connection were closed while it
-/// sends, the answer could be lost on its way.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// How often to look, within the time that it has, whether a client has taken something.
 const LOOKS: u32 = 8;
@@ -38,6 +33,10 @@ pub(crate) struct Client {
     unacknowledged: Option<u64>,
     /// The port has said that it drains.
     drains: bool,
+    /// It was sent something, and so is not closed while it may be on its way.
+    is_answered: bool,
+    /// Everything is done.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -53,7 +52,12 @@ enum Errand {
     /// Nobody opens it yet.
     Request(Box<FileRequest>),
     Delivery(Box<Delivery>),
+    /// What it has is sent first.
+    Page(Box<Page>),
 }
+
+/// How many parts of a page are sent before others have their turn.
+const PARTS: usize = 16;
 
 /// How far the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +65,8 @@ enum Phase {
     Open,
     /// When everything is sent, it is over.
     Closing,
-    /// When everything is sent, what the client still sends is received and dropped.
+    /// The same, and the reason was counted.
     Refused,
-    /// Everything is sent, and the client knows that it is over.
-    Lingering,
 }
 
 /// What the deadline is for. It is not moved as long as that stays the same.
@@ -76,8 +78,6 @@ enum Wait {
     Request,
     /// That the client takes what it is sent. This one begins anew each time that it has taken something.
     Taking,
-    /// The end of what it sends.
-    End,
 }
 
 /// What becomes of a connection after its turn.
@@ -89,6 +89,8 @@ pub(crate) enum Next {
     /// Read from the file: [`Client::read`], and then [`Client::have_read`].
     Read,
     Close,
+    /// Close it when the client has got what it was sent, and count it for a reason.
+    Linger(Option<Reason>),
     Drop(Reason),
 }
 
@@ -97,7 +99,10 @@ enum Progress {
     GoOn,
     Open(Box<FileRequest>),
     Read,
+    /// The client was sent everything.
     Over,
+    /// The client sends nothing more, and has got everything.
+    Ended,
 }
 
 impl Client {
@@ -116,7 +121,14 @@ impl Client {
             deadline: None,
             unacknowledged: None,
             drains: false,
+            is_answered: false,
+            is_over: false,
         }
+    }
+
+    /// Whether nothing is left to do for it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// From here on it waits for nothing that has not begun.
@@ -149,6 +161,15 @@ impl Client {
         log.begin(|| self.stream.peer());
         log.answered(request.line(), answer.told);
         let outcome = match file {
+            _ if answer.page.is_some() => {
+                self.file = answer.page.map(Errand::Page);
+                let sent = self.outgoing.send(&self.stream, &answer.head);
+                self.is_answered = true;
+                match sent {
+                    Ok(()) if self.outgoing.is_empty() => self.deliver(),
+                    sent => sent.map(|()| Progress::GoOn),
+                }
+            }
             Some(file) if !answer.body.is_empty() => {
                 self.file = Some(Errand::Delivery(Box::new(Delivery::new(file, answer))));
                 self.deliver()
@@ -166,6 +187,15 @@ impl Client {
             Some(Errand::Delivery(delivery)) => Some(delivery.read()),
             _ => None,
         }
+    }
+
+    /// The same in this thread, which may block, since the port has none for it.
+    pub(crate) fn read_here(&mut self, mut memory: Vec<u8>, plan: &Plan) -> Next {
+        let count = match &mut self.file {
+            Some(Errand::Delivery(delivery)) => delivery.read_here(&mut memory),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        self.have_read(memory, count, plan)
     }
 
     /// That read is over.
@@ -189,7 +219,8 @@ impl Client {
             Ok(Progress::GoOn) => self.wait(plan),
             Ok(Progress::Open(request)) => Next::Open(request),
             Ok(Progress::Read) => Next::Read,
-            Ok(Progress::Over) => Next::Close,
+            Ok(Progress::Over) => self.end(None),
+            Ok(Progress::Ended) => self.close(),
             // No socket fails so: the file does.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.drop_for(Reason::File)
@@ -198,13 +229,31 @@ impl Client {
         }
     }
 
+    fn close(&mut self) -> Next {
+        self.is_over = true;
+        Next::Close
+    }
+
+    /// It has all that there is for it. If it sends more, that must not destroy what is on its way.
+    fn end(&mut self, reason: Option<Reason>) -> Next {
+        self.is_over = true;
+        match reason {
+            reason if self.is_answered => Next::Linger(reason),
+            Some(reason) => Next::Drop(reason),
+            None => Next::Close,
+        }
+    }
+
     /// What it waits for now, and until when.
     pub(crate) fn wait(&mut self, plan: &Plan) -> Next {
+        let now = Instant::now();
+        if plan.cut_off().is_some_and(|time| time <= now) {
+            return self.drop_for(Reason::Cut);
+        }
         let (waits_for, interest, time) = match (&self.protocol, self.phase) {
             _ if !self.outgoing.is_empty() || self.file.is_some() => {
                 (Wait::Taking, Interest::OUT, plan.idle_timeout)
             }
-            (_, Phase::Lingering) => (Wait::End, Interest::IN, LINGER),
             // There is a request to answer already. It is served after those that are ready now.
             (Protocol::Http(http), _) if http.has_more_in_hand() => {
                 (Wait::Request, Interest::OUT, plan.idle_timeout)
@@ -214,11 +263,19 @@ impl Client {
             }
             _ => (Wait::Anything, Interest::IN, plan.idle_timeout),
         };
-        // Before that, a request may have come that nobody has looked for.
+        // Before that, something may have come that nobody has looked for.
         if waits_for == Wait::Anything && self.drains {
-            return Next::Close;
+            let is_empty = || !self.stream.has_more();
+            let is_over = match self.protocol {
+                Protocol::Echo => plan.takes_no_more(is_empty),
+                Protocol::Discard => true,
+                // Its last answer says so.
+                Protocol::Http(_) => is_empty(),
+            };
+            if is_over {
+                return self.end(None);
+            }
         }
-        let now = Instant::now();
         let has_taken = waits_for == Wait::Taking && self.has_taken();
         if waits_for != self.waits_for || waits_for == Wait::Anything || has_taken {
             self.waits_for = waits_for;
@@ -244,22 +301,22 @@ impl Client {
     pub(crate) fn overdue(&mut self, plan: &Plan) -> Next {
         let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= Instant::now());
         match self.waits_for {
-            Wait::Anything => self.drop_for(Reason::Idle),
-            Wait::Request => self.drop_for(Reason::Slow),
-            Wait::Taking if is_past(plan.cut_off()) => self.drop_for(Reason::Slow),
+            _ if is_past(plan.cut_off()) => self.drop_for(Reason::Cut),
+            Wait::Anything => self.end(Some(Reason::Idle)),
+            Wait::Request => self.end(Some(Reason::Slow)),
             Wait::Taking => match self.wait(plan) {
                 _ if is_past(self.deadline) => self.drop_for(Reason::Slow),
                 next => next,
             },
-            Wait::End => Next::Close,
         }
     }
 
     /// One that was refused has been counted already.
-    fn drop_for(&self, reason: Reason) -> Next {
+    fn drop_for(&mut self, reason: Reason) -> Next {
+        self.is_over = true;
         match self.phase {
             Phase::Open | Phase::Closing => Next::Drop(reason),
-            Phase::Refused | Phase::Lingering => Next::Close,
+            Phase::Refused => Next::Close,
         }
     }
 
@@ -295,16 +352,10 @@ impl Client {
                 return self.deliver();
             }
         }
-        match self.phase {
-            Phase::Open => Ok(Progress::GoOn),
-            Phase::Closing => Ok(Progress::Over),
-            Phase::Refused => {
-                self.stream.shutdown(Shutdown::Write)?;
-                self.phase = Phase::Lingering;
-                Ok(Progress::GoOn)
-            }
-            Phase::Lingering => self.discard(readiness, desk),
-        }
+        Ok(match self.phase {
+            Phase::Open => Progress::GoOn,
+            Phase::Closing | Phase::Refused => Progress::Over,
+        })
     }
 
     /// Nothing else is left to be sent. Send what was read of the file that was asked for, or have it opened.
@@ -313,8 +364,10 @@ impl Client {
             None => return Ok(Progress::GoOn),
             Some(Errand::Request(request)) => return Ok(Progress::Open(request)),
             Some(Errand::Delivery(delivery)) => delivery,
+            Some(Errand::Page(page)) => return self.deliver_page(page),
         };
         if delivery.send(&self.stream)? > 0 {
+            self.is_answered = true;
             // There is the whole time for the next part.
             self.waits_for = Wait::Anything;
         }
@@ -327,9 +380,29 @@ impl Client {
         Ok(progress)
     }
 
+    fn deliver_page(&mut self, mut page: Box<Page>) -> io::Result<Progress> {
+        let mut part = Vec::new();
+        for _ in 0..PARTS {
+            part.clear();
+            page.write_part(&mut part);
+            if part.is_empty() {
+                return Ok(self.have_answered());
+            }
+            // There is the whole time for the next part.
+            self.waits_for = Wait::Anything;
+            self.outgoing.send(&self.stream, &part)?;
+            if !self.outgoing.is_empty() {
+                break;
+            }
+        }
+        self.file = Some(Errand::Page(page));
+        Ok(Progress::GoOn)
+    }
+
     /// Sends an answer that is no file.
     fn send(&mut self, answer: &[u8]) -> io::Result<Progress> {
         self.outgoing.send(&self.stream, answer)?;
+        self.is_answered = true;
         match self.outgoing.is_empty() {
             true => Ok(self.have_answered()),
             false => Ok(Progress::GoOn),
@@ -349,21 +422,22 @@ impl Client {
             Received::Bytes(length) => {
                 desk.counts.requests += 1;
                 self.outgoing.send(&self.stream, &desk.input[..length])?;
+                self.is_answered = true;
                 Ok(Progress::GoOn)
             }
             Received::Nothing => Ok(Progress::GoOn),
-            Received::End => Ok(Progress::Over),
+            Received::End => Ok(Progress::Ended),
         }
     }
 
     fn discard(&mut self, readiness: &mut Readiness, desk: &mut Desk) -> io::Result<Progress> {
         match received(self.stream.receive(readiness, &mut desk.input))? {
             Received::Bytes(_) => {
-                desk.counts.requests += u64::from(self.phase == Phase::Open);
+                desk.counts.requests += 1;
                 Ok(Progress::GoOn)
             }
             Received::Nothing => Ok(Progress::GoOn),
-            Received::End => Ok(Progress::Over),
+            Received::End => Ok(Progress::Ended),
         }
     }
 
@@ -382,7 +456,7 @@ impl Client {
             match received(self.stream.receive(readiness, &mut desk.input[length..]))? {
                 Received::Bytes(more) => length += more,
                 Received::Nothing => return Ok(Progress::GoOn),
-                Received::End => return Ok(Progress::Over),
+                Received::End => return Ok(Progress::Ended),
             }
         }
         desk.answers.clear();
@@ -392,12 +466,13 @@ impl Client {
             figures.counts.requests += requests;
             serde_json::to_string(&figures).unwrap_or_default()
         };
-        let is_ending = plan.cut_off().is_some();
+        let stream = &self.stream;
+        let is_last = |is_newest| plan.takes_no_more(|| is_newest && !stream.has_more());
         desk.log.begin(|| self.stream.peer());
         let heard = http.hear(
             &desk.input[..length],
             &mut desk.answers,
-            is_ending,
+            &is_last,
             &mut stats,
             &mut desk.log,
         );
@@ -418,6 +493,7 @@ impl Client {
             }
         }
         self.outgoing.send(&self.stream, &desk.answers)?;
+        self.is_answered |= !desk.answers.is_empty();
         Ok(Progress::GoOn)
     }
 }

@@ -8,6 +8,7 @@ use socknotify::owned::{Buffer, FileOperation, PortFile};
 use super::http::Answer;
 use super::outgoing::send_some;
 use crate::stream::{Stream, is_for_later};
+use crate::system;
 
 /// How much of a file is in memory for one client.
 const CHUNK: u64 = 128 * 1024;
@@ -84,6 +85,15 @@ impl Delivery {
         let file = self.file.clone();
         let operation = move |buffer| FileOperation::read_at(&file, buffer, offset).range(range);
         (chunk, operation)
+    }
+
+    /// Reads into the chunk at once.
+    pub(crate) fn read_here(&self, chunk: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX);
+        let end = chunk.len().min(self.room.saturating_add(left));
+        let room = &mut chunk[self.room..end];
+        system::read_at(&self.file, room, self.rest.start)
+            .unwrap_or_else(|| Err(io::ErrorKind::Unsupported.into()))
     }
 
     /// The read is over.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 #[cfg(unix)]
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -25,7 +25,14 @@ pub(crate) enum Listener {
 #[derive(Debug)]
 pub(crate) struct Bound {
     name: String,
-    file: Option<PathBuf>,
+    file: Option<SocketFile>,
+}
+
+/// Where a Unix socket's file was made, and which one that is.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    id: Option<(u64, u64)>,
 }
 
 impl Bound {
@@ -52,9 +59,13 @@ impl Bound {
                     }
                     outcome => outcome?,
                 };
+                let file = SocketFile {
+                    path: path.clone(),
+                    id: file_id(path),
+                };
                 let bound = Bound {
                     name: endpoint.to_string(),
-                    file: Some(path.clone()),
+                    file: Some(file),
                 };
                 Ok((Listener::Unix(listener), bound))
             }
@@ -71,15 +82,38 @@ impl Bound {
             file: None,
         }
     }
+
+    /// Removes the file of a Unix socket, unless another one is in its place.
+    ///
+    /// Do so while the socket is open: nobody else takes its path then, and no other file has its number.
+    pub(crate) fn remove_file(&mut self) {
+        if let Some(SocketFile { path, id }) = self.file.take() {
+            if id.is_some() && file_id(&path) == id {
+                // Somebody may have done so already.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if let Some(path) = &self.file {
-            // Somebody may have done so already.
-            let _ = std::fs::remove_file(path);
-        }
+        self.remove_file();
     }
+}
+
+/// The device and the number of the file that is there.
+#[cfg(unix)]
+fn file_id(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+fn file_id(_path: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 impl fmt::Display for Bound {
@@ -104,14 +138,14 @@ fn bind_tcp(name: &str) -> io::Result<TcpListener> {
 }
 
 #[cfg(unix)]
-fn bind_unix(path: &std::path::Path) -> io::Result<UnixListener> {
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let socket = bind(Domain::UNIX, None, &SockAddr::unix(path)?)?;
     Ok(std::os::fd::OwnedFd::from(socket).into())
 }
 
 /// Whether this is a socket's file on which no process listens.
 #[cfg(unix)]
-fn is_left(path: &std::path::Path) -> bool {
+fn is_left(path: &Path) -> bool {
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     let is_socket = std::fs::symlink_metadata(path)
         .is_ok_and(|file| std::os::unix::fs::FileTypeExt::is_socket(&file.file_type()));

@@ -3,14 +3,19 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::SystemTime;
 
 use httpdate::HttpDate;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::http::Told;
 use crate::output;
+
+/// What a log shows of a request otherwise than it came. What is not ASCII is so in any case.
+const NOT_PLAIN: &AsciiSet = &CONTROLS.add(b'"').add(b'\\');
 
 /// What a thread has to say of the requests that it has answered. Without an access log, nothing.
 #[derive(Debug, Default)]
@@ -40,7 +45,8 @@ impl Log {
     pub(crate) fn answered(&mut self, line: &str, told: Told) {
         if self.is_on {
             let Told { status, length } = told;
-            let line = line.replace('\\', "%5C").replace('"', "%22");
+            // Controls, quotation marks, and what a terminal may take for either.
+            let line = utf8_percent_encode(line, NOT_PLAIN);
             let (peer, time) = (&self.peer, time(SystemTime::now()));
             // Memory takes everything.
             let _ = writeln!(
@@ -63,17 +69,30 @@ fn time(time: SystemTime) -> String {
 /// Where the lines go, which threads append with one call each.
 #[derive(Debug)]
 pub(crate) struct AccessLog {
-    file: File,
+    path: PathBuf,
+    file: RwLock<File>,
     has_failed: AtomicBool,
 }
 
 impl AccessLog {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::options().append(true).create(true).open(path)?;
         Ok(AccessLog {
-            file,
+            path: path.to_owned(),
+            file: RwLock::new(open(path)?),
             has_failed: AtomicBool::new(false),
         })
+    }
+
+    /// Opens the file of this name again, which may be another one meanwhile. If that fails, the server goes on with the old
+    /// one, and says so.
+    pub(crate) fn reopen(&self) {
+        match open(&self.path) {
+            Ok(file) => {
+                *self.file.write().unwrap_or_else(PoisonError::into_inner) = file;
+                self.has_failed.store(false, Ordering::Relaxed);
+            }
+            Err(error) => output::problem(format_args!("open {}: {error}", self.path.display())),
+        }
     }
 
     /// Appends what a thread has to say. If that fails, it is lost: the server goes on, and says so once.
@@ -81,7 +100,9 @@ impl AccessLog {
         if log.lines.is_empty() {
             return;
         }
-        let outcome = (&self.file).write_all(log.lines.as_bytes());
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let outcome = (&*file).write_all(log.lines.as_bytes());
+        drop(file);
         log.lines.clear();
         if let Err(error) = outcome {
             if !self.has_failed.swap(true, Ordering::Relaxed) {
@@ -89,6 +110,10 @@ impl AccessLog {
             }
         }
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
 }
 
 #[cfg(test)]
@@ -110,6 +135,13 @@ mod tests {
         assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
         assert!(
             line.ends_with("] \"GET /%22%5C HTTP/1.1\" 404 10\n"),
+            "{line}"
+        );
+        log.lines.clear();
+        log.answered("GET /\u{9b}\u{202e}\u{1}ä HTTP/1.1", told);
+        let line = &log.lines;
+        assert!(
+            line.contains("\"GET /%C2%9B%E2%80%AE%01%C3%A4 HTTP/1.1\""),
             "{line}"
         );
         let date = UNIX_EPOCH + Duration::from_secs(784_111_777);

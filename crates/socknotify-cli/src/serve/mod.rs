@@ -21,6 +21,7 @@ mod watch;
 use std::error::Error;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use clap::ValueEnum;
 
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
-use crate::signals::Signals;
+use crate::signals::{Signals, Waker};
 use crate::{descriptors, output};
 use log::AccessLog;
 use plan::{Mode, Plan};
@@ -37,8 +38,9 @@ use server::Server;
 
 /// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
 ///
-/// Prints `listening on ADDRESS`, and a summary at the end. Ctrl-C drains: the server accepts no more connections,
-/// finishes the requests that have begun, and exits. A second Ctrl-C exits at once.
+/// Prints `listening on ADDRESS`, and a summary at the end. SIGTERM, SIGINT and Ctrl-C drain: the server accepts no more
+/// connections, answers what has come and finishes what has begun, for the time of --grace, and exits. What is cut off then
+/// is counted. A second one of them exits at once.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Where to listen: HOST:PORT (port 0: any free one) or unix:PATH
@@ -61,7 +63,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "root")]
     listing: bool,
 
-    /// Append each HTTP request, and how it was answered, to this file in the common log format
+    /// Append each HTTP request, and how it was answered, to this file in the common log format. SIGHUP opens it again
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
@@ -76,6 +78,10 @@ pub(crate) struct Arguments {
     /// to be complete within the same time
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
+
+    /// How long what has begun may take when the server is to end. Then it is cut off
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = options::seconds)]
+    grace: Duration,
 }
 
 impl Arguments {
@@ -98,11 +104,21 @@ impl Arguments {
     }
 }
 
+/// A thread of the server, which says that it ends, also if it panics.
+struct Ends<'server>(&'server Server, Waker);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::SeqCst);
+        self.1.wake();
+    }
+}
+
 /// Serves until a signal ends it. True if nothing went wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
     // Before it prints that it listens: a program that waits for that may send a signal.
-    let signals = Signals::catch()?;
+    let signals = Signals::catch(arguments.access_log.is_some())?;
     let root = arguments.root.as_deref().map(|path| {
         let rules = Rules {
             shows_hidden: arguments.hidden,
@@ -118,11 +134,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         Plan::new(
             arguments.mode,
             arguments.idle_timeout,
+            arguments.grace,
             root.transpose()?,
             log.transpose()?,
         ),
     );
-    let bound = server
+    let mut bound = server
         .listen(&arguments.listen)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
     let processors = socknotify::default_concurrency().max(server.places());
@@ -133,7 +150,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let outcome = thread::scope(|scope| {
         let mut threads = Vec::with_capacity(count);
         for _ in 0..count {
-            match thread::Builder::new().spawn_scoped(scope, || server.run_thread()) {
+            let ends = Ends(&server, signals.waker());
+            let run = move || {
+                // All of it.
+                let ends = ends;
+                ends.0.run_thread()
+            };
+            match thread::Builder::new().spawn_scoped(scope, run) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     server.close();
@@ -145,7 +168,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             server.close();
             return Err(error);
         }
-        watch::until_the_end(&server, &signals, threads, io::stderr().is_terminal())
+        let is_shown = io::stderr().is_terminal();
+        watch::until_the_end(&server, &mut bound, &signals, threads, is_shown)
     });
     output::line(server.figures())?;
     outcome?;

@@ -13,25 +13,38 @@ use super::root::Root;
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
     pub(crate) idle_timeout: Duration,
+    /// How long what has begun may take when the server is to end.
+    pub(crate) grace: Duration,
     /// Where the files are that are served.
     pub(crate) root: Option<Arc<Root>>,
     pub(crate) log: Option<AccessLog>,
-    cut_off: OnceLock<Instant>,
+    drain: OnceLock<Drain>,
+}
+
+/// The server ends.
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    /// Until then, requests that come are answered if others that came with them are.
+    half: Instant,
+    /// When what is not finished is closed.
+    cut_off: Instant,
 }
 
 impl Plan {
     pub(crate) fn new(
         mode: Mode,
         idle_timeout: Duration,
+        grace: Duration,
         root: Option<Root>,
         log: Option<AccessLog>,
     ) -> Self {
         Plan {
             mode,
             idle_timeout,
+            grace,
             root: root.map(Arc::new),
             log,
-            cut_off: OnceLock::new(),
+            drain: OnceLock::new(),
         }
     }
 
@@ -45,12 +58,23 @@ impl Plan {
 
     /// When the server closes what is not finished: `None` until it drains.
     pub(crate) fn cut_off(&self) -> Option<Instant> {
-        self.cut_off.get().copied()
+        self.drain.get().map(|drain| drain.cut_off)
     }
 
-    /// The server drains from now on, for at most this time.
-    pub(crate) fn drain_within(&self, time: Duration) {
-        self.cut_off.get_or_init(|| Instant::now() + time);
+    /// Whether the server drains, and takes nothing more from a client for which this is so: nothing has come of it that was
+    /// not received.
+    pub(crate) fn takes_no_more(&self, is_empty: impl FnOnce() -> bool) -> bool {
+        let drain = self.drain.get();
+        drain.is_some_and(|drain| drain.half <= Instant::now() || is_empty())
+    }
+
+    /// The server drains from now on, for at most its grace.
+    pub(crate) fn drain(&self) {
+        let now = Instant::now();
+        self.drain.get_or_init(|| Drain {
+            half: now + self.grace / 2,
+            cut_off: now + self.grace,
+        });
     }
 }
 

@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::path::{Component, Path};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 
-use super::http::{Entry, Found, Place, is_hidden};
+use super::http::{Found, Listing, Place, is_hidden};
 use crate::system;
 
 /// A directory that no path leads out of: neither by `..` nor by a link.
@@ -15,7 +17,15 @@ use crate::system;
 pub(crate) struct Root {
     directory: Dir,
     rules: Rules,
+    /// The latest listing, while somebody is sent it.
+    latest: Mutex<Option<(Identity, Weak<Listing>)>>,
 }
+
+/// Which directory it is, and when it has changed.
+type Identity = (u64, i128);
+
+/// How long ago a directory has changed, at least, before no other state of it can have the same time.
+const RESTED: Duration = Duration::from_secs(2);
 
 /// What is shown beside files.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +41,17 @@ pub(crate) struct Rules {
 pub(crate) enum Opened {
     File(File),
     Directory,
-    Listing(Vec<Entry>),
+    Listing(Arc<Listing>),
 }
 
 impl Root {
     pub(crate) fn open_at(path: &Path, rules: Rules) -> io::Result<Self> {
         let directory = Dir::open_ambient_dir(path, ambient_authority())?;
-        Ok(Root { directory, rules })
+        Ok(Root {
+            directory,
+            rules,
+            latest: Mutex::default(),
+        })
     }
 
     /// Opens what is at this place. That may block.
@@ -100,7 +114,7 @@ impl Root {
     /// Whether links have led to a name that begins with a dot, or below one.
     fn is_hidden(&self, place: &Place, opened: &Opened) -> io::Result<bool> {
         let path = match opened {
-            Opened::Listing(_) => place.directory().to_owned(),
+            Opened::Listing(_) => place.directory(),
             Opened::Directory => place.file(),
             Opened::File(file) => {
                 let kind = file.metadata()?;
@@ -114,28 +128,46 @@ impl Root {
         let path = self.directory.canonicalize(path)?;
         let mut names = path.components();
         Ok(names.any(|name| match name {
-            Component::Normal(name) => is_hidden(&name.to_string_lossy()),
+            Component::Normal(name) => is_hidden(name.as_encoded_bytes()),
             _ => false,
         }))
     }
 
     /// What is in a directory, as far as it can be asked for.
-    fn list(&self, place: &Place) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for entry in self.directory.read_dir(place.directory())? {
+    ///
+    /// Those who are sent it at the same time share it, if it has not changed.
+    fn list(&self, place: &Place) -> io::Result<Arc<Listing>> {
+        let directory = self.directory.open_dir(place.directory())?;
+        let metadata = directory.try_clone()?.into_std_file().metadata()?;
+        let now = SystemTime::now();
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let has_rested = |&(_, changed): &Identity| {
+            now.as_nanos() as i128 - changed >= RESTED.as_nanos() as i128
+        };
+        let identity = system::identity(&metadata).filter(has_rested);
+        let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(identity), Some((of, listing))) = (identity, &*latest()) {
+            if let Some(listing) = listing.upgrade().filter(|_| *of == identity) {
+                return Ok(listing);
+            }
+        }
+        let mut listing = Listing::default();
+        for entry in directory.entries()? {
             let entry = entry?;
-            // Without UTF-8 it has no name in a URL.
-            let Ok(name) = entry.file_name().into_string() else {
-                continue;
-            };
-            if is_hidden(&name) && !self.rules.shows_hidden {
+            let name = entry.file_name();
+            if is_hidden(name.as_encoded_bytes()) && !self.rules.shows_hidden {
                 continue;
             }
-            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            entries.push(Entry { name, is_directory });
+            if let Some(name) = system::bytes_of(&name) {
+                let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                listing.add(&name, is_directory);
+            }
         }
-        entries.sort_unstable();
-        Ok(entries)
+        let listing = Arc::new(listing.sort());
+        if let Some(identity) = identity {
+            *latest() = Some((identity, Arc::downgrade(&listing)));
+        }
+        Ok(listing)
     }
 }
 
@@ -157,6 +189,7 @@ pub(crate) fn examine(opened: io::Result<Opened>) -> (Option<File>, Found) {
             let found = Found::File {
                 length: metadata.len(),
                 modified: metadata.modified().ok(),
+                identity: system::identity(&metadata),
             };
             (Some(file), found)
         }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use socknotify::owned::{
@@ -28,6 +29,9 @@ const ROOM: usize = 16;
 
 /// How many connections a thread accepts before it serves others again.
 const ACCEPT: usize = 64;
+
+/// How long a client that was sent everything may take to close its side.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// What the port owns.
 #[derive(Debug)]
@@ -75,6 +79,8 @@ pub(crate) struct Server {
     port: Port<Peer, OpenedFor>,
     pub(crate) plan: Plan,
     tally: Tally,
+    /// One of its threads has.
+    pub(crate) has_ended: AtomicBool,
 }
 
 impl Server {
@@ -83,6 +89,7 @@ impl Server {
             port: Port::from(port),
             plan,
             tally: Tally::default(),
+            has_ended: AtomicBool::new(false),
         }
     }
 
@@ -119,15 +126,24 @@ impl Server {
         self.port.snapshot()
     }
 
-    /// Stop accepting, close idle clients, and finish what has begun within this time.
-    pub(crate) fn drain(&self, time: Duration) {
-        self.plan.drain_within(time);
-        self.port.drain(time);
+    /// Stop accepting, close idle clients, and finish what has begun within the grace.
+    pub(crate) fn drain(&self) {
+        self.plan.drain();
+        // What is cut off says so before.
+        self.port.drain(self.plan.grace.saturating_add(2 * LINGER));
     }
 
-    /// End all threads. Connections that wait are closed.
+    /// End all threads. Connections that wait are closed, and counted if they were not finished.
     pub(crate) fn close(&self) {
-        drop(self.port.close());
+        let mut left = self.port.close();
+        let is_cut = |peer: &&Peer| matches!(peer, Peer::Client(client) if !client.is_over());
+        let waiting = left.iter().filter(is_cut).count();
+        let held = left.take_operations().len() + left.take_messages().len();
+        let mut counts = Counts::default();
+        for _ in 0..waiting + held {
+            counts.dropped.count(Reason::Cut);
+        }
+        self.tally.collect(&mut counts);
     }
 
     /// What was counted so far. A thread adds its own counts before it dequeues again.
@@ -232,12 +248,32 @@ impl Server {
                 // What is dropped is closed.
                 Next::Drop(reason) => return desk.counts.dropped.count(reason),
                 Next::Close => return,
-                Next::Read => return read(held, worker),
+                Next::Linger(reason) => {
+                    if let Some(reason) = reason {
+                        desk.counts.dropped.count(reason);
+                    }
+                    return worker.linger(held, LINGER);
+                }
+                Next::Read => match self.read(held, worker) {
+                    Some((back, then)) => (held, next) = (back, then),
+                    None => return,
+                },
                 Next::Open(request) => match self.open_at_once(&request) {
                     Some(opened) => {
                         next = self.have_opened(&mut held, &request, opened, &mut desk.log);
                     }
-                    None => return self.open(held, request),
+                    None => match self.open(held, request, worker) {
+                        Some(opened_for) => {
+                            let OpenedFor {
+                                held: back,
+                                request,
+                                opened,
+                            } = opened_for;
+                            held = back;
+                            next = self.have_opened(&mut held, &request, opened, &mut desk.log);
+                        }
+                        None => return,
+                    },
                 },
             }
         }
@@ -251,11 +287,15 @@ impl Server {
         }
     }
 
-    /// Has a helper thread open a file.
-    fn open(&self, held: Held<Peer>, request: Box<FileRequest>) {
+    /// Has a helper thread open a file. If the system has none, this thread does, and returns it.
+    fn open(
+        &self,
+        held: Held<Peer>,
+        request: Box<FileRequest>,
+        worker: &mut Worker<Peer, OpenedFor>,
+    ) -> Option<OpenedFor> {
         let root = self.plan.root.clone();
-        // What comes back is dropped, and so closed: there are no threads, or the port is closed.
-        let _ = self.port.run(move || {
+        let refused = self.port.run(move || {
             let opened = match (root, request.place()) {
                 (Some(root), Some(place)) => root.open(place),
                 _ => Err(io::ErrorKind::NotFound.into()),
@@ -266,6 +306,38 @@ impl Server {
                 opened,
             }
         });
+        match refused {
+            // Dropping it closes the connection, as the port is closed.
+            Err(error) if error.reason() != Error::Closed => {
+                Some(worker.blocking(error.into_inner()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Begins to read from the file that this client gets. If the system has no thread for it, this one reads, and returns
+    /// the client.
+    fn read(
+        &self,
+        mut held: Held<Peer>,
+        worker: &mut Worker<Peer, OpenedFor>,
+    ) -> Option<(Held<Peer>, Next)> {
+        let Peer::Client(client) = &mut *held else {
+            return None;
+        };
+        let (memory, operation) = client.read()?;
+        let reading = Box::new(Reading { held, memory });
+        let error = worker.begin(operation(Buffer::from_owner(reading))).err()?;
+        if error.reason() == Error::Closed {
+            return None;
+        }
+        let buffer = error.into_inner().into_buffer();
+        let Reading { mut held, memory } = *buffer.into_owner::<Reading>().ok()?;
+        let Peer::Client(client) = &mut *held else {
+            return None;
+        };
+        let next = worker.blocking(|| client.read_here(memory, &self.plan));
+        Some((held, next))
     }
 
     fn have_opened(
@@ -302,18 +374,6 @@ impl Server {
         };
         let next = client.have_read(memory, done.result, &self.plan);
         self.go_on(held, next, worker, desk);
-    }
-}
-
-/// Begins to read from the file that this client gets.
-fn read(mut held: Held<Peer>, worker: &mut Worker<Peer, OpenedFor>) {
-    let Peer::Client(client) = &mut *held else {
-        return;
-    };
-    if let Some((memory, operation)) = client.read() {
-        let reading = Box::new(Reading { held, memory });
-        // What comes back is dropped, and so closed: the port is closed.
-        let _ = worker.begin(operation(Buffer::from_owner(reading)));
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) enum Reason {
     Refused,
     /// A file could not be read, or became shorter while it was sent.
     File,
+    /// It was not finished when the time was over that the server has to end.
+    Cut,
 }
 
 /// Numbers that all threads count, or that one of them has counted for itself.
@@ -44,6 +46,7 @@ pub(crate) struct Dropped {
     reset: u64,
     refused: u64,
     file: u64,
+    cut_off: u64,
 }
 
 impl Dropped {
@@ -56,6 +59,7 @@ impl Dropped {
             Reason::Reset => &mut self.reset,
             Reason::Refused => &mut self.refused,
             Reason::File => &mut self.file,
+            Reason::Cut => &mut self.cut_off,
         } += 1;
     }
 
@@ -67,11 +71,12 @@ impl Dropped {
             + self.reset
             + self.refused
             + self.file
+            + self.cut_off
     }
 }
 
 impl Counts {
-    const NUMBERS: usize = 11;
+    const NUMBERS: usize = 12;
 
     fn numbers(&mut self) -> [&mut u64; Self::NUMBERS] {
         let Dropped {
@@ -82,6 +87,7 @@ impl Counts {
             reset,
             refused,
             file,
+            cut_off,
         } = &mut self.dropped;
         [
             &mut self.accepted,
@@ -95,6 +101,7 @@ impl Counts {
             reset,
             refused,
             file,
+            cut_off,
         ]
     }
 }
@@ -155,6 +162,7 @@ impl fmt::Display for Figures {
             ("reset", dropped.reset),
             ("refused", dropped.refused),
             ("file", dropped.file),
+            ("cut off", dropped.cut_off),
         ];
         for (reason, count) in reasons.into_iter().filter(|&(_, count)| count > 0) {
             write!(f, "\n  {reason:<12} {count:>12}")?;

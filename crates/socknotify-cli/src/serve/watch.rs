@@ -1,21 +1,20 @@
 //! The main thread of the server: shows figures, and brings about the end.
 
 use std::io;
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::atomic::Ordering;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::listen::Bound;
 use super::server::Server;
 use super::tally::Counts;
 use crate::output::count;
 use crate::signals::Signals;
 
-/// How often to look whether a signal has come.
+/// How often the state of the server is looked at, if it is shown.
 const TICK: Duration = Duration::from_millis(25);
-
-/// How long what has begun may take to be finished.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// How often the live line changes.
 const LINE: Duration = Duration::from_millis(500);
@@ -24,16 +23,22 @@ const LINE: Duration = Duration::from_millis(500);
 /// them all, and the outcome says why.
 pub(crate) fn until_the_end(
     server: &Server,
+    bound: &mut Bound,
     signals: &Signals,
     threads: Vec<ScopedJoinHandle<'_, io::Result<()>>>,
     is_shown: bool,
 ) -> io::Result<()> {
     let mut line = LiveLine::new(is_shown, threads.len());
-    while !threads.iter().any(ScopedJoinHandle::is_finished) {
-        thread::sleep(TICK);
+    while !server.has_ended.load(Ordering::SeqCst) {
+        signals.wait(is_shown.then_some(TICK));
         if server.plan.cut_off().is_none() && signals.have_come() {
+            // Before the listener is closed: then another server may take its place.
+            bound.remove_file();
             // When that is over, the threads end.
-            server.drain(GRACE);
+            server.drain();
+        }
+        if let Some(log) = server.plan.log.as_ref().filter(|_| signals.reopen()) {
+            log.reopen();
         }
         line.show(server);
     }

@@ -1,18 +1,25 @@
 //! Unix.
 
-use std::fs::File;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
 
 use super::{Limits, System};
+use crate::signals::Waker;
 
 /// Errors that say that no descriptor is left, for this process or for the whole system.
 pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
@@ -25,7 +32,7 @@ pub(crate) const OPEN_FLAGS: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits()
 #[cfg(target_os = "linux")]
 pub(crate) fn open_at_once(
     root: impl AsFd,
-    path: &str,
+    path: &Path,
     follows_links: bool,
 ) -> Option<io::Result<File>> {
     use rustix::fs::{Mode, ResolveFlags, openat2};
@@ -44,7 +51,7 @@ pub(crate) fn open_at_once(
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn open_at_once(
     _root: impl AsFd,
-    _path: &str,
+    _path: &Path,
     _follows_links: bool,
 ) -> Option<io::Result<File>> {
     None
@@ -62,7 +69,8 @@ pub(crate) fn send_file(
 ) -> Option<io::Result<usize>> {
     let mut offset = from;
     match rustix::fs::sendfile(socket, file, Some(&mut offset), count) {
-        Err(Errno::INVAL | Errno::NOSYS) => None,
+        // A filter of system calls refuses it with EPERM.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => None,
         sent => Some(sent.map_err(Into::into)),
     }
 }
@@ -81,6 +89,28 @@ pub(crate) fn send_file(
 pub(crate) fn make_blocking(file: &File) -> io::Result<()> {
     let flags = fcntl_getfl(file)?;
     Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
+}
+
+/// `pread` — Reads from a file. `None` if the system cannot read so from this one.
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
+    Some(file.read_at(buffer, offset))
+}
+
+/// A path of these bytes. `None` if none can have them.
+pub(crate) fn path_of(bytes: Vec<u8>) -> Option<PathBuf> {
+    Some(OsString::from_vec(bytes).into())
+}
+
+/// The bytes of a name. `None` if it stands in no URL.
+pub(crate) fn bytes_of(name: &OsStr) -> Option<Vec<u8>> {
+    Some(name.as_bytes().to_vec())
+}
+
+/// What changes whenever another file comes in the place of one, or its bytes change, also if its time is set back. `None`
+/// if nothing does.
+pub(crate) fn identity(file: &Metadata) -> Option<(u64, i128)> {
+    let changed = i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec());
+    Some((file.ino(), changed))
 }
 
 pub(crate) fn name() -> System {
@@ -115,12 +145,36 @@ pub(crate) fn in_use() -> u64 {
     std::fs::read_dir("/dev/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// Sets `come` when a signal asks the program to end. The second one ends it at once, with this code.
-pub(crate) fn catch_signals(come: &Arc<AtomicBool>, code: i32) -> io::Result<()> {
+/// Sets `come` when a signal asks the program to end. The second one ends it at once, with this code. SIGHUP sets `reopen`.
+/// Each of them wakes, after that.
+pub(crate) fn catch_signals(
+    come: &Arc<AtomicBool>,
+    code: i32,
+    reopen: Option<&Arc<AtomicBool>>,
+    waker: &Waker,
+) -> io::Result<()> {
+    let (mut wakes, write) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal must not find the flag set by itself.
         flag::register_conditional_shutdown(signal, code, Arc::clone(come))?;
         flag::register(signal, Arc::clone(come))?;
+        low_level::pipe::register(signal, write.try_clone()?)?;
     }
+    if let Some(reopen) = reopen {
+        flag::register(SIGHUP, Arc::clone(reopen))?;
+        low_level::pipe::register(SIGHUP, write)?;
+    }
+    let waker = waker.clone();
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            loop {
+                match wakes.read(&mut [0; 64]) {
+                    Ok(1..) => waker.wake(),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        })?;
     Ok(())
 }

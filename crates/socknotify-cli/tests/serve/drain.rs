@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpStream;
 
 use crate::clients::{GET, HttpClient};
-use crate::program::Server;
+use crate::program::{Server, eventually};
 
 /// A client between requests, and one within a request; the server knows both.
 fn two_clients(server: &Server) -> io::Result<(HttpClient, HttpClient)> {
@@ -65,11 +65,123 @@ fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
 }
 
 #[test]
-fn what_is_not_finished_in_time_is_cut_off() -> io::Result<()> {
-    let server = Server::start("http", &[])?;
+fn what_is_not_finished_in_time_is_cut_off_and_counted() -> io::Result<()> {
+    let server = Server::start("http", &["--grace", "0.2"])?;
     let (_idle, mut busy) = two_clients(&server)?;
     let summary = server.stop()?;
     assert!(busy.is_at_end()?, "{summary}");
+    assert!(summary.contains("cut off                 1"), "{summary}");
+    Ok(())
+}
+
+/// Until then the server drains, and the listener is closed.
+fn until_draining(server: &Server) -> io::Result<()> {
+    eventually("it accepts nothing more", || {
+        Ok(TcpStream::connect(server.address).is_err())
+    })
+}
+
+#[test]
+fn what_has_come_before_the_last_answer_is_answered_and_that_one_says_so() -> io::Result<()> {
+    const REQUESTS: usize = 2000;
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    // The first answer tells that the beginning of the last request was seen, too.
+    let (first, last) = GET.split_at(10);
+    assert_eq!(client.request(&format!("{GET}{first}"))?.status, 200);
+    server.interrupt()?;
+    until_draining(&server)?;
+    client.send(&format!("{last}{}", GET.repeat(REQUESTS - 1)))?;
+    // It sends on, though nobody listens: what was answered comes all the same.
+    let mut sender = client.stream.get_ref().try_clone()?;
+    let sending = std::thread::spawn(move || {
+        let more = GET.repeat(1000);
+        while io::Write::write_all(&mut sender, more.as_bytes()).is_ok() {}
+    });
+    let mut answers = 0;
+    loop {
+        let answer = client.answer()?;
+        assert_eq!(answer.body, "Hello, world!\n");
+        answers += 1;
+        if answer.has("Connection: close") {
+            break;
+        }
+    }
+    assert!(answers >= REQUESTS, "{answers}");
+    assert!(client.is_at_end()?);
+    let (status, summary) = server.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    sending.join().expect("no panic");
+    Ok(())
+}
+
+/// It takes a process that is stopped for a while.
+#[cfg(unix)]
+#[test]
+fn what_has_come_before_the_end_is_echoed() -> io::Result<()> {
+    use std::io::{Read, Write};
+
+    // Much more than is received at once, and little enough to be there before it is read.
+    const LENGTH: usize = 500_000;
+    let server = Server::start("echo", &["--threads", "1"])?;
+    let mut client = crate::clients::connect(server.address)?;
+    client.write_all(b"x")?;
+    client.read_exact(&mut [0])?;
+    // It does not read, and so finds out what the server has kept.
+    client.write_all(&[b'x'; LENGTH])?;
+    server.interrupt()?;
+    until_draining(&server)?;
+    let mut echoed = Vec::new();
+    client.read_to_end(&mut echoed)?;
+    assert_eq!(echoed.len(), LENGTH);
+    drop(client);
+    let (status, summary) = server.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    Ok(())
+}
+
+/// Windows has no such signal.
+#[cfg(unix)]
+#[test]
+fn what_a_service_manager_sends_ends_it_in_order() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    server.signal(rustix::process::Signal::TERM)?;
+    let (status, summary) = server.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_idle_server_does_not_wake() -> io::Result<()> {
+    use std::time::Duration;
+
+    let server = Server::start("http", &["--threads", "2"])?;
+    let mut client = HttpClient::connect(server.address)?;
+    client.request(GET)?;
+    let id = server.process.id();
+    let wakes = || -> io::Result<u64> {
+        let mut wakes = 0;
+        for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+            let status = std::fs::read_to_string(task?.path().join("status"))?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            wakes += line
+                .and_then(|line| line.trim().parse::<u64>().ok())
+                .unwrap_or(0);
+        }
+        Ok(wakes)
+    };
+    // Threads may still be on their way to their waits.
+    let mut before = wakes()?;
+    eventually("half a second without a wake-up", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = wakes()?;
+        Ok(std::mem::replace(&mut before, now) == now)
+    })?;
+    drop(client);
+    server.stop()?;
     Ok(())
 }
 

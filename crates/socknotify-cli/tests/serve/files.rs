@@ -101,7 +101,14 @@ fn files_have_their_bytes_their_length_and_their_type() -> io::Result<()> {
     ] {
         let answer = get(&mut client, target, "")?;
         assert_eq!(answer.status, 200, "{target}");
-        assert!(answer.has(&format!("Content-Type: {kind}")), "{answer:?}");
+        let charset = match kind.starts_with("text/") {
+            true => "; charset=utf-8",
+            false => "",
+        };
+        assert!(
+            answer.has(&format!("Content-Type: {kind}{charset}")),
+            "{answer:?}"
+        );
         assert!(answer.has(&format!("Content-Length: {}", body.len())));
         assert!(answer.body == body, "{target}");
     }
@@ -196,7 +203,6 @@ fn no_path_leads_out_of_the_root() -> io::Result<()> {
         "/small.txt/",
         "/small.txt/small.txt",
         "/small.txt%00",
-        "*",
         &format!("/{}", "a".repeat(5000)),
     ] {
         let answer = get(&mut client, target, "")?;
@@ -369,6 +375,61 @@ fn a_directory_is_listed_only_if_that_is_asked_for_and_it_has_no_index() -> io::
     Ok(())
 }
 
+/// Its path has bytes that are no text.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_name_that_is_not_utf_8_is_served_and_listed() -> io::Result<()> {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let (site, mut client) = Site::visited(&["--listing"])?;
+    let directory = site.root().join(OsStr::from_bytes(b"l\xe4"));
+    fs::create_dir(&directory)?;
+    fs::write(directory.join(OsStr::from_bytes(b"\xff.txt")), "text")?;
+    let answer = get(&mut client, "/l%E4/", "")?;
+    assert!(answer.body.contains("href=\"%FF.txt\""), "{answer:?}");
+    assert_eq!(get(&mut client, "/l%E4/%FF.txt", "")?.body, "text");
+    let moved = get(&mut client, "/l%E4", "")?;
+    assert!(moved.has("Location: /l%E4/"), "{moved:?}");
+    drop(client);
+    site.server.stop()?;
+    Ok(())
+}
+
+/// As in reproducible images, where all files have one time.
+#[cfg(unix)]
+#[test]
+fn another_file_of_the_same_length_and_time_is_another_one() -> io::Result<()> {
+    let (site, mut client) = Site::visited(&[])?;
+    let path = site.root().join("small.txt");
+    let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    File::options()
+        .write(true)
+        .open(&path)?
+        .set_modified(epoch)?;
+    let answer = get(&mut client, "/small.txt", "")?;
+    let tag = answer
+        .headers
+        .iter()
+        .find_map(|it| it.strip_prefix("ETag: "));
+    let tag = tag.expect("the file has a tag").to_owned();
+    let other = site.root().join("other");
+    fs::write(&other, "abcdefghij")?;
+    File::options()
+        .write(true)
+        .open(&other)?
+        .set_modified(epoch)?;
+    fs::rename(other, path)?;
+    let known = format!("If-None-Match: {tag}\r\n");
+    let answer = get(&mut client, "/small.txt", &known)?;
+    assert_eq!((answer.status, &*answer.body), (200, "abcdefghij"));
+    let joined = format!("Range: bytes=5-\r\nIf-Range: {tag}\r\n");
+    assert_eq!(get(&mut client, "/small.txt", &joined)?.status, 200);
+    drop(client);
+    site.server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()> {
     let (site, mut client) = Site::visited(&[])?;
@@ -482,6 +543,160 @@ fn each_request_is_told_to_the_access_log_if_there_is_one() -> io::Result<()> {
         "\"-\" 400 16",
     ];
     assert_eq!(lines, expected);
+    Ok(())
+}
+
+/// As a program that rotates logs has it.
+#[cfg(unix)]
+#[test]
+fn the_access_log_is_opened_again_at_a_signal() -> io::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (log, old) = (directory.path().join("log"), directory.path().join("old"));
+    let (site, mut client) = Site::visited(&["--access-log", log.to_str().expect("a name")])?;
+    get(&mut client, "/first", "")?;
+    fs::rename(&log, &old)?;
+    site.server.signal(rustix::process::Signal::HUP)?;
+    eventually("there is a new one", || Ok(log.exists()))?;
+    get(&mut client, "/second", "")?;
+    drop(client);
+    site.server.stop()?;
+    assert!(fs::read_to_string(old)?.contains("/first "));
+    let new = fs::read_to_string(log)?;
+    assert!(
+        new.contains("/second ") && !new.contains("/first "),
+        "{new}"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_answer_gets_there_though_the_client_sends_more() -> io::Result<()> {
+    let (site, mut client) = Site::visited(&[])?;
+    client.send(&request("GET", "/large.css", "Connection: close\r\n"))?;
+    let head = client.head()?;
+    // Now it is being sent.
+    client.send("\r\n")?;
+    assert_eq!(client.body(&head)?.body.len(), LARGE);
+    assert!(client.is_at_end()?);
+    drop(client);
+    site.server.stop()?;
+    Ok(())
+}
+
+/// The system has no memory for a thread more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_is_served_where_no_thread_can_be_started() -> io::Result<()> {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+    let (site, mut client) = Site::visited(&["--listing", "--hidden", "--threads", "1"])?;
+    fs::create_dir(site.root().join("list"))?;
+    get(&mut client, "/small.txt", "")?;
+    let id = site.server.process.id();
+    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let size = size.and_then(|size| size.trim().split(' ').next()?.parse::<u64>().ok());
+    let limit = Rlimit {
+        current: size.map(|size| (size + 1024) * 1024),
+        maximum: None,
+    };
+    // A helper thread would end after a second without work: there is none yet, or that one does it.
+    prlimit(Pid::from_raw(id as i32), Resource::As, limit)?;
+    assert_eq!(get(&mut client, "/list/", "")?.status, 200);
+    assert_eq!(get(&mut client, "/small.txt", "")?.body, "0123456789");
+    drop(client);
+    site.server.stop()?;
+    Ok(())
+}
+
+/// As a sandbox that knows no `sendfile` has it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_is_sent_where_sendfile_is_forbidden() -> io::Result<()> {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+
+    let step = |code: u32, jt, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let mut filter = [
+        // The number of the call is what comes first.
+        step(BPF_LD | BPF_W | BPF_ABS, 0, 0, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, libc::SYS_sendfile as u32),
+        step(
+            BPF_RET | BPF_K,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        ),
+        step(BPF_RET | BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let root = tempfile::tempdir()?;
+    fs::write(root.path().join("large.css"), large())?;
+    let mut command = Command::new(PROGRAM);
+    let forbid = move || {
+        let program = libc::sock_fprog {
+            len: filter.len() as u16,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: the filter is there for the call, which copies it.
+        let status = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
+        };
+        match status {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(forbid) };
+    let root = root.path().to_str().expect("a name");
+    let server = Server::spawn(command, "files", &["--root", root])?;
+    let mut client = HttpClient::connect(server.address)?;
+    assert!(get(&mut client, "/large.css", "")?.body == large());
+    drop(client);
+    server.stop()?;
+    Ok(())
+}
+
+/// The page is made as it is sent, of names that all who are sent it share.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_long_listing_takes_little_memory_however_many_read_it_late() -> io::Result<()> {
+    const NAMES: usize = 3000;
+    const READERS: usize = 20;
+    let (site, mut client) = Site::visited(&["--listing", "--idle-timeout", "600"])?;
+    let directory = site.root().join("many");
+    fs::create_dir(&directory)?;
+    let tail = "(".repeat(240);
+    for number in 0..NAMES {
+        File::create(directory.join(format!("{number:06}{tail}")))?;
+    }
+    let whole = get(&mut client, "/many/", "")?;
+    assert_eq!(whole.body.matches("<li>").count(), NAMES + 1);
+    assert!(whole.body.len() > 2_800_000);
+    let (before, _) = site.server.memory()?;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut reader = site.client()?;
+        reader.send(&request("GET", "/many/", ""))?;
+        readers.push((reader.head()?, reader));
+    }
+    let (_, most) = site.server.memory()?;
+    let more = most.saturating_sub(before);
+    // The names are 0.8 MB, which readers share once the directory has rested.
+    assert!(more < READERS as u64 * 1536, "{more} KiB");
+    for (head, mut reader) in readers {
+        assert!(reader.body(&head)?.body == whole.body);
+    }
+    drop(client);
+    site.server.stop()?;
     Ok(())
 }
 

@@ -14,7 +14,10 @@ fn a_connection_is_used_again_and_requests_may_follow_each_other() -> io::Result
     for _ in 0..3 {
         let answer = client.request(GET)?;
         assert_eq!((answer.status, &*answer.body), (200, "Hello, world!\n"));
-        assert!(answer.has("Content-Type: text/plain"), "{answer:?}");
+        assert!(
+            answer.has("Content-Type: text/plain; charset=utf-8"),
+            "{answer:?}"
+        );
     }
     // In one write, and the answers tell them apart.
     let head = "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -107,6 +110,8 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
             "GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-0\r\nRange: bytes=1-1\r\n\r\n",
             400,
         ),
+        ("GET a/b://x/a.txt HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (&*large, 431),
         (&*endless, 431),
         (chunked, 411),
@@ -122,8 +127,21 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
         assert!(answer.body.starts_with(&status.to_string()), "{answer:?}");
         assert!(client.is_at_end()?);
     }
-    dropped(server.address, "garbage", 5)?;
+    dropped(server.address, "garbage", 7)?;
     dropped(server.address, "too_large", 2)?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_method_that_nobody_knows_is_told_from_one_that_is_not_allowed() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    for (method, status) in [("DELETE", 405), ("BREW", 501), ("GET", 200)] {
+        let answer = client.request(&GET.replace("GET", method))?;
+        assert_eq!(answer.status, status, "{method}");
+    }
+    drop(client);
     server.stop()?;
     Ok(())
 }

@@ -210,6 +210,130 @@ fn the_fate_of_each_connection_is_told() -> io::Result<()> {
     Ok(())
 }
 
+fn echo_once_and_hang(stream: &mut TcpStream) -> io::Result<()> {
+    echo_once(stream)?;
+    swallow(stream)
+}
+
+#[test]
+fn a_server_that_answers_once_and_then_hangs_is_an_error() -> io::Result<()> {
+    for rate in [&[][..], &["--rate", "20"]] {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        let server = serve_each(listener, vec![echo_once_and_hang]);
+        let arguments = [&["--json", "--connections", "1"], rate].concat();
+        let report = failed(&load(&address, "echo", &arguments)?)?;
+        assert!(report["unanswered"].as_u64() > Some(0), "{report}");
+        // Their time so far.
+        assert!(
+            report["latency_us"]["max"].as_f64() > Some(200_000.0),
+            "{report}"
+        );
+        assert_tells(&report, "1 of 1 connection got answers, and then none");
+        let _ = server.join().expect("no panic");
+    }
+    Ok(())
+}
+
+/// As a server does that closes each connection after some requests.
+#[test]
+fn a_connection_that_the_server_has_said_to_close_is_made_anew() -> io::Result<()> {
+    fn answer_twice(stream: &mut TcpStream) -> io::Result<()> {
+        let mut requests = BufReader::new(stream.try_clone()?);
+        for connection in ["keep-alive", "close"] {
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                if requests.read_line(&mut line)? == 0 {
+                    return Ok(());
+                }
+            }
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nConnection: {connection}\r\nContent-Length: 2\r\n\r\nok"
+            )?;
+        }
+        // More requests may have come.
+        stream.shutdown(Shutdown::Write)?;
+        swallow(stream)
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream?;
+            thread::spawn(move || answer_twice(&mut stream));
+        }
+        io::Result::Ok(())
+    });
+    for more in [&[][..], &["--pipeline", "4"], &["--rate", "200"]] {
+        let arguments = [&["--json", "--connections", "3"], more].concat();
+        let output = load(&address, "http", &arguments)?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(output.status.code(), Some(0), "{report}");
+        let numbers = ["requests", "reconnects"].map(|name| report[name].as_u64().unwrap_or(0));
+        assert!(
+            numbers[1] > 3 && numbers[0] <= 2 * (numbers[1] + 3),
+            "{report}"
+        );
+        assert_eq!(report["fates"]["served"], 3, "{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_method_a_path_and_headers_are_sent() -> io::Result<()> {
+    fn expect_it(stream: &mut TcpStream) -> io::Result<()> {
+        let mut requests = BufReader::new(stream.try_clone()?);
+        loop {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if requests.read_line(&mut head)? == 0 {
+                    return Ok(());
+                }
+            }
+            let expected = "HEAD /a?b HTTP/1.1\r\nhost: c\r\nAccept: */*\r\n\r\n";
+            let status = if head == expected {
+                "200 OK"
+            } else {
+                "400 Bad Request"
+            };
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 7\r\n\r\n")?;
+        }
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![expect_it]);
+    let arguments = ["--method", "HEAD", "--path", "/a?b", "--header", "host: c"];
+    let arguments = [&arguments[..], &["--header", "Accept: */*"]].concat();
+    let arguments = [&["--json", "--connections", "1"], &arguments[..]].concat();
+    let output = load(&address, "http", &arguments)?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    let _ = server.join().expect("no panic");
+    let refused = load(&address, "echo", &["--path", "/a"])?;
+    assert_eq!(refused.status.code(), Some(2));
+    Ok(())
+}
+
+#[test]
+fn a_server_that_sends_a_part_of_an_answer_is_not_one_that_sends_nothing() -> io::Result<()> {
+    fn begin(stream: &mut TcpStream) -> io::Result<()> {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le")?;
+        swallow(stream)
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = serve_each(listener, vec![begin]);
+    let report = failed(&load(&address, "http", &["--json", "--connections", "1"])?)?;
+    assert_tells(&report, "sends a part of it, and then nothing");
+    let _ = server.join().expect("no panic");
+    Ok(())
+}
+
 #[test]
 fn latency_at_a_rate_counts_from_scheduled_times() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -350,5 +474,8 @@ fn a_server_that_is_not_there_is_an_error() -> io::Result<()> {
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains(&address), "{message}");
+    let report = failed(&load(&address, "echo", &["--json"])?)?;
+    assert_eq!(report["fates"]["unconnected"], 100, "{report}");
+    assert_tells(&report, "100 of 100 connections could not be made: ");
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::program::{PATIENCE, PROGRAM, Server};
+use crate::program::{PATIENCE, PROGRAM, Server, eventually};
 
 /// A path in a directory of its own, which is removed in the end.
 struct Place(PathBuf);
@@ -95,6 +95,35 @@ fn a_file_that_was_left_behind_is_replaced_and_no_other() -> io::Result<()> {
 }
 
 #[test]
+fn a_new_server_keeps_its_path_when_the_old_one_has_drained() -> io::Result<()> {
+    let place = Place::new("restart")?;
+    let old = place.server("http")?;
+    // A request that has begun keeps the old one from its end.
+    let mut client = UnixStream::connect(place.path())?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET ")?;
+    client.read_exact(&mut [0; 20])?;
+    old.interrupt()?;
+    eventually("the path is free", || Ok(!place.path().exists()))?;
+    let new = place.server("echo")?;
+    assert_echoes(&place)?;
+    client.write_all(b"/ HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    let mut answers = String::new();
+    client.read_to_string(&mut answers)?;
+    assert!(answers.contains("Connection: close"), "{answers}");
+    drop(client);
+    let (status, summary) = old.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    assert_echoes(&place)?;
+    // Another file in its place is not its own.
+    std::fs::rename(place.path(), place.0.join("other"))?;
+    std::fs::write(place.path(), "precious")?;
+    new.stop()?;
+    assert_eq!(std::fs::read(place.path())?, b"precious");
+    Ok(())
+}
+
+#[test]
 fn there_are_no_datagrams_at_a_path() -> io::Result<()> {
     let place = Place::new("datagrams")?;
     place.refused("udp-echo", 2)?;
@@ -109,7 +138,7 @@ fn the_load_generator_connects_to_a_path() -> io::Result<()> {
         let server = place.server(mode)?;
         let output = Command::new(PROGRAM)
             .args(["load", "--connect", &place.endpoint(), "--mode", mode])
-            .args(["--seconds", "0.5", "--connections", "300", "--json"])
+            .args(["--seconds", "2", "--connections", "300", "--json"])
             .output()?;
         let report: Value = serde_json::from_slice(&output.stdout)?;
         assert_eq!(output.status.code(), Some(0), "{report}");

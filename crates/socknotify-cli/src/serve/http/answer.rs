@@ -9,6 +9,10 @@ use super::request::{Method, Refusal, Request, Target};
 
 const HELLO: &str = "Hello, world!\n";
 
+const TEXT: &str = "text/plain; charset=utf-8";
+
+const NOT_IMPLEMENTED: &str = "501 Not Implemented";
+
 /// What a server can do with what it has.
 const ALLOW: &str = "Allow: GET, HEAD\r\n";
 
@@ -64,7 +68,7 @@ pub(super) fn error(
     let page = Page {
         status,
         headers,
-        kind: "text/plain",
+        kind: TEXT,
         body: &format!("{status}\n"),
     };
     page.write(out, connection, is_head)
@@ -95,6 +99,9 @@ pub(super) fn write(
 ) -> Told {
     let is_head = method == Method::Head;
     let stats = match (method, target) {
+        (Method::Unknown, _) => {
+            return error(out, NOT_IMPLEMENTED, "", connection, is_head);
+        }
         // Files are answered elsewhere.
         (Method::Other, _) | (_, Target::File(_)) => {
             return error(out, "405 Method Not Allowed", ALLOW, connection, is_head);
@@ -109,7 +116,7 @@ pub(super) fn write(
             Some(_) => "Cache-Control: no-store\r\n",
         },
         kind: match stats {
-            None => "text/plain",
+            None => TEXT,
             Some(_) => "application/json",
         },
         body: stats.as_deref().unwrap_or(HELLO),
@@ -134,7 +141,8 @@ pub(super) fn refuse(out: &mut Vec<u8>, refusal: Refusal) -> Told {
         Refusal::BadRequest => ("400 Bad Request", ""),
         Refusal::HeadTooLarge => ("431 Request Header Fields Too Large", ""),
         Refusal::LengthRequired => ("411 Length Required", ""),
-        Refusal::NotImplemented => ("501 Not Implemented", ""),
+        Refusal::NotImplemented => (NOT_IMPLEMENTED, ""),
+        Refusal::Version => ("505 HTTP Version Not Supported", ""),
         Refusal::BodyNotWanted => ("405 Method Not Allowed", ALLOW),
     };
     error(out, status, headers, CLOSE, false)

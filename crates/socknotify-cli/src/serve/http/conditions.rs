@@ -11,7 +11,7 @@ const RESTED: Duration = Duration::from_secs(2);
 /// What tells one state of a file from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Validators {
-    /// With its quotation marks.
+    /// With its quotation marks, and `W/` before them if it is weak.
     pub(super) tag: Option<String>,
     pub(super) modified: Option<HttpDate>,
 }
@@ -100,12 +100,17 @@ enum Comparison {
     Weak,
 }
 
-/// Whether a list of tags has the file's, which is never weak.
+/// Whether a list of tags has the file's.
 fn lists(tags: &str, file: &Validators, comparison: Comparison) -> bool {
     let mut rest = tags.trim();
     if rest == "*" {
         return true;
     }
+    let own = file.tag.as_deref();
+    let (is_own_weak, own) = match own.and_then(|tag| tag.strip_prefix("W/")) {
+        Some(tag) => (true, Some(tag)),
+        None => (false, own),
+    };
     loop {
         rest = rest.trim_start_matches([' ', '\t', ',']);
         let (is_weak, tag) = match rest.strip_prefix("W/") {
@@ -116,8 +121,8 @@ fn lists(tags: &str, file: &Validators, comparison: Comparison) -> bool {
         // The end of the list, or what is no tag.
         let Some(end) = end else { return false };
         let (tag, others) = tag.split_at(end + 2);
-        let is_comparable = !is_weak || comparison == Comparison::Weak;
-        if is_comparable && file.tag.as_deref() == Some(tag) {
+        let is_comparable = !is_weak && !is_own_weak || comparison == Comparison::Weak;
+        if is_comparable && own == Some(tag) {
             return true;
         }
         rest = others;
@@ -159,6 +164,19 @@ mod tests {
         ] {
             assert_eq!(lists(tags, &file(), Comparison::Strong), strong, "{tags}");
             assert_eq!(lists(tags, &file(), Comparison::Weak), weak, "{tags}");
+        }
+    }
+
+    #[test]
+    fn a_weak_tag_is_the_same_as_none_where_every_byte_counts() {
+        let file = Validators {
+            tag: Some("W/\"a\"".to_owned()),
+            modified: None,
+        };
+        for tags in ["\"a\"", "W/\"a\""] {
+            assert!(!lists(tags, &file, Comparison::Strong), "{tags}");
+            assert!(lists(tags, &file, Comparison::Weak), "{tags}");
+            assert!(!IfRange::parse(tags).holds(&file, SystemTime::now()));
         }
     }
 

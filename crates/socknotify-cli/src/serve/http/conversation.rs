@@ -69,12 +69,13 @@ impl Conversation {
     }
 
     /// Answers the complete requests, and keeps the bytes after them. `bytes` begin with what was
-    /// kept. `stats` counts the requests that were answered here.
+    /// kept. `is_last` says whether a request is answered as the last one, if it is the newest, or is not. `stats` counts the
+    /// requests that were answered here.
     pub(crate) fn hear(
         &mut self,
         bytes: &[u8],
         answers: &mut Vec<u8>,
-        is_ending: bool,
+        is_last: &dyn Fn(bool) -> bool,
         stats: &mut dyn FnMut(u64) -> String,
         log: &mut Log,
     ) -> Heard {
@@ -100,7 +101,7 @@ impl Conversation {
                     break;
                 }
             };
-            let persists = complete.persists && !(is_ending && rest.is_empty());
+            let persists = complete.persists && !is_last(rest.is_empty());
             heard.requests += 1;
             if !persists {
                 heard.ending = Some(Ending::Wanted);
@@ -184,7 +185,7 @@ mod tests {
             let heard = conversation.hear(
                 &bytes[..kept + piece.len()],
                 &mut answers,
-                false,
+                &|_| false,
                 &mut |requests| format!("{{\"requests\":{requests}}}"),
                 &mut Log::default(),
             );
@@ -200,7 +201,7 @@ mod tests {
 
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nGET /";
-    const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
+    const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\
                          Content-Length: 14\r\n\r\nHello, world!\n";
 
     /// Without their dates, of which each has one.
@@ -247,7 +248,7 @@ mod tests {
         let then = conversation.hear(
             &rest[..length],
             &mut Vec::new(),
-            false,
+            &|_| false,
             &mut |_| String::new(),
             &mut Log::default(),
         );

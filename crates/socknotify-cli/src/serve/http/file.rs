@@ -2,15 +2,18 @@
 
 use std::io::Write;
 use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use httpdate::HttpDate;
 use percent_encoding::percent_decode_str;
 
-use super::answer::{self, Page, Told};
+use super::answer::{self, Told};
 use super::conditions::{Conditions, IfRange, Precondition, Validators};
-use super::listing::{self, Entry};
+use super::listing::{self, Listing};
 use super::range::Wish;
+use crate::system;
 
 /// What a client wants to know of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +36,7 @@ pub(crate) struct FileRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Names with `/` between them. Empty for the root itself.
-    pub(crate) path: String,
+    path: Vec<u8>,
     /// The request ends in a slash.
     pub(crate) is_directory: bool,
 }
@@ -44,20 +47,23 @@ pub(crate) enum Found {
     File {
         length: u64,
         modified: Option<SystemTime>,
+        /// What else is another one if the file is.
+        identity: Option<(u64, i128)>,
     },
     Directory,
     /// A directory without an index, whose listing may be shown.
-    Listing(Vec<Entry>),
+    Listing(Arc<Listing>),
     Nothing,
     /// The server has no descriptor left.
     Busy,
 }
 
-/// The head of an answer, and the part of the file that follows it. A body that is no file's is in the head.
+/// The head of an answer, and the part of the file, or the page, that follows it. A small body is in the head.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Range<u64>,
+    pub(crate) page: Option<Box<listing::Page>>,
     pub(crate) told: Told,
 }
 
@@ -105,7 +111,14 @@ impl FileRequest {
 
     pub(crate) fn answer(&self, found: &Found) -> Answer {
         match (found, &self.place) {
-            (&Found::File { length, modified }, _) => self.file(length, modified),
+            (
+                &Found::File {
+                    length,
+                    modified,
+                    identity,
+                },
+                _,
+            ) => self.file(length, modified, identity),
             (Found::Directory, Some(place)) if !place.is_directory => {
                 let path = listing::encode(&place.path);
                 self.error(
@@ -113,22 +126,42 @@ impl FileRequest {
                     &format!("Location: /{path}/{}\r\n", self.query),
                 )
             }
-            (Found::Listing(entries), Some(place)) => self.page(&Page {
-                status: "200 OK",
-                headers: "Cache-Control: no-store\r\n",
-                kind: "text/html; charset=utf-8",
-                body: &listing::page(&place.path, entries),
-            }),
+            (Found::Listing(listing), Some(place)) => {
+                let page = listing::Page::new(&place.path, Arc::clone(listing));
+                let length = page.length();
+                let headers = format!(
+                    "Content-Type: text/html; charset=utf-8\r\nContent-Length: {length}\r\nCache-Control: no-store\r\n"
+                );
+                let mut answer = self.head("200 OK", &headers, 0..0);
+                if !self.is_head {
+                    answer.told.length = length;
+                    answer.page = Some(Box::new(page));
+                }
+                answer
+            }
             (Found::Busy, _) => self.error("503 Service Unavailable", "Retry-After: 1\r\n"),
             _ => self.error("404 Not Found", ""),
         }
     }
 
-    fn file(&self, length: u64, modified: Option<SystemTime>) -> Answer {
+    fn file(
+        &self,
+        length: u64,
+        modified: Option<SystemTime>,
+        identity: Option<(u64, i128)>,
+    ) -> Answer {
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let since = since.map(|since| since.as_nanos());
         let file = Validators {
-            tag: since.map(|since| format!("\"{length:x}-{:x}\"", since.as_nanos())),
-            modified: modified.and_then(http_date),
+            tag: since.map(|since| match identity {
+                Some((number, changed)) => {
+                    format!("\"{length:x}-{since:x}-{number:x}-{changed:x}\"")
+                }
+                // Files of one length and time may differ.
+                None => format!("W/\"{length:x}-{since:x}\""),
+            }),
+            // A date that is still to come says nothing (RFC 9110, section 8.8.2.1).
+            modified: modified.and_then(|time| http_date(time.min(SystemTime::now()))),
         };
         let mut validators = String::new();
         if let Some(tag) = &file.tag {
@@ -161,8 +194,12 @@ impl FileRequest {
         };
         let path = self.place.as_ref().map(Place::file).unwrap_or_default();
         let kind = mime_guess::from_path(path).first_or_octet_stream();
+        let charset = match kind.type_() == "text" {
+            true => "; charset=utf-8",
+            false => "",
+        };
         let headers = format!(
-            "Content-Type: {kind}\r\nContent-Length: {}\r\nAccept-Ranges: bytes\r\n{range}{validators}",
+            "Content-Type: {kind}{charset}\r\nContent-Length: {}\r\nAccept-Ranges: bytes\r\n{range}{validators}",
             body.end - body.start,
         );
         self.head(status, &headers, body)
@@ -174,16 +211,7 @@ impl FileRequest {
         Answer {
             head,
             body: 0..0,
-            told,
-        }
-    }
-
-    fn page(&self, page: &Page<'_>) -> Answer {
-        let mut head = Vec::new();
-        let told = page.write(&mut head, self.connection, self.is_head);
-        Answer {
-            head,
-            body: 0..0,
+            page: None,
             told,
         }
     }
@@ -198,6 +226,7 @@ impl FileRequest {
             head,
             told: answer::told(status, body.end - body.start),
             body,
+            page: None,
         }
     }
 }
@@ -216,51 +245,51 @@ impl Place {
                 authority.split_once('/').map_or("", |(_, path)| path)
             }
         };
-        let path = percent_decode_str(path).decode_utf8().ok()?;
-        let is_name = |name: &str| {
-            let is_foreign = cfg!(windows) && name.contains(['\\', ':']);
-            name != ".." && !is_foreign && !name.contains('\0')
+        let path: Vec<u8> = percent_decode_str(path).collect();
+        let is_name = |name: &[u8]| {
+            let is_foreign = cfg!(windows) && (name.contains(&b'\\') || name.contains(&b':'));
+            name != b".." && !is_foreign && !name.contains(&0)
         };
-        let is_directory = path.is_empty() || path.ends_with('/');
+        let is_directory = path.is_empty() || path.ends_with(b"/");
         let names: Vec<_> = path
-            .split('/')
-            .filter(|name| !matches!(*name, "" | "."))
+            .split(|&byte| byte == b'/')
+            .filter(|name| !matches!(*name, b"" | b"."))
             .collect();
         let is_place = is_directory || !names.is_empty();
-        (is_place && names.iter().all(|name| is_name(name))).then(|| Place {
-            path: names.join("/"),
-            is_directory,
-        })
+        let path = names.join(&b'/');
+        let is_place = is_place && names.iter().all(|name| is_name(name));
+        (is_place && system::path_of(path.clone()).is_some())
+            .then_some(Place { path, is_directory })
     }
 
     /// The file that is served for it: of a directory, its index.
-    pub(crate) fn file(&self) -> String {
-        match (self.is_directory, &*self.path) {
-            (false, path) => path.to_owned(),
-            (true, "") => INDEX.to_owned(),
-            (true, path) => format!("{path}/{INDEX}"),
+    pub(crate) fn file(&self) -> PathBuf {
+        let path = system::path_of(self.path.clone()).unwrap_or_default();
+        match self.is_directory {
+            true => path.join(INDEX),
+            false => path,
         }
     }
 
     /// The directory that may be listed for it.
-    pub(crate) fn directory(&self) -> &str {
-        match &*self.path {
-            "" => ".",
-            path => path,
+    pub(crate) fn directory(&self) -> PathBuf {
+        match self.path.is_empty() {
+            true => ".".into(),
+            false => system::path_of(self.path.clone()).unwrap_or_default(),
         }
     }
 
     /// Whether one of its names begins with a dot.
     pub(crate) fn is_hidden(&self) -> bool {
-        self.path.split('/').any(is_hidden)
+        self.path.split(|&byte| byte == b'/').any(is_hidden)
     }
 }
 
 /// Whether a name begins with a dot.
 ///
 /// On Windows a name with `~` may be the short one of such a name.
-pub(crate) fn is_hidden(name: &str) -> bool {
-    name.starts_with('.') || (cfg!(windows) && name.contains('~'))
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.starts_with(b".") || (cfg!(windows) && name.contains(&b'~'))
 }
 
 /// What a directory shows if it is there.
@@ -295,6 +324,7 @@ mod tests {
             ("/a%2f..%2fb", None),
             ("/..", None),
             ("/a%00b", None),
+            #[cfg(windows)]
             ("/%FF", None),
             ("/.", None),
             ("*", None),
@@ -302,7 +332,7 @@ mod tests {
             ("", None),
         ] {
             let file = Place::new(target).map(|place| place.file());
-            assert_eq!(file.as_deref(), expected, "{target}");
+            assert_eq!(file, expected.map(PathBuf::from), "{target}");
         }
     }
 
@@ -331,7 +361,12 @@ mod tests {
 
     fn answer(headers: &str, length: u64) -> (String, Range<u64>) {
         let modified = Some(UNIX_EPOCH + Duration::from_millis(1_000_500));
-        let answer = parsed("/a.html", headers, &Found::File { length, modified });
+        let found = Found::File {
+            length,
+            modified,
+            identity: Some((7, 8)),
+        };
+        let answer = parsed("/a.html", headers, &found);
         let head = String::from_utf8(answer.head).expect("text");
         (head, answer.body)
     }
@@ -366,10 +401,10 @@ mod tests {
         let (head, body) = answer("", 10);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\nDate: "), "{head}");
         // 1,000,500 milliseconds, as nanoseconds.
-        let tag = format!("ETag: \"a-{:x}\"", 1_000_500_000_000_u64);
+        let tag = format!("ETag: \"a-{:x}-7-8\"", 1_000_500_000_000_u64);
         for header in [
             &*tag,
-            "Content-Type: text/html",
+            "Content-Type: text/html; charset=utf-8",
             "Content-Length: 10",
             "Accept-Ranges: bytes",
         ] {
@@ -380,6 +415,24 @@ mod tests {
             "{head}"
         );
         assert!(head.ends_with("\r\n\r\n") && body == (0..10), "{head}");
+    }
+
+    #[test]
+    fn a_file_of_tomorrow_was_modified_at_the_latest_now() {
+        let found = |time| Found::File {
+            length: 1,
+            modified: Some(time),
+            identity: None,
+        };
+        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        let head = String::from_utf8(parsed("/a", "", &found(tomorrow)).head).expect("text");
+        let date = |name: &str| -> SystemTime {
+            let line = head.lines().find_map(|line| line.strip_prefix(name));
+            let date: HttpDate = line.and_then(|date| date.parse().ok()).expect("a date");
+            date.into()
+        };
+        assert!(date("Last-Modified: ") <= date("Date: "), "{head}");
+        assert!(head.contains("\r\nETag: W/\"1-"), "{head}");
     }
 
     #[test]

@@ -14,5 +14,5 @@ mod request;
 pub(crate) use answer::Told;
 pub(crate) use conversation::{Conversation, Ending};
 pub(crate) use file::{Answer, FileRequest, Found, Place, is_hidden};
-pub(crate) use listing::Entry;
+pub(crate) use listing::{Listing, Page};
 pub(crate) use request::Site;

@@ -39,7 +39,9 @@ pub(super) struct Request {
 pub(super) enum Method {
     Get,
     Head,
+    /// One that is not allowed for anything here.
     Other,
+    Unknown,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -56,6 +58,7 @@ pub(super) enum Refusal {
     HeadTooLarge,
     LengthRequired,
     NotImplemented,
+    Version,
     /// The client waits to be asked for the body of a request that is not understood here.
     BodyNotWanted,
 }
@@ -72,7 +75,33 @@ pub(super) fn parse(bytes: &[u8], site: Site) -> Result<Option<(Request, usize)>
         }
         Ok(Status::Partial) if bytes.len() < HEAD_LIMIT => Ok(None),
         Ok(_) | Err(httparse::Error::TooManyHeaders) => Err(Refusal::HeadTooLarge),
+        Err(httparse::Error::Version) if has_version(bytes) => Err(Refusal::Version),
         Err(_) => Err(Refusal::BadRequest),
+    }
+}
+
+/// Whether the first line ends in a version of HTTP.
+fn has_version(bytes: &[u8]) -> bool {
+    let line = bytes.trim_ascii_start().split(|&byte| byte == b'\n').next();
+    let version = line.and_then(|line| line.trim_ascii_end().rsplit(|&byte| byte == b' ').next());
+    let version = version.and_then(|version| version.strip_prefix(b"HTTP/"));
+    matches!(version, Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit())
+}
+
+/// Whether a target is one of these forms: `/path`, `scheme://host/path`, and what only one method has.
+fn is_target(method: &str, target: &str) -> bool {
+    let is_scheme = |scheme: &str| {
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    };
+    match (method, target) {
+        ("OPTIONS", "*") | ("CONNECT", _) => true,
+        (_, target) if target.starts_with('/') => true,
+        (_, target) => target
+            .split_once("://")
+            .is_some_and(|(scheme, _)| is_scheme(scheme)),
     }
 }
 
@@ -120,11 +149,22 @@ fn understand(parsed: &httparse::Request<'_, '_>, site: Site) -> Result<Request,
     let method = match parsed.method {
         Some("GET") => Method::Get,
         Some("HEAD") => Method::Head,
-        _ => Method::Other,
+        Some("POST" | "PUT" | "DELETE" | "OPTIONS" | "PATCH" | "CONNECT" | "TRACE") => {
+            Method::Other
+        }
+        _ => Method::Unknown,
     };
+    let target = parsed.path.unwrap_or_default();
+    if method != Method::Unknown && !is_target(parsed.method.unwrap_or_default(), target) {
+        return Err(Refusal::BadRequest);
+    }
     let waits_to_continue = waits_to_continue && !is_version_1_0;
-    if waits_to_continue && method == Method::Other && length > Some(0) {
-        return Err(Refusal::BodyNotWanted);
+    if waits_to_continue && length > Some(0) {
+        match method {
+            Method::Get | Method::Head => {}
+            Method::Other => return Err(Refusal::BodyNotWanted),
+            Method::Unknown => return Err(Refusal::NotImplemented),
+        }
     }
     let line = || {
         let (method, path) = (parsed.method?, parsed.path?);
@@ -241,7 +281,11 @@ mod tests {
         for text in [
             "\x16\x03\x01 hello",
             "GET /\r\n\r\n",
-            "GET / HTTP/2.0\r\n\r\n",
+            "GET / HTTP/x.0\r\n\r\n",
+            "GET / FTP/1.1\r\n\r\n",
+            "GET a/b://x/a.txt HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET a.txt HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
             "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
@@ -250,6 +294,23 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\nrange: bytes=2-3\r\n\r\n",
         ] {
             assert_eq!(refusal(text), Some(Refusal::BadRequest), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_spoken_elsewhere_is_told_from_nonsense() {
+        let unsupported = Some(Refusal::Version);
+        assert_eq!(refusal("GET / HTTP/2.0\r\n\r\n"), unsupported);
+        assert_eq!(refusal("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), unsupported);
+        for (line, method) in [
+            ("BREW / HTTP/1.1", Method::Unknown),
+            ("get / HTTP/1.1", Method::Unknown),
+            ("OPTIONS * HTTP/1.1", Method::Other),
+            ("CONNECT a:80 HTTP/1.1", Method::Other),
+            ("GET svn+ssh://a/b HTTP/1.1", Method::Get),
+        ] {
+            let request = request(&format!("{line}\r\nHost: a\r\n\r\n"));
+            assert_eq!(request.method, method, "{line}");
         }
     }
 
