@@ -221,7 +221,7 @@ fn a_server_that_answers_once_and_then_hangs_is_an_error() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?.to_string();
         let server = serve_each(listener, vec![echo_once_and_hang]);
-        let arguments = [&["--json", "--connections", "1"], rate].concat();
+        let arguments = [&["--json", "--connections", "1", "--seconds", "4"], rate].concat();
         let report = failed(&load(&address, "echo", &arguments)?)?;
         assert!(report["unanswered"].as_u64() > Some(0), "{report}");
         // Their time so far.
@@ -274,7 +274,7 @@ fn a_connection_that_the_server_has_said_to_close_is_made_anew() -> io::Result<(
         assert_eq!(output.status.code(), Some(0), "{report}");
         let numbers = ["requests", "reconnects"].map(|name| report[name].as_u64().unwrap_or(0));
         assert!(
-            numbers[1] > 3 && numbers[0] <= 2 * (numbers[1] + 3),
+            numbers[1] > 0 && numbers[0] <= 2 * (numbers[1] + 3),
             "{report}"
         );
         assert_eq!(report["fates"]["served"], 3, "{report}");
@@ -308,7 +308,11 @@ fn a_method_a_path_and_headers_are_sent() -> io::Result<()> {
     let server = serve_each(listener, vec![expect_it]);
     let arguments = ["--method", "HEAD", "--path", "/a?b", "--header", "host: c"];
     let arguments = [&arguments[..], &["--header", "Accept: */*"]].concat();
-    let arguments = [&["--json", "--connections", "1"], &arguments[..]].concat();
+    let arguments = [
+        &["--json", "--connections", "1", "--seconds", "4"],
+        &arguments[..],
+    ]
+    .concat();
     let output = load(&address, "http", &arguments)?;
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(output.status.code(), Some(0), "{report}");
