@@ -166,6 +166,14 @@ mod https {
                 "400",
             ),
             (
+                "POST / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n".to_owned(),
+                "400",
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n".to_owned(),
+                "400",
+            ),
+            (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
                 "411",
             ),

@@ -205,7 +205,7 @@ fn call_owning_port(port: &Port<Socket, u32>, held: &mut Option<Held<Socket>>, p
     if !shared.is_err_and(|error| is_refused(&error)) {
         return 4;
     }
-    if id.is_none_or(|id| port.cancel(id) || port.take(id).is_some()) || port.cancel_all() != 0 {
+    if id.is_none_or(|id| port.cancel(id) || port.disarm(id).is_some()) || port.cancel_all() != 0 {
         return 5;
     }
     let mut worker = port.worker(4);

@@ -104,18 +104,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     port.serve(Serving::default(), |worker, event| {
         // At the end, what has come is answered: if nothing has, this time is over at once.
-        let idle = if port.is_draining() {
+        let next = Interest::IN.within(if port.is_draining() {
             Duration::ZERO
         } else {
             IDLE
-        };
+        });
         match event {
             Event::Ready(mut client, _) => match client.serve(port.is_draining()) {
-                Ok(true) => worker.arm(client, Interest::IN.within(idle)),
+                Ok(true) => worker.arm(client, next),
                 Ok(false) => worker.linger(client, LINGER),
                 Err(_) => {} // What is not armed again is closed.
             },
-            Event::Draining(client) => worker.arm(client, Interest::IN.within(idle)),
+            Event::Draining(client) => worker.arm(client, next),
             Event::TimedOut(mut client) => {
                 let finished = client.finish();
                 if finished.is_ok() {
@@ -183,12 +183,17 @@ impl Client {
                 }
                 Ok(Status::Partial) => {}
                 Ok(Status::Complete(length)) => {
-                    let (mut body, mut is_last) = (0, head.version == Some(0));
+                    let (mut body, mut is_last) = (None, head.version == Some(0));
                     for header in head.headers.iter() {
                         let value = std::str::from_utf8(header.value).unwrap_or("?").trim();
                         match &*header.name.to_ascii_lowercase() {
                             "content-length" => match value.parse::<usize>() {
-                                Ok(found) if body == 0 || body == found => body = found,
+                                Ok(found)
+                                    if !value.starts_with('+')
+                                        && body.is_none_or(|body| body == found) =>
+                                {
+                                    body = Some(found);
+                                }
                                 _ => return Ok(Some(Err("400 Bad Request"))),
                             },
                             "transfer-encoding" => return Ok(Some(Err("411 Length Required"))),
@@ -196,6 +201,7 @@ impl Client {
                             _ => {}
                         }
                     }
+                    let body = body.unwrap_or(0);
                     if body > BODY {
                         return Ok(Some(Err("413 Content Too Large")));
                     }

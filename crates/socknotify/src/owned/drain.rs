@@ -98,13 +98,13 @@ impl<T: Source, M> Port<T, M> {
     /// let connection = port.adopt(ours)?;
     /// let id = connection.id();
     /// port.arm(connection, Interest::IN);
-    /// let stream: TcpStream = port.take(id).expect("it waits").into_inner();
+    /// let stream: TcpStream = port.disarm(id).expect("it waits").into_inner();
     /// # drop(stream);
-    /// assert!(port.take(id).is_none());
+    /// assert!(port.disarm(id).is_none());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn take(&self, id: Id) -> Option<Held<T>> {
+    pub fn disarm(&self, id: Id) -> Option<Held<T>> {
         let connections = &self.shared.connections;
         connections.check().ok()?;
         let mut place = connections.slots.get(id.0)?;

@@ -173,7 +173,7 @@ fn each_reason_is_reported_once() {
     });
 }
 
-/// As `Port::take` does, beside a thread that waits for it.
+/// As `Port::disarm` does, beside a thread that waits for it.
 #[test]
 fn what_is_taken_out_is_reported_to_nobody() {
     explore_owning(3, |port| {

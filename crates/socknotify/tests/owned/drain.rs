@@ -337,17 +337,17 @@ fn an_armed_connection_is_taken_out(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     let id = connection.id();
-    assert!(port.take(id).is_none(), "it is held");
+    assert!(port.disarm(id).is_none(), "it is held");
     port.arm(connection, Interest::IN.within(Duration::from_millis(20)));
-    let connection = port.take(id).expect("it is armed");
+    let connection = port.disarm(id).expect("it is armed");
     assert_eq!(connection.id(), id);
-    assert!(port.take(id).is_none(), "it is held");
+    assert!(port.disarm(id).is_none(), "it is held");
     peer.write_all(b"x")?;
     // Neither what it waited for nor its deadline is reported.
     assert_eq!(worker.process(Some(Duration::from_millis(40))), Ok(0));
     worker.arm(connection, Interest::IN);
     drop(ready(next(&mut worker)));
-    assert!(port.take(id).is_none(), "it is closed");
+    assert!(port.disarm(id).is_none(), "it is closed");
     Ok(())
 }
 
@@ -359,12 +359,12 @@ fn what_has_come_out_is_not_taken(backend: Backend) -> io::Result<()> {
     let id = connection.id();
     worker.arm(connection, Interest::OUT);
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
-    assert!(port.take(id).is_none());
+    assert!(port.disarm(id).is_none());
     let connection = ready(worker.take().expect("an event"));
     worker.arm(connection, Interest::IN);
     assert!(port.cancel(id));
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
-    assert!(port.take(id).is_none());
+    assert!(port.disarm(id).is_none());
     Ok(())
 }
 
@@ -377,7 +377,7 @@ fn what_was_taken_out_has_nothing_to_report(backend: Backend) -> io::Result<()> 
         let id = connection.id();
         port.arm(connection, Interest::IN);
         peer.write_all(b"x")?;
-        match port.take(id) {
+        match port.disarm(id) {
             Some(connection) => {
                 nothing(&mut worker);
                 drop(connection);
@@ -402,7 +402,7 @@ fn taking_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..20 {
-                        if let Some(connection) = port.take(id) {
+                        if let Some(connection) = port.disarm(id) {
                             count.fetch_add(1, Ordering::Relaxed);
                             port.arm(connection, Interest::IN);
                         }
@@ -413,7 +413,7 @@ fn taking_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
             scope.spawn(|| peer.write_all(b"x").expect("it is open"));
             drop(ready(next(&mut worker)));
         });
-        assert!(port.take(id).is_none());
+        assert!(port.disarm(id).is_none());
         assert_eq!(port.connections(), 0);
     }
     Ok(())

@@ -129,7 +129,7 @@ fn what_lingers_can_be_cancelled_or_taken(backend: Backend) -> io::Result<()> {
     let id = ours.id();
     worker.linger(ours, LONG);
     assert_eq!(worker.process(Some(Duration::ZERO))?, 0);
-    let ours = port.take(id).expect("it waits");
+    let ours = port.disarm(id).expect("it waits");
     theirs.write_all(b"x")?;
     worker.arm(ours, Interest::IN);
     worker.process(Some(PATIENCE))?;

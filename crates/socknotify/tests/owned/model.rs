@@ -197,7 +197,7 @@ impl World {
             Operation::TakeOut(place) => {
                 let place = &mut self.places[place];
                 let Some(id) = place.id else { return Ok(()) };
-                let taken = self.port.take(id);
+                let taken = self.port.disarm(id);
                 let has_reason =
                     |armed: Armed| armed.late || place.is_cancelled() || place.is_ready();
                 match (taken, place.armed) {
