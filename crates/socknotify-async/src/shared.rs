@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
+use socknotify::interface;
 use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrency};
 
 use crate::context::{self, Doing, Role};
@@ -74,11 +75,9 @@ pub(crate) struct Shared {
     /// Where the next task goes that comes from elsewhere.
     next: AtomicUsize,
     crew: Crew,
-    threads: AtomicUsize,
+    count: interface::Crew,
     /// Those that have not been joined.
     started: Mutex<Vec<JoinHandle<()>>>,
-    /// Threads that wait in the port, or have been started and will.
-    waiting: AtomicUsize,
     is_closed: AtomicBool,
     /// When it is closed and no more tasks than these are left, the port is closed. One: that which has closed it.
     remain: AtomicUsize,
@@ -106,9 +105,8 @@ impl Shared {
             queue: Queue::new(places),
             soon: AtomicU64::new(SOON),
             next: AtomicUsize::new(0),
-            threads: AtomicUsize::new(0),
+            count: interface::Crew::new(crew.threads, None),
             started: Mutex::default(),
-            waiting: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             remain: AtomicUsize::new(0),
             has_ended: AtomicBool::new(false),
@@ -118,11 +116,21 @@ impl Shared {
         });
         for _ in 0..places.min(shared.crew.threads) {
             if let Err(error) = shared.start_thread() {
-                if shared.threads.load(Ordering::Relaxed) == 0 {
+                if shared.threads() == 0 {
                     return Err(error);
                 }
             }
         }
+        let weak = Arc::downgrade(&shared);
+        // What is behind a task that blocks goes to another thread at once.
+        let when_left = move || {
+            if let Some(shared) = weak.upgrade() {
+                if !shared.queue.is_empty() {
+                    shared.call(Call::Now);
+                }
+            }
+        };
+        let _ = shared.with_port(|port| interface::when_left(port, when_left));
         Ok(shared)
     }
 
@@ -254,27 +262,38 @@ impl Shared {
     /// Start one thread more, if the limit allows it.
     #[cold]
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
-        let most = self.crew.threads;
-        let order = Ordering::SeqCst;
-        let more = |threads| (threads < most).then_some(threads + 1);
-        let Ok(number) = self.threads.fetch_update(order, order, more) else {
+        let Some(number) = self.count.start() else {
             return Ok(());
         };
-        self.waiting.fetch_add(1, order);
         let shared = Arc::clone(self);
         match self.crew.start(move || shared.run(number)) {
             Ok(thread) => {
+                self.count.started();
                 let mut started = lock(&self.started);
                 started.retain(|thread| !thread.is_finished());
                 started.push(thread);
                 Ok(())
             }
             Err(error) => {
-                self.waiting.fetch_sub(1, order);
-                self.threads.fetch_sub(1, order);
+                self.count.is_refused();
                 Err(error)
             }
         }
+    }
+
+    /// Start another thread. While the system refuses, and all others are blocked, this one waits for that.
+    #[cold]
+    fn start_another(self: &Arc<Self>, port: &CompletionPort) {
+        let start = || {
+            // Without it, those that there are go on.
+            let _ = self.start_thread();
+        };
+        start();
+        self.count.hold_back(
+            || port.snapshot().running.is_some_and(|running| running <= 1),
+            |time| port.blocking(|| thread::sleep(time)),
+            start,
+        );
     }
 
     /// One thread.
@@ -284,7 +303,7 @@ impl Shared {
         impl Drop for Ends {
             fn drop(&mut self) {
                 context::set_role(None);
-                self.0.threads.fetch_sub(1, Ordering::SeqCst);
+                self.0.count.ended();
                 self.0.on_ended();
             }
         }
@@ -307,23 +326,24 @@ impl Shared {
         };
         context::set_role(Some(looking));
         loop {
-            match port.dequeue(&mut entries, timeout) {
+            match port.dequeue(&mut entries, shared.count.timeout(timeout)) {
                 Ok(entries) => {
                     timeout = idle;
-                    if shared.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
-                        // Without it, those that there are go on.
-                        let _ = shared.start_thread();
-                    }
+                    let needs_another = shared.count.begin_work();
                     shared.dispatch(entries, looking);
+                    if needs_another {
+                        shared.start_another(&port);
+                    }
                     shared.run_tasks(looking, &mut turn);
-                    shared.waiting.fetch_add(1, Ordering::SeqCst);
+                    shared.count.end_work();
+                }
+                Err(Error::TimedOut) if shared.count.is_short() => {
+                    let _ = shared.start_thread();
                 }
                 Err(Error::TimedOut) => {
                     // One thread stays, to start others, and need not look again.
                     timeout = None;
-                    let order = Ordering::SeqCst;
-                    let less = |waiting: usize| (waiting > 1).then(|| waiting - 1);
-                    if shared.waiting.fetch_update(order, order, less).is_ok() {
+                    if shared.count.ends() {
                         return;
                     }
                 }
@@ -553,7 +573,7 @@ impl Shared {
     }
 
     pub(crate) fn threads(&self) -> usize {
-        self.threads.load(Ordering::SeqCst)
+        self.count.threads()
     }
 }
 

@@ -1,11 +1,17 @@
-//! What the interfaces above this one need and no program does: `socknotify-c` and `socknotify.dll`.
+//! What the interfaces above this one need and no program does: `socknotify-c`, `socknotify.dll` and `socknotify-async`.
 
-use crate::Registration;
+pub use crate::crew::{Crew, OnLimit};
 use crate::registration::Extra;
 #[cfg(windows)]
 pub use crate::system::host::{
     closing, feed, is_own, kernel_port, port_on, say_closes, status, wake,
 };
+use crate::{CompletionPort, Registration};
+
+/// Call this whenever threads are found to have left their places, with no lock held. The first one stays.
+pub fn when_left(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) {
+    port.system().when_left(Box::new(call));
+}
 
 /// Have ENABLE take any descriptor, as in [`Registration::descriptor`].
 #[cfg(unix)]

@@ -49,8 +49,8 @@ pub(crate) mod interleavings;
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
@@ -100,6 +100,8 @@ pub(crate) struct Engine<B: Backend> {
     is_burst: AtomicBool,
     /// How long it took to detect the last place that was left, in microseconds. 0 if there was none.
     detected_after: AtomicU64,
+    /// What to call when threads are found to have left their places.
+    when_left: OnceLock<Box<dyn Fn() + Send + Sync>>,
     roster: Mutex<Roster>,
     core: Mutex<Core>,
 }
@@ -214,6 +216,7 @@ impl<B: Backend> Engine<B> {
             made: Instant::now(),
             is_burst: AtomicBool::new(false),
             detected_after: AtomicU64::new(0),
+            when_left: OnceLock::new(),
             roster: Mutex::new(Roster::default()),
             core: Mutex::new(Core {
                 queue: VecDeque::with_capacity(32),

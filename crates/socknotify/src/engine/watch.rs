@@ -197,14 +197,20 @@ impl<B: Backend> Engine<B> {
             let micros = after.as_micros().clamp(1, u128::from(u64::MAX)) as u64;
             self.detected_after.store(micros, Ordering::Relaxed);
         }
-        self.let_flow_on(&found);
-        (found, next)
-    }
-
-    fn let_flow_on(&self, found: &Found) {
         for holder in &found.keepers {
             self.flow_on(holder);
         }
+        if found.freed > 0 {
+            if let Some(call) = self.when_left.get() {
+                call();
+            }
+        }
+        (found, next)
+    }
+
+    /// Have this called whenever threads are found to have left their places, with no lock held. The first one stays.
+    pub(crate) fn when_left(&self, call: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.when_left.set(call);
     }
 
     /// Let others have what a thread keeps.

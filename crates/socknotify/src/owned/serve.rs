@@ -1,15 +1,17 @@
 //! [`Port::serve`]: the loop of a server's threads.
 
 use std::any::Any;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::Duration;
 
 use super::{Event, Port, Source, Worker};
+use crate::crew::{Crew, OnLimit};
 use crate::{Error, default_concurrency};
 
-/// How many threads [`Port::serve`] has.
+/// How many threads [`Port::serve`] has, and what they are.
 ///
 /// # Examples
 ///
@@ -17,23 +19,33 @@ use crate::{Error, default_concurrency};
 /// use socknotify::owned::Serving;
 ///
 /// // No more than 64 handlers block at once.
-/// let _ = Serving::default().threads(64);
+/// let serving = Serving::default().threads(64).name("http");
+/// let _ = serving.on_limit(|is_at_limit| eprintln!("all threads work: {is_at_limit}"));
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Serving {
     threads: usize,
     room: usize,
     idle: Duration,
+    name: String,
+    stack_size: usize,
+    on_start: Option<Arc<dyn Fn() + Send + Sync>>,
+    on_limit: Option<Arc<OnLimit>>,
 }
 
-/// Up to 512 threads, which end after ten seconds without an event, and have [room](Port::worker) for 64 events each.
+/// Up to 512 threads, which end after ten seconds without an event, have [room](Port::worker) for 64 events each, and are
+/// called `socknotify`.
 impl Default for Serving {
     fn default() -> Self {
         Serving {
             threads: 512,
             room: 64,
             idle: Duration::from_secs(10),
+            name: "socknotify".into(),
+            stack_size: 0,
+            on_start: None,
+            on_limit: None,
         }
     }
 }
@@ -41,19 +53,60 @@ impl Default for Serving {
 impl Serving {
     /// The maximum number of threads, at least one: that many handlers can block at once. While all of them do, events
     /// wait.
-    pub const fn threads(self, threads: usize) -> Self {
-        let threads = if threads == 0 { 1 } else { threads };
-        Serving { threads, ..self }
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
     }
 
     /// The room of each thread's [worker](Port::worker).
-    pub const fn room(self, room: usize) -> Self {
-        Serving { room, ..self }
+    pub fn room(mut self, room: usize) -> Self {
+        self.room = room;
+        self
     }
 
     /// How long a thread waits for an event before it ends, while another one waits, too.
-    pub const fn idle(self, time: Duration) -> Self {
-        Serving { idle: time, ..self }
+    pub fn idle(mut self, time: Duration) -> Self {
+        self.idle = time;
+        self
+    }
+
+    /// What the threads are called, up to a zero byte.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self.name
+            .truncate(self.name.find('\0').unwrap_or(self.name.len()));
+        self
+    }
+
+    /// The size of each thread's stack in bytes; 0, the default, means the system's. Not that of the thread that calls
+    /// [`Port::serve`].
+    pub fn stack_size(mut self, size: usize) -> Self {
+        self.stack_size = size;
+        self
+    }
+
+    /// Calls this on each thread before it serves: to set its priority, or the processors that it runs on.
+    pub fn on_start(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
+        self.on_start = Some(Arc::new(call));
+        self
+    }
+
+    /// Calls this with true when all [threads](Self::threads) are at work, so that events may wait, and with false when one of
+    /// them waits again. It should return soon.
+    pub fn on_limit(mut self, call: impl Fn(bool) + Send + Sync + 'static) -> Self {
+        self.on_limit = Some(Arc::new(call));
+        self
+    }
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving")
+            .field("threads", &self.threads)
+            .field("room", &self.room)
+            .field("idle", &self.idle)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -69,7 +122,8 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// A handler arms the connection again, with [`Worker::arm`], or drops it, which closes it. If it panics, its
     /// connection is closed, the thread goes on, and `handler` is called with [`Event::Panicked`].
     ///
-    /// If the system cannot start a thread, those that there are go on.
+    /// If the system cannot start a thread, those that there are go on, and try again. If all but one block, that one
+    /// waits until a thread can be started, or another one is done: the others may wait for what it would do.
     ///
     /// # Errors
     ///
@@ -123,85 +177,101 @@ impl<T: Source + Send, M: Send> Port<T, M> {
         }
         // A port without a limit has more places than there are processors.
         let first = self.concurrency().min(default_concurrency());
-        let crew = Crew {
+        let most = serving.threads;
+        let server = Server {
             port: self,
+            crew: Crew::new(most, serving.on_limit.clone()),
             serving,
             handler,
-            threads: AtomicUsize::new(1),
-            waiting: AtomicUsize::new(1),
         };
+        // This thread.
+        server.crew.start();
         thread::scope(|scope| {
-            for _ in 1..first.min(serving.threads) {
-                crew.start_thread(scope);
+            for _ in 1..first.min(most) {
+                server.start_thread(scope);
             }
-            crew.run(scope);
+            server.run(scope);
         });
         Ok(())
     }
 }
 
-/// The threads of one call.
-struct Crew<'port, T, M, F> {
+/// One call of [`Port::serve`].
+struct Server<'port, T, M, F> {
     port: &'port Port<T, M>,
+    crew: Crew,
     serving: Serving,
     handler: F,
-    threads: AtomicUsize,
-    /// Threads that wait for events, or have been started and will.
-    waiting: AtomicUsize,
 }
 
-impl<T: Source + Send, M: Send, F> Crew<'_, T, M, F>
+impl<T: Source + Send, M: Send, F> Server<'_, T, M, F>
 where
     F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
 {
     /// Start one thread more, if the limit and the system allow it.
     #[cold]
     fn start_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        let most = self.serving.threads;
-        if !change(&self.threads, |threads| {
-            (threads < most).then_some(threads + 1)
-        }) {
+        if self.crew.start().is_none() {
             return;
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let thread = thread::Builder::new().name("socknotify".into());
-        if thread.spawn_scoped(scope, || self.run(scope)).is_err() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.threads.fetch_sub(1, Ordering::Relaxed);
+        let mut thread = thread::Builder::new().name(self.serving.name.clone());
+        if self.serving.stack_size > 0 {
+            thread = thread.stack_size(self.serving.stack_size);
         }
+        let run = || {
+            self.run(scope);
+            self.crew.ended();
+        };
+        match thread.spawn_scoped(scope, run) {
+            Ok(_) => self.crew.started(),
+            Err(_) => self.crew.is_refused(),
+        }
+    }
+
+    /// Whether all threads but this one, which has a place, are blocked.
+    fn are_others_blocked(&self) -> bool {
+        let running = self.port.snapshot().running;
+        running.is_some_and(|running| running <= 1)
     }
 
     /// One thread.
     fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        if let Some(call) = &self.serving.on_start {
+            call();
+        }
         let mut worker = self.port.worker(self.serving.room);
         let idle = Some(self.serving.idle);
         let mut timeout = idle;
         loop {
             let mut is_busy = false;
             let mut begin = || {
-                if !std::mem::replace(&mut is_busy, true)
-                    && self.waiting.fetch_sub(1, Ordering::Relaxed) == 1
-                {
+                if !std::mem::replace(&mut is_busy, true) && self.crew.begin_work() {
                     self.start_thread(scope);
                 }
             };
+            let timeout_now = self.crew.timeout(timeout);
             // Dropping what the caller has made may panic.
-            let process = || worker.process_beside(timeout, &mut begin);
+            let process = || worker.process_beside(timeout_now, &mut begin);
             let outcome = catch_unwind(AssertUnwindSafe(process));
             if let Ok(Ok(1..)) = outcome {
                 begin();
             }
             if is_busy {
+                self.crew.hold_back(
+                    || self.are_others_blocked(),
+                    |time| worker.blocking(|| thread::sleep(time)),
+                    || self.start_thread(scope),
+                );
                 while self.handle_next(&mut worker) {}
-                self.waiting.fetch_add(1, Ordering::Relaxed);
+                self.crew.end_work();
             }
             match outcome {
                 Ok(Err(_)) => return,
+                Ok(Ok(0)) if self.crew.is_short() => self.start_thread(scope),
                 Ok(Ok(0)) => {
                     // One thread stays, to start others, and need not look again.
                     timeout = None;
-                    if change(&self.waiting, |waiting| (waiting > 1).then(|| waiting - 1)) {
-                        self.threads.fetch_sub(1, Ordering::Relaxed);
+                    if self.crew.ends() {
                         return;
                     }
                 }
@@ -231,10 +301,4 @@ where
             std::mem::forget(panic);
         }
     }
-}
-
-/// Change a count, unless it has to stay as it is.
-fn change(count: &AtomicUsize, next: impl FnMut(usize) -> Option<usize>) -> bool {
-    let changed = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-    changed.is_ok()
 }

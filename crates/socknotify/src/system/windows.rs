@@ -130,6 +130,12 @@ impl SystemPort {
         either!(self, port => port.prepare_alarm(key))
     }
 
+    pub(crate) fn when_left(&self, call: Box<dyn Fn() + Send + Sync>) {
+        if let SystemPort::Engine(engine) = self {
+            engine.when_left(call);
+        }
+    }
+
     pub(crate) fn ask_next(&self) {
         if let SystemPort::Engine(engine) = self {
             engine.ask_next();

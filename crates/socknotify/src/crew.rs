@@ -1,0 +1,241 @@
+//! [`Crew`]: how many threads a server has, and when it needs one more.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What is called when all threads work that a crew may have (true), and when one waits again (false).
+pub type OnLimit = dyn Fn(bool) + Send + Sync;
+
+/// The threads of a server, which are started as they are needed: when the last one that waits gets work, another one starts.
+///
+/// If the system refuses to start one, each thread that begins to work tries again, and so does one that waits.
+pub struct Crew {
+    most: usize,
+    threads: AtomicUsize,
+    /// Those that wait for work, or have been started and will.
+    waiting: AtomicUsize,
+    /// The system has refused to start the last one that was needed.
+    is_short: AtomicBool,
+    /// All that there may be work.
+    is_at_limit: AtomicBool,
+    on_limit: Option<Arc<OnLimit>>,
+}
+
+impl Crew {
+    /// While the system starts no thread, one that waits tries again this often.
+    const RETRY: Duration = Duration::from_millis(100);
+
+    /// A crew without threads, of which there may be this many.
+    pub fn new(most: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
+        Crew {
+            most,
+            threads: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
+            is_at_limit: AtomicBool::new(false),
+            on_limit,
+        }
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads.load(Ordering::SeqCst)
+    }
+
+    /// A thread is about to be started: this returns its number. `None` if there are as many as may be.
+    ///
+    /// Once the system has started it, call [`started`](Self::started); if it refuses, [`is_refused`](Self::is_refused).
+    pub fn start(&self) -> Option<usize> {
+        let more = |threads| (threads < self.most).then_some(threads + 1);
+        let Some(number) = change(&self.threads, more) else {
+            // Those that refuse are no fewer than there may be.
+            self.is_short.store(false, Ordering::SeqCst);
+            self.set_at_limit(true);
+            return None;
+        };
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        Some(number)
+    }
+
+    /// The system has started a thread.
+    pub fn started(&self) {
+        self.is_short.store(false, Ordering::SeqCst);
+    }
+
+    /// The system has refused to start a thread.
+    pub fn is_refused(&self) {
+        self.is_short.store(true, Ordering::SeqCst);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.threads.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// A thread that waited gets work. True if another one is to be started.
+    pub fn begin_work(&self) -> bool {
+        self.waiting.fetch_sub(1, Ordering::SeqCst) == 1 || self.is_short()
+    }
+
+    /// A thread waits again.
+    pub fn end_work(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if self.is_at_limit.load(Ordering::SeqCst) {
+            self.set_at_limit(false);
+        }
+    }
+
+    #[cold]
+    fn set_at_limit(&self, is_at_limit: bool) {
+        if self.is_at_limit.swap(is_at_limit, Ordering::SeqCst) != is_at_limit {
+            if let Some(call) = &self.on_limit {
+                call(is_at_limit);
+            }
+        }
+    }
+
+    /// A thread has waited in vain. True if it ends: another one waits, too.
+    pub fn ends(&self) -> bool {
+        let less = |waiting: usize| (waiting > 1).then(|| waiting - 1);
+        change(&self.waiting, less).is_some()
+    }
+
+    /// A thread has ended.
+    pub fn ended(&self) {
+        self.threads.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether the system has refused to start the last thread that was needed.
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::SeqCst)
+    }
+
+    /// How long a thread waits for work that would wait for so long.
+    pub fn timeout(&self, timeout: Option<Duration>) -> Option<Duration> {
+        if !self.is_short() {
+            return timeout;
+        }
+        Some(timeout.map_or(Self::RETRY, |timeout| timeout.min(Self::RETRY)))
+    }
+
+    /// Hold a thread back that was about to work, while all others work and are `blocked`, and the system starts none: it may
+    /// be what they wait for, and would be the last one that could start others. `pause` sleeps, while others get what the
+    /// thread has; `try_start` tries again.
+    #[inline]
+    pub fn hold_back(
+        &self,
+        are_others_blocked: impl Fn() -> bool,
+        mut pause: impl FnMut(Duration),
+        try_start: impl Fn(),
+    ) {
+        if !self.is_short() {
+            return;
+        }
+        let mut time = Duration::from_millis(1);
+        let is_last = || self.waiting.load(Ordering::SeqCst) == 0 && self.threads() > 1;
+        while self.is_short() && is_last() && are_others_blocked() {
+            pause(time);
+            time = (time * 2).min(Self::RETRY / 4);
+            try_start();
+        }
+    }
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew")
+            .field("most", &self.most)
+            .field("threads", &self.threads())
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Change a count, unless it has to stay as it is. Returns what it was.
+fn change(count: &AtomicUsize, next: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
+    let changed = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+    changed.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_is_needed_when_the_last_one_gets_work() {
+        let crew = Crew::new(3, None);
+        assert_eq!((crew.start(), crew.start()), (Some(0), Some(1)));
+        assert_eq!([crew.begin_work(), crew.begin_work()], [false, true]);
+        crew.end_work();
+        assert!(!crew.ends(), "the last one that waits stays");
+        crew.end_work();
+        assert!(crew.ends());
+        crew.ended();
+        assert_eq!(crew.threads(), 1);
+    }
+
+    #[test]
+    fn who_begins_to_work_tries_again_what_was_refused() {
+        let crew = Crew::new(3, None);
+        crew.start();
+        crew.start();
+        crew.begin_work();
+        let idle = Some(Duration::from_secs(10));
+        assert_eq!(crew.timeout(idle), idle);
+        assert!(crew.begin_work() && crew.start().is_some());
+        crew.is_refused();
+        assert_eq!(crew.timeout(idle), Some(Crew::RETRY));
+        assert_eq!(crew.timeout(None), Some(Crew::RETRY));
+        crew.end_work();
+        crew.end_work();
+        assert!(crew.begin_work(), "though another one waits");
+        assert!(crew.start().is_some());
+        crew.started();
+        assert_eq!(crew.timeout(None), None);
+    }
+
+    #[test]
+    fn the_last_thread_is_held_back_while_all_others_block() {
+        let crew = Crew::new(3, None);
+        crew.start();
+        crew.start();
+        crew.begin_work();
+        assert!(crew.begin_work() && crew.start().is_some());
+        crew.is_refused();
+        let refusals = Cell::new(3);
+        crew.hold_back(
+            || true,
+            |_| (),
+            || {
+                crew.start();
+                match refusals.get() {
+                    0 => crew.started(),
+                    left => {
+                        refusals.set(left - 1);
+                        crew.is_refused();
+                    }
+                }
+            },
+        );
+        assert_eq!((refusals.get(), crew.threads()), (0, 3));
+        crew.is_refused();
+        // Not while another one runs.
+        crew.hold_back(|| false, |_| panic!("it works"), || ());
+    }
+
+    #[test]
+    fn the_limit_is_reported_once_and_when_it_is_over() {
+        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        let on_limit = move |is_at_limit| tell.lock().expect("no panic").push(is_at_limit);
+        let crew = Crew::new(1, Some(Arc::new(on_limit)));
+        crew.start();
+        for _ in 0..2 {
+            assert!(crew.begin_work());
+            assert_eq!((crew.start(), crew.start()), (None, None));
+            crew.end_work();
+        }
+        assert_eq!(*told.lock().expect("no panic"), [true, false, true, false]);
+    }
+}
