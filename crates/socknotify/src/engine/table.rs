@@ -435,6 +435,42 @@ mod tests {
         assert_eq!(slot.count_delivery(), 1);
     }
 
+    /// The answer of a batch's poll comes after another thread has had the socket.
+    #[test]
+    fn c3_an_answer_of_a_poll_is_for_the_arming_that_it_was_asked_for() {
+        let slot = Slot::default();
+        let key = 7;
+        slot.begin(key, 0, |word| {
+            word.with_state(State::Disabled)
+                .with(Flag::OWNED)
+                .with(Flag::KNOWN)
+        });
+        let to = Enable {
+            filter: EventFilter::IN,
+            mode: Mode::Kept,
+        };
+        let first = Arming::default().next();
+        assert!(slot.enable_owned(key, &to, first, false).is_some());
+        let report = |polled| Report {
+            fd: Fd(3),
+            generation: slot.word().generation(),
+            events: Events::IN,
+            polled,
+        };
+        assert!(slot.deliver(&report(None)).is_some());
+        let second = first.next();
+        let left = slot.enable_owned(key, &to, second, true);
+        assert_eq!(left, Some(Left::Nothing));
+        let late = report(Some(first));
+        assert_eq!(slot.deliver(&late), None);
+        assert!(matches!(
+            slot.deliver_any(&late),
+            Err(Undelivered::Stale(_))
+        ));
+        let delivered = slot.deliver(&report(Some(second)));
+        assert_eq!(delivered.map(|it| it.overlapped), Some(second.overlapped()));
+    }
+
     #[test]
     fn a_registration_is_a_small_record() {
         // With its owner, 8 bytes, less than a cache line.

@@ -297,7 +297,7 @@ impl<T> Connections<T> {
 
     fn end_if_drained(&self) {
         if self.is_draining() && self.count() == 0 && self.work.load(Ordering::SeqCst) == 0 {
-            drop_all(self.end());
+            drop_all(self.end(false));
         }
     }
 
@@ -421,7 +421,16 @@ impl<T> Connections<T> {
             Seen::Nothing => Looked::Nothing,
             Seen::Event(event) if is_listener => Looked::Listener(event),
             Seen::Event(event) => Looked::Event(event),
-            Seen::Arm(filter) => Looked::Arm(Registration::arm(socket, key, filter, false)),
+            Seen::Arm(arming, filter) => {
+                // It may have been reported, and is disabled then.
+                let system = self.port.system();
+                match system.enable_owned(socket, key, filter, arming, false) {
+                    Ok(left) => {
+                        Looked::Arm(Registration::arm(socket, key, filter, left == Left::Poll))
+                    }
+                    Err(_) => Looked::Nothing,
+                }
+            }
         }
     }
 
@@ -554,13 +563,26 @@ impl<T> Connections<T> {
         self.end_if_drained();
     }
 
+    /// A connection of a listener is in blocking mode.
+    pub(super) fn block(&self, token: Token) {
+        if let Some(mut place) = self.slots.get(token) {
+            place.record.block();
+        }
+    }
+
     /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.
-    pub(super) fn end(&self) -> Vec<Resident<T>> {
+    ///
+    /// `cuts_off`: connections in blocking mode that threads hold are shut down, so that what these wait for ends.
+    pub(super) fn end(&self, cuts_off: bool) -> Vec<Resident<T>> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
         let mut residents = Vec::new();
         for mut place in self.slots.iter() {
+            if cuts_off && place.resident.is_none() && place.record.holds_a_thread() {
+                // It is closed only once it has left its slot, which is locked.
+                sys::shut_down(place.socket);
+            }
             left.extend(place.record.take_any().and_then(Armed::connection));
             residents.extend(std::mem::take(&mut *place).resident.map(|it| *it));
         }
@@ -570,7 +592,7 @@ impl<T> Connections<T> {
     /// Close the port beneath, and take out all that is armed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     pub(super) fn close(&self) -> (Vec<Box<Node<T>>>, Vec<Resident<T>>) {
-        let residents = self.end();
+        let residents = self.end(false);
         (lock::take(&self.left), residents)
     }
 }

@@ -77,7 +77,14 @@ impl Slot {
             let seen = self.record.lock().unwrap().look(&entries[0], |_| true);
             match seen {
                 Seen::Nothing => {}
-                Seen::Arm(filter) => to_arm = Some(Registration::arm(0, KEY, filter, false)),
+                Seen::Arm(arming, filter) => {
+                    let record = self.record.lock().unwrap();
+                    if record.is_armed() {
+                        let left = self.port.enable_owned(0, KEY, filter, arming, false);
+                        let is_polled = left == Ok(Left::Poll);
+                        to_arm = Some(Registration::arm(0, KEY, filter, is_polled));
+                    }
+                }
                 Seen::Event(event) => {
                     if let Some((value, reason)) = self.record.lock().unwrap().take(&event) {
                         return Ok((value, reason, event.events()));

@@ -325,6 +325,11 @@ impl<T> Listener<T> {
         (before != has_stopped).then_some(has_stopped)
     }
 
+    /// Whether connections are in blocking mode.
+    pub(super) fn blocks(&self) -> bool {
+        self.listening.blocking.is_some()
+    }
+
     /// What to arm connections for.
     pub(super) fn interest(&self) -> Option<Interest> {
         self.listening.interest

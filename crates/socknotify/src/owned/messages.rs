@@ -281,7 +281,7 @@ impl<T, M> Shared<T, M> {
             drop_all([make]);
         }
         if is_over {
-            drop_all(self.connections.end());
+            drop_all(self.connections.end(true));
         }
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct Record<V> {
     is_reported: bool,
     /// A packet that says "look" is in the queue.
     is_posted: bool,
+    /// An event that is out of date would have its thread wait for the next one.
+    is_blocking: bool,
     /// It was taken while the port beneath may still have reported the arming, or have reported it.
     was_left: bool,
 }
@@ -70,6 +72,7 @@ impl<V> Default for Record<V> {
             reasons: Reasons::empty(),
             is_reported: false,
             is_posted: false,
+            is_blocking: false,
             was_left: false,
         }
     }
@@ -82,8 +85,8 @@ pub(super) enum Seen {
     Nothing,
     /// This is to be taken.
     Event(Entry),
-    /// To arm it beneath, again or at last.
-    Arm(EventFilter),
+    /// To enable and arm it beneath, again or at last.
+    Arm(Arming, EventFilter),
 }
 
 /// How something was put into its slot.
@@ -106,6 +109,16 @@ impl<V> Record<V> {
     #[inline]
     pub(super) fn is_armed(&self) -> bool {
         self.armed.is_some() && !self.is_reported
+    }
+
+    /// Events are to be checked from here on: a thread that got one that is out of date would block.
+    pub(super) fn block(&mut self) {
+        self.is_blocking = true;
+    }
+
+    /// Whether a thread has it that may wait for its peer.
+    pub(super) fn holds_a_thread(&self) -> bool {
+        self.is_blocking && self.armed.is_none()
     }
 
     /// What it was armed for last.
@@ -187,22 +200,18 @@ impl<V> Record<V> {
             return Seen::Nothing;
         }
         let events = match packet {
-            Packet::Look if self.reasons.is_empty() => return Seen::Arm(self.filter),
+            Packet::Look if self.reasons.is_empty() => return Seen::Arm(self.arming, self.filter),
             Packet::Ready(arming, _) if arming != self.arming => return Seen::Nothing,
-            Packet::Ready(_, events) => {
-                self.was_left = false;
-                events
-            }
-            // The kernel's own port knows no armings.
-            Packet::Unnumbered(events) => {
+            Packet::Unnumbered(events) if events.contains(Events::REMOVE) => return Seen::Nothing,
+            Packet::Ready(_, events) | Packet::Unnumbered(events) => {
                 let was_left = mem::take(&mut self.was_left);
+                let is_numbered = matches!(packet, Packet::Ready(..));
                 let shown = events & self.filter.wanted();
-                if events.contains(Events::REMOVE) {
-                    return Seen::Nothing;
-                }
-                let may_be_old = was_left && (Events::IN | Events::OUT).contains(shown);
-                if shown.is_empty() || may_be_old && !holds(self.filter) {
-                    return Seen::Arm(self.filter);
+                let may_be_old = self.is_blocking || was_left && !is_numbered;
+                // What else is out of date keeps nobody waiting.
+                let is_checked = may_be_old && shown == Events::IN;
+                if shown.is_empty() || is_checked && !holds(EventFilter::IN) {
+                    return Seen::Arm(self.arming, self.filter);
                 }
                 shown
             }
@@ -260,5 +269,109 @@ impl<V> Record<V> {
     fn leave(&mut self) {
         self.was_left = true;
         self.watched = None;
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    fn armed(record: &mut Record<u8>) -> Arming {
+        let mut number = Arming::default();
+        let put = record.put(7, EventFilter::IN, false, |arming, _| {
+            number = arming;
+            Ok::<_, ()>(())
+        });
+        assert!(matches!(put, Ok(Put::Armed { .. })));
+        number
+    }
+
+    #[test]
+    fn a_packet_of_an_earlier_arming_is_out_of_date() {
+        let mut record = Record::default();
+        let first = armed(&mut record);
+        assert_eq!(record.take_armed(), Some(7));
+        let second = armed(&mut record);
+        let packet = |arming| Packet::Ready(arming, Events::IN).of_slot(1);
+        assert_eq!(record.look(&packet(first), |_| true), Seen::Nothing);
+        let Seen::Event(event) = record.look(&packet(second), |_| true) else {
+            panic!("it is ready")
+        };
+        assert_eq!(record.look(&packet(second), |_| true), Seen::Nothing);
+        assert_eq!(record.take(&event), Some((7, None)));
+        assert_eq!(record.take(&event), None);
+    }
+
+    #[test]
+    fn each_reason_is_reported_once_and_the_lowest_first() {
+        let mut record = Record::default();
+        armed(&mut record);
+        assert!(record.interrupt(Reasons::CANCELLED));
+        // One packet is enough.
+        assert!(!record.interrupt(Reasons::DRAINING));
+        for reason in [Reasons::DRAINING, Reasons::CANCELLED] {
+            let Seen::Event(event) = record.look(&Packet::Look.of_slot(1), |_| true) else {
+                panic!("it is interrupted")
+            };
+            assert_eq!(record.take(&event), Some((7, Some(reason))));
+            if reason == Reasons::DRAINING {
+                let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
+                assert_eq!(put, Ok(Put::Look));
+            }
+        }
+        armed(&mut record);
+    }
+
+    #[test]
+    fn what_was_dequeued_is_reported_before_an_interruption() {
+        let mut record = Record::default();
+        let arming = armed(&mut record);
+        let packet = Packet::Ready(arming, Events::IN).of_slot(1);
+        let Seen::Event(event) = record.look(&packet, |_| true) else {
+            panic!("it is ready")
+        };
+        assert!(!record.interrupt(Reasons::CANCELLED));
+        assert_eq!(record.take(&event), Some((7, None)));
+    }
+
+    /// It is armed beneath again.
+    #[test]
+    fn c3_no_event_that_is_out_of_date_makes_a_handler_block() {
+        for is_blocking in [false, true] {
+            let mut record = Record::default();
+            if is_blocking {
+                record.block();
+            }
+            let arming = armed(&mut record);
+            let packet = Packet::Ready(arming, Events::IN).of_slot(1);
+            let seen = record.look(&packet, |_| false);
+            let is_armed = seen == Seen::Arm(arming, EventFilter::IN);
+            assert_eq!(is_armed, is_blocking);
+        }
+    }
+
+    #[test]
+    fn what_was_interrupted_does_not_count_as_drained() {
+        let mut record = Record::default();
+        for is_left in [true, false] {
+            let arming = armed(&mut record);
+            if is_left {
+                record.take_armed();
+            } else {
+                let packet = Packet::Ready(arming, Events::IN).of_slot(1);
+                let Seen::Event(event) = record.look(&packet, |_| true) else {
+                    panic!("it is ready")
+                };
+                record.take(&event);
+            }
+            let mut was_drained = None;
+            let put = record.put(7, EventFilter::IN, true, |_, is_drained| {
+                was_drained = Some(is_drained);
+                Ok::<_, ()>(())
+            });
+            assert!(put.is_ok());
+            assert_eq!(was_drained, Some(!is_left));
+            record.take_any();
+        }
     }
 }

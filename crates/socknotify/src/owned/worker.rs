@@ -458,6 +458,9 @@ impl<T: Source, M> Worker<T, M> {
                     let Ok(held) = shared.adopt(room, connection) else {
                         return;
                     };
+                    if listener.blocks() {
+                        shared.connections.block(held.id().0);
+                    }
                     match listener.interest() {
                         Some(interest) => self.arm(held, interest),
                         None => self.report_accepted(held),

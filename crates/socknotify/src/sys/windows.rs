@@ -10,7 +10,7 @@ pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
 use windows_sys::Win32::Networking::WinSock::{
-    POLLHUP, POLLRDNORM, POLLWRNORM, WSAPOLLFD, WSAPoll,
+    POLLHUP, POLLRDNORM, POLLWRNORM, SD_BOTH, SOCKET, WSAPOLLFD, WSAPoll, shutdown,
 };
 
 pub(crate) use self::thread_state::process_time;
@@ -77,6 +77,12 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
         }
     }
     found
+}
+
+/// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.
+pub(crate) fn shut_down(socket: RawSocket) {
+    // SAFETY: no memory is touched.
+    unsafe { shutdown(socket as SOCKET, SD_BOTH) };
 }
 
 /// The handle of a socket that is known by this number.

@@ -418,3 +418,62 @@ fn taking_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Whether times and wishes pass what is queued. Windows' own port has one queue for all.
+fn passes_queues(backend: Backend) -> bool {
+    backend.to_string() != "native"
+}
+
+#[for_every_backend]
+fn draining_does_not_wait_behind_messages(backend: Backend) -> io::Result<()> {
+    const MESSAGES: u64 = 200;
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(2);
+    let (_held, _peer) = connect(&port)?;
+    for message in 0..MESSAGES {
+        port.send(message).expect("open");
+    }
+    port.drain(Duration::from_millis(20));
+    let mut handled = 0;
+    while let Ok(1..) = worker.process(Some(PATIENCE)) {
+        while worker.take().is_some() {
+            thread::sleep(Duration::from_millis(5));
+            handled += 1;
+        }
+    }
+    assert!(handled < MESSAGES || !passes_queues(backend), "{handled}");
+    Ok(())
+}
+
+#[for_every_backend]
+fn a_cancellation_and_a_deadline_do_not_wait_behind_messages(backend: Backend) -> io::Result<()> {
+    if !passes_queues(backend) {
+        return Ok(());
+    }
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(1);
+    let (cancelled, _peer) = connect(&port)?;
+    let (late, _other_peer) = connect(&port)?;
+    let id = cancelled.id();
+    port.arm(cancelled, Interest::IN);
+    port.arm(late, Interest::IN.within(Duration::from_millis(1)));
+    for message in 0..4 {
+        port.send(message).expect("open");
+    }
+    thread::sleep(Duration::from_millis(20));
+    assert!(port.cancel(id));
+    let mut order = Vec::new();
+    for _ in 0..6 {
+        worker.process(Some(PATIENCE))?;
+        order.push(match worker.take().expect("an event") {
+            Event::Cancelled(_) => "cancelled",
+            Event::TimedOut(_) => "timed out",
+            Event::Message(_) => "a message",
+            other => panic!("{other:?}"),
+        });
+    }
+    // The alarm may need a call to be noticed, which takes what is queued besides.
+    order[..4].sort();
+    assert_eq!(order[2..4], ["cancelled", "timed out"], "{order:?}");
+    Ok(())
+}

@@ -619,3 +619,63 @@ fn f4_what_was_accepted_flows_on_while_all_others_wait(backend: Backend) -> io::
         Ok(())
     })
 }
+
+/// The function of a listener blocks: the other listener, whose packet the same call has dequeued, accepts all the same.
+#[for_every_backend]
+fn f4_what_was_dequeued_with_a_listener_that_blocks_flows_on(backend: Backend) -> io::Result<()> {
+    let builder = CompletionPort::builder().backend(backend);
+    let port = Port::<TcpStream>::from(builder.concurrency(2).build()?);
+    let (end, until_end) = block_until_told();
+    let until_end = Arc::new(until_end);
+    let is_blocked = Arc::new(AtomicBool::new(false));
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        clients.push(TcpStream::connect(listener.local_addr()?)?);
+        let (until_end, is_blocked) = (Arc::clone(&until_end), Arc::clone(&is_blocked));
+        // Whichever comes first.
+        port.listen(listener, Interest::OUT, move |stream, _| {
+            if !is_blocked.swap(true, Ordering::SeqCst) {
+                until_end();
+            }
+            stream
+        })?;
+    }
+    thread::scope(|scope| {
+        let _end = end;
+        let first = scope.spawn(|| {
+            let mut worker = port.worker(8);
+            worker.process(Some(PATIENCE)).map(|_| worker.take())
+        });
+        wait_until("a function blocks", || is_blocked.load(Ordering::SeqCst));
+        let mut other = port.worker(8);
+        let served = loop {
+            match other.process(Some(PATIENCE)) {
+                Ok(0) | Err(_) => break false,
+                Ok(_) if matches!(other.take(), Some(Event::Ready(..))) => break true,
+                Ok(_) => {}
+            }
+        };
+        assert!(served, "the other listener's client is served");
+        assert!(!first.is_finished());
+        drop(_end);
+        Ok(())
+    })
+}
+
+/// A handler makes a second worker of its port, and waits in that.
+#[for_every_backend]
+fn f4_what_another_worker_of_this_thread_has_not_taken_flows_on(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 1)?;
+    let mut worker = port.worker(8);
+    port.send(1).expect("open");
+    port.send(2).expect("open");
+    assert_eq!(worker.process(Some(PATIENCE))?, 2);
+    assert_eq!(message(worker.take().expect("an event")), 1);
+    let mut second = port.worker(8);
+    assert_eq!(message(next(&mut second)), 2);
+    assert!(worker.take().is_none());
+    Ok(())
+}

@@ -326,3 +326,66 @@ fn serving_ends_when_the_port_has_drained(backend: Backend) -> io::Result<()> {
         Ok(())
     })
 }
+
+/// It runs in a thread that then waits no more: another one is started for what comes next.
+#[for_every_backend]
+fn a_thread_is_started_for_a_listener_whose_function_blocks(backend: Backend) -> io::Result<()> {
+    let port = CompletionPort::builder().backend(backend);
+    let port = StreamPort::from(port.concurrency(1).build()?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let gate = std::sync::Arc::new(Gate::default());
+    let is_in_function = std::sync::Arc::new(AtomicUsize::new(0));
+    let (closed, count) = (gate.clone(), is_in_function.clone());
+    port.listen(listener, Interest::IN, move |client, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        closed.pass();
+        client
+    })?;
+    let handled = AtomicUsize::new(0);
+    let handler = |(_, event): Handled<'_>| {
+        if matches!(event, Event::Message(7)) {
+            handled.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    while_serving(&port, Serving::default(), handler, || {
+        let _open = Opening(&gate);
+        let _client = client(address)?;
+        wait_until("the function runs", || {
+            is_in_function.load(Ordering::SeqCst) == 1
+        });
+        port.send(7).expect("open");
+        wait_until("another thread handles the message", || {
+            handled.load(Ordering::SeqCst) == 1
+        });
+        Ok(())
+    })
+}
+
+/// A handler that waits for its client does not wait longer than the port drains.
+#[for_every_backend]
+fn draining_ends_what_handlers_wait_for(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 2)?;
+    let is_waiting = AtomicUsize::new(0);
+    let begin = Instant::now();
+    let handler = |(_, event): Handled<'_>| {
+        if let Event::Ready(mut client, _) = event {
+            let mut bytes = [0; 2];
+            is_waiting.fetch_add(1, Ordering::SeqCst);
+            let _ = client.read_exact(&mut bytes);
+        }
+    };
+    thread::scope(|scope| {
+        let serving = scope
+            .spawn(|| port.serve(Serving::default(), |worker, event| handler((worker, event))));
+        let _close = Closing(&port);
+        let mut client = client(address)?;
+        client.write_all(b"x")?;
+        wait_until("a handler waits", || is_waiting.load(Ordering::SeqCst) == 1);
+        port.drain(SHORT);
+        assert_eq!(serving.join().expect("no panic"), Ok(()));
+        Ok::<_, io::Error>(())
+    })?;
+    assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+    Ok(())
+}

@@ -142,3 +142,9 @@ pub(crate) fn process_time() -> Option<Duration> {
     outcome(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) }).ok()?;
     Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
+
+/// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.
+pub(crate) fn shut_down(socket: RawSocket) {
+    // SAFETY: no memory is touched.
+    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+}
