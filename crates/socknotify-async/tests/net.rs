@@ -797,7 +797,8 @@ fn a_waker_of_another_runtime_that_blocks_keeps_no_task_waiting() -> io::Result<
     let waker = Waker::from(Arc::new(Blocks(blocked.into())));
     let (ours, mut theirs) = runtime.block_on(pair())?;
     let (foreign, mut wakes) = runtime.block_on(pair())?;
-    let mut foreign_read = pin!(foreign.as_async().readable());
+    let (mut reader, mut buffer) = (&foreign, [0]);
+    let mut foreign_read = pin!(reader.read(&mut buffer));
     assert!(is_pending_for(foreign_read.as_mut(), &waker));
     let (sender, received) = mpsc::channel();
     drop(runtime.spawn(async move {
