@@ -229,8 +229,8 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// [`RegistrationError::NotFound`] if there is no shared socket with this `Id`, or if this was called for it
-    /// before; [`Error::Closed`].
+    /// [`RegistrationError::NotFound`] if there is no shared socket with this `Id`, if this was called for it before, or if
+    /// its [`Source`] returns another socket now; [`Error::Closed`].
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let connections = &self.shared.connections;
         connections.check()?;
@@ -238,11 +238,13 @@ impl<T: Source, M> Port<T, M> {
         let socket = shared.ok_or(RegistrationError::NotFound)?;
         let descriptor = socket.socket();
         let remove = Registration::remove(&descriptor);
+        let number = remove.raw_socket();
         // While the slot is locked, the socket's registration belongs to this `Id`, and to no later
         // one.
         let mut place = connections.slots.get(id.0);
         match &mut place {
-            Some(place) if !place.ends => {
+            // A socket may answer otherwise than when it was shared: the other one may be another's.
+            Some(place) if !place.ends && place.socket == number => {
                 connections.port.register(remove)?;
                 place.ends = true;
                 Ok(())

@@ -552,3 +552,31 @@ fn a_connect_whose_descriptor_panics_is_closed_and_not_counted(backend: Backend)
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
 }
+
+/// A shared socket that answers with another one from the second time on.
+struct Changing([std::net::UdpSocket; 2], AtomicUsize);
+
+impl Source for Changing {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        let calls = self.1.fetch_add(1, Ordering::Relaxed);
+        self.0[calls.min(1)].socket()
+    }
+}
+
+#[for_every_backend]
+fn a_shared_socket_that_answers_otherwise_ends_no_other(backend: Backend) -> io::Result<()> {
+    use socknotify::owned::SharedTrigger::Level;
+
+    let port = Port::<Changing>::from(port(backend)?);
+    let udp = || std::net::UdpSocket::bind("127.0.0.1:0");
+    let [first, other] = [udp()?, udp()?];
+    let changing = Arc::new(Changing([first, other], 0.into()));
+    let id = port.share(Arc::clone(&changing), EventFilter::OUT, Level)?;
+    // Another one of the port has the socket that it answers with from now on.
+    let theirs = port.share(Arc::clone(&changing), EventFilter::OUT, Level)?;
+    let refused = port.unshare(id).expect_err("it is another socket");
+    let expected = io::Error::from(RegistrationError::NotFound);
+    assert_eq!(refused.to_string(), expected.to_string());
+    // Which is still registered.
+    port.unshare(theirs)
+}
