@@ -23,6 +23,8 @@ mod e_dequeuing;
 mod e_fairness;
 #[cfg(unix)]
 mod e_files;
+mod f_counted_out;
+mod f_detection;
 mod f_places;
 mod f_threads;
 mod g_duplicates;

@@ -1,0 +1,172 @@
+//! F6. Threads that run while nobody dequeues are counted out.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socknotify::{Backend, CompletionPort, Entry, WakePolicy};
+
+use super::f_places::with_a_place;
+use crate::support::{
+    CloseAtEnd, Gate, PATIENCE, SHORT, SetAtEnd, counted, expect_packets, port_with,
+    wait_for_waiting, wait_in_vain, wait_until,
+};
+
+const PACKET: Entry = Entry::new(51, 0, 0);
+
+/// A port with this many places, which threads that block leave by themselves.
+pub(super) fn detecting_port(
+    backend: Backend,
+    places: usize,
+    policy: WakePolicy,
+) -> io::Result<CompletionPort> {
+    let builder = CompletionPort::builder().backend(backend);
+    Ok(builder.concurrency(places).wake_policy(policy).build()?)
+}
+
+/// Computes until this holds, and longer than any wait of the port's own. Returns the time for which the thread was not on a
+/// processor meanwhile.
+#[track_caller]
+pub(super) fn compute_until(what: &str, mut condition: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    let (mut before, mut lost) = (Duration::ZERO, Duration::ZERO);
+    while !condition() {
+        let now = begin.elapsed();
+        assert!(now < PATIENCE, "this does not come about: {what}");
+        // More than a turn takes.
+        let gap = now - before;
+        if gap > Duration::from_micros(100) {
+            lost += gap;
+        }
+        before = now;
+        std::hint::spin_loop();
+    }
+    lost
+}
+
+/// All places are taken by threads that do this until the test ends. Returns how long a packet waits, and the next.
+fn beside_holders(
+    backend: Backend,
+    places: usize,
+    hold: impl Fn(&AtomicBool) + Sync,
+) -> io::Result<[Duration; 2]> {
+    let port = detecting_port(backend, places, WakePolicy::default())?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| -> io::Result<[Duration; 2]> {
+        let _close = CloseAtEnd(&port, &[]);
+        let _end = SetAtEnd(&is_over);
+        let (port, hold, is_over) = (&port, &hold, &is_over);
+        let (tell, told) = channel();
+        for _ in 0..places {
+            scope.spawn(|| {
+                port.dequeue_one(None).expect("a packet");
+                hold(is_over);
+            });
+        }
+        wait_for_waiting(port, places);
+        port.post_all(&vec![PACKET; places])?;
+        wait_until("all places are taken, or were", || {
+            port.snapshot().queued == 0 && port.snapshot().waiting == 0
+        });
+        for _ in 0..2 {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                while port.dequeue_one(None).is_ok() {
+                    tell.send(Instant::now()).expect("someone listens");
+                }
+            });
+        }
+        wait_for_waiting(port, 2);
+        let mut times = [Duration::ZERO; 2];
+        for time in &mut times {
+            let begin = Instant::now();
+            port.post(PACKET)?;
+            *time = told.recv_timeout(PATIENCE).expect("a place for it") - begin;
+        }
+        Ok(times)
+    })
+}
+
+#[for_every_backend(with_places)]
+fn f6_packets_do_not_wait_for_threads_that_compute(backend: Backend) -> io::Result<()> {
+    for places in [1, 2, 8] {
+        let times = beside_holders(backend, places, |is_over| {
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })?;
+        println!("{places}: {times:?}");
+    }
+    Ok(())
+}
+
+/// Nothing shows what it does: it runs in the kernel.
+#[for_every_backend(with_places)]
+fn f6_packets_do_not_wait_for_threads_that_fault_pages(backend: Backend) -> io::Result<()> {
+    let times = beside_holders(backend, 2, |is_over| {
+        while !is_over.load(Ordering::Relaxed) {
+            std::hint::black_box(vec![1_u8; 1 << 22]);
+        }
+    })?;
+    println!("{times:?}");
+    Ok(())
+}
+
+/// On systems that show nothing of threads, too.
+#[for_every_backend(with_places)]
+fn f6_packets_do_not_wait_for_threads_that_sleep(backend: Backend) -> io::Result<()> {
+    let times = beside_holders(backend, 2, |is_over| {
+        while !is_over.load(Ordering::Relaxed) {
+            thread::sleep(SHORT);
+        }
+    })?;
+    println!("{times:?}");
+    Ok(())
+}
+
+/// One that was counted out has no place any more, and needs one to dequeue.
+#[for_every_backend(with_places)]
+fn f6_a_thread_that_was_counted_out_needs_a_place(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend, 1, WakePolicy::Eager)?;
+    let gate = Gate::new();
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[&gate]);
+        port.post_all(&[PACKET; 2])?;
+        port.dequeue_one(None)?;
+        let other = scope.spawn(|| {
+            port.dequeue_one(None).expect("a packet");
+            gate.pass();
+        });
+        compute_until("this thread is counted out", || {
+            counted(port.snapshot().counted_out) == 1 && port.snapshot().queued == 0
+        });
+        // The scoped call gives it none.
+        port.blocking(|| ());
+        assert_eq!(counted(port.snapshot().counted_out), 1);
+        port.post(PACKET)?;
+        // The other one blocks, and is found to do so; before that, this one has no place.
+        gate.open(1);
+        other.join().expect("no panic");
+        expect_packets(&port, &[PACKET]);
+        assert_eq!(counted(port.snapshot().counted_out), 0);
+        assert_eq!(counted(port.snapshot().running), 1);
+        Ok(())
+    })
+}
+
+/// Where detection is off, and without a limit, nobody is counted out.
+#[for_every_backend(with_places)]
+fn f6_without_detection_nobody_is_counted_out(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    with_a_place(&port, || {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| wait_in_vain(&port, 5 * SHORT));
+            waiting.join().expect("no panic");
+        });
+        assert_eq!(counted(port.snapshot().counted_out), 0);
+        assert_eq!(counted(port.snapshot().running), 1);
+    })?;
+    Ok(())
+}
