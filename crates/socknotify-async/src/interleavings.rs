@@ -159,6 +159,13 @@ impl Wake for Bell {
     }
 }
 
+/// As a thread that dequeues does it: the waker is no task's of a runtime.
+fn report(source: &Source) {
+    let mut foreign = Vec::new();
+    source.report(Events::IN, &mut foreign);
+    foreign.into_iter().for_each(Waker::wake);
+}
+
 /// A socket that gets messages: each is put into the socket, and then reported. Beside, a report comes that says nothing, as
 /// of a socket that was closed.
 #[test]
@@ -174,14 +181,14 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                     for _ in 0..MESSAGES {
                         // An edge only where there was nothing.
                         if socket.fetch_add(1, Ordering::SeqCst) == 0 {
-                            source.report(Events::IN, &mut Vec::new());
+                            report(&source);
                         }
                     }
                 })
             };
             let reports = {
                 let source = Arc::clone(&source);
-                thread::spawn(move || source.report(Events::IN, &mut Vec::new()))
+                thread::spawn(move || report(&source))
             };
             let bell = Bell::new();
             let waker = Waker::from(Arc::clone(&bell));
