@@ -4,7 +4,7 @@
 //! ratios. Ratios within one run are what counts: absolute figures are the machine's.
 //!
 //! It is for Linux: what it compares with is raw `epoll` and `io_uring`, and it counts with `strace`.
-#![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+#![cfg(all(target_os = "linux", not(any(interleavings, kqueue_stand_in))))]
 
 mod allocator;
 mod case;

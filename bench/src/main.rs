@@ -1,6 +1,6 @@
 //! The program.
 
-#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+#[cfg(all(target_os = "linux", not(any(interleavings, kqueue_stand_in))))]
 fn main() -> std::process::ExitCode {
     match socknotify_bench::run() {
         Ok(()) => std::process::ExitCode::SUCCESS,
@@ -11,7 +11,7 @@ fn main() -> std::process::ExitCode {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(kqueue_stand_in))))]
+#[cfg(not(all(target_os = "linux", not(any(interleavings, kqueue_stand_in)))))]
 fn main() {
     eprintln!("the measurements are for Linux");
     std::process::exit(1);

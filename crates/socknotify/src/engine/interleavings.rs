@@ -276,11 +276,16 @@ static WAITERS: AtomicUsize = AtomicUsize::new(usize::MAX);
 fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock();
+    // With fewer it is quicker.
+    let limit = std::env::var("SOCKNOTIFY_PREEMPTIONS").ok();
+    let limit = limit
+        .and_then(|limit| limit.parse().ok())
+        .unwrap_or(usize::MAX);
     let run = Arc::new(run);
     for waiters in [usize::MAX, 1] {
         WAITERS.store(waiters, Ordering::Relaxed);
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(preemptions);
+        builder.preemption_bound = Some(preemptions.min(limit));
         let run = Arc::clone(&run);
         builder.check(move || run());
     }
