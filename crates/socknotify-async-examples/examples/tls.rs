@@ -17,8 +17,8 @@ mod common;
 
 /// The server's certificate, for `localhost`.
 pub const CERTIFICATE: &[u8] =
-    include_bytes!("../../socknotify-examples/src/bin/tls/certificate.pem");
-const KEY: &[u8] = include_bytes!("../../socknotify-examples/src/bin/tls/key.pem");
+    include_bytes!("../../socknotify-examples/src/certificate/certificate.pem");
+const KEY: &[u8] = include_bytes!("../../socknotify-examples/src/certificate/key.pem");
 
 #[allow(dead_code, reason = "not in the tests")]
 fn main() -> io::Result<()> {
