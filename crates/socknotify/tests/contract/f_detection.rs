@@ -136,11 +136,11 @@ fn f4_a_thread_that_computes_keeps_its_place_but_for_f6(backend: Backend) -> io:
     Ok(())
 }
 
-/// Threads compute, with one place. Returns when they began, and how long it took to find one blocked.
-fn three_that_compute(
-    backend: Backend,
-    policy: WakePolicy,
-) -> io::Result<((Vec<Instant>, Option<Duration>), Duration)> {
+/// When threads began, and how long it took to find one blocked.
+type Begun = (Vec<Instant>, Option<Duration>);
+
+/// Threads compute, with one place. Returns that, and the time for which they were not on a processor.
+fn three_that_compute(backend: Backend, policy: WakePolicy) -> io::Result<(Begun, Duration)> {
     let port = detecting_port(backend, 1, policy)?;
     let begins = Mutex::new(Vec::new());
     let done = AtomicUsize::new(0);
