@@ -78,7 +78,7 @@ fn what_cannot_be_done_is_an_error() -> io::Result<()> {
         assert!(count.is_err() && buffer == b"x");
         io::Result::Ok(file)
     })?;
-    drop(runtime);
+    assert!(runtime.shutdown(PATIENCE));
     let (count, buffer) = handle.block_on(file.read_at(vec![0; 5], 0));
     assert_eq!(count.unwrap_err().to_string(), "the runtime has shut down");
     assert_eq!(buffer.len(), 5);

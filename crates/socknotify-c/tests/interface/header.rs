@@ -67,6 +67,7 @@ fn the_header_declares_exactly_what_is_exported() {
         .filter_map(|line| {
             let rest = line
                 .strip_prefix("uint32_t ")
+                .or(line.strip_prefix("int "))
                 .or(line.strip_prefix("void "))
                 .or(line.strip_prefix("const char *"))?;
             rest.split_once('(').map(|(name, _)| name)

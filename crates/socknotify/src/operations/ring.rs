@@ -287,7 +287,7 @@ impl Owner {
                 self.push(entry(&request).user_data(key as u64));
             }
         }
-        self.enter(usize::from(is_idle))
+        self.enter(is_idle)
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -297,20 +297,29 @@ impl Owner {
         self.pending.push_back(entry.get_user_data());
     }
 
-    /// Submit the entries of the ring, and wait for this many completions. False if the kernel accepts no more entries.
-    fn enter(&mut self, completions: usize) -> bool {
+    /// Submit the entries of the ring, and wait for a completion if so. False if the kernel accepts no more entries.
+    fn enter(&mut self, waits: bool) -> bool {
+        if self.pending.is_empty() {
+            if waits {
+                self.wait();
+            }
+            return true;
+        }
         let (count, flags) = (self.pending.len() as u32, EnterFlags::GETEVENTS.bits());
         // SAFETY: no argument is a pointer.
         let entered = unsafe {
             let submitter = self.ring.submitter();
-            submitter.enter::<()>(count, completions as u32, flags, None)
+            submitter.enter::<()>(count, 0, flags, None)
         };
         match entered.map_err(|error| error.raw_os_error()) {
             Ok(count) => {
                 self.pending.drain(..count);
                 self.in_kernel += count;
-                if count > 0 || self.pending.is_empty() {
+                if count > 0 {
                     self.stuck_since = None;
+                    if waits && self.pending.is_empty() {
+                        self.wait();
+                    }
                     return true;
                 }
             }
@@ -322,6 +331,18 @@ impl Owner {
         thread::sleep(RETRY);
         let since = self.stuck_since.get_or_insert_with(Instant::now);
         since.elapsed() < SHORTAGE
+    }
+
+    /// `poll` — Wait for a completion, or a signal. Valgrind takes `io_uring_enter` for a call that does not wait: no other
+    /// thread of the program would run meanwhile.
+    fn wait(&self) {
+        let mut ring = libc::pollfd {
+            fd: self.ring.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the structure is there for the call.
+        unsafe { libc::poll(&raw mut ring, 1, -1) };
     }
 
     /// Take all completions, and queue their packets.
@@ -376,7 +397,7 @@ impl Owner {
             if self.in_kernel == 0 {
                 return;
             }
-            if !self.enter(1) {
+            if !self.enter(true) {
                 thread::sleep(RETRY);
             }
         }
