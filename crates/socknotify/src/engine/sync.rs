@@ -33,6 +33,16 @@ pub(super) fn is_set(flag: &AtomicBool) -> bool {
     }
 }
 
+/// Set a flag, in the same order: of a store beside a read-modify-write operation, the model checker does not know which
+/// came first, though the values that are read say so.
+#[inline]
+pub(super) fn set(flag: &AtomicBool) {
+    match cfg!(interleavings) {
+        true => _ = flag.fetch_or(true, Ordering::SeqCst),
+        false => flag.store(true, Ordering::SeqCst),
+    }
+}
+
 /// Lock, also after a panic.
 #[inline]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -120,7 +120,7 @@ impl<B: Backend> Engine<B> {
         } = call;
         let has_levels = !scratch.levels.is_empty();
         if has_levels {
-            self.has_levels.store(true, Ordering::SeqCst);
+            sync::set(&self.has_levels);
             holder.levels().append(&mut scratch.levels);
             if self.gate.load().has(Flag::EXPOSED) {
                 // The loop that watches the port has to see that they are still ready.
@@ -133,7 +133,7 @@ impl<B: Backend> Engine<B> {
                 if scratch.handover != address {
                     scratch.handover = address;
                     holder.set_handover(handover);
-                    self.has_handovers.store(true, Ordering::SeqCst);
+                    sync::set(&self.has_handovers);
                 }
                 scratch.calls = scratch.calls.wrapping_add(1);
                 let is_timed =

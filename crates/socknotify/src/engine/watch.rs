@@ -147,16 +147,16 @@ impl<B: Backend> Engine<B> {
     /// A thread begins to wait in the backend, or does so again, and this was so before. True if it has the watch.
     pub(super) fn has_watch(&self, had_it: bool, does_anyone_run: bool) -> bool {
         // It has a place: so it could use only what others keep besides theirs.
-        let is_of_use = self.may_look && self.keep();
-        if does_anyone_run && is_of_use {
+        let is_of_use = || self.may_look && self.keep();
+        if does_anyone_run && is_of_use() {
             return had_it || self.gate.take_watch(false);
         }
-        // One may have returned with packets meanwhile, and seen that it is watched.
+        // One may have returned with packets meanwhile, the first that it keeps, and seen that it is watched.
         let load = match had_it {
             true => self.gate.end_watch(),
             false => return false,
         };
-        is_of_use && load.does_anyone_run() && self.gate.take_watch(false)
+        load.does_anyone_run() && is_of_use() && self.gate.take_watch(false)
     }
 
     /// In what time a thread looks that has just got the watch.
