@@ -661,7 +661,7 @@ mod tests {
             while roster.look(&gate, false, MOST).freed == 0 {
                 looks += 1;
                 // Half of a look is for those that have had packets for long.
-                assert!(looks <= 2 * PLACES * (1 + STATE) / MOST + 3, "{place}");
+                assert!(looks <= 2 * (PLACES * (1 + STATE) / MOST + 3), "{place}");
                 thread::sleep(SECOND_LOOK);
             }
             assert_eq!(gate.load().holders(), PLACES - 1);
