@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -199,8 +200,9 @@ impl KernelIo {
     pub(super) fn join(&self) {
         let thread = lock(&self.thread).take();
         let Some(thread) = thread else { return };
-        // It may drop what the caller has given, and so be this one.
-        if thread.thread().id() != thread::current().id() {
+        // It may drop what the caller has given, and so be this one. `thread::current` would allocate in a caller's thread.
+        // SAFETY: it has no preconditions.
+        if thread.as_pthread_t() != unsafe { libc::pthread_self() } {
             let _ = thread.join();
         }
     }
