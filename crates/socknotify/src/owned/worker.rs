@@ -9,7 +9,7 @@ use super::connect;
 use super::connections::{Armed, Looked, NEVER, Node, Resident, Wish, drop_all};
 use super::hand::{Hand, Hands};
 use super::linger;
-use super::listener::Listener;
+use super::listener::{Listener, Round};
 use super::messages::Message;
 use super::packet::{Packet, is_completion};
 use super::port::{Notice, Shared};
@@ -448,30 +448,37 @@ impl<T: Source, M> Worker<T, M> {
         drop_all([listener]);
     }
 
-    fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
+    /// Accept a batch, and arm or report each connection. This runs the caller's code.
+    fn accept_batch(&mut self, listener: &Listener<T>) -> Round {
         let shared = Arc::clone(&self.shared);
-        let accept = || {
-            shared
-                .connections
-                .accept_from(listener, |room, connection| {
-                    // If it is not adopted, the port was closed meanwhile.
-                    let Ok(held) = shared.adopt(room, connection) else {
-                        return;
-                    };
-                    if listener.blocks() {
-                        shared.connections.block(held.id().0);
-                    }
-                    match listener.interest() {
-                        Some(interest) => self.arm(held, interest),
-                        None => self.report_accepted(held),
-                    }
-                })
+        shared
+            .connections
+            .accept_from(listener, |room, connection| {
+                // If it is not adopted, the port was closed meanwhile.
+                let Ok(held) = shared.adopt(room, connection) else {
+                    return;
+                };
+                if listener.blocks() {
+                    shared.connections.block(held.id().0);
+                }
+                match listener.interest() {
+                    Some(interest) => self.arm(held, interest),
+                    None => self.report_accepted(held),
+                }
+            })
+    }
+
+    fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
+        let mut round = loop {
+            match catch_unwind(AssertUnwindSafe(|| self.accept_batch(listener))) {
+                Ok(round) => break round,
+                Err(panic) => self.notify(Notice::Panicked(panic)),
+            }
+            // Others that were accepted in advance have had their packets: nothing tells of them again.
+            if listener.is_watched() {
+                break listener.idle();
+            }
         };
-        let outcome = catch_unwind(AssertUnwindSafe(accept));
-        let mut round = outcome.unwrap_or_else(|panic| {
-            self.notify(Notice::Panicked(panic));
-            listener.idle()
-        });
         listener.replenish(&mut round);
         match (listener.change(&round), round.error) {
             (Some(true), Some(error)) => self.notify(Notice::NotAccepting(id, error)),
@@ -479,6 +486,7 @@ impl<T: Source, M> Worker<T, M> {
             _ => {}
         }
         let key = entry.completion_key;
+        let shared = &*self.shared;
         let until = round.until.map(|until| shared.deadlines.ticks_until(until));
         let wish = Wish {
             filter: round.filter,

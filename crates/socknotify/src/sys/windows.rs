@@ -9,9 +9,11 @@ use std::os::windows::io::AsRawSocket;
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
+use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::{
     POLLHUP, POLLRDNORM, POLLWRNORM, SD_BOTH, SOCKET, WSAPOLLFD, WSAPoll, shutdown,
 };
+use windows_sys::Win32::System::IO::CancelIoEx;
 
 pub(crate) use self::thread_state::process_time;
 use super::Fd;
@@ -81,8 +83,12 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
 
 /// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.
 pub(crate) fn shut_down(socket: RawSocket) {
-    // SAFETY: no memory is touched.
-    unsafe { shutdown(socket as SOCKET, SD_BOTH) };
+    // SAFETY: no memory is touched. Operations that are cancelled still own what they write to.
+    unsafe {
+        shutdown(socket as SOCKET, SD_BOTH);
+        // What waits already is not ended by that.
+        CancelIoEx(socket as HANDLE, std::ptr::null());
+    }
 }
 
 /// The handle of a socket that is known by this number.

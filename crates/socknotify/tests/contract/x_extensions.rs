@@ -11,10 +11,12 @@ use socknotify::{
     Registration, RegistrationError, Trigger,
 };
 
+#[cfg(unix)]
+use crate::support::take_number;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
     PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, port, port_with, rounds,
-    take_number, wait_for_waiting,
+    wait_for_waiting,
 };
 
 const KEY: usize = 81;
@@ -400,6 +402,7 @@ fn x3_several_ports_watch_one_socket(backend: Backend) -> io::Result<()> {
 }
 
 /// A runtime's signal pipe: it is duplicated for each runtime, and its number comes again.
+#[cfg(unix)]
 #[for_every_backend(with_places)]
 fn x3_a_duplicate_under_the_number_of_one_that_was_closed_is_not_refused(
     backend: Backend,
