@@ -554,6 +554,10 @@ fn the_access_log_is_opened_again_at_a_signal() -> io::Result<()> {
     let (log, old) = (directory.path().join("log"), directory.path().join("old"));
     let (site, mut client) = Site::visited(&["--access-log", log.to_str().expect("a name")])?;
     get(&mut client, "/first", "")?;
+    // An answer can be there before its line.
+    eventually("it is logged", || {
+        Ok(fs::read_to_string(&log)?.contains("/first "))
+    })?;
     fs::rename(&log, &old)?;
     site.server.signal(rustix::process::Signal::HUP)?;
     eventually("there is a new one", || Ok(log.exists()))?;
