@@ -193,6 +193,30 @@ mod https {
     }
 
     #[test]
+    fn https_has_no_thread_for_a_request_that_comes_slowly() -> io::Result<()> {
+        const CLIENTS: usize = 50;
+        let server = start()?;
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut client = connect(&server)?;
+            let requests = b"GET /1 HTTP/1.1\r\n\r\nGET /2 HT";
+            client.get_mut().write_all(requests)?;
+            clients.push(client);
+        }
+        for client in &mut clients {
+            assert_eq!(answer(client)?.2, "you asked for /1\n");
+        }
+        let tasks = format!("/proc/{}/task", server.process.id());
+        let threads = std::fs::read_dir(tasks)?.count();
+        assert!(threads < CLIENTS, "{threads} threads");
+        for mut client in clients {
+            client.get_mut().write_all(b"TP/1.1\r\n\r\n")?;
+            assert_eq!(answer(&mut client)?.2, "you asked for /2\n");
+        }
+        interrupt(server)
+    }
+
+    #[test]
     fn https_answers_what_it_has_received_when_it_drains() -> io::Result<()> {
         const REQUESTS: usize = 500;
         let server = start()?;

@@ -1,16 +1,12 @@
 //! An HTTPS server whose handlers are plain code that may block: it answers GET and POST, and writes an access log.
 //!
-//! What it shows:
-//!
-//! - Connections are in blocking mode, and `rustls` reads and writes them. An idle connection has no thread.
+//! - `rustls` reads what has come, so neither an idle connection nor a slow request has a thread. Answers are written in
+//!   blocking mode.
 //! - Limits: of a head, of a body, of connections, of the time for a request and for its answer, however slowly they come.
-//! - What was decrypted causes no event: a connection is armed only when nothing is left in it.
-//! - A connection ends in order: the last answer says so, and the connection lingers. Otherwise the system might break it
-//!   off, and take the answer back.
+//! - A connection ends in order: the last answer says so, and it lingers, so that the system does not take the answer back.
 //! - At SIGTERM and Ctrl-C what was received is answered.
 //!
-//! Run it with `cargo run -p socknotify-examples --features tls --bin https 127.0.0.1:7443 CERTIFICATE.pem KEY.pem`, and try
-//! `curl --insecure https://127.0.0.1:7443/hello`.
+//! Run it: `cargo run -p socknotify-examples --features tls --bin https 127.0.0.1:7443 CERTIFICATE.pem KEY.pem`
 //!
 //! ```toml
 //! [dependencies]
@@ -20,48 +16,35 @@
 //! socknotify = "0.1"
 //! ```
 
+use std::env;
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, mem};
 
-use httparse::{EMPTY_HEADER, Status};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use httparse::{EMPTY_HEADER, Request as Head, Status};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::{ServerConfig, ServerConnection};
-use socknotify::owned::{
-    BorrowedSocket, Event, Interest, Limited, Listening, Port, Serving, Source,
-};
+use socknotify::owned::{BorrowedSocket, Event, Held, Interest, Limited};
+use socknotify::owned::{Listening, Port, Serving, Source, Worker};
 
 const CONNECTIONS: usize = 10_000;
 const HEAD: usize = 16 * 1024;
 const BODY: usize = 1024 * 1024;
-/// The longest time without a byte, in the middle of a request or an answer.
-const STALL: Duration = Duration::from_secs(10);
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 const ANSWER_TIME: Duration = Duration::from_secs(600);
+const STALL: Duration = Duration::from_secs(10); // in which nothing of an answer is taken
 const IDLE: Duration = Duration::from_secs(60);
-const LINGER: Duration = Duration::from_secs(2);
 
 struct Client {
     stream: TcpStream,
     tls: ServerConnection,
     address: SocketAddr,
-    /// What was decrypted and is not answered.
-    received: Vec<u8>,
+    received: Vec<u8>, // decrypted, and not answered yet
+    /// When the connection, the request or the pause between two requests began.
+    since: Instant,
 }
-
-struct Request {
-    method: String,
-    path: String,
-    body: Vec<u8>,
-    is_last: bool,
-}
-
-/// A status, and a body of plain text.
-type Answer = (&'static str, String);
 
 impl Source for Client {
     fn socket(&self) -> BorrowedSocket<'_> {
@@ -69,13 +52,12 @@ impl Source for Client {
     }
 }
 
-/// The application. It may block: on a database, a lock, another server.
-fn answer(request: &Request) -> Answer {
-    match (&*request.method, &*request.path) {
+/// The application, which may block: on a database, a lock, another server. A status, and a body of plain text.
+fn answer(head: &Head<'_, '_>, body: &[u8]) -> (&'static str, String) {
+    match (head.method.unwrap_or(""), head.path.unwrap_or("")) {
         ("GET" | "HEAD", path) => ("200 OK", format!("you asked for {path}\n")),
-        ("POST", "/length") => ("200 OK", format!("{} bytes\n", request.body.len())),
-        ("POST", _) => ("404 Not Found", "post to /length\n".into()),
-        _ => ("501 Not Implemented", "GET, HEAD or POST\n".into()),
+        ("POST", "/length") => ("200 OK", format!("{} bytes\n", body.len())),
+        _ => ("404 Not Found", "GET anything, or POST to /length\n".into()),
     }
 }
 
@@ -101,156 +83,118 @@ fn main() -> Result<(), Box<dyn Error>> {
         tls: ServerConnection::new(Arc::clone(&config)).expect("the configuration is complete"),
         address,
         received: Vec::new(),
+        since: Instant::now(),
     })?;
-    port.serve(Serving::default(), |worker, event| {
-        // At the end, what has come is answered: if nothing has, this time is over at once.
-        let next = Interest::IN.within(if port.is_draining() {
-            Duration::ZERO
-        } else {
-            IDLE
-        });
-        match event {
-            Event::Ready(mut client, _) => match client.serve(port.is_draining()) {
-                Ok(true) => worker.arm(client, next),
-                Ok(false) => worker.linger(client, LINGER),
-                Err(_) => {} // What is not armed again is closed.
-            },
-            Event::Draining(client) => worker.arm(client, next),
-            Event::TimedOut(mut client) => {
-                let finished = client.finish();
-                if finished.is_ok() {
-                    worker.linger(client, LINGER);
-                }
-            }
-            _ => {}
-        }
-    })?;
-    Ok(())
+    Ok(port.serve(Serving::default(), |worker, event| match event {
+        Event::Ready(mut client, _) => match client.serve(port.is_draining()) {
+            Ok(true) => worker.arm_with(client, |client| client.next(port.is_draining())),
+            Ok(false) => finish(worker, client),
+            Err(_) => {} // What is not armed again is closed.
+        },
+        Event::Draining(client) => worker.arm_with(client, |client| client.next(true)),
+        Event::TimedOut(client) if !client.tls.is_handshaking() => finish(worker, client),
+        _ => {}
+    })?)
+}
+
+/// Send the last word of TLS, and linger.
+fn finish(worker: &mut Worker<Client>, mut client: Held<Client>) {
+    let Client { stream, tls, .. } = &mut *client;
+    tls.send_close_notify();
+    if rustls::Stream::new(tls, stream).flush().is_ok() {
+        worker.linger(client, Duration::from_secs(2));
+    }
 }
 
 impl Client {
-    /// Answer what is there. False if that was the last.
-    fn serve(&mut self, is_draining: bool) -> io::Result<bool> {
-        // Once, which does not wait: it may be a part of the handshake, and nothing follows yet.
-        self.receive(Instant::now() + REQUEST_TIME)?;
-        while let Some(request) = self.request()? {
-            let begin = Instant::now();
-            let (is_head, is_last) = match &request {
-                Ok(request) => (request.method == "HEAD", request.is_last),
-                Err(_) => (false, true),
-            };
-            let (line, (status, body)) = match &request {
-                Ok(request) => (
-                    format!("{} {}", request.method, request.path),
-                    answer(request),
-                ),
-                Err(status) => (String::new(), (*status, String::new())),
-            };
-            // As far as is known, nothing else was received.
-            let is_last = is_last || is_draining && self.received.is_empty();
-            let connection = if is_last { "close" } else { "keep-alive" };
-            let length = body.len();
-            let mut bytes = format!(
-                "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-                 Content-Length: {length}\r\nConnection: {connection}\r\n\r\n"
-            );
-            if !is_head {
-                bytes += &body;
-            }
-            let mut stream = Limited::within(&self.stream, ANSWER_TIME);
-            let sent = rustls::Stream::new(&mut self.tls, &mut stream).write_all(bytes.as_bytes());
-            // {:?}: nobody writes a line of his own into the log.
-            let (address, time) = (self.address, begin.elapsed().as_micros());
-            eprintln!("{address} {line:?} {status:.3} {length} {time} µs");
-            sent?;
-            if is_last {
-                return self.finish().map(|()| false);
-            }
-        }
-        Ok(true)
+    fn next(&self, is_draining: bool) -> Interest {
+        let is_idle = self.received.is_empty();
+        // At the end, too, what has come is answered.
+        let pause = if is_draining { Duration::ZERO } else { IDLE };
+        Interest::IN.until(self.since + if is_idle { pause } else { REQUEST_TIME })
     }
 
-    /// The next request, or the status with which it is refused; none if nothing of one has been received.
-    fn request(&mut self) -> io::Result<Option<Result<Request, &'static str>>> {
-        let end = Instant::now() + REQUEST_TIME;
-        while !self.received.is_empty() {
+    /// Receive once, and answer each request that is whole. False if that was the last.
+    fn serve(&mut self, is_draining: bool) -> io::Result<bool> {
+        self.receive()?;
+        loop {
             let mut headers = [EMPTY_HEADER; 64];
-            let mut head = httparse::Request::new(&mut headers);
-            match head.parse(&self.received) {
-                Err(_) => return Ok(Some(Err("400 Bad Request"))),
-                Ok(Status::Partial) if self.received.len() >= HEAD => {
-                    return Ok(Some(Err("431 Request Header Fields Too Large")));
-                }
-                Ok(Status::Partial) => {}
-                Ok(Status::Complete(length)) => {
-                    let (mut body, mut is_last) = (None, head.version == Some(0));
-                    for header in head.headers.iter() {
-                        let value = std::str::from_utf8(header.value).unwrap_or("?").trim();
-                        match &*header.name.to_ascii_lowercase() {
-                            "content-length" => match value.parse::<usize>() {
-                                Ok(found)
-                                    if !value.starts_with('+')
-                                        && body.is_none_or(|body| body == found) =>
-                                {
-                                    body = Some(found);
-                                }
-                                _ => return Ok(Some(Err("400 Bad Request"))),
-                            },
-                            "transfer-encoding" => return Ok(Some(Err("411 Length Required"))),
-                            "connection" => is_last |= value.eq_ignore_ascii_case("close"),
-                            _ => {}
-                        }
-                    }
-                    let body = body.unwrap_or(0);
-                    if body > BODY {
-                        return Ok(Some(Err("413 Content Too Large")));
-                    }
-                    if self.received.len() >= length + body {
-                        let [method, path] =
-                            [head.method, head.path].map(Option::unwrap_or_default);
-                        let (method, path) = (method.to_owned(), path.to_owned());
-                        let rest = self.received.split_off(length + body);
-                        let body = mem::replace(&mut self.received, rest).split_off(length);
-                        return Ok(Some(Ok(Request {
-                            method,
-                            path,
-                            body,
-                            is_last,
-                        })));
-                    }
-                }
+            let mut head = Head::new(&mut headers);
+            let (end, keeps_alive, (status, text)) = match parse(&mut head, &self.received) {
+                Ok(None) => return Ok(true),
+                Ok(Some((body, end, keeps_alive))) => (end, keeps_alive, answer(&head, body)),
+                Err(status) => (0, false, (status, String::new())),
+            };
+            // As far as is known, nothing else was received.
+            let keeps_alive = keeps_alive && !(is_draining && self.received.len() == end);
+            let connection = if keeps_alive { "keep-alive" } else { "close" };
+            let length = text.len();
+            let is_head = head.method == Some("HEAD");
+            let text = if is_head { "" } else { &text };
+            let bytes = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+                 Content-Length: {length}\r\nConnection: {connection}\r\n\r\n{text}"
+            );
+            let mut stream = Limited::within(&self.stream, ANSWER_TIME);
+            let mut stream = rustls::Stream::new(&mut self.tls, &mut stream);
+            let sent = stream.write_all(bytes.as_bytes());
+            let sent = sent.and_then(|()| stream.flush());
+            // {:?}: nobody writes a line of his own into the log.
+            let line = (head.method.unwrap_or(""), head.path.unwrap_or(""));
+            let (address, time) = (self.address, self.since.elapsed().as_micros());
+            eprintln!("{address} {line:?} {status:.3} {length} {time} µs");
+            sent?;
+            if !keeps_alive {
+                return Ok(false);
             }
-            self.receive(end)?;
+            self.received.drain(..end);
+            self.since = Instant::now();
         }
-        Ok(None)
     }
 
     /// Receive once, and send what TLS has to say to it.
-    fn receive(&mut self, end: Instant) -> io::Result<()> {
-        let mut stream = Limited::until(&self.stream, end);
-        let length = self.tls.read_tls(&mut stream)?;
-        let state = self.tls.process_new_packets();
-        while self.tls.wants_write() {
-            self.tls.write_tls(&mut stream)?;
-        }
-        let state = state.map_err(io::Error::other)?;
-        let before = self.received.len();
-        self.received
-            .resize(before + state.plaintext_bytes_to_read(), 0);
-        self.tls.reader().read_exact(&mut self.received[before..])?;
-        if length == 0 || state.peer_has_closed() && self.received.is_empty() {
+    fn receive(&mut self) -> io::Result<()> {
+        if self.tls.read_tls(&mut self.stream)? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        Ok(())
-    }
-
-    /// The last word of TLS.
-    fn finish(&mut self) -> io::Result<()> {
-        self.tls.send_close_notify();
+        let state = self.tls.process_new_packets();
         while self.tls.wants_write() {
-            self.tls
-                .write_tls(&mut Limited::within(&self.stream, STALL))?;
+            self.tls.write_tls(&mut self.stream)?;
         }
-        Ok(())
+        let length = state.map_err(io::Error::other)?.plaintext_bytes_to_read();
+        if self.received.is_empty() && length > 0 {
+            self.since = Instant::now();
+        }
+        let mut decrypted = self.tls.reader().take(length as u64);
+        decrypted.read_to_end(&mut self.received).map(drop)
     }
+}
+
+/// The body, where it ends, and whether the connection may go on; none while a part is missing. Or the status of a refusal.
+type Parsed<'a> = Result<Option<(&'a [u8], usize, bool)>, &'static str>;
+
+fn parse<'a>(head: &mut Head<'_, 'a>, received: &'a [u8]) -> Parsed<'a> {
+    const BAD: &str = "400 Bad Request";
+    let begin = match head.parse(received).map_err(|_| BAD)? {
+        Status::Complete(length) => length,
+        Status::Partial if received.len() < HEAD => return Ok(None),
+        Status::Partial => return Err("431 Request Header Fields Too Large"),
+    };
+    let (mut length, mut keeps_alive) = (None, head.version == Some(1));
+    for header in &*head.headers {
+        let value = std::str::from_utf8(header.value).unwrap_or("?").trim();
+        match &*header.name.to_ascii_lowercase() {
+            "content-length" if length.is_some() || value.starts_with('+') => return Err(BAD),
+            "content-length" => length = Some(value.parse::<usize>().map_err(|_| BAD)?),
+            "transfer-encoding" => return Err("411 Length Required"),
+            "connection" => keeps_alive &= !value.eq_ignore_ascii_case("close"),
+            _ => {}
+        }
+    }
+    if length.unwrap_or(0) > BODY {
+        return Err("413 Content Too Large");
+    }
+    let end = begin + length.unwrap_or(0);
+    let body = received.get(begin..end);
+    Ok(body.map(|body| (body, end, keeps_alive)))
 }
