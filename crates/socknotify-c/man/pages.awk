@@ -1,8 +1,10 @@
-# Makes a page of the manual from the header: awk -v page=NAME -v version=VERSION -f pages.awk socknotify.h socknotify.3.in
+# Makes a page of the manual from the header and the three files here:
 #
-# The page of a function has the comment and the declarations that the header has together. The page `socknotify` is
-# socknotify.3.in, with the types and constants of the header in place of @TYPES@, and its functions in place of
-# @FUNCTIONS@ and @NAMES@.
+#     awk -v page=NAME -v version=VERSION -f pages.awk socknotify.h errors examples.c socknotify.3.in
+#
+# The page of a function has the comment and the declarations that the header has together, the errors that `errors` has
+# under its name, and what examples.c has after a comment with its name. The page `socknotify` is socknotify.3.in, with
+# the types and constants of the header in place of @TYPES@, and its functions in place of @FUNCTIONS@.
 
 # A text in which nothing is an instruction.
 function plain(text) {
@@ -74,9 +76,19 @@ function end_of_group(    index_, names, about, is_wanted) {
         print ".fi\n.PP\nLink with \\fI\\-lsocknotify\\fP."
         print ".SH DESCRIPTION"
         describe(comment, comments)
-        print ".SH SEE ALSO\n.BR socknotify (3)"
     }
     functions = declarations = comments = 0
+}
+
+# Whether a line names this page's function.
+function names_page(line,    words, count, index_) {
+    count = split(line, words, " ")
+    for (index_ = 1; index_ <= count; index_ += 1) {
+        if (words[index_] == page) {
+            return 1
+        }
+    }
+    return 0
 }
 
 # The header for Windows comes first, and the names of Windows last.
@@ -118,7 +130,39 @@ file == 1 && section == "functions" {
     next
 }
 
-file == 2 && page == "socknotify" {
+# Names, and then each code and what it means.
+file == 2 && /^sn_/ {
+    is_wanted = names_page($0)
+    if (is_wanted && !has_errors) {
+        print ".SH ERRORS"
+        has_errors = 1
+    }
+    next
+}
+file == 2 && !is_wanted { next }
+file == 2 && /^@/ { print ".SS " substr($0, 2); next }
+file == 2 && /^[A-Z]/ { print ".TP\n.B " plain($0); next }
+file == 2 && /^others/ { print ".TP\nothers"; next }
+file == 2 && /^  / { print plain(substr($0, 3)); next }
+
+file == 3 && /^\/\* EXAMPLE / {
+    is_example = names_page($0)
+    if (is_example) {
+        print ".SH EXAMPLES\n.nf"
+    }
+    next
+}
+file == 3 && /^\/\* END/ {
+    if (is_example) {
+        print ".fi"
+    }
+    is_example = 0
+    next
+}
+file == 3 && is_example { print plain($0); next }
+file == 4 && FNR == 1 && page != "socknotify" { print ".SH SEE ALSO\n.BR socknotify (3)" }
+
+file == 4 && page == "socknotify" {
     if ($0 == "@TYPES@") {
         print ".nf"
         for (number = 1; number <= type_lines; number += 1) {

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 pub(crate) const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 pub(crate) const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface");
 pub(crate) const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+pub(crate) const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/man");
 
 /// Where programs and whatever else the tests make goes.
 pub(crate) fn scratch(name: &str) -> PathBuf {

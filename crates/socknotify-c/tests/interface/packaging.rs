@@ -417,6 +417,63 @@ fn the_manual_describes_every_function_in_the_words_of_the_header() {
 }
 
 #[test]
+fn each_page_of_a_function_has_its_errors_and_an_example() {
+    let pages = prefix().join("share/man/man3");
+    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
+    let symbols: Vec<_> = include_str!("../../symbols.txt").lines().collect();
+    // They return no error.
+    let without = [
+        "sn_backend",
+        "sn_last_error",
+        "sn_reason",
+        "sn_set_last_error",
+        "sn_strerror",
+        "sn_version",
+    ];
+    for name in &symbols {
+        let page = fs::read_to_string(pages.join(format!("{name}.3"))).expect("a page");
+        let (before, example) = page.split_once("\n.SH EXAMPLES\n").expect(name);
+        assert!(example.contains(name), "{name}: {example}");
+        let errors = before
+            .split_once("\n.SH ERRORS\n")
+            .map(|(_, errors)| errors);
+        assert_eq!(errors.is_none(), without.contains(name), "{name}");
+        let codes = errors.into_iter().flat_map(str::lines);
+        for code in codes.filter_map(|line| line.strip_prefix(".B SN_")) {
+            assert!(header.contains(&format!("#define SN_{code} ")), "{code}");
+        }
+    }
+    let errors = include_str!("../../man/errors").lines();
+    for names in errors.filter(|line| line.starts_with("sn_")) {
+        for name in names.split(' ') {
+            assert!(symbols.contains(&name), "{name}");
+        }
+    }
+}
+
+/// What the tests hand over otherwise.
+#[test]
+fn make_builds_where_cargo_is_told_to() {
+    for (from, expected) in [("environment", "/a b/target"), ("makefile", "/own")] {
+        let mut make = Command::new(make("all").get_program());
+        make.arg("-C").arg(PACKAGE).args(["-n", "install"]);
+        make.env("CARGO_TARGET_DIR", "/a b/target")
+            .env_remove("TARGET_DIR")
+            .env_remove("MAKEFLAGS");
+        if from == "makefile" {
+            make.arg("TARGET_DIR=/own");
+        }
+        let commands = run(&mut make);
+        for wanted in [
+            format!("--target-dir '{expected}'"),
+            format!("'{expected}/release/libsocknotify_c.a'"),
+        ] {
+            assert!(commands.contains(&wanted), "{wanted}: {commands}");
+        }
+    }
+}
+
+#[test]
 fn the_manual_has_no_warnings() {
     if !has("groff") {
         return;

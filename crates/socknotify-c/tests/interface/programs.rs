@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::{EXAMPLES, Language, Link, SOURCES, compile, has, run, with_library};
+use crate::install::{EXAMPLES, Language, Link, MANUAL, SOURCES, compile, has, run, with_library};
 
 /// Compile a program, run it with either library, and return what it prints.
 fn runs(directory: &str, file: &str, language: Language) -> String {
@@ -73,6 +73,16 @@ fn scenarios_runs_all_three_with_the_win32_names() {
          edge-triggered: 10 datagrams\n\
          multi-threaded: 4000 bytes from 100 clients\n"
     );
+}
+
+#[test]
+fn the_examples_of_the_manual_do_what_it_says() {
+    runs(MANUAL, "examples.c", Language::C99);
+}
+
+#[test]
+fn memcheck_finds_nothing_in_the_examples_of_the_manual() {
+    is_clean(MANUAL, "examples.c", Language::C99);
 }
 
 #[test]
