@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::owned::{Event, Held, Id, Port, Worker};
+use socknotify::owned::{Event, Held, Id, Interest, Port, Worker};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
     Trigger,
@@ -492,8 +492,8 @@ impl Owner {
         }
         life.armed.fetch_add(1, Ordering::SeqCst);
         match rng.bool() {
-            true => self.port.arm(connection, EventFilter::IN),
-            false => worker.arm(connection, EventFilter::IN),
+            true => self.port.arm(connection, Interest::IN),
+            false => worker.arm(connection, Interest::IN),
         }
         if ready_before {
             return self.serve_until_closed(key, worker, rng);

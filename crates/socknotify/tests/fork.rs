@@ -201,7 +201,7 @@ fn call_owning_port(port: &Port<Socket, u32>, held: &mut Option<Held<Socket>>, p
     if !adopted.is_err_and(|error| is_refused(&error)) {
         return 3;
     }
-    let shared = port.share(Arc::new(pair.theirs), EventFilter::IN, SharedTrigger::Level);
+    let shared = port.share(Arc::new(pair.theirs), Interest::IN, SharedTrigger::Level);
     if !shared.is_err_and(|error| is_refused(&error)) {
         return 4;
     }
@@ -213,7 +213,7 @@ fn call_owning_port(port: &Port<Socket, u32>, held: &mut Option<Held<Socket>>, p
         return 6;
     }
     // None of these says anything.
-    worker.arm(held.take().expect("it is here"), EventFilter::IN);
+    worker.arm(held.take().expect("it is here"), Interest::IN);
     drop(worker);
     port.drain(PATIENCE);
     u8::from(!port.close().is_empty()) * 7
@@ -628,7 +628,7 @@ fn g1_a_port_that_lives_on_in_a_child_keeps_no_connection_open(backend: Backend)
         let numbers = [ours.as_raw_fd(), theirs.as_raw_fd()];
         let connection = port.adopt(ours)?;
         let id = connection.id();
-        worker.arm(connection, EventFilter::IN);
+        worker.arm(connection, Interest::IN);
         assert_eq!(worker.process(Some(Duration::ZERO)), Ok(0));
         let (told, tell) = rustix::pipe::pipe()?;
         let _child = Child::fork(|| {

@@ -219,7 +219,7 @@ fn arming_and_taking_owned_connections_allocates_nothing(backend: Backend) -> io
     for _ in 0..CONNECTIONS {
         let pair = Pair::unix()?;
         pair.send()?;
-        worker.arm(port.adopt(pair.ours)?, EventFilter::IN);
+        worker.arm(port.adopt(pair.ours)?, Interest::IN);
         peers.push(pair.theirs);
     }
     let mut turn = |time| -> io::Result<()> {
@@ -232,7 +232,7 @@ fn arming_and_taking_owned_connections_allocates_nothing(backend: Backend) -> io
                     let soon = Interest::IN.within(Duration::from_millis(time));
                     worker.arm(connection, soon);
                 }
-                Event::TimedOut(connection) => worker.arm(connection, EventFilter::IN),
+                Event::TimedOut(connection) => worker.arm(connection, Interest::IN),
                 Event::Message(_) => {}
                 other => panic!("{other:?}"),
             }

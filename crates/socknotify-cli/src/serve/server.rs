@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use socknotify::owned::{
-    BorrowedSocket, Buffer, Event, FileCompletion, Held, Listen, Listening, Port, SharedTrigger,
-    Source, Worker,
+    BorrowedSocket, Buffer, Event, FileCompletion, Held, Interest, Listen, Listening, Port,
+    SharedTrigger, Source, Worker,
 };
-use socknotify::{CompletionPort, Error, EventFilter, Snapshot};
+use socknotify::{CompletionPort, Error, Snapshot};
 
 use super::client::{Client, Next};
 use super::datagrams;
@@ -102,8 +102,8 @@ impl Server {
             Listener::Unix(listener) => self.accept_from(listener)?,
             Listener::Datagrams(socket) => {
                 let socket = Arc::new(Peer::Datagrams(socket));
-                let (filter, trigger) = (EventFilter::IN, SharedTrigger::Level);
-                self.port.share(socket, filter, trigger)?;
+                let (interest, trigger) = (Interest::IN, SharedTrigger::Level);
+                self.port.share(socket, interest, trigger)?;
             }
         }
         Ok(bound)

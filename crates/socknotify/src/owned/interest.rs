@@ -131,12 +131,6 @@ impl<T: Source, M> Worker<T, M> {
     }
 }
 
-impl From<EventFilter> for Interest {
-    fn from(filter: EventFilter) -> Self {
-        Self::of(filter)
-    }
-}
-
 /// Until a condition of either holds, and no longer than either waits.
 ///
 /// Of two deadlines of one kind, [`within`](Interest::within) or [`until`](Interest::until), the earlier one

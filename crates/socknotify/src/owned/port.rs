@@ -171,9 +171,9 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// If the connection belongs to another port. The connection is deregistered there and closed.
     #[track_caller]
-    pub fn arm(&self, connection: Held<T>, interest: impl Into<Interest>) {
+    pub fn arm(&self, connection: Held<T>, interest: Interest) {
         let shared = &self.shared;
-        let arm = match shared.put(connection, interest.into()) {
+        let arm = match shared.put(connection, interest) {
             Ok(arm) => arm,
             Err(refused) => return shared.notify(refused),
         };
@@ -198,7 +198,7 @@ impl<T: Source, M> Port<T, M> {
     pub fn share(
         &self,
         socket: Arc<T>,
-        interest: impl Into<Interest>,
+        interest: Interest,
         trigger: SharedTrigger,
     ) -> io::Result<Id>
     where
@@ -207,7 +207,7 @@ impl<T: Source, M> Port<T, M> {
         let connections = &self.shared.connections;
         connections.check()?;
         let descriptor = socket.socket();
-        let filter = interest.into().filter;
+        let filter = interest.filter;
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
         let place = Place::of_shared(enable.raw_socket(), Box::new(Arc::clone(&socket)));
         let token = connections
@@ -317,10 +317,8 @@ impl<T: Source, M> Port<T, M> {
 }
 
 impl<T, M> Port<T, M> {
-    /// Runs work that may block, and lends this thread's place to another thread meanwhile.
-    ///
-    /// Events that this thread's worker has dequeued and not taken go to other threads, and connections passed to
-    /// [`Worker::arm`](super::Worker::arm) are armed. See also [`Worker::blocking`](super::Worker::blocking).
+    /// Runs work that may block, and lends this thread's place to another thread meanwhile: as
+    /// [`Worker::blocking`](super::Worker::blocking), where the thread's worker is not at hand.
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
         hand::flow_on();

@@ -126,8 +126,8 @@ impl<T: Source, M> Worker<T, M> {
     /// worker are not affected.
     #[doc(alias = "reregister")]
     #[track_caller]
-    pub fn arm(&mut self, connection: Held<T>, interest: impl Into<Interest>) {
-        match self.shared.put(connection, interest.into()) {
+    pub fn arm(&mut self, connection: Held<T>, interest: Interest) {
+        match self.shared.put(connection, interest) {
             Ok(None) => {}
             Ok(Some((arm, is_new))) => {
                 self.is_any_new |= is_new;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 use socknotify::owned::{Buffer, Event, FileDriver, FileOperation, Held, Interest, Port};
-use socknotify::{Backend, EventFilter, Events};
+use socknotify::{Backend, Events};
 
 use crate::support::{
     Gate, PollFlags, drain, fill, is_ready, port_with, rounds, tcp_streams, thread_time,
@@ -31,7 +31,7 @@ fn cancelled(
     connection: Held<Connection>,
 ) -> Held<Connection> {
     let id = connection.id();
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     nothing(worker);
     assert!(port.cancel(id));
     match next(worker) {
@@ -70,11 +70,11 @@ fn g1_the_peer_sees_the_end_of_what_was_armed_again_after_it_had_been_cancelled(
 ) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
-    for filter in [EventFilter::IN, EventFilter::IN | EventFilter::HANGUP] {
+    for interest in [Interest::IN, Interest::IN | Interest::HANGUP] {
         let (connection, peer) = connect(&port)?;
         let connection = cancelled(&port, &mut worker, connection);
         let id = connection.id();
-        worker.arm(connection, filter);
+        worker.arm(connection, interest);
         nothing(&mut worker);
         assert!(port.cancel(id));
         let Event::Cancelled(connection) = next(&mut worker) else {
@@ -179,7 +179,7 @@ fn g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back(backend: Backend) ->
     let (first, first_peer) = connect(&port)?;
     let (second, second_peer) = connect(&port)?;
     let held = cancelled(&port, &mut worker, second);
-    worker.arm(first, EventFilter::IN);
+    worker.arm(first, Interest::IN);
     nothing(&mut worker);
     let connections = port.close();
     assert_eq!(connections.len(), 1);
@@ -201,7 +201,7 @@ fn g1_what_is_armed_while_the_port_closes_is_not_refused(backend: Backend) -> io
         for _ in 0..2 * THREADS {
             let (connection, peer) = connect(&port)?;
             // Writable from the first call on.
-            port.arm(connection, EventFilter::OUT);
+            port.arm(connection, Interest::OUT);
             peers.push(peer);
         }
         thread::scope(|scope| {
@@ -214,7 +214,7 @@ fn g1_what_is_armed_while_the_port_closes_is_not_refused(backend: Backend) -> io
                                 panic!("{event:?}")
                             };
                             come.fetch_add(1, Ordering::Relaxed);
-                            worker.arm(connection, EventFilter::OUT);
+                            worker.arm(connection, Interest::OUT);
                         }
                     }
                 });
@@ -235,7 +235,7 @@ fn g1_the_peer_sees_the_end_when_the_port_goes(backend: Backend) -> io::Result<(
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
     let (connection, peer) = connect(&port)?;
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     nothing(&mut worker);
     drop(port);
     at_end(&peer);
@@ -254,7 +254,7 @@ fn g1_the_peer_sees_the_end_whoever_armed_it(backend: Backend) -> io::Result<()>
         let done = AtomicBool::new(false);
         thread::scope(|scope| -> io::Result<()> {
             let other = scope.spawn(|| -> io::Result<()> {
-                port.arm(connection, EventFilter::IN);
+                port.arm(connection, Interest::IN);
                 armed.store(true, Ordering::Release);
                 while computes && !done.load(Ordering::Acquire) {
                     std::hint::spin_loop();
@@ -295,7 +295,7 @@ fn f5_a_connection_is_heard_when_the_thread_that_armed_it_has_ended(
         thread::scope(|scope| {
             let mut others: Vec<TestWorker> = (0..4).map(|_| port.worker(4)).collect();
             for (index, connection) in held.drain(..).enumerate() {
-                others[index % 4].arm(connection, EventFilter::IN);
+                others[index % 4].arm(connection, Interest::IN);
             }
             for mut other in others {
                 scope.spawn(move || nothing(&mut other));
@@ -330,7 +330,7 @@ fn f5_a_connection_is_heard_while_the_thread_that_armed_it_computes(
         let waiting = scope.spawn(move || drop(ready(next(&mut waiting))));
         crate::support::wait_until("it waits", || port.snapshot().waiting == 1);
         scope.spawn(|| {
-            port.arm(connection, EventFilter::IN);
+            port.arm(connection, Interest::IN);
             armed.store(true, Ordering::Release);
             while !heard.load(Ordering::Acquire) {
                 std::hint::spin_loop();
@@ -353,11 +353,11 @@ fn a_connection_that_was_cancelled_says_what_holds_now(backend: Backend) -> io::
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
     let (mut connection, mut peer) = connect(&port)?;
-    for filter in [EventFilter::IN, EventFilter::IN | EventFilter::HANGUP] {
+    for interest in [Interest::IN, Interest::IN | Interest::HANGUP] {
         connection = cancelled(&port, &mut worker, connection);
         peer.write_all(b"x")?;
         (&connection.socket).read_exact(&mut [0])?;
-        worker.arm(connection, filter);
+        worker.arm(connection, interest);
         nothing(&mut worker);
         nothing(&mut worker);
         peer.write_all(b"y")?;
@@ -379,7 +379,7 @@ fn what_nobody_asked_for_costs_no_time(backend: Backend) -> io::Result<()> {
         let time = Duration::from_millis(100);
         let used = loop {
             fill(&connection.socket)?;
-            worker.arm(connection, EventFilter::OUT);
+            worker.arm(connection, Interest::OUT);
             let before = thread_time();
             let outcome = worker.process(Some(time));
             if outcome == Ok(0) {

@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socknotify::Backend;
 use socknotify::owned::{Event, Interest};
-use socknotify::{Backend, EventFilter};
 
 #[cfg(unix)]
 use crate::TestPort;
@@ -64,7 +64,7 @@ fn what_comes_in_time_ends_the_deadline(backend: Backend) -> io::Result<()> {
     assert_eq!(worker.process(Some(2 * SHORT)), Ok(0));
     assert_eq!((&connection.socket).read(&mut [0; 8])?, 1);
     // Armed without one, it has none.
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     assert_eq!(worker.process(Some(2 * SHORT)), Ok(0));
     Ok(())
 }

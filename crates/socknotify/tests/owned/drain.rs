@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, Held, Interest};
-use socknotify::{Backend, Error, EventFilter};
+use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, read_byte, uninterrupted, wait_until};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
@@ -230,7 +230,7 @@ fn shared_sockets_do_not_keep_a_port_open(backend: Backend) -> io::Result<()> {
     )?);
     let socket = std::sync::Arc::new(std::net::UdpSocket::bind("127.0.0.1:0")?);
     let trigger = socknotify::owned::SharedTrigger::Level;
-    port.share(std::sync::Arc::clone(&socket), EventFilter::IN, trigger)?;
+    port.share(std::sync::Arc::clone(&socket), Interest::IN, trigger)?;
     port.drain(LONG);
     assert_eq!(port.worker(1).process(None), Err(Error::Closed));
     assert_eq!(std::sync::Arc::strong_count(&socket), 1);

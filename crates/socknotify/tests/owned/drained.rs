@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use socknotify::owned::{Event, Held, Interest, Port, Worker};
-use socknotify::{Backend, EventFilter, Events};
+use socknotify::{Backend, Events};
 
 use crate::support::{
     AsSocket, PATIENCE, PollFlags, end_shows_behind_data, port_with, rounds, tcp_streams,
@@ -329,7 +329,7 @@ fn d2_room_is_notified_after_there_was_none(backend: Backend) -> io::Result<()> 
     let port = owning_port(backend, 1)?;
     let mut worker = port.worker(4);
     let (connection, mut theirs) = connect(&port)?;
-    worker.arm(connection, EventFilter::OUT);
+    worker.arm(connection, Interest::OUT);
     let (mut connection, _) = next(&mut worker);
     for _ in 0..3 {
         let mut sum = 0;
@@ -340,7 +340,7 @@ fn d2_room_is_notified_after_there_was_none(backend: Backend) -> io::Result<()> 
             }
         };
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
-        worker.arm(connection, EventFilter::OUT);
+        worker.arm(connection, Interest::OUT);
         while worker.process(Some(Duration::ZERO)) == Ok(0) {
             // Some of it, until there is room.
             let mut buffer = [0; 65536];

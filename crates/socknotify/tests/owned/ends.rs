@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use socknotify::owned::{BorrowedSocket, Event, Id, Interest, Port, Source};
-use socknotify::{Backend, Error, EventFilter};
+use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, counted, port_with, uninterrupted, wait_until};
 use crate::{TestWorker, connect, next, nothing, owning_port, ready};
@@ -23,7 +23,7 @@ fn what_is_dropped_is_closed_and_forgotten(backend: Backend) -> io::Result<()> {
         let connection = match armed {
             false => connection,
             true => {
-                worker.arm(connection, EventFilter::OUT);
+                worker.arm(connection, Interest::OUT);
                 ready(next(&mut worker))
             }
         };
@@ -50,14 +50,14 @@ fn an_armed_connection_is_cancelled_by_another_thread(backend: Backend) -> io::R
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     let id = connection.id();
-    port.arm(connection, EventFilter::IN);
+    port.arm(connection, Interest::IN);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| cancelled(&mut worker));
         wait_until("it waits", || port.snapshot().waiting == 1);
         assert!(port.cancel(id));
         let connection = waiting.join().expect("no panic");
         assert_eq!(connection.id(), id);
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
     });
     // It is as good as before.
     peer.write_all(b"x")?;
@@ -71,13 +71,13 @@ fn a_held_connection_is_cancelled_when_it_is_armed(backend: Backend) -> io::Resu
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     let connection = ready(next(&mut worker));
     assert!(port.cancel(connection.id()));
     nothing(&mut worker);
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     let connection = cancelled(&mut worker);
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     drop(ready(next(&mut worker)));
     nothing(&mut worker);
     Ok(())
@@ -103,13 +103,13 @@ fn a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again(
     let (connection, mut peer) = connect(&port)?;
     let id = connection.id();
     peer.write_all(b"x")?;
-    first.arm(connection, EventFilter::IN);
+    first.arm(connection, Interest::IN);
     // It is dequeued, and in nobody's hand yet.
     first.process(Some(PATIENCE))?;
     assert!(port.cancel(id));
     nothing(&mut second);
     let connection = ready(first.take().expect("an event"));
-    second.arm(connection, EventFilter::IN);
+    second.arm(connection, Interest::IN);
     assert_eq!(cancelled(&mut second).id(), id);
     Ok(())
 }
@@ -122,9 +122,9 @@ fn cancelling_again_changes_nothing(backend: Backend) -> io::Result<()> {
     let id = connection.id();
     assert!(port.cancel(id));
     assert!(port.cancel(id));
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     let connection = cancelled(&mut worker);
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     nothing(&mut worker);
     assert!(port.cancel(id));
     drop(cancelled(&mut worker));
@@ -142,7 +142,7 @@ fn what_is_closed_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     let (connection, _peer) = connect(&port)?;
     assert!(!port.cancel(id), "the next one has the index");
     let mut worker = port.worker(1);
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     nothing(&mut worker);
     Ok(())
 }
@@ -160,7 +160,7 @@ fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
         let (connection, peer) = connect(&port)?;
         ids.push(connection.id());
         peers.push(peer);
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
     }
     let are_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -227,7 +227,7 @@ fn closing_hands_back_what_is_armed(backend: Backend) -> io::Result<()> {
         peer.read_exact(&mut [0])?;
     }
     assert_eq!(port.close().len(), 0);
-    worker.arm(held, EventFilter::IN);
+    worker.arm(held, Interest::IN);
     assert_eq!(worker.process(None), Err(Error::Closed));
     Ok(())
 }
@@ -236,7 +236,7 @@ fn closing_hands_back_what_is_armed(backend: Backend) -> io::Result<()> {
 fn closing_releases_threads_and_leaves_them_what_they_hold(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (connection, mut peer) = connect(&port)?;
-    port.arm(connection, EventFilter::OUT);
+    port.arm(connection, Interest::OUT);
     let mut worker = port.worker(4);
     let held = ready(next(&mut worker));
     thread::scope(|scope| {
@@ -264,7 +264,7 @@ fn after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
     let id = held.id();
     port.close();
     assert!(port.send(1).is_err());
-    port.arm(held, EventFilter::IN);
+    port.arm(held, Interest::IN);
     assert_eq!(uninterrupted(|| peer.read(&mut [0]))?, 0, "it is closed");
     assert!(!port.cancel(id));
     let pair = crate::support::Pair::unix()?;
@@ -283,7 +283,7 @@ fn dropping_the_port_closes_what_is_armed(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (connection, mut peer) = connect(&port)?;
     let worker = port.worker(2);
-    port.arm(connection, EventFilter::IN);
+    port.arm(connection, Interest::IN);
     drop(port);
     assert_eq!(uninterrupted(|| peer.read(&mut [0]))?, 0);
     drop(worker);

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
+use socknotify::Backend;
 use socknotify::owned::{Event, Interest};
-use socknotify::{Backend, EventFilter};
 
 use crate::support::{PATIENCE, Pair, SHORT, fill, rounds, uploading, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, owning_port};
@@ -28,7 +28,7 @@ fn uploads(port: &TestPort) -> io::Result<Vec<Pair>> {
         // A duplicate, which the test does not read.
         let ours = connection.socket.try_clone()?;
         connection.served = BUSY;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         pairs.push(Pair { ours, theirs });
     }
     Ok(pairs)
@@ -54,7 +54,7 @@ fn call(worker: &mut TestWorker) -> Option<Vec<Other>> {
             Event::Ready(mut connection, _) if connection.served >= BUSY => {
                 connection.served += 1;
                 let _ = connection.socket.read(&mut [0; 32]);
-                worker.arm(connection, EventFilter::IN);
+                worker.arm(connection, Interest::IN);
             }
             Event::Ready(mut connection, _) if connection.served == NEW => {
                 others.push(Other::Accepted);
@@ -64,7 +64,7 @@ fn call(worker: &mut TestWorker) -> Option<Vec<Other>> {
             Event::Ready(mut connection, _) => {
                 let _ = connection.socket.read(&mut [0; 32]);
                 others.push(Other::Quiet);
-                worker.arm(connection, EventFilter::IN);
+                worker.arm(connection, Interest::IN);
             }
             Event::Message(message) => others.push(Other::Message(message)),
             other => panic!("{other:?}"),
@@ -84,7 +84,7 @@ struct Others {
 impl Others {
     fn new(port: &TestPort) -> io::Result<Self> {
         let (connection, quiet) = connect(port)?;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         // Writable at once, so that it is notified.

@@ -325,10 +325,19 @@ impl World {
             late,
             is_submitted: at_once,
         });
-        let interest = match late {
-            true => Interest::from(filter).until(Instant::now()),
-            false => filter.into(),
-        };
+        let mut interest = Interest::NOTHING;
+        for (condition, one) in [
+            (EventFilter::IN, Interest::IN),
+            (EventFilter::OUT, Interest::OUT),
+            (EventFilter::HANGUP, Interest::HANGUP),
+        ] {
+            if filter.contains(condition) {
+                interest = interest | one;
+            }
+        }
+        if late {
+            interest = interest.until(Instant::now());
+        }
         match at_once {
             true => self.port.arm(held, interest),
             false => self.worker.arm(held, interest),

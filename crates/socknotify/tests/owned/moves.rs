@@ -27,7 +27,7 @@ fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> 
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     let id = connection.id();
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     nothing(&mut worker);
     for served in 0..100 {
         peer.write_all(b"x")?;
@@ -35,7 +35,7 @@ fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> 
         assert_eq!((connection.id(), connection.served), (id, served));
         connection.served += 1;
         assert_eq!((&connection.socket).read(&mut [0; 8])?, 1);
-        worker.arm(connection, EventFilter::IN);
+        worker.arm(connection, Interest::IN);
     }
     nothing(&mut worker);
     Ok(())
@@ -49,7 +49,7 @@ fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
     for _ in 0..8 {
         let (connection, mut peer) = connect(&port)?;
         peer.write_all(b"x")?;
-        worker.arm(connection, EventFilter::IN);
+        worker.arm(connection, Interest::IN);
         peers.push(peer);
     }
     for _ in 0..50 {
@@ -58,7 +58,7 @@ fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
         while let Some(event) = worker.take() {
             // It stays readable.
             let connection = ready(event);
-            worker.arm(connection, EventFilter::IN);
+            worker.arm(connection, Interest::IN);
             count += 1;
         }
         assert_eq!(count, 8);
@@ -74,11 +74,11 @@ fn events_that_were_not_taken_stay(backend: Backend) -> io::Result<()> {
     for _ in 0..3 {
         let (connection, mut peer) = connect(&port)?;
         peer.write_all(b"x")?;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         peers.push(peer);
     }
     let first = ready(next(&mut worker));
-    worker.arm(first, EventFilter::IN);
+    worker.arm(first, Interest::IN);
     // Two are there still, and the first one comes again after them.
     for _ in 0..2 {
         drop(ready(next(&mut worker)));
@@ -118,7 +118,7 @@ fn each_connection_is_one_threads_at_a_time(backend: Backend) -> io::Result<()> 
         }
         for _ in 0..CONNECTIONS {
             let (connection, peer) = connect(&port)?;
-            port.arm(connection, EventFilter::IN);
+            port.arm(connection, Interest::IN);
             peers.push(peer);
         }
         for _ in 0..ROUNDS {
@@ -148,12 +148,12 @@ fn the_events_are_those_that_were_asked_for(backend: Backend) -> io::Result<()> 
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
     let mut connection = Some(connection);
-    for (filter, expected) in [
-        (EventFilter::IN, Events::IN),
-        (EventFilter::OUT, Events::OUT),
-        (EventFilter::IN | EventFilter::OUT, Events::IN | Events::OUT),
+    for (interest, expected) in [
+        (Interest::IN, Events::IN),
+        (Interest::OUT, Events::OUT),
+        (Interest::IN | Interest::OUT, Events::IN | Events::OUT),
     ] {
-        worker.arm(connection.take().expect("it came back"), filter);
+        worker.arm(connection.take().expect("it came back"), interest);
         match next(&mut worker) {
             Event::Ready(it, events) => {
                 assert_eq!(events, expected);
@@ -186,7 +186,7 @@ fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     let connection = ready(next(&mut worker)).into_inner();
     assert_eq!(counted(port.snapshot().registrations), 0);
     other.enable(&connection.socket, 7, EventFilter::IN, ONCE)?;
@@ -194,7 +194,7 @@ fn what_was_taken_back_is_free(backend: Backend) -> io::Result<()> {
     other.register(Registration::remove(&connection.socket))?;
     assert_eq!(other.dequeue_one(Some(PATIENCE))?.events(), Events::REMOVE);
     // And it may come back.
-    port.arm(port.adopt(connection)?, EventFilter::IN);
+    port.arm(port.adopt(connection)?, Interest::IN);
     drop(ready(next(&mut worker)));
     Ok(())
 }
@@ -245,7 +245,7 @@ fn x5_what_was_adopted_can_be_watched(backend: Backend) -> io::Result<()> {
     drop(writer);
     let mut worker = port.worker(4);
     assert_eq!(worker.process(Some(Duration::ZERO))?, 0);
-    port.arm(held, EventFilter::IN);
+    port.arm(held, Interest::IN);
     assert_eq!(worker.process(Some(PATIENCE))?, 1);
     assert!(
         matches!(worker.take(), Some(Event::Ready(_, readiness)) if readiness.contains(Events::IN))
@@ -266,7 +266,7 @@ fn a_connection_has_one_port(backend: Backend) -> io::Result<()> {
     let connection = connection.into_inner();
     let connection = second.adopt(connection)?;
     let wrong = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        first.arm(connection, EventFilter::IN)
+        first.arm(connection, Interest::IN)
     }));
     assert!(wrong.is_err());
     assert_eq!(
@@ -300,12 +300,12 @@ fn a_worker_that_goes_leaves_its_events_to_others(backend: Backend) -> io::Resul
     for _ in 0..4 {
         let (connection, mut peer) = connect(&port)?;
         peer.write_all(b"x")?;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         peers.push(peer);
     }
     port.send(5).expect("it is open");
     let again = ready(next(&mut first));
-    first.arm(again, EventFilter::IN);
+    first.arm(again, Interest::IN);
     drop(first);
     let mut second = port.worker(8);
     let (mut connections, mut messages) = (0, 0);
@@ -327,13 +327,13 @@ fn a_panic_loses_the_connection_in_hand_and_no_other(backend: Backend) -> io::Re
     for _ in 0..4 {
         let (connection, mut peer) = connect(&port)?;
         peer.write_all(b"x")?;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         peers.push(peer);
     }
     let mut worker = port.worker(8);
     let thread = thread::spawn(move || {
         let again = ready(next(&mut worker));
-        worker.arm(again, EventFilter::IN);
+        worker.arm(again, Interest::IN);
         let _in_hand = ready(next(&mut worker));
         panic!("on purpose");
     });
@@ -361,14 +361,14 @@ fn a_socket_that_the_system_refuses_comes_back(backend: Backend) -> io::Result<(
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     peer.write_all(b"x")?;
     let mut connection = ready(next(&mut worker));
     let other = Pair::unix()?.ours;
     let old = std::mem::replace(&mut connection.socket, other);
     drop(old);
     let id = connection.id();
-    worker.arm(connection, EventFilter::IN);
+    worker.arm(connection, Interest::IN);
     worker.process(Some(Duration::ZERO))?;
     match worker.take() {
         Some(Event::Refused(it, error)) => {
@@ -391,8 +391,8 @@ fn a_refused_socket_ends_the_wait(backend: Backend) -> io::Result<()> {
         let (other, mut other_peer) = connect(&port)?;
         connection.socket = Pair::unix()?.ours;
         let id = connection.id();
-        worker.arm(connection, EventFilter::IN);
-        worker.arm(other, EventFilter::IN);
+        worker.arm(connection, Interest::IN);
+        worker.arm(other, Interest::IN);
         let (done, waits) = channel();
         let begin = Instant::now();
         thread::spawn(move || {
@@ -420,11 +420,11 @@ fn a_foreign_connection_is_refused_where_it_is_armed(backend: Backend) -> io::Re
     let mut peers = Vec::new();
     for _ in 0..3 {
         let (connection, peer) = connect(&port)?;
-        worker.arm(connection, EventFilter::IN);
+        worker.arm(connection, Interest::IN);
         peers.push(peer);
     }
     let (foreign, mut foreign_peer) = connect(&other)?;
-    let wrong = catch_unwind(AssertUnwindSafe(|| worker.arm(foreign, EventFilter::IN)));
+    let wrong = catch_unwind(AssertUnwindSafe(|| worker.arm(foreign, Interest::IN)));
     assert!(wrong.is_err());
     assert_eq!(uninterrupted(|| foreign_peer.read(&mut [0]))?, 0, "closed");
     assert_eq!(counted(other.snapshot().registrations), 0);
@@ -445,14 +445,14 @@ fn a_panic_after_a_foreign_connection_does_not_abort(backend: Backend) -> io::Re
     for _ in 0..3 {
         let (connection, mut peer) = connect(&port)?;
         peer.write_all(b"x")?;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         peers.push(peer);
     }
     let (foreign, _peer) = connect(&other)?;
     let thread = thread::spawn(move || {
         let again = ready(next(&mut worker));
-        worker.arm(again, EventFilter::IN);
-        worker.arm(foreign, EventFilter::IN);
+        worker.arm(again, Interest::IN);
+        worker.arm(foreign, Interest::IN);
         panic!("on purpose");
     });
     assert!(thread.join().is_err());
@@ -491,7 +491,7 @@ fn a_panicking_descriptor_harms_no_other_connection(backend: Backend) -> io::Res
             panics: Arc::default(),
         })?;
         connection.panics.store(number == 2, Ordering::Relaxed);
-        let arm = || worker.arm(connection, EventFilter::IN);
+        let arm = || worker.arm(connection, Interest::IN);
         let armed = catch_unwind(AssertUnwindSafe(arm));
         assert_eq!(armed.is_err(), number == 2);
         peers.push(theirs);
@@ -571,9 +571,9 @@ fn a_shared_socket_that_answers_otherwise_ends_no_other(backend: Backend) -> io:
     let udp = || std::net::UdpSocket::bind("127.0.0.1:0");
     let [first, other] = [udp()?, udp()?];
     let changing = Arc::new(Changing([first, other], 0.into()));
-    let id = port.share(Arc::clone(&changing), EventFilter::OUT, Level)?;
+    let id = port.share(Arc::clone(&changing), Interest::OUT, Level)?;
     // Another one of the port has the socket that it answers with from now on.
-    let theirs = port.share(Arc::clone(&changing), EventFilter::OUT, Level)?;
+    let theirs = port.share(Arc::clone(&changing), Interest::OUT, Level)?;
     let refused = port.unshare(id).expect_err("it is another socket");
     let expected = io::Error::from(RegistrationError::NotFound);
     assert_eq!(refused.to_string(), expected.to_string());

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::owned::{Event, Id, Port, SendError, SharedTrigger};
+use socknotify::owned::{Event, Id, Interest, Port, SendError, SharedTrigger};
 use socknotify::{Backend, Entry, EventFilter, Events, Trigger};
 
 #[cfg(unix)]
@@ -85,7 +85,7 @@ fn a_message_keeps_its_turn_among_connections(backend: Backend) -> io::Result<()
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
-    port.arm(connection, EventFilter::IN);
+    port.arm(connection, Interest::IN);
     peer.write_all(b"x")?;
     port.send(1).expect("it is open");
     drop(ready(next(&mut worker)));
@@ -101,7 +101,7 @@ fn a_shared_socket_is_served_by_many_threads(backend: Backend) -> io::Result<()>
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        port.share(Arc::new(socket), EventFilter::IN, trigger)?;
+        port.share(Arc::new(socket), Interest::IN, trigger)?;
         thread::scope(|scope| -> io::Result<()> {
             for _ in 0..4 {
                 let mut worker = port.worker(2);
@@ -152,7 +152,7 @@ fn a_shared_socket_comes_back_last(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(4);
     let socket = Arc::new(UdpSocket::bind("127.0.0.1:0")?);
     let shared = Arc::clone(&socket);
-    let id = port.share(shared, EventFilter::OUT, SharedTrigger::Level)?;
+    let id = port.share(shared, Interest::OUT, SharedTrigger::Level)?;
     for _ in 0..3 {
         worker.process(Some(PATIENCE))?;
         assert!(matches!(worker.take(), Some(Event::Shared(_, Events::OUT))));
@@ -208,12 +208,12 @@ fn a_stale_packet_of_a_shared_socket_brings_out_no_later_connection(
     let [mut first, mut second] = [port.worker(4), port.worker(4)];
     for _ in 0..3 {
         let (socket, _theirs) = shareable()?;
-        let id = port.share(socket, EventFilter::OUT, SharedTrigger::Level)?;
+        let id = port.share(socket, Interest::OUT, SharedTrigger::Level)?;
         first.process(Some(PATIENCE))?;
         port.unshare(id)?;
         drop(returned(&mut second));
         let (connection, mut peer) = connect(&port)?;
-        port.arm(connection, EventFilter::IN);
+        port.arm(connection, Interest::IN);
         let event = first.take();
         assert!(event.is_none(), "{event:?}");
         // The connection is armed still.
@@ -230,7 +230,7 @@ fn an_old_id_does_not_end_a_later_sharing(backend: Backend) -> io::Result<()> {
     let (mut socket, _theirs) = shareable()?;
     let mut old = Vec::new();
     for _ in 0..3 {
-        let id = port.share(socket, EventFilter::OUT, SharedTrigger::Level)?;
+        let id = port.share(socket, Interest::OUT, SharedTrigger::Level)?;
         for &old in &old {
             let error = port.unshare(old).expect_err("it is over");
             assert_eq!(error.kind(), io::ErrorKind::NotFound);
@@ -270,7 +270,7 @@ fn a_sharing_is_ended_once_however_many_threads_try(backend: Backend) -> io::Res
         let mut shared = Vec::new();
         while Instant::now() < end {
             let socket = Arc::clone(&socket);
-            let id = port.share(socket, EventFilter::NONE, SharedTrigger::Level)?;
+            let id = port.share(socket, Interest::NOTHING, SharedTrigger::Level)?;
             *current.lock().expect("no panic") = Some(id);
             shared.push(id);
             drop(returned(&mut worker));
@@ -292,7 +292,7 @@ fn a_shared_socket_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
     let (socket, mut theirs) = shareable()?;
-    let id = port.share(Arc::clone(&socket), EventFilter::IN, SharedTrigger::Level)?;
+    let id = port.share(Arc::clone(&socket), Interest::IN, SharedTrigger::Level)?;
     assert!(!port.cancel(id));
     nothing(&mut worker);
     theirs.write_all(b"x")?;
@@ -304,7 +304,7 @@ fn a_shared_socket_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
 fn a_worker_that_goes_hands_on_events_of_shared_sockets(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let (socket, mut theirs) = shareable()?;
-    let id = port.share(socket, EventFilter::IN, SharedTrigger::Edge)?;
+    let id = port.share(socket, Interest::IN, SharedTrigger::Edge)?;
     theirs.write_all(b"x")?;
     let mut worker = port.worker(4);
     worker.process(Some(PATIENCE))?;
@@ -401,14 +401,14 @@ fn packets_and_registrations_from_before_are_dropped(backend: Backend) -> io::Re
     let port: TestPort = Port::from(plain);
     let mut worker = port.worker(128);
     let (connection, mut peer) = connect(&port)?;
-    port.arm(connection, EventFilter::IN);
+    port.arm(connection, Interest::IN);
     nothing(&mut worker);
     // What is registered says that it is ready again and again. The connection is heard all the same.
     theirs.write_all(b"x")?;
     nothing(&mut worker);
     peer.write_all(b"x")?;
     let connection = ready(next(&mut worker));
-    worker.arm(connection, EventFilter::OUT);
+    worker.arm(connection, Interest::OUT);
     drop(ready(next(&mut worker)));
     Ok(())
 }
@@ -425,7 +425,7 @@ fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(4);
     let (connection, mut peer) = connect(&port)?;
-    port.arm(connection, EventFilter::IN);
+    port.arm(connection, Interest::IN);
     nothing(&mut worker);
     assert!(!is_readable(&port, Duration::ZERO)?);
     for _ in 0..3 {
@@ -434,7 +434,7 @@ fn the_port_can_be_watched(backend: Backend) -> io::Result<()> {
         worker.process(Some(Duration::ZERO))?;
         let connection = ready(worker.take().expect("an event"));
         io::Read::read_exact(&mut &connection.socket, &mut [0])?;
-        worker.arm(connection, EventFilter::IN);
+        worker.arm(connection, Interest::IN);
         nothing(&mut worker);
         assert!(!is_readable(&port, Duration::ZERO)?);
         port.send(1).expect("it is open");

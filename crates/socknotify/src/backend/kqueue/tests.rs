@@ -9,7 +9,7 @@ use super::sys::{Queue, calls};
 use super::waker::Waker;
 use super::{Kqueue, identity, systems};
 use crate::engine::Engine;
-use crate::owned::{Event, Port};
+use crate::owned::{Event, Interest, Port};
 use crate::sys::Fd;
 use crate::{Entry, EventFilter, Events, Registration, Trigger, WakePolicy};
 
@@ -106,7 +106,7 @@ fn so_it_is_for_connections_that_the_port_owns() {
     let mut peers = Vec::new();
     for (ours, theirs) in pairs(SOCKETS) {
         peers.push(theirs);
-        worker.arm(port.adopt(ours).expect("adopted"), EventFilter::IN);
+        worker.arm(port.adopt(ours).expect("adopted"), Interest::IN);
     }
     for round in 0..4 {
         for mut peer in &peers {
@@ -125,7 +125,7 @@ fn so_it_is_for_connections_that_the_port_owns() {
                 panic!("something is missing");
             };
             connection.read_exact(&mut [0]).expect("read");
-            worker.arm(connection, EventFilter::IN);
+            worker.arm(connection, Interest::IN);
         }
     }
 }
