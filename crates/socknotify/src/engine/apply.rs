@@ -107,8 +107,15 @@ impl<B: Backend> Engine<B> {
     ) {
         let mut outcome = Outcome::Armed;
         if B::ARMS_EACH && !is_armed {
-            outcome = slot.arm_latest(&interest, |interest| self.backend.arm(interest, false));
+            let mut latest = interest;
+            outcome = slot.arm_latest(&interest, |interest| {
+                latest = *interest;
+                self.backend.arm(interest, false)
+            });
             if outcome == Outcome::Armed {
+                if latest.word.has(Flag::LATE) {
+                    slot.on_armed(latest.generation());
+                }
                 return;
             }
         }

@@ -58,7 +58,7 @@ const STATE_BITS: u64 = 0b111 << STATE;
 const LIVE_BITS: u64 = 0b110 << STATE;
 const MODE: u32 = 6;
 const MODE_BITS: u64 = 0b11 << MODE;
-const FLAGS: u64 = 0x2_3F00;
+const FLAGS: u64 = 0x3_3F00;
 /// The number of an owned socket's arming, above the flag that it is owned: together they are its overlapped value.
 const ARMING: u32 = 18;
 const ARMING_BITS: u64 = ((1 << Arming::BITS) - 1) << ARMING;
@@ -83,6 +83,8 @@ impl Flag {
     pub(crate) const QUIET: Flag = Flag(1 << 12);
     /// A level-triggered report was delivered, and it is not armed again yet.
     pub(crate) const DELIVERED: Flag = Flag(1 << 13);
+    /// It is to stay armed, and the system may not have this generation yet: whoever is to arm it does so late, or never.
+    pub(crate) const LATE: Flag = Flag(1 << 16);
     /// The port owns the socket.
     pub(crate) const OWNED: Flag = Flag(1 << 17);
 }

@@ -144,6 +144,13 @@ impl Slot {
         }
     }
 
+    /// The system has got this generation, of what is to stay armed.
+    #[inline]
+    pub(super) fn on_armed(&self, generation: u32) {
+        let is_this = |word: Word| word.generation() == generation && word.has(Flag::LATE);
+        let _ = self.change(|word| is_this(word).then(|| word.without(Flag::LATE)));
+    }
+
     /// Count a notification. Returns how many there were since the descriptor was [checked](Self::on_checked).
     #[inline]
     pub(super) fn count_delivery(&self) -> u32 {
@@ -255,10 +262,11 @@ impl Slot {
             let is_kept = to.mode == Mode::Kept
                 && word.mode() == Mode::Kept
                 && word.filter() == to.filter
-                && word.has(Flag::KNOWN);
+                && word.has(Flag::KNOWN)
+                && !word.has(Flag::LATE);
             let by = match is_kept {
                 true => word.with_state(State::Enabled).without(Flag::RISEN),
-                false => to.apply(word),
+                false => to.apply(word).with(Flag::LATE),
             };
             if self.replace(word, by.with_arming(arming)) {
                 return Some(match is_kept {
@@ -451,6 +459,7 @@ mod tests {
         };
         let first = Arming::default().next();
         assert!(slot.enable_owned(key, &to, first, false).is_some());
+        slot.on_armed(slot.word().generation());
         let report = |polled| Report {
             fd: Fd(3),
             generation: slot.word().generation(),

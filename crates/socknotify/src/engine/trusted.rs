@@ -131,12 +131,15 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         };
         let is_new = !before.has(Flag::KNOWN);
-        self.arm_now(core, fd, word, is_new).map_err(|error| {
-            if is_new {
+        let armed = self.arm_now(core, fd, word, is_new);
+        match armed {
+            Ok(()) => slot.on_armed(word.generation()),
+            Err(_) if is_new => {
                 let _ = slot.change(|word| Some(word.without(Flag::KNOWN)));
             }
-            error.into()
-        })
+            Err(_) => {}
+        }
+        Ok(armed?)
     }
 
     /// End the registration of a socket that is not armed, without a notification.

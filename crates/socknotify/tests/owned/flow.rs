@@ -12,7 +12,7 @@ use socket2::Socket;
 use socknotify::owned::{Event, FileOperation, Interest, Listening, Port};
 use socknotify::{Backend, CompletionPort};
 
-use crate::support::{PATIENCE, SHORT, port_with, read_byte, rounds, wait_until};
+use crate::support::{PATIENCE, SHORT, fill, port_with, read_byte, rounds, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 /// Closes a port when a test's scope ends, however it ends.
@@ -223,6 +223,41 @@ fn f4_what_a_thread_hands_back_after_it_has_blocked_is_armed(backend: Backend) -
             }
             port.close();
             Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// What the system has it armed for is another condition.
+#[for_every_backend]
+fn f4_what_a_thread_hands_back_for_another_condition_before_it_blocks_is_armed(
+    backend: Backend,
+) -> io::Result<()> {
+    for way in Way::BOTH {
+        let port = detecting_port(backend)?;
+        let mut worker = port.worker(2);
+        let (connection, mut peer) = connect(&port)?;
+        worker.arm(connection, Interest::IN);
+        peer.write_all(b"x")?;
+        let connection = ready(next(&mut worker));
+        assert_eq!(read_byte(&connection.socket)?, Some(b'x'));
+        let mut sent = fill(&connection.socket)?;
+        // While nobody waits, it is armed by the next call.
+        worker.arm(connection, Interest::OUT);
+        thread::scope(|scope| {
+            let events = take_all(scope, &port);
+            let event = way.block(&port, &mut worker, || -> io::Result<_> {
+                // It is not ready yet.
+                events.recv_timeout(SHORT).expect_err("there is no room");
+                let mut buffer = vec![0; 1 << 16];
+                while sent > 0 {
+                    sent -= peer.read(&mut buffer)?;
+                }
+                Ok(events.recv_timeout(PATIENCE))
+            });
+            port.close();
+            drop(ready(event?.expect("there is room")));
+            Ok::<_, io::Error>(())
         })?;
     }
     Ok(())
