@@ -1129,10 +1129,10 @@ fn f4_places_are_counted_right_however_they_are_left() {
             })
         };
         assert!(dequeue(&port, None).is_ok());
-        port.look_as_watch(FIRST_TICK);
-        port.look_as_watch(FIRST_TICK);
+        port.look_as_watch(FIRST_TICK, false);
+        port.look_as_watch(FIRST_TICK, false);
         drop(port.lend_place());
-        port.look_as_watch(FIRST_TICK);
+        port.look_as_watch(FIRST_TICK, false);
         other.join().unwrap();
         port.give_place_back();
         let load = port.gate.load();

@@ -408,8 +408,6 @@ impl Seen {
 pub(super) struct Found {
     /// A thread has dequeued since the last look, or is in a call.
     pub(super) moved: bool,
-    /// A thread has dequeued since the last look, or has taken from its worker.
-    pub(super) dequeued: bool,
     /// A thread was seen to sleep, and has to be looked at again soon.
     pub(super) asleep: bool,
     /// How many places may have become free.
@@ -429,6 +427,8 @@ pub(super) struct Roster {
     next: [usize; 2],
     next_left: usize,
     last_resort: LastResort,
+    /// A thread has dequeued, or a place was found free, since the rule of last resort was asked: whoever has seen it.
+    has_moved: bool,
     pub(super) clock: Clock,
 }
 
@@ -521,7 +521,7 @@ impl Roster {
         let now = Instant::now();
         let mut found = Found::default();
         self.look_at_left(gate, now, &mut found);
-        self.find_changes(now, &mut found);
+        self.has_moved |= self.find_changes(now, &mut found);
         // The thread that watches looks also at one that has dequeued since: it comes back a millisecond later.
         let is_close = most > PEERS_MOST || cfg!(interleavings);
         // The model checker knows no time.
@@ -560,16 +560,18 @@ impl Roster {
         if is_any_left != gate.load().has(Flag::LEFT) {
             gate.set(Flag::LEFT, is_any_left);
         }
+        self.has_moved |= found.freed > 0;
         found
     }
 
-    /// See who has dequeued since the last look.
-    fn find_changes(&mut self, now: Instant, found: &mut Found) {
+    /// See who does something else than at the last look. True if a thread has dequeued.
+    fn find_changes(&mut self, now: Instant, found: &mut Found) -> bool {
+        let mut has_dequeued = false;
         for seen in &mut self.threads {
             let word = seen.holder.word();
             if word != seen.word {
                 found.moved |= matches!(word.doing(), Doing::Packets | Doing::Call);
-                found.dequeued |= word.has_dequeued_since(seen.word);
+                has_dequeued |= word.has_dequeued_since(seen.word);
                 seen.word = word;
                 seen.since = now;
                 seen.asleep = None;
@@ -577,6 +579,7 @@ impl Roster {
                 seen.has_flowed_on = false;
             }
         }
+        has_dequeued
     }
 
     /// The thread that watches has looked, after it meant to wait for `nap`. If the time has come, count out the thread that
@@ -589,12 +592,12 @@ impl Roster {
         found: &mut Found,
     ) {
         let now = Instant::now();
+        let mut has_moved = std::mem::take(&mut self.has_moved);
         for seen in &mut self.threads {
             let progress = seen.holder.progress_of_worker();
-            found.dequeued |= progress != seen.progress_of_worker;
+            has_moved |= progress != seen.progress_of_worker;
             seen.progress_of_worker = progress;
         }
-        let has_moved = found.dequeued || found.freed > 0;
         let counts = (self.counted_out(), places);
         let spent = process_time().unwrap_or_default();
         if self
@@ -628,6 +631,35 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    /// Peers look too, and what they have seen is nothing new for the thread that watches.
+    #[test]
+    fn f6_who_has_dequeued_counts_whoever_has_seen_it() {
+        const PERIOD: Duration = Duration::from_millis(12);
+        let (gate, holder) = (Gate::new(), Arc::new(Holder::new()));
+        let mut roster = Roster::default();
+        roster.push(Arc::clone(&holder));
+        let dequeue = || {
+            holder.begin_call();
+            holder.end_call();
+        };
+        assert!(gate.take_place(1));
+        let mut is_counted_out = |is_peer_first: bool| {
+            if is_peer_first {
+                roster.look(&gate, false, 0);
+            }
+            let mut found = roster.look(&gate, false, 0);
+            roster.count_out_if_due(&gate, 1, 10 * PERIOD, &mut found);
+            roster.counted_out() > 0
+        };
+        dequeue();
+        assert!(!is_counted_out(false));
+        thread::sleep(PERIOD);
+        dequeue();
+        assert!(!is_counted_out(true));
+        thread::sleep(PERIOD);
+        assert!(is_counted_out(true), "nobody has dequeued");
+    }
 
     #[test]
     fn f4_a_thread_that_blocks_among_many_is_found_in_a_few_looks() {

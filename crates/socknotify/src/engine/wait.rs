@@ -357,7 +357,7 @@ impl<B: Backend> Engine<B> {
             call.retry = (call.retry * 2).min(LAST_TICK);
         }
         if count == 0 && call.has_watch {
-            let (found, next) = self.look_as_watch(call.tick);
+            let (found, next) = self.look_as_watch(call.tick, true);
             self.release_for_places(found.freed);
             call.tick = next;
         }

@@ -138,7 +138,8 @@ impl<B: Backend> Engine<B> {
         let load = self.gate.end_watch();
         // Of those that others have in hand, what they keep is not known. Those without a place are due to be woken as the
         // rules of the scheduler say.
-        let others = load.holders() - load.pollers();
+        // One that leaves a place too many may have been released to poll, and counts as polling for a moment longer.
+        let others = load.holders().saturating_sub(load.pollers());
         if others > usize::from(runs) && self.keep() && self.is_unwatched() {
             self.look_after();
         }
@@ -167,19 +168,19 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The thread that has the watch looks, after it meant to wait for `nap`. Returns what it finds, and in what time it looks
-    /// again.
-    pub(super) fn look_as_watch(&self, nap: Duration) -> (Found, Duration) {
-        self.look(place::MOST, Some(nap))
+    /// The thread that has the watch looks, after it meant to wait for `nap`. `has_place`: it has one, and nothing to do.
+    /// Returns what it finds, and in what time it looks again.
+    pub(super) fn look_as_watch(&self, nap: Duration, has_place: bool) -> (Found, Duration) {
+        self.look(place::MOST, Some(nap), has_place)
     }
 
     /// Look at the threads that have packets in hand, and let what they keep flow on. Returns what was found: where it does
     /// not matter that a thread blocks, whether one moves.
-    fn look(&self, most: usize, nap: Option<Duration>) -> (Found, Duration) {
+    fn look(&self, most: usize, nap: Option<Duration>, has_place: bool) -> (Found, Duration) {
         let detects = self.detects();
         let most = if detects { most } else { 0 };
         let load = self.gate.load();
-        let is_idle = load.holders() < self.limit() || load.pollers() > 0;
+        let is_idle = has_place || load.holders() < self.limit() || load.pollers() > 0;
         let mut roster = lock(&self.roster);
         let mut found = roster.look(&self.gate, is_idle, most);
         let mut next = FIRST_TICK;
@@ -255,7 +256,7 @@ impl<B: Backend> Engine<B> {
                 .is_ok();
         // The model checker knows no time.
         if cfg!(interleavings) || is_due {
-            let (found, _) = self.look(place::PEERS_MOST, None);
+            let (found, _) = self.look(place::PEERS_MOST, None, false);
             self.release_for_places(found.freed);
         }
     }
@@ -279,7 +280,7 @@ impl<B: Backend> Engine<B> {
             return core;
         }
         drop(core);
-        let (found, next) = self.look_as_watch(nap);
+        let (found, next) = self.look_as_watch(nap, false);
         call.tick = next;
         let load = self.gate.load();
         let needs_no_poller = load.pollers() >= self.backend.waiters();

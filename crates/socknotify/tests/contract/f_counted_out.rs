@@ -6,12 +6,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::{Backend, CompletionPort, Entry, WakePolicy};
+use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registration, WakePolicy};
 
 use super::f_places::with_a_place;
 use crate::support::{
-    CloseAtEnd, Gate, PATIENCE, SHORT, SetAtEnd, counted, expect_packets, port_with,
-    wait_for_waiting, wait_in_vain, wait_until,
+    CloseAtEnd, Gate, PATIENCE, SHORT, SetAtEnd, counted, expect, expect_packets, expect_removed,
+    port_with, tcp_streams, trigger, wait_for_waiting, wait_in_vain, wait_until,
 };
 
 const PACKET: Entry = Entry::new(51, 0, 0);
@@ -169,4 +169,35 @@ fn f6_without_detection_nobody_is_counted_out(backend: Backend) -> io::Result<()
         assert_eq!(counted(port.snapshot().running), 1);
     })?;
     Ok(())
+}
+
+/// A thread that polls has a place, and nothing to do. It watches one that computes; and the third, which has no place, needs
+/// none.
+#[for_every_backend(with_places)]
+fn f6_nobody_is_counted_out_while_another_polls(backend: Backend) -> io::Result<()> {
+    const KEY: usize = 52;
+    let port = detecting_port(backend, 2, WakePolicy::Eager)?;
+    // Once a level was delivered, those that poll watch those that have packets.
+    let (ours, _theirs) = tcp_streams()?;
+    let (filter, trigger) = (EventFilter::OUT, trigger::LEVEL);
+    port.register(Registration::enable(&ours, KEY, filter, trigger))?;
+    expect(&port, &[(KEY, Events::OUT)]);
+    expect_removed(&port, &ours.into(), KEY)?;
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let wait = || port.dequeue_one(None).expect_err("it is closed");
+        for waiting in 1..=2 {
+            scope.spawn(wait);
+            compute_until("it waits", || {
+                let snapshot = port.snapshot();
+                snapshot.waiting == waiting && snapshot.is_watched
+            });
+        }
+        let begin = Instant::now();
+        compute_until("nobody is counted out", || {
+            assert_eq!(counted(port.snapshot().counted_out), 0);
+            begin.elapsed() > 5 * SHORT
+        });
+        Ok(())
+    })
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, Scope};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use socknotify::owned::{Event, FileOperation, Interest, Listening, Port};
-use socknotify::{Backend, CompletionPort};
+use socknotify::{Backend, CompletionPort, WakePolicy};
 
 use crate::support::{PATIENCE, SHORT, fill, port_with, read_byte, rounds, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
@@ -712,5 +712,31 @@ fn f4_what_another_worker_of_this_thread_has_not_taken_flows_on(
     let mut second = port.worker(8);
     assert_eq!(message(next(&mut second)), 2);
     assert!(worker.take().is_none());
+    Ok(())
+}
+
+/// The other thread has a place, and waits for events with nothing to do.
+#[for_every_backend(with_places)]
+fn f4_what_a_thread_that_computes_has_not_taken_goes_to_one_that_polls(
+    backend: Backend,
+) -> io::Result<()> {
+    const COUNT: usize = 3;
+    let builder = CompletionPort::builder().backend(backend).concurrency(2);
+    let port = TestPort::from(builder.wake_policy(WakePolicy::Eager).build()?);
+    let mut worker = port.worker(COUNT);
+    for number in 0..COUNT {
+        port.send(number as u64)?;
+    }
+    assert_eq!(worker.process(Some(PATIENCE))?, COUNT);
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port);
+        let events = take_all(scope, &port);
+        let (begin, mut count) = (Instant::now(), 0);
+        while count < COUNT {
+            assert!(begin.elapsed() < PATIENCE, "they flow on");
+            count += events.try_iter().count();
+            std::hint::spin_loop();
+        }
+    });
     Ok(())
 }
