@@ -92,6 +92,11 @@ impl<T: AsSource> Async<T> {
             return Err(socknotify::Error::OtherProcess.into());
         }
         let source = shared.sources.add();
+        // Who shuts the runtime down tells those that there are by then, and nobody tells this one.
+        if shared.is_closed() {
+            shared.sources.remove(&source);
+            return Err(shut_down());
+        }
         let enable = Registration::enable(&io, source.key, FILTER, TRIGGER);
         let register = |enable| shared.register(|port| port.register(enable));
         let registered = register(enable);

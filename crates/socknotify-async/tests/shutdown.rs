@@ -4,6 +4,7 @@ mod support;
 
 use std::future::{Future, pending, poll_fn};
 use std::io;
+use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -11,7 +12,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use socknotify_async::{Runtime, sleep, spawn};
+use socknotify_async::{Async, Runtime, sleep, spawn};
 
 use support::until_it_has_ended;
 
@@ -351,4 +352,30 @@ fn threads_are_inside_of_what_the_builder_was_told() -> io::Result<()> {
     // A thread at least, and this one.
     assert!(left.load(Ordering::SeqCst) >= 2);
     Ok(())
+}
+
+/// One of its tasks takes its time to end, and as long there is a port.
+#[test]
+fn a_socket_that_is_made_as_a_runtime_shuts_down_keeps_nobody_waiting() {
+    let outcome = in_time(|| -> io::Result<()> {
+        let runtime = Runtime::new()?;
+        let handle = runtime.handle().clone();
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        drop(runtime.spawn(async move {
+            begin.send(()).expect("it is awaited");
+            let _ = ended.recv();
+        }));
+        begun.recv().expect("it begins");
+        handle.block_on(async {
+            let socket = || Async::new(UdpSocket::bind("127.0.0.1:0")?);
+            let before = socket()?;
+            drop(runtime);
+            before.readable().await.expect_err("it shuts down");
+            let after = socket();
+            drop(end);
+            after?.readable().await
+        })
+    });
+    outcome.expect_err("it has shut down");
 }
