@@ -122,28 +122,41 @@ pub(super) struct Wish {
 }
 
 /// What is left to do once something was put into its slot.
+#[derive(Clone, Copy)]
 pub(super) struct ToDo {
-    /// To arm it beneath; or else that was done. The system may refuse it if it does not watch it with this filter yet.
-    pub(super) arm: Option<(Registration<'static>, IsNew)>,
+    socket: RawSocket,
+    key: usize,
+    filter: EventFilter,
+    left: Left,
+    /// The system may refuse it: it does not watch it with this filter yet.
+    pub(super) is_new: bool,
     /// The wheel does not report the slot in time for its deadline.
     pub(super) is_late: bool,
 }
 
-pub(super) type IsNew = bool;
+impl ToDo {
+    /// What arms it beneath, unless that is done.
+    #[inline]
+    pub(super) fn arm(&self) -> Option<Registration<'static>> {
+        let is_armed = self.left == Left::Poll;
+        (self.left != Left::Nothing)
+            .then(|| Registration::arm(self.socket, self.key, self.filter, is_armed))
+    }
+}
 
 /// It was not put into its slot: the port is closed, or the system does not watch it.
 pub(super) type NotPut<V> = (V, Option<RegistrationError>);
 
 /// What a packet is for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Looked {
     Nothing,
     /// To take.
-    Event(Entry),
+    Event,
     /// To accept.
-    Listener(Entry),
-    /// To arm, or to arm again.
-    Arm(Registration<'static>),
+    Listener,
+    /// To [arm](Connections::arm_again), or to arm again.
+    Arm,
     /// It is none of a slot.
     Other,
 }
@@ -338,18 +351,8 @@ impl<T> Connections<T> {
         let arm =
             |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
         let put = place.record.put(armed, wish.filter, wish.is_drained, arm);
-        let arm = match put {
-            Ok(Put::Armed {
-                left: Left::Nothing,
-                ..
-            }) => None,
-            Ok(Put::Armed { left, is_new }) => {
-                let is_armed = left == Left::Poll;
-                Some((
-                    Registration::arm(socket, key, wish.filter, is_armed),
-                    is_new,
-                ))
-            }
+        let (left, is_new) = match put {
+            Ok(Put::Armed { left, is_new }) => (left, is_new),
             Ok(Put::Look) => {
                 if !self.post_look(key) {
                     // There is no memory for a packet.
@@ -358,13 +361,19 @@ impl<T> Connections<T> {
                         return Err((armed, Some(RegistrationError::OutOfMemory)));
                     }
                 }
-                None
+                (Left::Nothing, false)
             }
             Err((armed, error)) => return Err((armed, Some(error))),
         };
         place.deadline = wish.deadline;
-        let is_late = wish.deadline < place.scheduled;
-        Ok(ToDo { arm, is_late })
+        Ok(ToDo {
+            socket,
+            key,
+            filter: wish.filter,
+            left,
+            is_new,
+            is_late: wish.deadline < place.scheduled,
+        })
     }
 
     /// Put a connection into its slot that is not armed, and is reported to whoever takes this packet.
@@ -397,41 +406,38 @@ impl<T> Connections<T> {
             .is_ok()
     }
 
-    /// A packet was dequeued. Find out what it is for.
+    /// A packet was dequeued. Find out what it is for, and change it to what is taken.
     #[inline(always)]
-    pub(super) fn look(&self, entry: &Entry) -> Looked {
-        let key = entry.completion_key;
-        let Some(mut place) = self.slots.get_by_key(key) else {
+    pub(super) fn look(&self, entry: &mut Entry) -> Looked {
+        let Some(mut place) = self.slots.get_by_key(entry.completion_key) else {
             return Looked::Other;
         };
         let socket = place.socket;
-        let is_listener = match place.resident.as_deref() {
-            None => false,
-            Some(Resident::Listener(_)) if is_completion(entry) => {
-                return Looked::Listener(*entry);
-            }
-            Some(Resident::Listener(_)) => true,
+        let event = match place.resident.as_deref() {
+            None => Looked::Event,
+            Some(Resident::Listener(_)) if is_completion(entry) => return Looked::Listener,
+            Some(Resident::Listener(_)) => Looked::Listener,
             // Whoever takes it finds out whether it is out of date.
-            Some(Resident::Shared(_)) => return Looked::Event(*entry),
+            Some(Resident::Shared(_)) => return Looked::Event,
         };
-        let seen = place
-            .record
-            .look(entry, |filter| !sys::conditions(socket, filter).is_empty());
-        match seen {
+        let holds = |filter| !sys::conditions(socket, filter).is_empty();
+        match place.record.look(entry, holds) {
             Seen::Nothing => Looked::Nothing,
-            Seen::Event(event) if is_listener => Looked::Listener(event),
-            Seen::Event(event) => Looked::Event(event),
-            Seen::Arm(arming, filter) => {
-                // It may have been reported, and is disabled then.
-                let system = self.port.system();
-                match system.enable_owned(socket, key, filter, arming, false) {
-                    Ok(left) => {
-                        Looked::Arm(Registration::arm(socket, key, filter, left == Left::Poll))
-                    }
-                    Err(_) => Looked::Nothing,
-                }
-            }
+            Seen::Event => event,
+            Seen::Arm => Looked::Arm,
         }
+    }
+
+    /// What arms the connection or listener with this key beneath, unless it waits no more.
+    #[cold]
+    pub(super) fn arm_again(&self, key: usize) -> Option<Registration<'static>> {
+        let place = self.slots.get_by_key(key)?;
+        let (arming, filter) = place.record.armed_for()?;
+        // It may have been reported, and is disabled then.
+        let system = self.port.system();
+        let left = system.enable_owned(place.socket, key, filter, arming, false);
+        let is_armed = left.ok()? == Left::Poll;
+        Some(Registration::arm(place.socket, key, filter, is_armed))
     }
 
     /// Take back a connection that could not be armed, unless another thread has dequeued its event meanwhile.

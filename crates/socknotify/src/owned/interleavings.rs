@@ -74,19 +74,20 @@ impl Slot {
             let registrations = to_arm.as_mut_slice();
             self.port.process(registrations, &mut entries, None, None)?;
             to_arm = None;
-            let seen = self.record.lock().unwrap().look(&entries[0], |_| true);
+            let event = &mut entries[0];
+            let seen = self.record.lock().unwrap().look(event, |_| true);
             match seen {
                 Seen::Nothing => {}
-                Seen::Arm(arming, filter) => {
+                Seen::Arm => {
                     let record = self.record.lock().unwrap();
-                    if record.is_armed() {
+                    if let Some((arming, filter)) = record.armed_for() {
                         let left = self.port.enable_owned(0, KEY, filter, arming, false);
                         let is_polled = left == Ok(Left::Poll);
                         to_arm = Some(Registration::arm(0, KEY, filter, is_polled));
                     }
                 }
-                Seen::Event(event) => {
-                    if let Some((value, reason)) = self.record.lock().unwrap().take(&event) {
+                Seen::Event => {
+                    if let Some((value, reason)) = self.record.lock().unwrap().take(event) {
                         return Ok((value, reason, event.events()));
                     }
                 }

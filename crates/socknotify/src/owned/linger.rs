@@ -111,7 +111,7 @@ pub(super) fn on_event<T: Source, M>(
             if to_do.is_late {
                 shared.schedule(token, &wish);
             }
-            let Some((arm, _)) = to_do.arm else { return };
+            let Some(arm) = to_do.arm() else { return };
             if connections.port.register(arm).is_err() {
                 let node = connections.take_back(connections.slots.key(token));
                 drop(node.map(Held::from_node));

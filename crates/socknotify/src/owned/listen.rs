@@ -89,7 +89,7 @@ impl<T: Source, M> Port<T, M> {
                 deadline: NEVER,
             };
             let put = connections.put_listener(key, &wish);
-            if let Some((registration, _)) = put.and_then(|to_do| to_do.arm) {
+            if let Some(registration) = put.and_then(|to_do| to_do.arm()) {
                 connections.port.register(registration)?;
             }
             Ok(())

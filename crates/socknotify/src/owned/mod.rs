@@ -147,6 +147,7 @@ mod deadlines;
 mod hand;
 mod held;
 mod listener;
+mod lists;
 mod timers;
 
 mod event;

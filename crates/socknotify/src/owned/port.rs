@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 
-use super::connections::{Connections, IsNew, NEVER, Node, Place, Room, Wish, drop_all};
+use super::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
 use super::deadlines::Deadlines;
 use super::hand;
 use super::messages::Message;
@@ -173,11 +173,13 @@ impl<T: Source, M> Port<T, M> {
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: Interest) {
         let shared = &self.shared;
-        let arm = match shared.put(connection, interest) {
-            Ok(arm) => arm,
+let to_do = match shared.put(connection, interest) {
+            Ok(to_do) => to_do,
             Err(refused) => return shared.notify(refused),
         };
-        let Some((arm, _)) = arm else { return };
+        let Some(arm) = to_do.and_then(|it| it.arm()) else {
+            return;
+        };
         let key = arm.completion_key;
         let registered = shared.connections.port.register(arm);
         if let Err(RegisterError::Entry(error)) = registered {
@@ -447,7 +449,7 @@ impl<T, M> Shared<T, M> {
         &self,
         connection: Held<T>,
         interest: Interest,
-    ) -> Result<Option<(Registration<'static>, IsNew)>, Notice<T>>
+    ) -> Result<Option<ToDo>, Notice<T>>
     where
         T: Source,
     {
@@ -473,7 +475,7 @@ impl<T, M> Shared<T, M> {
                 if to_do.is_late {
                     self.schedule(token, &wish);
                 }
-                Ok(to_do.arm)
+                Ok(Some(to_do))
             }
             Err((node, Some(error))) => Err(Notice::Refused(node, error)),
             Err((node, None)) => {

@@ -83,10 +83,10 @@ impl<V> Default for Record<V> {
 pub(super) enum Seen {
     /// Nothing: the packet is out of date.
     Nothing,
-    /// This is to be taken.
-    Event(Entry),
+    /// What the packet has become is to be taken.
+    Event,
     /// To enable and arm it beneath, again or at last.
-    Arm(Arming, EventFilter),
+    Arm,
 }
 
 /// How something was put into its slot.
@@ -177,19 +177,25 @@ impl<V> Record<V> {
         self.is_posted = false;
     }
 
-    /// A packet of this slot was dequeued. `holds`: whether IN or OUT of these conditions holds now.
+    /// What it is armed for, if it is armed.
+    pub(super) fn armed_for(&self) -> Option<(Arming, EventFilter)> {
+        self.is_armed().then_some((self.arming, self.filter))
+    }
+
+    /// A packet of this slot was dequeued, and is changed to what is taken. `holds`: whether IN or OUT of these conditions
+    /// holds now.
     #[inline(always)]
-    pub(super) fn look(&mut self, entry: &Entry, holds: impl FnOnce(EventFilter) -> bool) -> Seen {
+    pub(super) fn look(
+        &mut self,
+        entry: &mut Entry,
+        holds: impl FnOnce(EventFilter) -> bool,
+    ) -> Seen {
         let packet = of_slot(entry);
         match packet {
             Packet::Reported(arming, _) => {
                 // It was dequeued before.
                 let is_this = self.armed.is_some() && self.is_reported && arming == self.arming;
-                return if is_this {
-                    Seen::Event(*entry)
-                } else {
-                    Seen::Nothing
-                };
+                return if is_this { Seen::Event } else { Seen::Nothing };
             }
             Packet::Look => self.is_posted = false,
             _ => {}
@@ -200,7 +206,7 @@ impl<V> Record<V> {
             return Seen::Nothing;
         }
         let events = match packet {
-            Packet::Look if self.reasons.is_empty() => return Seen::Arm(self.arming, self.filter),
+            Packet::Look if self.reasons.is_empty() => return Seen::Arm,
             Packet::Ready(arming, _) if arming != self.arming => return Seen::Nothing,
             Packet::Unnumbered(events) if events.contains(Events::REMOVE) => return Seen::Nothing,
             Packet::Ready(_, events) | Packet::Unnumbered(events) => {
@@ -211,7 +217,7 @@ impl<V> Record<V> {
                 // What else is out of date keeps nobody waiting.
                 let is_checked = may_be_old && shown == Events::IN;
                 if shown.is_empty() || is_checked && !holds(EventFilter::IN) {
-                    return Seen::Arm(self.arming, self.filter);
+                    return Seen::Arm;
                 }
                 shown
             }
@@ -223,7 +229,8 @@ impl<V> Record<V> {
             true => events,
             false => Events::empty(),
         };
-        Seen::Event(Packet::Reported(self.arming, events).of_slot(entry.completion_key))
+        *entry = Packet::Reported(self.arming, events).of_slot(entry.completion_key);
+        Seen::Event
     }
 
     /// Take what a packet was [reported](Seen::Event) for, with the reason that it is to be reported for.
@@ -293,11 +300,10 @@ mod tests {
         assert_eq!(record.take_armed(), Some(7));
         let second = armed(&mut record);
         let packet = |arming| Packet::Ready(arming, Events::IN).of_slot(1);
-        assert_eq!(record.look(&packet(first), |_| true), Seen::Nothing);
-        let Seen::Event(event) = record.look(&packet(second), |_| true) else {
-            panic!("it is ready")
-        };
-        assert_eq!(record.look(&packet(second), |_| true), Seen::Nothing);
+        assert_eq!(record.look(&mut packet(first), |_| true), Seen::Nothing);
+        let mut event = packet(second);
+        assert_eq!(record.look(&mut event, |_| true), Seen::Event);
+        assert_eq!(record.look(&mut packet(second), |_| true), Seen::Nothing);
         assert_eq!(record.take(&event), Some((7, None)));
         assert_eq!(record.take(&event), None);
     }
@@ -310,9 +316,8 @@ mod tests {
         // One packet is enough.
         assert!(!record.interrupt(Reasons::DRAINING));
         for reason in [Reasons::DRAINING, Reasons::CANCELLED] {
-            let Seen::Event(event) = record.look(&Packet::Look.of_slot(1), |_| true) else {
-                panic!("it is interrupted")
-            };
+            let mut event = Packet::Look.of_slot(1);
+            assert_eq!(record.look(&mut event, |_| true), Seen::Event);
             assert_eq!(record.take(&event), Some((7, Some(reason))));
             if reason == Reasons::DRAINING {
                 let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
@@ -326,10 +331,8 @@ mod tests {
     fn what_was_dequeued_is_reported_before_an_interruption() {
         let mut record = Record::default();
         let arming = armed(&mut record);
-        let packet = Packet::Ready(arming, Events::IN).of_slot(1);
-        let Seen::Event(event) = record.look(&packet, |_| true) else {
-            panic!("it is ready")
-        };
+        let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
+        assert_eq!(record.look(&mut event, |_| true), Seen::Event);
         assert!(!record.interrupt(Reasons::CANCELLED));
         assert_eq!(record.take(&event), Some((7, None)));
     }
@@ -343,10 +346,10 @@ mod tests {
                 record.block();
             }
             let arming = armed(&mut record);
-            let packet = Packet::Ready(arming, Events::IN).of_slot(1);
-            let seen = record.look(&packet, |_| false);
-            let is_armed = seen == Seen::Arm(arming, EventFilter::IN);
-            assert_eq!(is_armed, is_blocking);
+            let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
+            let seen = record.look(&mut event, |_| false);
+            assert_eq!(seen == Seen::Arm, is_blocking);
+            assert_eq!(record.armed_for().is_some(), is_blocking);
         }
     }
 
@@ -358,10 +361,8 @@ mod tests {
             if is_left {
                 record.take_armed();
             } else {
-                let packet = Packet::Ready(arming, Events::IN).of_slot(1);
-                let Seen::Event(event) = record.look(&packet, |_| true) else {
-                    panic!("it is ready")
-                };
+                let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
+                assert_eq!(record.look(&mut event, |_| true), Seen::Event);
                 record.take(&event);
             }
             let mut was_drained = None;

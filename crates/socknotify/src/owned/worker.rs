@@ -10,6 +10,7 @@ use super::connections::{Armed, Looked, NEVER, Node, Resident, Wish, drop_all};
 use super::hand::{Hand, Hands};
 use super::linger;
 use super::listener::{Listener, Round};
+use super::lists::Listed;
 use super::messages::Message;
 use super::packet::{Packet, is_completion};
 use super::port::{Notice, Shared};
@@ -69,12 +70,14 @@ pub struct Worker<T: Source, M = ()> {
     hands: Arc<Hands>,
     /// The same, for the port.
     handover: Arc<dyn Handover>,
-    /// What the next call arms.
+    /// What the next call arms. Others can take it from the hand.
     registrations: Vec<Registration<'static>>,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
+    /// The copy of the hand's events.
+    events: Vec<Entry>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
     /// How many results of work were taken since the latest call.
@@ -110,6 +113,7 @@ impl<T: Source, M> Worker<T, M> {
             registrations: Vec::with_capacity(room),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
+            events: Vec::with_capacity(room),
             listeners: Vec::new(),
             handled: 0,
         }
@@ -129,9 +133,11 @@ impl<T: Source, M> Worker<T, M> {
     pub fn arm(&mut self, connection: Held<T>, interest: Interest) {
         match self.shared.put(connection, interest) {
             Ok(None) => {}
-            Ok(Some((arm, is_new))) => {
-                self.is_any_new |= is_new;
-                self.add_to_arm(arm);
+            Ok(Some(to_do)) => {
+                self.is_any_new |= to_do.is_new;
+                if let Some(arm) = to_do.arm() {
+                    self.add_to_arm(arm);
+                }
             }
             Err(refused) => self.notify(refused),
         }
@@ -139,8 +145,14 @@ impl<T: Source, M> Worker<T, M> {
 
     #[inline]
     fn add_to_arm(&mut self, arm: Registration<'static>) {
-        let (was_taken, is_first) = self.hand.add_to_arm(arm);
-        if was_taken || is_first && self.shared.connections.port.system().is_unwatched() {
+        let listed = self.hand.lists.list(arm.completion_key);
+        self.registrations.push(arm);
+        let is_kept = match listed {
+            Listed::More => true,
+            Listed::First => !self.shared.connections.port.system().is_unwatched(),
+            Listed::Not => false,
+        };
+        if !is_kept {
             let _ = self.submit();
         }
     }
@@ -156,7 +168,7 @@ impl<T: Source, M> Worker<T, M> {
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
         let id = self.shared.begin(operation)?;
-        if self.hand.was_taken() || self.shared.connections.port.system().is_unwatched() {
+        if self.hand.lists.was_taken() || self.shared.connections.port.system().is_unwatched() {
             self.shared.files.flush();
         }
         Ok(id)
@@ -199,14 +211,17 @@ impl<T: Source, M> Worker<T, M> {
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
         let mut polls = 0;
-        let mut events = self.hand.begin(&mut self.registrations);
+        let (is_here, mut events) = self.hand.lists.begin();
+        if !is_here {
+            self.registrations.clear();
+        }
         loop {
             self.shared.files.flush();
             let mut outcome = Ok(());
             // Connections that the system may refuse are armed before the wait, which would not end for them.
             if self.is_any_new || events > 0 {
                 outcome = self.submit_gathered();
-                events = self.hand.len().0;
+                events = self.hand.lists.len().0;
             }
             if events == 0 && outcome.is_ok() {
                 outcome = self
@@ -234,7 +249,7 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
-            events = self.hand.take_to_arm(&mut self.registrations);
+            events = self.hand.lists.settle();
         }
     }
 
@@ -250,7 +265,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm what was handed back.
     #[cold]
     fn submit(&mut self) -> Result<(), Error> {
-        self.hand.take_to_arm(&mut self.registrations);
+        self.hand.lists.settle();
         self.shared.files.flush();
         self.submit_gathered()
     }
@@ -327,7 +342,7 @@ impl<T: Source, M> Worker<T, M> {
 
     #[cold]
     fn add_event(&mut self, packet: Entry) {
-        self.hand.add_events(&[packet]);
+        self.hand.lists.add_events(&mut self.events, &[packet]);
     }
 
     /// Turn this many packets into events. Returns how many there are.
@@ -337,43 +352,49 @@ impl<T: Source, M> Worker<T, M> {
         let mut is_timer_among = false;
         let mut events = 0;
         for index in 0..count {
-            // Events overwrite the packets before them.
-            let entry = self.entries[index];
-            let event = match connections.look(&entry) {
-                Looked::Event(event) => Some(event),
-                Looked::Nothing => None,
-                Looked::Listener(entry) => {
-                    self.listeners.push(entry);
-                    None
+            let entry = &mut self.entries[index];
+            let is_event = match connections.look(entry) {
+                Looked::Event => true,
+                Looked::Nothing => false,
+                Looked::Listener => {
+                    self.listeners.push(*entry);
+                    false
                 }
-                Looked::Arm(arm) => {
-                    self.registrations.push(arm);
-                    None
+                Looked::Arm => {
+                    let arm = connections.arm_again(entry.completion_key);
+                    self.registrations.extend(arm);
+                    false
                 }
-                Looked::Other => match Packet::of_port(&entry, &connections.slots) {
-                    Some(Packet::Message | Packet::Notice) => Some(entry),
+                Looked::Other => match Packet::of_port(entry, &connections.slots) {
+                    Some(Packet::Message | Packet::Notice) => true,
                     Some(Packet::Timer) => {
                         is_timer_among = true;
-                        None
+                        false
                     }
-                    Some(Packet::Operation) => {
-                        let is_there = shared.files.on_dequeued(entry.overlapped);
-                        is_there.then_some(entry)
-                    }
-                    Some(Packet::KernelIo) => {
-                        let packet = shared.files.on_kernel_packet(&entry);
-                        packet.filter(|packet| shared.files.on_dequeued(packet.overlapped))
-                    }
+                    Some(Packet::Operation) => shared.files.on_dequeued(entry.overlapped),
+                    Some(Packet::KernelIo) => match shared.files.on_kernel_packet(entry) {
+                        Some(packet) => {
+                            *entry = packet;
+                            shared.files.on_dequeued(packet.overlapped)
+                        }
+                        None => false,
+                    },
                     // It is stale.
-                    _ => None,
+                    _ => false,
                 },
             };
-            if let Some(event) = event {
-                self.entries[events] = event;
+            if is_event {
+                // In place of one before it that is none.
+                if events != index {
+                    self.entries[events] = self.entries[index];
+                }
                 events += 1;
             }
         }
-        let events = self.hand.add_events(&self.entries[..events]);
+        let events = self
+            .hand
+            .lists
+            .add_events(&mut self.events, &self.entries[..events]);
         let is_all = !is_timer_among && self.listeners.is_empty() && self.registrations.is_empty();
         if is_all {
             return events;
@@ -386,12 +407,12 @@ impl<T: Source, M> Worker<T, M> {
             self.shared.ring();
         }
         if !self.listeners.is_empty() {
-            self.hand.add_listeners(&self.listeners);
+            self.hand.lists.add_listeners(&self.listeners);
             self.listeners.clear();
             on_busy();
             self.accept();
         }
-        self.hand.len().0
+        self.hand.lists.len().0
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.
@@ -401,7 +422,7 @@ impl<T: Source, M> Worker<T, M> {
     #[cold]
     fn accept(&mut self) {
         loop {
-            let packets = self.hand.take_listener();
+            let packets = self.hand.lists.take_listener();
             let Some(&first) = packets.first() else {
                 break;
             };
@@ -420,11 +441,11 @@ impl<T: Source, M> Worker<T, M> {
                 self.accept_for(entry);
             }
         }
-        if self.hand.was_taken() {
+        if self.hand.lists.was_taken() {
             // This thread has blocked within this call. Others do not look again.
-            self.hand.flow_on_but(1);
+            self.hand.flow_on_but_next(&mut self.events);
         }
-        if self.hand.len() != (0, 0) || !self.registrations.is_empty() {
+        if self.hand.lists.len() != (0, 0) || !self.registrations.is_empty() {
             // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
@@ -504,7 +525,7 @@ impl<T: Source, M> Worker<T, M> {
                     .deadlines
                     .schedule(&shared.connections, key, wish.deadline);
             }
-            if let Some((arm, _)) = to_do.arm {
+            if let Some(arm) = to_do.arm() {
                 self.add_to_arm(arm);
             }
         }
@@ -536,14 +557,14 @@ impl<T: Source, M> Worker<T, M> {
     /// ```
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        self.hand.flow_on_but(0);
+        self.hand.flow_on();
         self.shared.connections.port.blocking(work)
     }
 
     /// Gives this thread's place back, and events that were not taken to other threads. Call it before the thread does
     /// something else for long. See [`CompletionPort::release`](crate::CompletionPort::release).
     pub fn release(&self) {
-        self.hand.flow_on_but(0);
+        self.hand.flow_on();
         self.shared.connections.port.release();
     }
 
@@ -558,7 +579,10 @@ impl<T: Source, M> Worker<T, M> {
             return None;
         }
         loop {
-            let packet = self.hand.take_event()?;
+            let packet = match self.events.get(self.hand.lists.claim()) {
+                Some(packet) => *packet,
+                None => self.hand.lists.take_returned()?,
+            };
             if let Some(event) = self.shared.event(&packet, &mut self.handled) {
                 return Some(event);
             }
@@ -670,7 +694,7 @@ impl<T: Source, M> Drop for Worker<T, M> {
         let _ = self.submit();
         self.release();
         self.end_work();
-        self.hand.end();
+        self.hand.lists.end();
         // If the port is closed, nobody else takes these.
         drop_all(std::iter::from_fn(|| self.take()));
         self.hands.remove(&self.hand);
@@ -679,7 +703,7 @@ impl<T: Source, M> Drop for Worker<T, M> {
 
 impl<T: Source, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (events, to_arm) = self.hand.len();
+        let (events, to_arm) = self.hand.lists.len();
         f.debug_struct("Worker")
             .field("events", &events)
             .field("to_arm", &to_arm)
@@ -748,7 +772,7 @@ mod tests {
                 worker.release();
             }
             port.close();
-            worker.hand.flow_on_but(0);
+            worker.hand.flow_on();
             let taken = match is_taken {
                 true => std::iter::from_fn(|| worker.take()).count(),
                 false => 0,
@@ -777,7 +801,7 @@ mod tests {
             };
             worker.arm(held, interest);
             if index == 80 {
-                worker.hand.flow_on_but(0);
+                worker.hand.flow_on();
             }
         }
         let [mut ready, mut timed_out] = [0; 2];
@@ -839,7 +863,7 @@ mod tests {
                 let is_over = &is_over;
                 scope.spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
-                        hand.flow_on_but(0);
+                        hand.flow_on();
                         thread::yield_now();
                     }
                 });
