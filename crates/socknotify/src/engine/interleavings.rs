@@ -275,7 +275,7 @@ static WAITERS: AtomicUsize = AtomicUsize::new(usize::MAX);
 ///
 /// One model at a time: which port has a socket is known to the whole process, and the models all use
 /// the same numbers.
-fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock();
     // With fewer it is quicker.

@@ -173,7 +173,7 @@ impl<T: Source, M> Port<T, M> {
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: Interest) {
         let shared = &self.shared;
-let to_do = match shared.put(connection, interest) {
+        let to_do = match shared.put(connection, interest) {
             Ok(to_do) => to_do,
             Err(refused) => return shared.notify(refused),
         };
