@@ -166,8 +166,10 @@ impl Side {
     }
 
     fn idle_for(&self) -> Duration {
-        let active = lock(&self.outbox).active.max(lock(&self.other).active);
-        active.elapsed()
+        // One lock after the other: the other side takes them the other way round.
+        let sent = lock(&self.outbox).active;
+        let received = lock(&self.other).active;
+        sent.max(received).elapsed()
     }
 
     /// Put what has arrived into the other's outbox.
