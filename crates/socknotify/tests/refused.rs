@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[path = "support/patience.rs"]
 mod patience;
@@ -345,6 +345,60 @@ fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result
         assert_eq!(port.worker(1).process(None), Err(Error::Closed));
         Ok(())
     })
+}
+
+/// A shortage passes: what was refused is begun again, and what was queued for threads that were busy goes on.
+#[test]
+fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
+    let port = Port::<UnixStream, u64>::builder()
+        .file_driver(FileDriver::Threads)
+        .build()?;
+    let file = port.adopt_file(tempfile::tempfile()?)?;
+    // The only thread for work is busy until the end.
+    let (release, wait) = channel::<()>();
+    port.run(move || wait.recv().map_or(1, |()| 0))?;
+    let refused = thread::scope(|scope| {
+        let without_threads = scope.spawn(|| {
+            for call in [libc::SYS_clone, libc::SYS_clone3] {
+                refuse(&Refusal {
+                    call,
+                    arguments: &[],
+                    error: libc::EAGAIN,
+                })?;
+            }
+            port.run(|| 2)?;
+            let write = FileOperation::write_at(&file, b"x".to_vec(), 0);
+            let refused = port.begin(write).expect_err("it has no thread");
+            assert_eq!(refused.reason(), Error::Os(libc::EAGAIN));
+            io::Result::Ok(refused.into_inner())
+        });
+        without_threads.join().expect("it does not panic")
+    })?;
+    assert_eq!(port.helper_threads(), 1);
+
+    // This thread is refused nothing.
+    port.begin(refused)?;
+    port.run(|| 3)?;
+    let mut worker = port.worker(8);
+    let (mut written, mut messages) = (0, Vec::new());
+    let begin = Instant::now();
+    while written + messages.len() < 3 {
+        assert!(begin.elapsed() < PATIENCE, "{written}, {messages:?}");
+        worker.process(Some(PATIENCE))?;
+        while let Some(event) = worker.take() {
+            match event {
+                Event::Completed(completion) => written += completion.result?,
+                Event::Message(message) => messages.push(message),
+                event => panic!("{event:?}"),
+            }
+        }
+    }
+    messages.sort_unstable();
+    assert_eq!((written, &messages[..]), (1, &[2, 3][..]));
+    drop(release);
+    worker.process(Some(PATIENCE))?;
+    assert!(matches!(worker.take(), Some(Event::Message(1))));
+    Ok(())
 }
 
 /// The ring's thread is there before.
