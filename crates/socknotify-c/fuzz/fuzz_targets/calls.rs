@@ -1,10 +1,11 @@
 //! Arbitrary sequences of calls to the C interface, on up to three threads at once.
 //!
-//! The threads share a few ports and a few sockets, and do with them what they are told: valid calls
+//! The threads share a few ports, sockets and files, and do with them what they are told: valid calls
 //! and invalid ones, with closed and foreign handles, null pointers, misaligned and overlapping
 //! arrays. AddressSanitizer watches the memory, and the target checks what can be checked of each
-//! outcome whatever the other threads do: that its code is one that the header names, that nothing
-//! is written beyond what was received, and that no key comes out that nobody put in.
+//! outcome whatever the other threads do: that the manual names its code, that nothing is written
+//! beyond what was received, that no key comes out that nobody put in, and that each operation that
+//! was begun has one packet, after which its memory is freed at once.
 //!
 //! ```sh
 //! cd crates/socknotify-c     # with cargo-fuzz installed
@@ -13,19 +14,29 @@
 
 #![no_main]
 
-use std::ffi::c_void;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, c_int, c_void};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use socknotify_c::caller::{OverlappedEntry, SockNotifyRegistration};
+use socknotify::Overlapped;
+use socknotify_c::caller::{OverlappedEntry, PortState, SockNotifyRegistration};
+use socknotify_c::files::{
+    sn_associate, sn_cancel, sn_dissociate, sn_errno, sn_read, sn_read_associated, sn_readv,
+    sn_result, sn_sync, sn_write, sn_write_associated, sn_writev,
+};
 use socknotify_c::{
-    code, sn_blocking, sn_close_port, sn_create_port, sn_dequeue, sn_last_error, sn_post,
-    sn_process, sn_set_last_error,
+    code, sn_backend, sn_blocking, sn_close_port, sn_create_port, sn_create_port_on, sn_dequeue,
+    sn_dequeue_one, sn_deregister, sn_last_error, sn_port_descriptor, sn_post, sn_process,
+    sn_process_descriptors, sn_query_port, sn_reason, sn_release, sn_set_last_error, sn_strerror,
+    sn_version,
 };
 
 const PORTS: usize = 3;
@@ -37,24 +48,80 @@ const KEYS: usize = 256;
 /// What a packet's memory holds before the call.
 const UNTOUCHED: u8 = 0xa5;
 
-/// The codes that a call on a port may return, whatever else goes on.
-const OF_CALLS: [u32; 6] = [
-    code::SUCCESS,
-    code::INVALID_HANDLE,
-    code::NOT_ENOUGH_MEMORY,
-    code::INVALID_PARAMETER,
-    code::TIMEOUT,
-    code::ABANDONED_WAIT,
-];
+/// The number of bytes that an operation's block has for each of its parts.
+const PART: usize = 32;
 
-/// The codes that an entry may get: these, `ERROR_NOT_FOUND` and `WSAENOTSOCK`.
-const OF_ENTRIES: [u32; 5] = [
-    code::SUCCESS,
-    code::NOT_ENOUGH_MEMORY,
-    code::INVALID_PARAMETER,
-    1168,
-    10038,
-];
+/// What the manual says that a function returns, besides success.
+struct Manual {
+    errors: BTreeMap<&'static str, BTreeSet<u32>>,
+    results: BTreeMap<&'static str, BTreeSet<u32>>,
+}
+
+static MANUAL: LazyLock<Manual> = LazyLock::new(|| {
+    let header = include_str!("../../include/socknotify.h");
+    let (_, header) = header
+        .split_once("#else /* not Windows */")
+        .expect("a part for Unix");
+    let number = |code: &str| {
+        let line = header
+            .split_once(&format!("#define {code} "))
+            .expect(code)
+            .1;
+        let end = line.find(|it: char| !it.is_ascii_digit()).expect(code);
+        line[..end].parse::<u32>().expect(code)
+    };
+    let mut manual = Manual {
+        errors: BTreeMap::new(),
+        results: BTreeMap::new(),
+    };
+    let mut names: &str = "";
+    let mut of_entries = false;
+    for line in include_str!("../../man/errors").lines() {
+        if line.starts_with("sn_") {
+            (names, of_entries) = (line, names_entries_only(line));
+        } else if line.starts_with('@') {
+            of_entries = true;
+        } else if line.starts_with("SN_") {
+            let table = match of_entries {
+                true => &mut manual.results,
+                false => &mut manual.errors,
+            };
+            for name in names.split(' ') {
+                table.entry(name).or_default().insert(number(line));
+            }
+        }
+    }
+    manual
+});
+
+/// What the page has of the function alone is of its entries.
+fn names_entries_only(names: &str) -> bool {
+    names == "sn_process_descriptors"
+}
+
+/// Check what a function has returned.
+#[track_caller]
+fn check(function: &str, outcome: u32) -> u32 {
+    let errors = MANUAL.errors.get(function).expect(function);
+    assert!(
+        outcome == code::SUCCESS || errors.contains(&outcome),
+        "{function}: {outcome}"
+    );
+    outcome
+}
+
+#[track_caller]
+fn check_entry(function: &str, result: u32) {
+    let results = MANUAL.results.get(function).expect(function);
+    assert!(
+        result == code::SUCCESS || results.contains(&result),
+        "an entry of {function}: {result}"
+    );
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Port {
@@ -86,6 +153,144 @@ struct Registration {
     valid: bool,
 }
 
+/// The files of the process. None is ever closed.
+struct Files {
+    regular: [File; 2],
+    read_only: File,
+    write_only: File,
+    directory: File,
+    made_up: File,
+    pipe: [c_int; 2],
+}
+
+static FILES: LazyLock<Files> = LazyLock::new(|| {
+    let path = std::env::temp_dir().join(format!("socknotify-fuzz-{}", std::process::id()));
+    let open = |options: &mut std::fs::OpenOptions| options.open(&path).expect("a file");
+    let create = || {
+        let mut options = File::options();
+        open(options.read(true).write(true).create(true).truncate(true))
+    };
+    let first = create();
+    std::fs::remove_file(&path).expect("it is there");
+    let second = create();
+    let files = Files {
+        regular: [first, second],
+        read_only: open(File::options().read(true)),
+        write_only: open(File::options().write(true)),
+        directory: File::open("/").expect("a directory"),
+        made_up: File::open("/proc/self/status").expect("a file of the kernel's"),
+        pipe: {
+            let mut ends = [0; 2];
+            // SAFETY: there is room for two descriptors.
+            assert_eq!(
+                unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK) },
+                0
+            );
+            ends
+        },
+    };
+    std::fs::remove_file(&path).expect("it is there");
+    files
+});
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum AnyFile {
+    Regular(bool),
+    /// These two are the second regular one.
+    ReadOnly,
+    WriteOnly,
+    Directory,
+    MadeUp,
+    Pipe(bool),
+    Negative(i32),
+    /// No descriptor of this process has such a number.
+    NotOpen(u16),
+}
+
+impl AnyFile {
+    fn descriptor(self) -> c_int {
+        match self {
+            AnyFile::Regular(second) => FILES.regular[usize::from(second)].as_raw_fd(),
+            AnyFile::ReadOnly => FILES.read_only.as_raw_fd(),
+            AnyFile::WriteOnly => FILES.write_only.as_raw_fd(),
+            AnyFile::Directory => FILES.directory.as_raw_fd(),
+            AnyFile::MadeUp => FILES.made_up.as_raw_fd(),
+            AnyFile::Pipe(end) => FILES.pipe[usize::from(end)],
+            AnyFile::Negative(number) => number | i32::MIN,
+            AnyFile::NotOpen(number) => 1 << 24 | c_int::from(number),
+        }
+    }
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Kind {
+    Read,
+    Write,
+    ReadParts,
+    WriteParts,
+    Sync,
+    SyncData,
+    ReadAssociated,
+    WriteAssociated,
+}
+
+impl Kind {
+    fn function(self) -> &'static str {
+        match self {
+            Kind::Read => "sn_read",
+            Kind::Write => "sn_write",
+            Kind::ReadParts => "sn_readv",
+            Kind::WriteParts => "sn_writev",
+            Kind::Sync | Kind::SyncData => "sn_sync",
+            Kind::ReadAssociated => "sn_read_associated",
+            Kind::WriteAssociated => "sn_write_associated",
+        }
+    }
+}
+
+/// What is wrong with an operation, if anything is.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Mistake {
+    None,
+    NullMemory,
+    NullBlock,
+    MisalignedBlock(u8),
+    MisalignedParts,
+    /// More than one operation may have: nothing of it may be touched.
+    TooLong(u32),
+    Offset(u64),
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Transfer {
+    port: Port,
+    file: AnyFile,
+    kind: Kind,
+    mistake: Mistake,
+    key: u8,
+    lengths: [u8; 3],
+    parts: u8,
+    offset: u16,
+}
+
+/// The block of an operation, and its memory.
+#[repr(C)]
+struct Block {
+    overlapped: Overlapped,
+    parts: [libc::iovec; 3],
+    memory: [u8; 3 * PART],
+}
+
+/// An address that may be that of a block.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Address {
+    /// One of an operation that was begun.
+    Begun(u8),
+    Null,
+    Misaligned(u8),
+    Any(usize),
+}
+
 /// Where the arrays of a call lie.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Layout {
@@ -110,6 +315,26 @@ struct Process {
     null_received: bool,
     /// Without registrations: whether to dequeue by `sn_dequeue`.
     plain: bool,
+    /// Otherwise: whether to use `sn_process_descriptors`.
+    descriptors: bool,
+}
+
+/// `sn_dequeue_one`, whose three results lie in one block.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct DequeueOne {
+    port: Port,
+    timeout: Timeout,
+    layout: Layout,
+    nulls: [bool; 3],
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Backend {
+    Best,
+    Epoll,
+    Kqueue,
+    Empty,
+    Unknown(u8, u8),
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -119,11 +344,33 @@ enum Timeout {
     Infinite,
 }
 
+impl Timeout {
+    fn milliseconds(self) -> u32 {
+        match self {
+            Timeout::None => 0,
+            Timeout::Short => 1,
+            Timeout::Infinite => u32::MAX,
+        }
+    }
+}
+
 #[derive(Arbitrary, Debug)]
 enum Call {
     Process(Process),
     Post(Port, u8, u32, usize),
+    DequeueOne(DequeueOne),
+    Begin(Transfer),
+    Cancel(Port, Address),
+    Result(Address, bool),
+    Associate(Port, AnyFile, u8),
+    Dissociate(AnyFile),
+    Deregister(Port, Socket),
+    Release(Port),
+    Query(Port, Option<u8>, u8),
+    Descriptor(Port, bool),
+    Texts(Port, u32),
     Create(u8, u32),
+    CreateOn(u8, u32, Backend),
     CreateNowhere(u32),
     Close(Port),
     Blocking(Port, bool),
@@ -141,6 +388,8 @@ struct World {
     sockets: [AtomicUsize; SOCKETS],
     /// Ports that are to be closed when all is over, whoever else has closed them.
     made: Mutex<Vec<usize>>,
+    /// The blocks of operations whose packets were not dequeued.
+    begun: Mutex<BTreeSet<usize>>,
     running: AtomicUsize,
 }
 
@@ -154,6 +403,7 @@ impl World {
             ports: Default::default(),
             sockets: Default::default(),
             made: Mutex::default(),
+            begun: Mutex::default(),
             running: AtomicUsize::new(0),
         };
         for index in 0..PORTS - 1 {
@@ -171,21 +421,57 @@ impl World {
         let outcome = unsafe { sn_create_port(concurrency, &mut port) };
         // Only the system can refuse.
         assert_eq!(outcome, code::SUCCESS);
-        self.made.lock().unwrap().push(port.addr());
+        self.put_port(index, port);
+    }
+
+    fn create_on(&self, index: usize, concurrency: u32, backend: Backend) {
+        let unknown;
+        let name = match backend {
+            Backend::Best => ptr::null(),
+            Backend::Epoll => c"epoll".as_ptr(),
+            Backend::Kqueue => c"kqueue".as_ptr(),
+            Backend::Empty => c"".as_ptr(),
+            // No name has such a letter, and not all of these are text.
+            Backend::Unknown(first, second) => {
+                unknown = [first | 0x80, second, 0];
+                unknown.as_ptr().cast()
+            }
+        };
+        let mut port = ptr::without_provenance_mut(1);
+        // SAFETY: `port` can be written to, and the name ends.
+        let outcome = unsafe { sn_create_port_on(concurrency, name, &mut port) };
+        let is_there = matches!(backend, Backend::Best | Backend::Epoll);
+        let expected = if is_there {
+            code::SUCCESS
+        } else {
+            code::NOT_SUPPORTED
+        };
+        assert_eq!((outcome, port.is_null()), (expected, !is_there));
+        if is_there {
+            self.put_port(index, port);
+        }
+    }
+
+    fn put_port(&self, index: usize, port: *mut c_void) {
+        lock(&self.made).push(port.addr());
         self.ports[index].store(port.addr(), Ordering::Relaxed);
     }
 
     fn new_sockets(&self, pair: usize) {
-        let kind = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET][pair % 3];
         let mut both = [0; 2];
+        // The last pair is no pair of sockets.
+        let kind = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET].get(pair % 4);
         // SAFETY: there is room for two descriptors.
         let done = unsafe {
-            libc::socketpair(
-                libc::AF_UNIX,
-                kind | libc::SOCK_NONBLOCK,
-                0,
-                both.as_mut_ptr(),
-            )
+            match kind {
+                Some(kind) => libc::socketpair(
+                    libc::AF_UNIX,
+                    kind | libc::SOCK_NONBLOCK,
+                    0,
+                    both.as_mut_ptr(),
+                ),
+                None => libc::pipe2(both.as_mut_ptr(), libc::O_NONBLOCK),
+            }
         };
         assert_eq!(done, 0);
         for (offset, socket) in both.into_iter().enumerate() {
@@ -250,18 +536,63 @@ impl World {
     fn call(&self, call: &Call) {
         match *call {
             Call::Process(ref process) => self.process(process),
+            Call::DequeueOne(dequeue) => self.dequeue_one(dequeue),
+            Call::Begin(transfer) => self.begin(transfer),
+            Call::Cancel(port, address) => self.cancel(self.port(port), address),
+            Call::Result(address, no_room) => self.result(address, no_room),
+            Call::Associate(port, file, key) => {
+                let outcome = sn_associate(self.port(port), file.descriptor(), key.into());
+                check("sn_associate", outcome);
+            }
+            Call::Dissociate(file) => {
+                check("sn_dissociate", sn_dissociate(file.descriptor()));
+            }
+            Call::Deregister(port, socket) => {
+                let outcome = sn_deregister(self.port(port), self.socket(socket));
+                check("sn_deregister", outcome);
+            }
+            Call::Release(port) => {
+                check("sn_release", sn_release(self.port(port)));
+            }
+            Call::Query(port, size, offset) => self.query(self.port(port), size, offset),
+            Call::Descriptor(port, no_room) => {
+                let mut descriptor = -1;
+                let room = if no_room {
+                    ptr::null_mut()
+                } else {
+                    &raw mut descriptor
+                };
+                // SAFETY: it is null or can be written to.
+                let outcome = unsafe { sn_port_descriptor(self.port(port), room) };
+                check("sn_port_descriptor", outcome);
+                assert_eq!(outcome == code::SUCCESS, descriptor >= 0);
+            }
+            Call::Texts(port, number) => {
+                let name = sn_backend(self.port(port));
+                // SAFETY: the header says that it is valid.
+                let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+                assert!(name.is_none_or(|name| name == c"epoll"), "{name:?}");
+                // SAFETY: as above.
+                let text = unsafe { CStr::from_ptr(sn_strerror(number)) };
+                assert!(text.to_str().is_ok_and(|text| !text.is_empty()));
+                assert_eq!(sn_version(), 1000);
+                let reason = sn_reason(number);
+                assert!(reason == 0 || (0x2000_0001..=0x2000_000C).contains(&reason));
+            }
             Call::Post(port, key, transferred, overlapped) => {
-                let outcome = sn_post(
-                    self.port(port),
-                    transferred,
-                    key.into(),
-                    as_pointer(overlapped),
-                );
-                assert!(OF_CALLS.contains(&outcome), "{outcome}");
+                // An odd address is that of no block.
+                let overlapped = as_pointer(overlapped | 1);
+                let outcome = sn_post(self.port(port), transferred, key.into(), overlapped);
+                check("sn_post", outcome);
             }
             Call::Create(index, concurrency) => {
-                if self.made.lock().unwrap().len() < 2 * PORTS {
+                if lock(&self.made).len() < 2 * PORTS {
                     self.create(index as usize % PORTS, concurrency % 4);
+                }
+            }
+            Call::CreateOn(index, concurrency, backend) => {
+                if lock(&self.made).len() < 2 * PORTS {
+                    self.create_on(index as usize % PORTS, concurrency % 4, backend);
                 }
             }
             Call::CreateNowhere(concurrency) => {
@@ -270,11 +601,7 @@ impl World {
                 assert_eq!(outcome, code::INVALID_PARAMETER);
             }
             Call::Close(port) => {
-                let outcome = sn_close_port(self.port(port));
-                assert!(
-                    [code::SUCCESS, code::INVALID_HANDLE].contains(&outcome),
-                    "{outcome}"
-                );
+                check("sn_close_port", sn_close_port(self.port(port)));
             }
             Call::Blocking(port, close) => self.block(self.port(port), close),
             Call::LastError(error) => {
@@ -318,14 +645,231 @@ impl World {
         }
         let work: unsafe extern "C" fn(*mut c_void) = if close { work_and_close } else { work };
         // SAFETY: both take any pointer, and return.
-        let outcome = unsafe { sn_blocking(port, Some(work), port) };
-        assert!(
-            [code::SUCCESS, code::INVALID_HANDLE].contains(&outcome),
-            "{outcome}"
-        );
+        check("sn_blocking", unsafe {
+            sn_blocking(port, Some(work), port)
+        });
         // SAFETY: null is allowed.
         let outcome = unsafe { sn_blocking(port, None, port) };
         assert_eq!(outcome, code::INVALID_PARAMETER);
+    }
+
+    fn begin(&self, transfer: Transfer) {
+        let Transfer {
+            file,
+            kind,
+            mistake,
+            ..
+        } = transfer;
+        let offset = match mistake {
+            Mistake::Offset(offset) => offset,
+            _ => transfer.offset.into(),
+        };
+        let block = Box::into_raw(Box::new(Block {
+            overlapped: Overlapped::new(offset),
+            // SAFETY: any bits are a value of them.
+            parts: unsafe { std::mem::zeroed() },
+            memory: [UNTOUCHED; 3 * PART],
+        }));
+        // SAFETY: it was made above, and nobody else has it yet.
+        let memory: *mut u8 = unsafe { &raw mut (*block).memory }.cast();
+        // SAFETY: as above.
+        let parts: *mut libc::iovec = unsafe { &raw mut (*block).parts }.cast();
+        for (index, length) in transfer.lengths.into_iter().enumerate() {
+            let part = libc::iovec {
+                // SAFETY: it is within the memory.
+                iov_base: unsafe { memory.add(index * PART) }.cast(),
+                iov_len: match mistake {
+                    Mistake::TooLong(length) if index == 0 => (1 << 30 | length as usize) + 1,
+                    _ => length as usize % (PART + 1),
+                },
+            };
+            // SAFETY: there are three of them.
+            unsafe { parts.add(index).write(part) };
+        }
+        let mut count = u32::from(transfer.parts) % 4;
+        let mut length = u32::from(transfer.lengths[0]) % (3 * PART as u32 + 1);
+        let (mut first, mut first_part) = (memory, parts);
+        let mut overlapped = block.cast::<Overlapped>();
+        match mistake {
+            Mistake::None | Mistake::Offset(_) => {}
+            Mistake::NullMemory => (first, first_part) = (ptr::null_mut(), ptr::null_mut()),
+            Mistake::NullBlock => overlapped = ptr::null_mut(),
+            Mistake::MisalignedBlock(by) => {
+                overlapped = overlapped.wrapping_byte_add(1 + by as usize % 3);
+            }
+            Mistake::MisalignedParts => (first_part, count) = (parts.wrapping_byte_add(1), 2),
+            Mistake::TooLong(more) => {
+                length = (1 << 30 | more) + u32::from(more < u32::MAX);
+                count = count.max(1);
+            }
+        }
+        // It may be complete before the call has returned.
+        lock(&self.begun).insert(block.expose_provenance());
+        let (port, file, key) = (
+            self.port(transfer.port),
+            file.descriptor(),
+            transfer.key.into(),
+        );
+        // SAFETY: what is there stays until the packet was dequeued; what is not there has to be refused.
+        let outcome = unsafe {
+            match kind {
+                Kind::Read => sn_read(port, file, first.cast(), length, key, overlapped),
+                Kind::Write => sn_write(port, file, first.cast(), length, key, overlapped),
+                Kind::ReadParts => sn_readv(port, file, first_part, count, key, overlapped),
+                Kind::WriteParts => sn_writev(port, file, first_part, count, key, overlapped),
+                Kind::Sync => sn_sync(port, file, 0, key, overlapped),
+                Kind::SyncData => sn_sync(port, file, 1, key, overlapped),
+                Kind::ReadAssociated => sn_read_associated(file, first.cast(), length, overlapped),
+                Kind::WriteAssociated => {
+                    sn_write_associated(file, first.cast(), length, overlapped)
+                }
+            }
+        };
+        check(kind.function(), outcome);
+        let is_possible = match (mistake, kind) {
+            (Mistake::None | Mistake::Offset(_), _) => true,
+            (Mistake::NullBlock | Mistake::MisalignedBlock(_), _) => false,
+            (_, Kind::Sync | Kind::SyncData) => true,
+            (Mistake::MisalignedParts, kind) => !matches!(kind, Kind::ReadParts | Kind::WriteParts),
+            (Mistake::NullMemory | Mistake::TooLong(_), _) => false,
+        };
+        if outcome != code::SUCCESS {
+            self.is_over(block.expose_provenance());
+        } else {
+            assert!(is_possible, "{transfer:?}");
+        }
+    }
+
+    /// There is no operation with this block any more.
+    fn is_over(&self, address: usize) {
+        let was_begun = lock(&self.begun).remove(&address);
+        assert!(was_begun, "a packet without an operation");
+        // SAFETY: it was made by a box, and whoever takes it out of the set is the only one.
+        drop(unsafe { Box::from_raw(ptr::with_exposed_provenance_mut::<Block>(address)) });
+    }
+
+    /// A packet was dequeued.
+    fn on_packet(&self, overlapped: usize) {
+        // Posted ones have odd addresses, and notifications none.
+        if overlapped != 0 && overlapped % 2 == 0 {
+            self.is_over(overlapped);
+        }
+    }
+
+    fn address(&self, address: Address, begun: &BTreeSet<usize>) -> *const Overlapped {
+        let number = match address {
+            Address::Begun(index) if !begun.is_empty() => *begun
+                .iter()
+                .nth(index as usize % begun.len())
+                .expect("it is not empty"),
+            Address::Begun(_) | Address::Null => 0,
+            Address::Misaligned(by) => {
+                begun.first().copied().unwrap_or(1 << 20) + 1 + by as usize % 7
+            }
+            Address::Any(number) => number,
+        };
+        ptr::with_exposed_provenance(number)
+    }
+
+    fn cancel(&self, port: *mut c_void, address: Address) {
+        let begun = lock(&self.begun).clone();
+        // Whoever it belongs to: it may be gone.
+        let outcome = sn_cancel(port, self.address(address, &begun));
+        check("sn_cancel", outcome);
+        assert!(outcome != code::SUCCESS || matches!(address, Address::Begun(_) | Address::Any(_)));
+    }
+
+    fn result(&self, address: Address, no_room: bool) {
+        // Nobody frees one meanwhile.
+        let begun = lock(&self.begun);
+        let address = match address {
+            Address::Any(_) => Address::Null,
+            other => other,
+        };
+        let overlapped = self.address(address, &begun);
+        let mut transferred = u32::MAX;
+        let room = if no_room {
+            ptr::null_mut()
+        } else {
+            &raw mut transferred
+        };
+        // SAFETY: both are null, or there; or misaligned.
+        let outcome = unsafe { sn_result(overlapped, room) };
+        check("sn_result", outcome);
+        // SAFETY: as above.
+        let number = unsafe { sn_errno(overlapped) };
+        assert!(outcome == code::SUCCESS || no_room || number != 0 || outcome == code::HANDLE_EOF);
+        assert!(transferred as usize <= 3 * PART || transferred == u32::MAX);
+    }
+
+    fn query(&self, port: *mut c_void, size: Option<u8>, offset: u8) {
+        const SIZE: usize = size_of::<PortState>();
+        // As many bytes as the structure says that it has, wherever they are.
+        let size = size.map_or(SIZE, |size| 4 + size as usize % (2 * SIZE));
+        let offset = offset as usize % 8;
+        let mut memory = vec![UNTOUCHED; offset + size].into_boxed_slice();
+        memory[offset..offset + 4].copy_from_slice(&(size as u32).to_ne_bytes());
+        let state = memory[offset..].as_mut_ptr().cast();
+        // SAFETY: as many bytes are there.
+        let outcome = unsafe { sn_query_port(port, state) };
+        check("sn_query_port", outcome);
+        let written = if outcome == code::SUCCESS { SIZE } else { 4 };
+        let rest = &memory[offset + written..];
+        assert!(rest.iter().all(|byte| *byte == UNTOUCHED));
+        assert!(outcome != code::SUCCESS || size >= SIZE);
+        // SAFETY: null is allowed.
+        let outcome = unsafe { sn_query_port(port, ptr::null_mut()) };
+        assert_eq!(outcome, code::INVALID_PARAMETER);
+    }
+
+    fn dequeue_one(&self, dequeue: DequeueOne) {
+        const WORD: usize = size_of::<usize>();
+        let (offset, apart) = match dequeue.layout {
+            Layout::Apart => (0, true),
+            Layout::Misaligned(by) => (by as usize % 16, true),
+            Layout::Overlapping => (0, false),
+        };
+        let places = match apart {
+            true => [offset, offset + 4, offset + 4 + WORD],
+            false => [offset; 3],
+        };
+        let end = (places[0] + 4).max(places[1] + WORD).max(places[2] + WORD);
+        let mut memory = vec![UNTOUCHED; end].into_boxed_slice();
+        let base = memory.as_mut_ptr();
+        let room = [0, 1, 2].map(|index| match dequeue.nulls[index] {
+            true => ptr::null_mut(),
+            // SAFETY: it is within the block.
+            false => unsafe { base.add(places[index]) },
+        });
+        // SAFETY: each is null, or as much is there.
+        let outcome = unsafe {
+            sn_dequeue_one(
+                self.port(dequeue.port),
+                room[0].cast(),
+                room[1].cast(),
+                room[2].cast(),
+                dequeue.timeout.milliseconds(),
+            )
+        };
+        if dequeue.nulls.contains(&true) {
+            assert_eq!(outcome, code::INVALID_PARAMETER);
+            return;
+        }
+        if !apart {
+            return;
+        }
+        // SAFETY: they are within the block.
+        let [key, overlapped] =
+            [1, 2].map(|index| unsafe { room[index].cast::<usize>().read_unaligned() });
+        if overlapped != 0 && outcome != code::SUCCESS {
+            // The error of an operation.
+            check("sn_result", outcome);
+        } else if check("sn_dequeue_one", outcome) != code::SUCCESS {
+            assert_eq!(memory[places[0]..places[2]], [UNTOUCHED; 4 + WORD]);
+            return;
+        }
+        assert!(key < KEYS, "{key:#x}");
+        self.on_packet(overlapped);
     }
 
     fn process(&self, process: &Process) {
@@ -390,30 +934,26 @@ impl World {
             entries
         };
         let received: *mut u32 = null(process.null_received, received);
-        let timeout = match process.timeout {
-            Timeout::None => 0,
-            Timeout::Short => 1,
-            Timeout::Infinite => u32::MAX,
-        };
+        let timeout = process.timeout.milliseconds();
         let port = self.port(process.port);
-        let outcome = if claimed == 0 && process.plain {
-            // SAFETY: each pointer is null or valid for its count.
-            unsafe { sn_dequeue(port, entries, room as u32, received, timeout) }
-        } else {
-            // SAFETY: as above.
-            unsafe {
-                sn_process(
-                    port,
-                    claimed as u32,
-                    first,
-                    timeout,
-                    room as u32,
-                    entries,
-                    received,
-                )
+        let (count, room_count) = (claimed as u32, room as u32);
+        // SAFETY: each pointer is null or valid for its count.
+        let (function, outcome) = unsafe {
+            if claimed == 0 && process.plain {
+                let outcome = sn_dequeue(port, entries, room_count, received, timeout);
+                ("sn_dequeue", outcome)
+            } else if process.descriptors {
+                let outcome = sn_process_descriptors(
+                    port, count, first, timeout, room_count, entries, received,
+                );
+                ("sn_process_descriptors", outcome)
+            } else {
+                let outcome =
+                    sn_process(port, count, first, timeout, room_count, entries, received);
+                ("sn_process", outcome)
             }
         };
-        assert!(OF_CALLS.contains(&outcome), "{outcome}");
+        check(function, outcome);
         if !apart {
             return;
         }
@@ -434,6 +974,7 @@ impl World {
             // SAFETY: it is within the block.
             let entry = unsafe { entries.add(index).read_unaligned() };
             assert!(entry.completion_key < KEYS, "{entry:?}");
+            self.on_packet(entry.overlapped);
         }
         let rest = &memory[entries_at + dequeued * ENTRY..received_at];
         assert!(rest.iter().all(|byte| *byte == UNTOUCHED));
@@ -451,7 +992,13 @@ impl World {
             };
             let result = after.registration_result;
             if applied && index < claimed {
-                assert!(OF_ENTRIES.contains(&result), "{result}");
+                check_entry(function, result);
+                let reason = sn_reason(index as u32);
+                assert_eq!(
+                    reason == 0,
+                    result == code::SUCCESS,
+                    "{result}: {reason:#x}"
+                );
             } else {
                 assert_eq!(result, before.registration_result);
             }
@@ -496,13 +1043,22 @@ fuzz_target!(|scripts: (Vec<Call>, Vec<Call>, Vec<Call>)| {
         }
     });
     close_all(&world);
+    // The ports are closed, and so the blocks are their caller's again.
+    let begun = lock(&world.begun).clone();
+    for address in begun {
+        let mut transferred = 0;
+        // SAFETY: it was made by a box, and nobody has freed it.
+        let outcome = unsafe { sn_result(ptr::with_exposed_provenance(address), &mut transferred) };
+        assert_ne!(check("sn_result", outcome), code::IO_INCOMPLETE);
+        world.is_over(address);
+    }
     for index in 0..SOCKETS {
         world.close_socket(index);
     }
 });
 
 fn close_all(world: &World) {
-    for port in world.made.lock().unwrap().iter() {
+    for port in lock(&world.made).iter() {
         sn_close_port(as_pointer(*port));
     }
 }

@@ -451,6 +451,14 @@ fn each_page_of_a_function_has_its_errors_and_an_example() {
     }
 }
 
+#[test]
+fn the_fuzz_target_calls_every_function() {
+    let target = include_str!("../../fuzz/fuzz_targets/calls.rs");
+    for name in include_str!("../../symbols.txt").lines() {
+        assert!(target.contains(&format!("{name}(")), "{name}");
+    }
+}
+
 /// What the tests hand over otherwise.
 #[test]
 fn make_builds_where_cargo_is_told_to() {
