@@ -44,7 +44,7 @@ pub(super) struct Connections<T> {
     work: AtomicUsize,
     /// When the last connection has ended, and all work is done, the port closes.
     draining: AtomicBool,
-    /// A listener pauses until a connection ends.
+    /// A listener may pause until the port has fewer connections.
     is_full: AtomicBool,
     listeners: Mutex<Vec<Token>>,
     /// The connections that were armed when the port closed.
@@ -258,8 +258,9 @@ impl<T> Connections<T> {
         Room(self)
     }
 
-    /// Count one more, if there are fewer than this limit. Otherwise listeners are woken when the number falls.
-    pub(super) fn reserve(&self, limit: usize) -> Option<Room<'_, T>> {
+    /// Count one more, if there are fewer than this listener's limit. Otherwise it is woken when the number falls below that.
+    pub(super) fn reserve(&self, listener: &Listener<T>) -> Option<Room<'_, T>> {
+        let limit = listener.listening.limit;
         let count = || {
             let mut count = self.count.load(Ordering::SeqCst);
             while count < limit {
@@ -273,8 +274,13 @@ impl<T> Connections<T> {
         };
         let is_counted = count() || {
             // One may have ended before this, and not have seen it.
+            listener.set_full(true);
             self.is_full.store(true, Ordering::SeqCst);
-            count()
+            let is_counted = count();
+            if is_counted {
+                listener.set_full(false);
+            }
+            is_counted
         };
         is_counted.then(|| Room(self))
     }
@@ -285,14 +291,41 @@ impl<T> Connections<T> {
         if !self.is_here() {
             return;
         }
-        if self.is_full.load(Ordering::SeqCst) && self.is_full.swap(false, Ordering::SeqCst) {
-            let listeners = lock(&self.listeners).clone();
-            for token in listeners {
-                self.interrupt_named(token, Reasons::RESUMED);
-            }
+        if self.is_full.load(Ordering::SeqCst) {
+            self.resume_listeners();
         }
         if before == 1 {
             self.end_if_drained();
+        }
+    }
+
+    /// Wake the listeners that pause, and need not any more.
+    ///
+    /// Not the others: to accept counts one connection more for a moment, also if none waits, and then one less. So two
+    /// listeners with different limits would wake each other for ever.
+    #[cold]
+    fn resume_listeners(&self) {
+        self.is_full.store(false, Ordering::SeqCst);
+        let listeners = lock(&self.listeners).clone();
+        for token in listeners {
+            let Some(mut place) = self.slots.get(token) else {
+                continue;
+            };
+            let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
+                continue;
+            };
+            if !listener.is_full() {
+                continue;
+            }
+            let has_room = || self.count() < listener.listening.limit;
+            let resumes = has_room() || {
+                // One may have ended before this, and not have seen it.
+                self.is_full.store(true, Ordering::SeqCst);
+                has_room()
+            };
+            if resumes && listener.set_full(false) {
+                self.interrupt(self.slots.key(token), &mut place, Reasons::RESUMED);
+            }
         }
     }
 
@@ -450,8 +483,8 @@ impl<T> Connections<T> {
         let node = place.record.take_armed()?.connection()?;
         drop(place);
         if node.readiness.is_lingering() {
-            // Nobody waits for it.
-            drop(Held::from_node(node));
+            // Nobody waits for it. Dropping it runs the caller's code.
+            drop_all([Held::from_node(node)]);
             return None;
         }
         Some(node)

@@ -108,6 +108,10 @@ impl<T: Source, M> Port<T, M> {
         let connections = &self.shared.connections;
         connections.check().ok()?;
         let mut place = connections.slots.get(id.0)?;
+        if place.resident.is_some() {
+            // A listener stays armed.
+            return None;
+        }
         // From here on its packets find nothing.
         let mut node = place.record.take_armed()?.connection()?;
         if node.readiness.is_lingering() {

@@ -119,10 +119,9 @@ impl<T> Connections<T> {
         listener: &Listener<T>,
         mut each: impl FnMut(Room<'_, T>, T),
     ) -> Round {
-        let Listening { batch, limit, .. } = listener.listening;
         let mut round = listener.idle();
-        for _ in 0..batch {
-            let Some(room) = self.reserve(limit) else {
+        for _ in 0..listener.listening.batch {
+            let Some(room) = self.reserve(listener) else {
                 // It is woken when a connection ends.
                 round.filter = EventFilter::NONE;
                 break;

@@ -239,6 +239,8 @@ pub(super) struct Listener<T> {
     accepts: Box<dyn Accept<T>>,
     /// It cannot accept, and that was reported.
     has_stopped: AtomicBool,
+    /// It pauses until the port has fewer connections.
+    is_full: AtomicBool,
     /// Connections that have failed one after the other.
     failed: AtomicUsize,
 }
@@ -281,6 +283,7 @@ impl<T> Listener<T> {
                 make,
             }),
             has_stopped: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             failed: AtomicUsize::new(0),
         }
     }
@@ -323,6 +326,15 @@ impl<T> Listener<T> {
         };
         let before = self.has_stopped.swap(has_stopped, Ordering::Relaxed);
         (before != has_stopped).then_some(has_stopped)
+    }
+
+    /// Note whether it pauses until the port has fewer connections. Returns whether it did.
+    pub(super) fn set_full(&self, is_full: bool) -> bool {
+        self.is_full.swap(is_full, Ordering::SeqCst)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::SeqCst)
     }
 
     /// Whether connections are in blocking mode.

@@ -214,6 +214,50 @@ fn a_bound_on_connections_is_kept_and_listening_goes_on(backend: Backend) -> io:
     Ok(())
 }
 
+/// To accept takes a share of the bound for a moment, also where no connection waits.
+#[for_every_backend]
+fn a_listener_that_is_full_keeps_no_thread_busy(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, full) = loopback()?;
+    let listening = Listening::arming(Interest::OUT).at_most(1);
+    port.listen(listener, listening, |stream, _| stream)?;
+    let (listener, other) = loopback()?;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counting = Failing {
+        listener,
+        errors: Vec::new(),
+        for_ever: false,
+        calls: Arc::clone(&calls),
+    };
+    port.listen(counting, Interest::OUT, |stream, _| stream)?;
+    let mut worker = port.worker(4);
+    let _clients = [client(full)?, client(full)?];
+    let first = ready(&mut worker);
+    let _other = client(other)?;
+    let second = ready(&mut worker);
+    let nap = Duration::from_millis(20);
+    assert_eq!(worker.process(Some(nap)), Ok(0));
+    let before = calls.load(Ordering::SeqCst);
+    assert_eq!(worker.process(Some(nap)), Ok(0));
+    assert_eq!(calls.load(Ordering::SeqCst), before);
+    // It goes on when there is room.
+    drop((first, second));
+    drop(ready(&mut worker));
+    Ok(())
+}
+
+#[for_every_backend]
+fn a_listener_is_not_taken_out(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let id = port.listen(listener, Interest::OUT, |stream, _| stream)?;
+    assert!(port.disarm(id).is_none());
+    let _client = client(address)?;
+    drop(ready(&mut port.worker(4)));
+    assert!(port.cancel(id));
+    Ok(())
+}
+
 #[for_every_backend]
 fn several_listeners_share_a_bound(backend: Backend) -> io::Result<()> {
     const BOUND: usize = 5;
