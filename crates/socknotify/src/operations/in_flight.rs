@@ -334,20 +334,24 @@ impl Operations {
         lock(&self.callers).insert(packet.overlapped, token);
         let request = request.nature.is_systems.then_some(Ok(request));
         let started = self.start(token, request);
-        if started.is_err() {
+        let is_refused = started.is_err() && {
             lock(&self.callers).remove(&packet.overlapped);
-            self.slots.remove(token);
-        }
+            // If it is gone, it was cancelled, and its packet comes.
+            self.slots.remove(token).is_some()
+        };
         drop(open);
         self.flush();
-        started
+        if is_refused { started } else { Ok(()) }
     }
 
     /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Fails if neither
     /// takes it.
     fn start(&self, token: Token, request: Option<io::Result<Request>>) -> Result<(), Error> {
         let key = self.slots.key(token);
-        let Some(mut slot) = self.slots.get(token) else {
+        // Of the caller's memory, another thread may know the block, and have cancelled it.
+        let slot = self.slots.get(token);
+        let is_new = |stage: &Stage| matches!(stage, Stage::Queued(Queued::Nobodys));
+        let Some(mut slot) = slot.filter(|slot| is_new(&slot.stage)) else {
             return Ok(());
         };
         let begun = match (request, self.opened()) {
@@ -734,5 +738,29 @@ impl Drop for Operations {
                 std::mem::forget(slot.operation.take());
             }
         }
+    }
+}
+
+#[cfg(all(test, unix, not(interleavings)))]
+mod tests {
+    use super::*;
+    use crate::CompletionPort;
+
+    /// Another thread has cancelled it, by the caller's block, and is about to queue its packet.
+    #[test]
+    fn what_was_cancelled_is_not_begun() -> io::Result<()> {
+        let port = CompletionPort::new()?;
+        let operations = port.operations();
+        let file = PortFile::new(tempfile::tempfile()?, system::Nature::default(), None);
+        let slot = Slot {
+            operation: Some(Operation::Owned(FileOperation::sync_all(&file))),
+            stage: Stage::Cancelled(Reason::Asked),
+            ..Slot::default()
+        };
+        let token = operations.slots.insert(slot).expect("there is room");
+        assert!(operations.start(token, None).is_ok());
+        let slot = operations.slots.get(token).expect("it is there");
+        assert!(matches!(slot.stage, Stage::Cancelled(Reason::Asked)));
+        Ok(())
     }
 }
