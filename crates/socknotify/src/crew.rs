@@ -1,9 +1,12 @@
 //! [`Crew`]: how many threads a server has, and when it needs one more.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use crate::drops::drop_all;
 
 /// What is called when all threads work that a crew may have (true), and when one waits again (false).
 pub type OnLimit = dyn Fn(bool) + Send + Sync;
@@ -88,7 +91,8 @@ impl Crew {
     fn set_at_limit(&self, is_at_limit: bool) {
         if self.is_at_limit.swap(is_at_limit, Ordering::SeqCst) != is_at_limit {
             if let Some(call) = &self.on_limit {
-                call(is_at_limit);
+                // A panic ends no thread that serves.
+                drop_all([catch_unwind(AssertUnwindSafe(|| call(is_at_limit)))]);
             }
         }
     }
