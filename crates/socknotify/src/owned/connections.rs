@@ -464,8 +464,8 @@ impl<T> Connections<T> {
     /// What arms the connection or listener with this key beneath, unless it waits no more.
     #[cold]
     pub(super) fn arm_again(&self, key: usize) -> Option<Registration<'static>> {
-        let place = self.slots.get_by_key(key)?;
-        let (arming, filter) = place.record.armed_for()?;
+        let mut place = self.slots.get_by_key(key)?;
+        let (arming, filter) = place.record.arm_again()?;
         // It may have been reported, and is disabled then.
         let system = self.port.system();
         let left = system.enable_owned(place.socket, key, filter, arming, false);

@@ -58,11 +58,11 @@ impl Deadlines {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// Have the wheel report a slot in time for this deadline, which it has.
+    /// Have the wheel report a slot in time for its deadline.
     #[cold]
-    pub(super) fn schedule<T>(&self, connections: &Connections<T>, key: usize, at: u64) {
+    pub(super) fn schedule<T>(&self, connections: &Connections<T>, key: usize) {
         let mut schedule = lock(&self.schedule);
-        schedule.set(connections, crate::slots::index_of(key), at);
+        schedule.schedule(connections, crate::slots::index_of(key));
         self.set_alarm(connections, &mut schedule);
     }
 
@@ -71,7 +71,7 @@ impl Deadlines {
         if let Some(mut place) = connections.slots.get_by_key(key) {
             place.deadline = at;
         }
-        self.schedule(connections, key, at);
+        self.schedule(connections, key);
     }
 
     /// Set the time of a timer.
@@ -121,10 +121,14 @@ impl Deadlines {
 }
 
 impl Schedule {
-    fn set<T>(&mut self, connections: &Connections<T>, index: u32, at: u64) {
+    /// The deadline is the one that the slot has by now: another thread may have armed what is in it since this was due, and
+    /// have scheduled that.
+    fn schedule<T>(&mut self, connections: &Connections<T>, index: u32) {
         if let Some(mut place) = connections.slots.get_by_index(index) {
-            place.scheduled = at;
-            self.wheel.set(index, at);
+            if place.deadline < place.scheduled {
+                place.scheduled = place.deadline;
+                self.wheel.set(index, place.deadline);
+            }
         }
     }
 }

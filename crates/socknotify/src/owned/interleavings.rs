@@ -81,8 +81,8 @@ impl Slot {
             match seen {
                 Seen::Nothing => {}
                 Seen::Arm => {
-                    let record = self.record.lock().unwrap();
-                    if let Some((arming, filter)) = record.armed_for() {
+                    let mut record = self.record.lock().unwrap();
+                    if let Some((arming, filter)) = record.arm_again() {
                         let left = self.port.enable_owned(0, KEY, filter, arming, false);
                         let is_polled = left == Ok(Left::Poll);
                         to_arm = Some(Registration::arm(0, KEY, filter, is_polled));

@@ -89,27 +89,29 @@ pub(super) fn on_event<T: Source, M>(
     reason: Option<Reasons>,
 ) {
     let connections = &shared.connections;
-    let place = connections.slots.get(node.token);
+    let token = node.token;
+    let place = connections.slots.get(token);
     let deadline = place.map_or(NEVER, |place| place.deadline);
+    // Asking for its socket may panic, and closes it then.
+    let held = Held::from_node(node);
     let is_over = match reason {
         // A peer that never stops sending is ready each time.
-        None => deadline <= shared.deadlines.now() || discard(&SockRef::from(&node.value.socket())),
+        None => deadline <= shared.deadlines.now() || discard(&SockRef::from(&held.socket())),
         Some(Reasons::DRAINING) => false,
         Some(_) => true,
     };
     if is_over {
-        return drop(Held::from_node(node));
+        return drop(held);
     }
     let wish = Wish {
         filter: EventFilter::IN,
         is_drained: false,
         deadline,
     };
-    let token = node.token;
-    match connections.put(node, &wish) {
+    match connections.put(held.into_node(), &wish) {
         Ok(to_do) => {
             if to_do.is_late {
-                shared.schedule(token, &wish);
+                shared.schedule(token);
             }
             let Some(arm) = to_do.arm() else { return };
             if connections.port.register(arm).is_err() {

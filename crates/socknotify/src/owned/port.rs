@@ -473,7 +473,7 @@ impl<T, M> Shared<T, M> {
         match self.connections.put(node, &wish) {
             Ok(to_do) => {
                 if to_do.is_late {
-                    self.schedule(token, &wish);
+                    self.schedule(token);
                 }
                 Ok(Some(to_do))
             }
@@ -486,10 +486,9 @@ impl<T, M> Shared<T, M> {
     }
 
     #[cold]
-    pub(super) fn schedule(&self, token: Token, wish: &Wish) {
+    pub(super) fn schedule(&self, token: Token) {
         let key = self.connections.slots.key(token);
-        self.deadlines
-            .schedule(&self.connections, key, wish.deadline);
+        self.deadlines.schedule(&self.connections, key);
     }
 
     /// Give a connection its place in the port, for which there is room.

@@ -177,9 +177,14 @@ impl<V> Record<V> {
         self.is_posted = false;
     }
 
-    /// What it is armed for, if it is armed.
-    pub(super) fn armed_for(&self) -> Option<(Arming, EventFilter)> {
-        self.is_armed().then_some((self.arming, self.filter))
+    /// What to arm it for beneath once more, if it is armed, and by which number: a new one. Another thread may have dequeued
+    /// what was armed before, and not looked yet. Under one number both would count, and the later one would be lost once
+    /// the connection is drained.
+    pub(super) fn arm_again(&mut self) -> Option<(Arming, EventFilter)> {
+        self.is_armed().then(|| {
+            self.arming = self.arming.next();
+            (self.arming, self.filter)
+        })
     }
 
     /// A packet of this slot was dequeued, and is changed to what is taken. `holds`: whether IN or OUT of these conditions
@@ -349,7 +354,7 @@ mod tests {
             let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
             let seen = record.look(&mut event, |_| false);
             assert_eq!(seen == Seen::Arm, is_blocking);
-            assert_eq!(record.armed_for().is_some(), is_blocking);
+            assert_eq!(record.is_armed(), is_blocking);
         }
     }
 

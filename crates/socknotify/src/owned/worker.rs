@@ -227,6 +227,10 @@ impl<T: Source, M> Worker<T, M> {
                 outcome = self
                     .submit_and_wait(timeout, on_busy)
                     .map(|count| events = count);
+                if outcome.is_err() {
+                    // What was not known to be new may be refused, too.
+                    events = self.hand.lists.len().0;
+                }
             }
             if events > 0 {
                 let system = self.shared.connections.port.system();
@@ -391,10 +395,15 @@ impl<T: Source, M> Worker<T, M> {
                 events += 1;
             }
         }
-        let events = self
+        let mut events = self
             .hand
             .lists
             .add_events(&mut self.events, &self.entries[..events]);
+        if events > 1 && self.hand.lists.was_taken() {
+            // It was seen to block within this call. Others do not look again.
+            self.hand.flow_on_but_next(&mut self.events);
+            events = self.hand.lists.len().0;
+        }
         let is_all = !is_timer_among && self.listeners.is_empty() && self.registrations.is_empty();
         if is_all {
             return events;
@@ -521,9 +530,7 @@ impl<T: Source, M> Worker<T, M> {
             }
         } else if let Some(to_do) = shared.connections.put_listener(key, &wish) {
             if to_do.is_late {
-                shared
-                    .deadlines
-                    .schedule(&shared.connections, key, wish.deadline);
+                shared.deadlines.schedule(&shared.connections, key);
             }
             if let Some(arm) = to_do.arm() {
                 self.add_to_arm(arm);
@@ -817,6 +824,86 @@ mod tests {
         }
         assert_eq!((ready, timed_out), (66, 34));
         assert_eq!(port.connections(), 0);
+        Ok(())
+    }
+
+    /// One thread has dequeued its event when another one, which has got what a blocked thread had to arm, arms it again.
+    #[cfg(unix)]
+    #[test]
+    fn f5_what_comes_between_two_looks_is_not_lost() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let connections = &port.shared.connections;
+        let take = |mut packet: Entry| match connections.look(&mut packet) {
+            Looked::Event => port.shared.event(&packet, &mut 0),
+            _ => None,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut peer = TcpStream::connect(listener.local_addr()?)?;
+        let ours = listener.accept()?.0;
+        ours.set_nonblocking(true)?;
+        let held = port.adopt(ours)?;
+        let key = connections.slots.key(held.id().0);
+        port.arm(held, Interest::IN);
+        peer.write_all(&[1])?;
+        let first = connections.port.dequeue_one(PATIENCE)?;
+        let looked = connections.look(&mut Packet::Look.of_slot(key));
+        assert!(matches!(looked, Looked::Arm));
+        let again = connections.arm_again(key).expect("it is armed");
+        let mut taken = take(first);
+        if taken.is_some() {
+            let Some(Event::Ready(held, _)) = &mut taken else {
+                panic!("{taken:?}")
+            };
+            assert_eq!(held.read(&mut [0; 8])?, 1, "it is drained");
+        }
+        connections.port.register(again)?;
+        if taken.is_none() {
+            taken = take(connections.port.dequeue_one(PATIENCE)?);
+            let Some(Event::Ready(held, _)) = &mut taken else {
+                panic!("{taken:?}")
+            };
+            assert_eq!(held.read(&mut [0; 8])?, 1, "it is drained");
+        }
+        // A third one dequeues what comes, and looks when it is armed again.
+        peer.write_all(&[2])?;
+        let late = connections
+            .port
+            .dequeue_one(Some(Duration::from_millis(20)));
+        let Some(Event::Ready(held, _)) = taken else {
+            panic!("{taken:?}")
+        };
+        port.arm(held, Interest::IN);
+        if let Some(Event::Ready(..)) = late.ok().and_then(take) {
+            return Ok(());
+        }
+        assert_eq!(port.worker(4).process(PATIENCE)?, 1);
+        Ok(())
+    }
+
+    /// A thread is held up when it has armed a connection and is about to schedule its deadline.
+    #[test]
+    fn a_deadline_is_not_put_off_by_what_was_armed_before() -> std::io::Result<()> {
+        let port = Port::<TcpStream, u32>::with_messages()?;
+        let shared = &port.shared;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let held = port.adopt(listener.accept()?.0)?;
+        let id = held.id();
+        let far = Instant::now() + Duration::from_secs(3600);
+        let wish = Wish {
+            filter: EventFilter::NONE,
+            is_drained: false,
+            deadline: shared.deadlines.ticks_until(far),
+        };
+        let put = shared.connections.put(held.into_node(), &wish);
+        assert!(put.is_ok_and(|to_do| to_do.is_late));
+        // Another one arms it meanwhile.
+        let held = port.disarm(id).expect("it is armed");
+        port.arm(held, Interest::NOTHING.within(Duration::from_millis(1)));
+        shared.schedule(id.0);
+        let mut worker = port.worker(4);
+        assert_eq!(worker.process(PATIENCE)?, 1);
+        assert!(matches!(worker.take(), Some(Event::TimedOut(_))));
         Ok(())
     }
 
