@@ -58,14 +58,15 @@ fn it_holds_back_who_does_not_read(
 ) -> io::Result<()> {
     let server = Example::start(program, &[])?;
     let client = server.connect()?;
+    let much = much();
     thread::scope(|scope| {
         scope.spawn(|| -> io::Result<()> {
-            (&client).write_all(&much())?;
+            (&client).write_all(&much)?;
             client.shutdown(Shutdown::Write)
         });
         let mut found = Vec::new();
         (&client).read_to_end(&mut found).expect("it comes back");
-        assert!(found == much(), "{} bytes", found.len());
+        assert!(found == much, "{} bytes", found.len());
     });
     end(server)
 }
