@@ -9,6 +9,8 @@ fn main() {
         }
         Ok("linux" | "freebsd" | "netbsd" | "openbsd" | "dragonfly") => {
             println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsocknotify.so.0");
+            // Its symbols have no versions: rustc passes a version script of its own, beside which GNU ld refuses
+            // another, and LLVM's linker ignores the version that another gives.
             // Threads that have used a port run code of the library when they end.
             println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
         }

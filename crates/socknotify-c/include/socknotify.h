@@ -33,7 +33,8 @@
  *     then the count.
  *   - A port belongs to the process that made it. In a forked child every call on it fails with
  *     SN_INVALID_HANDLE, but it can be closed there, which does not affect the parent.
- *   - None may be called from a signal handler. They may be called from destructors of a thread's keys.
+ *   - None may be called from a signal handler, which can write to a pipe that a port watches: see
+ *     sn_process_descriptors(). They may be called from destructors of a thread's keys.
  *   - None is a cancellation point: pthread_cancel takes effect after the call. Post a packet to end a
  *     wait. Cancellation is off in what sn_blocking() calls, too. As most functions, none may be called
  *     while cancellation is asynchronous.
@@ -496,7 +497,13 @@ uint32_t sn_process_descriptors(sn_port port,
                                 sn_entry *entries,
                                 uint32_t *received);
 
-/* Dequeue packets, as sn_process() does. */
+/*
+ * Dequeue packets, as sn_process() does.
+ *
+ * A port has no timers. Keep a list of your own, and give the time to the first as timeout_ms: SN_TIMEOUT
+ * means that it is due. Where several threads dequeue, one of them does that and the others wait for ever. On
+ * Linux a port can also watch a timerfd, with sn_process_descriptors().
+ */
 uint32_t sn_dequeue(sn_port port,
                     sn_entry *entries,
                     uint32_t entry_count,
