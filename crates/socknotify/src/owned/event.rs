@@ -48,8 +48,48 @@ pub enum Event<T, M = ()> {
     Completed(FileCompletion),
     /// Code that you gave to the port has panicked, with this payload: work of [`Port::run`](super::Port::run), the
     /// function of a [listener](super::Port::listen), or the clone of a message of
-    /// [`Port::send_every`](super::Port::send_every). The thread that takes this event goes on.
+    /// [`Port::send_every`](super::Port::send_every); or the handler of [`Port::serve`](super::Port::serve). The thread that
+    /// takes this event goes on.
+    ///
+    /// With the [`id`](Self::id) of the event that the handler had, or of the listener, if there is one.
     ///
     /// [`std::panic::resume_unwind`] resumes the panic here.
-    Panicked(Box<dyn Any + Send>),
+    Panicked(Option<Id>, Box<dyn Any + Send>),
+}
+
+impl<T, M> Event<T, M> {
+    /// The connection or listener that this is about. `None` for shared sockets, messages and files.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use socknotify::owned::{Event, Port};
+    ///
+    /// let port = Port::<std::net::TcpStream, &str>::with_messages()?;
+    /// port.send("hello").expect("it is open");
+    /// let mut worker = port.worker(1);
+    /// worker.process(None)?;
+    /// let event = worker.take().expect("there is one");
+    /// assert_eq!(event.id(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn id(&self) -> Option<Id> {
+        match self {
+            Event::Ready(held, _)
+            | Event::TimedOut(held)
+            | Event::Cancelled(held)
+            | Event::Draining(held)
+            | Event::Accepted(held)
+            | Event::Connected(held)
+            | Event::Unconnected(held, _)
+            | Event::Refused(held, _) => Some(held.id()),
+            Event::NotAccepting(id, _) | Event::Accepting(id) => Some(*id),
+            Event::Panicked(id, _) => *id,
+            Event::Shared(..) | Event::Returned(_) | Event::Message(_) | Event::Completed(_) => {
+                None
+            }
+        }
+    }
 }

@@ -274,7 +274,7 @@ impl<T, M> Shared<T, M> {
             };
             match outcome {
                 Some(Ok(message)) => self.send_all(vec![Message::Sent(message)]),
-                Some(Err(panic)) => self.notify(Notice::Panicked(panic)),
+                Some(Err(panic)) => self.notify(Notice::Panicked(None, panic)),
                 None => {}
             }
             // It may have been cancelled meanwhile, and dropping it runs the caller's code.

@@ -60,7 +60,8 @@ pub(super) enum Notice<T> {
     Refused(Box<Node<T>>, RegistrationError),
     NotAccepting(Id, io::Error),
     Accepting(Id),
-    Panicked(Panic),
+    /// Of a listener, or of none.
+    Panicked(Option<Id>, Panic),
     /// The same, of work whose result is waited for.
     WorkPanicked(Panic),
 }
@@ -71,7 +72,8 @@ impl<T> Notice<T> {
             Notice::Refused(node, error) => Event::Refused(Held::from_node(node), error),
             Notice::NotAccepting(id, error) => Event::NotAccepting(id, error),
             Notice::Accepting(id) => Event::Accepting(id),
-            Notice::Panicked(panic) | Notice::WorkPanicked(panic) => Event::Panicked(panic),
+            Notice::Panicked(id, panic) => Event::Panicked(id, panic),
+            Notice::WorkPanicked(panic) => Event::Panicked(None, panic),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-use super::{Event, Port, Source, Worker};
+use super::{Event, Id, Port, Source, Worker};
 use crate::crew::{Crew, OnLimit};
 use crate::{Error, default_concurrency};
 
@@ -120,7 +120,8 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// places. This thread is one of them.
     ///
     /// A handler arms the connection again, with [`Worker::arm`], or drops it, which closes it. If it panics, its
-    /// connection is closed, the thread goes on, and `handler` is called with [`Event::Panicked`].
+    /// connection is closed, the thread goes on, and `handler` is called with [`Event::Panicked`], which
+    /// says which one that was.
     ///
     /// If the system cannot start a thread, those that there are go on, and try again. If all but one block, that one
     /// waits until a thread can be started, or another one is done: the others may wait for what it would do.
@@ -283,19 +284,24 @@ where
 
     /// Take an event, and handle it. False if there is none.
     fn handle_next(&self, worker: &mut Worker<T, M>) -> bool {
+        let mut id = None;
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            let event = worker.take();
-            event.map(|event| (self.handler)(worker, event)).is_some()
+            let Some(event) = worker.take() else {
+                return false;
+            };
+            id = event.id();
+            (self.handler)(worker, event);
+            true
         }));
         handled.unwrap_or_else(|panic| {
-            self.report(worker, panic);
+            self.report(worker, id, panic);
             true
         })
     }
 
     #[cold]
-    fn report(&self, worker: &mut Worker<T, M>, panic: Box<dyn Any + Send>) {
-        let report = || (self.handler)(worker, Event::Panicked(panic));
+    fn report(&self, worker: &mut Worker<T, M>, id: Option<Id>, panic: Box<dyn Any + Send>) {
+        let report = || (self.handler)(worker, Event::Panicked(id, panic));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(report)) {
             // The panic hook has reported both. To drop this may panic as well.
             std::mem::forget(panic);

@@ -332,9 +332,10 @@ impl<T: Source, M> Worker<T, M> {
     /// Close a listener, which runs the caller's code.
     #[cold]
     fn close_listener(&mut self, key: usize) {
+        let id = self.shared.connections.listener(key);
         let close = || self.shared.connections.close_listener(key);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
-            self.notify(Notice::Panicked(panic));
+            self.notify(Notice::Panicked(id, panic));
         }
     }
 
@@ -502,7 +503,7 @@ impl<T: Source, M> Worker<T, M> {
         let mut round = loop {
             match catch_unwind(AssertUnwindSafe(|| self.accept_batch(listener))) {
                 Ok(round) => break round,
-                Err(panic) => self.notify(Notice::Panicked(panic)),
+                Err(panic) => self.notify(Notice::Panicked(Some(id), panic)),
             }
             // Others that were accepted in advance have had their packets: nothing tells of them again.
             if listener.is_watched() {
@@ -754,7 +755,7 @@ mod tests {
         let key = port.shared.connections.slots.key(id.0);
         worker.on_refused(key, RegistrationError::NotASocket);
         assert_eq!(worker.process(None)?, 2);
-        assert!(matches!(worker.take(), Some(Event::Panicked(_))));
+        assert!(matches!(worker.take(), Some(Event::Panicked(it, _)) if it == Some(id)));
         assert!(matches!(worker.take(), Some(Event::NotAccepting(it, _)) if it == id));
         assert!(!port.cancel(id), "it is closed");
         Ok(())

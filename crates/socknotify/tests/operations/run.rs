@@ -79,7 +79,7 @@ fn o1_a_panic_is_an_event(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(16);
     assert_eq!(message(&mut worker), 1);
     // No thread that serves ends for it.
-    let Event::Panicked(panic) = next(&mut worker) else {
+    let Event::Panicked(None, panic) = next(&mut worker) else {
         panic!("it panicked")
     };
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"a fault"));
@@ -95,7 +95,7 @@ fn o1_a_panic_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io:
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
     drop(worker);
     let mut worker = port.worker(16);
-    assert!(matches!(next(&mut worker), Event::Panicked(_)));
+    assert!(matches!(next(&mut worker), Event::Panicked(..)));
     Ok(())
 }
 

@@ -223,17 +223,28 @@ fn threads_that_have_nothing_to_do_end_but_for_one(backend: Backend) -> io::Resu
 #[for_every_backend]
 fn a_panic_closes_its_connection_and_ends_no_thread(backend: Backend) -> io::Result<()> {
     let (port, address) = listening(backend, 1)?;
+    let [ids, closed] = [const { Mutex::new(Vec::new()) }; 2];
     let panics = Mutex::new(Vec::new());
     let handler = |(worker, event): Handled<'_>| match event {
-        Event::Panicked(panic) => {
+        Event::Panicked(id, panic) => {
+            ids.lock()
+                .expect("no panic")
+                .push(id.expect("a connection's"));
             let text = panic.downcast_ref::<String>().cloned();
             panics.lock().expect("no panic").push(text.expect("a text"));
             // This one is not reported again.
             panic!("on purpose");
         }
-        event => echo((worker, event), |_, byte| {
-            assert!(byte != 13, "on purpose: {byte}")
-        }),
+        Event::Ready(client, events) => {
+            let id = client.id();
+            echo((worker, Event::Ready(client, events)), |_, byte| {
+                if byte == 13 {
+                    closed.lock().expect("no panic").push(id);
+                    panic!("on purpose: {byte}");
+                }
+            });
+        }
+        other => panic!("{other:?}"),
     };
     while_serving(&port, Serving::default().threads(1), handler, || {
         let other = client(address)?;
@@ -252,6 +263,8 @@ fn a_panic_closes_its_connection_and_ends_no_thread(backend: Backend) -> io::Res
         panics.into_inner().expect("no panic"),
         ["on purpose: 13"; 3]
     );
+    let [ids, closed] = [ids, closed].map(|it| it.into_inner().expect("no panic"));
+    assert_eq!((ids.len(), &ids), (3, &closed));
     Ok(())
 }
 
