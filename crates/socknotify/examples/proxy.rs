@@ -215,7 +215,10 @@ impl Side {
         let mut interest = Interest::NOTHING;
         while !outbox.bytes.is_empty() {
             match self.stream.write(outbox.bytes.as_slices().0) {
-                Ok(length) => drop(outbox.bytes.drain(..length)),
+                Ok(length) => {
+                    outbox.bytes.drain(..length);
+                    outbox.active = Instant::now();
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     interest = Interest::OUT;
                     break;
