@@ -12,7 +12,7 @@ use socknotify::{Backend, Entry, EventFilter, Events, Registration};
 use super::c_triggers::take_extra;
 use crate::support::trigger::{EDGE, EDGE_ONCE, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PortExt, drain_port,
+    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PortExt, SetAtEnd, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_removed, notification, port, port_with,
     rounds, wait_until,
 };
@@ -443,29 +443,43 @@ fn c5_no_edge_is_lost_that_comes_while_the_filter_changes(backend: Backend) -> i
     let port = port(backend)?;
     let pair = Pair::unix()?;
     let [changes, sent] = [const { AtomicUsize::new(0) }; 2];
-    // Both at the same time: neither sleeps.
+    let is_over = AtomicBool::new(false);
+    // Both at the same time: neither sleeps. False if that is enough.
     let wait_for = |count: &AtomicUsize, round| {
         let begin = Instant::now();
         while count.load(Ordering::SeqCst) <= round {
+            if is_over.load(Ordering::SeqCst) {
+                return false;
+            }
             assert!(begin.elapsed() < PATIENCE, "the other thread does not come");
             thread::yield_now();
         }
+        true
     };
     let pause = |rng: &mut fastrand::Rng| (0..rng.u32(..500)).for_each(|_| std::hint::spin_loop());
     let filters = [EventFilter::IN, EventFilter::ALL];
     port.enable(&pair.ours, KEY, filters[1], EDGE)?;
+    let begin = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut rng = fastrand::Rng::with_seed(7);
             for round in 0..ROUNDS {
-                wait_for(&changes, round);
+                if !wait_for(&changes, round) {
+                    break;
+                }
                 pause(&mut rng);
                 pair.send().expect("there is room");
                 sent.fetch_add(1, Ordering::SeqCst);
             }
         });
         let mut rng = fastrand::Rng::with_seed(8);
+        let _is_over = SetAtEnd(&is_over);
         for round in 0..ROUNDS {
+            // Beside other programs, each turn waits for theirs.
+            if begin.elapsed() > PATIENCE {
+                println!("{round} rounds");
+                break;
+            }
             changes.fetch_add(1, Ordering::SeqCst);
             pause(&mut rng);
             port.enable(&pair.ours, KEY, filters[round % 2], EDGE)?;
