@@ -138,11 +138,14 @@ fn a_task_that_tries_what_fails_again_and_again_ends_with_its_runtime() -> io::R
     let runtime = Runtime::builder().places(1).build()?;
     let file = runtime.block_on(async { File::try_from(tempfile::tempfile()?) })?;
     let (release, blocked) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
     drop(runtime.spawn(async move {
+        tell.send(()).expect("someone listens");
         let _ = blocked.recv();
         while file.sync_all().await.is_err() {}
     }));
     let handle = runtime.handle().clone();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(()), "it has begun");
     assert!(!runtime.shutdown(Duration::from_millis(5)));
     release.send(()).expect("it waits");
     support::until_it_has_ended(&handle);
