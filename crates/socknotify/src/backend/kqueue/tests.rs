@@ -1,11 +1,12 @@
 //! What only the backend can tell: its system calls, and what it does without `EVFILT_USER`.
 
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sys::{Queue, calls};
+use super::sys::{Event as Change, Filter, Queue, calls, flags};
 use super::waker::Waker;
 use super::{Kqueue, identity, systems};
 use crate::engine::Engine;
@@ -207,6 +208,30 @@ fn a_registration_changes_between_once_and_edge() {
         assert!(process(&mut []).is_err());
         assert_eq!(process(&mut enable(&pairs, ONCE)), Ok(1));
         ours.read_exact(&mut [0; 2]).expect("read");
+    }
+}
+
+/// A thread arms a registration in the call in which it waits, and another thread has armed it anew before that. What that
+/// wants is not lost if a third one takes the event.
+#[test]
+fn c3_what_a_late_change_has_brought_back_is_armed_by_whoever_sees_it() {
+    for trigger in [ONCE, Trigger::EDGE] {
+        let engine = engine();
+        let pairs = pairs(1);
+        let (ours, theirs) = &pairs[0];
+        let mut found = [Entry::default(); 2];
+        let mut process = |entries: &mut [Registration<'_>]| {
+            engine.process(entries, &mut found, Some(Duration::ZERO), None)
+        };
+        assert!(process(&mut enable(&pairs, trigger)).is_err());
+        // The change of the first thread comes late.
+        let (fd, before) = (ours.as_raw_fd() as u32, 0);
+        let late = [Change::new(fd, Filter::Read, flags::ENABLE, before)];
+        engine.backend().queue.change(&late).expect("it is there");
+        (&mut &*theirs).write_all(b"x").expect("written");
+        // It comes with the generation from before, and then with its own.
+        let seen = [(); 2].map(|()| process(&mut []));
+        assert!(seen.contains(&Ok(1)), "{seen:?}");
     }
 }
 
