@@ -85,7 +85,8 @@ impl Serving {
         self
     }
 
-    /// Calls this on each thread before it serves: to set its priority, or the processors that it runs on.
+    /// Calls this on each thread before it serves: to set its priority, or the processors that it runs on. If it panics, the
+    /// thread serves all the same.
     pub fn on_start(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
         self.on_start = Some(Arc::new(call));
         self
@@ -237,10 +238,12 @@ where
 
     /// One thread.
     fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        if let Some(call) = &self.serving.on_start {
-            call();
-        }
         let mut worker = self.port.worker(self.serving.room);
+        if let Some(call) = &self.serving.on_start {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {
+                self.report(&mut worker, None, panic);
+            }
+        }
         let idle = Some(self.serving.idle);
         let mut timeout = idle;
         loop {

@@ -268,6 +268,43 @@ fn a_panic_closes_its_connection_and_ends_no_thread(backend: Backend) -> io::Res
     Ok(())
 }
 
+/// Each thread begins to serve, and a thread more is started when one is needed, as the threads are counted.
+#[for_every_backend]
+fn a_panic_before_a_thread_serves_ends_no_thread(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 2)?;
+    let (panics, waiting, gate) = (AtomicUsize::new(0), AtomicUsize::new(0), Gate::new());
+    let handler = |(worker, event): Handled<'_>| match event {
+        Event::Panicked(None, _) => {
+            panics.fetch_add(1, Ordering::SeqCst);
+        }
+        event => echo((worker, event), |worker, byte| {
+            if byte == b'w' {
+                worker.blocking(|| {
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    gate.pass();
+                });
+            }
+        }),
+    };
+    let serving = Serving::default().on_start(|| panic!("on purpose"));
+    while_serving(&port, serving, handler, || {
+        let clients = (0..4).map(|_| client(address));
+        let clients = clients.collect::<io::Result<Vec<_>>>()?;
+        let _open = Opening(&gate);
+        for mut client in &clients {
+            client.write_all(b"w")?;
+        }
+        wait_until("all block", || waiting.load(Ordering::SeqCst) == 4);
+        gate.open_for_all();
+        for mut client in &clients {
+            client.read_exact(&mut [0])?;
+        }
+        exchange(&clients[0], 1)
+    })?;
+    assert!(panics.load(Ordering::SeqCst) >= 4, "{panics:?}");
+    Ok(())
+}
+
 /// A client that reads late gets all of a long answer, which `write_all` waits for; others are answered meanwhile.
 #[for_every_backend]
 fn a_client_that_reads_late_gets_the_whole_answer(backend: Backend) -> io::Result<()> {
