@@ -163,7 +163,7 @@ pub use error::{Error, RegisterError, RegistrationError};
 pub use operations::Overlapped;
 pub use port::{Builder, CompletionPort, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};
-pub use threads::{Snapshot, WakePolicy};
+pub use threads::{BlockedThread, Snapshot, WakePolicy};
 
 /// The program in the README compiles.
 #[cfg(doctest)]

@@ -43,6 +43,24 @@ impl fmt::Display for WakePolicy {
     }
 }
 
+/// A thread that has packets in hand and holds no place: see [`CompletionPort::blocked`](crate::CompletionPort::blocked).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockedThread {
+    /// The system's number of the thread, which `ps -L` and debuggers show. On Linux only.
+    #[doc(alias = "gettid")]
+    pub id: Option<u32>,
+    /// The system's name of the thread: on Linux the first 15 bytes of the one that it was given, and `None` elsewhere.
+    pub name: Option<String>,
+    /// For how long the port has seen it with the packets that it has.
+    pub time: Duration,
+    /// It was counted out (see [`Snapshot::counted_out`]), and not found to block: so it may compute.
+    pub is_counted_out: bool,
+    /// The system call that it is in at this moment, for instance `"futex"` for a lock or `"read"`. `None` if it is in none,
+    /// or in one that seldom blocks. On Linux only.
+    pub system_call: Option<&'static str>,
+}
+
 /// The state of a port at one moment.
 ///
 /// Its values are of one moment, and may be out of date when you read them.

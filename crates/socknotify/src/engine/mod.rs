@@ -62,7 +62,7 @@ use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wak
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
 use crate::sys::{Fd, Owner, Process};
-use crate::{Entry, Error, Registration, Snapshot, WakePolicy};
+use crate::{BlockedThread, Entry, Error, Registration, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
 pub(crate) struct Engine<B: Backend> {
@@ -418,6 +418,15 @@ impl<B: Backend> Engine<B> {
     }
 
     /// In a forked child the port has nothing.
+    pub(crate) fn blocked(&self) -> Vec<BlockedThread> {
+        if !self.process.is_this() {
+            return Vec::new();
+        }
+        let threads = lock(&self.roster).without_place();
+        // What the system says is read with no lock held.
+        threads.into_iter().map(|it| it.describe()).collect()
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         if !self.process.is_this() {
             return Snapshot {

@@ -18,6 +18,7 @@ use crate::sys::{Fd, process_time};
 use super::scheduler::{Flag, Gate};
 use super::sync::{Activity, AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
 use super::watch::{Clock, FIRST_TICK, LastResort};
+use crate::BlockedThread;
 
 /// A thread that is seen to sleep twice has left its place, if at least this time is between.
 const SECOND_LOOK: Duration = Duration::from_micros(50);
@@ -418,6 +419,26 @@ pub(super) struct Found {
     pub(super) after: Option<Duration>,
 }
 
+/// A thread that has packets in hand, and has left its place or is counted out.
+pub(super) struct WithoutPlace {
+    holder: Arc<Holder>,
+    doing: Doing,
+    since: Instant,
+}
+
+impl WithoutPlace {
+    pub(super) fn describe(&self) -> BlockedThread {
+        let seen = self.holder.thread.describe();
+        BlockedThread {
+            id: seen.id,
+            name: seen.name,
+            time: self.since.elapsed(),
+            is_counted_out: self.doing == Doing::Over,
+            system_call: seen.system_call,
+        }
+    }
+}
+
 /// The threads that have dequeued from a port.
 #[derive(Default)]
 pub(super) struct Roster {
@@ -472,6 +493,18 @@ impl Roster {
     /// How many threads are counted out.
     pub(super) fn counted_out(&self) -> usize {
         self.count(Doing::Over)
+    }
+
+    /// Those that have packets in hand, and have left their places or are counted out.
+    pub(super) fn without_place(&self) -> Vec<WithoutPlace> {
+        let threads = self.threads.iter().map(|seen| WithoutPlace {
+            holder: Arc::clone(&seen.holder),
+            doing: seen.holder.word().doing(),
+            since: seen.since,
+        });
+        threads
+            .filter(|it| matches!(it.doing, Doing::Left | Doing::Over))
+            .collect()
     }
 
     /// The indices of all threads, in turn.
@@ -604,12 +637,12 @@ impl Roster {
             .last_resort
             .is_due((now, spent), nap, has_moved, counts)
         {
-            self.count_out(gate, now, found);
+            self.count_out(gate, found);
         }
     }
 
     /// Count out the thread that has held its place longest.
-    pub(super) fn count_out(&mut self, gate: &Gate, now: Instant, found: &mut Found) {
+    pub(super) fn count_out(&mut self, gate: &Gate, found: &mut Found) {
         let holds = |seen: &&mut Seen| seen.word.doing() == Doing::Packets;
         let longest = self.threads.iter_mut().filter(holds);
         let Some(seen) = longest.min_by_key(|seen| seen.since) else {
@@ -620,7 +653,6 @@ impl Roster {
             found.freed += 1;
             found.keepers.push(Arc::clone(&seen.holder));
             seen.word = seen.word.with(Doing::Over);
-            seen.since = now;
         }
     }
 }

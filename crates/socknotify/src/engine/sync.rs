@@ -93,6 +93,7 @@ pub(super) mod model {
     use loom::thread_local;
 
     use super::{Activity, Look};
+    use crate::sys::thread_state::Description;
 
     thread_local! {
         static IS_BLOCKED: Arc<AtomicBool> = Arc::new(AtomicBool::new(false));
@@ -107,6 +108,10 @@ pub(super) mod model {
 
         pub(in super::super) fn activity(&self) -> Activity {
             Activity::Unknown
+        }
+
+        pub(in super::super) fn describe(&self) -> Description {
+            Description::default()
         }
 
         pub(in super::super) fn look(&self) -> Look {

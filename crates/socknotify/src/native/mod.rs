@@ -31,7 +31,8 @@ use crate::windows::alarm::Alarm;
 use crate::windows::codes;
 use crate::windows::port::{KernelPort, milliseconds};
 use crate::{
-    Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
+    BlockedThread, Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot,
+    Trigger,
 };
 
 /// A completion port of the kernel, which also has the registrations.
@@ -479,6 +480,11 @@ impl Native {
 
     pub(crate) fn concurrency(&self) -> usize {
         self.concurrency
+    }
+
+    /// The kernel does not say.
+    pub(crate) fn blocked(&self) -> Vec<BlockedThread> {
+        Vec::new()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -83,6 +83,14 @@ pub(crate) enum Activity {
     Unknown,
 }
 
+/// What people know a thread by, and the system call that it is in, as far as the system says.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    pub(crate) id: Option<u32>,
+    pub(crate) name: Option<String>,
+    pub(crate) system_call: Option<&'static str>,
+}
+
 /// What is needed to see what one thread does.
 #[derive(Debug)]
 pub(crate) struct ThreadState {
@@ -107,6 +115,15 @@ impl ThreadState {
         } else {
             Activity::Unknown
         }
+    }
+
+    /// What people know the thread by, and what it is in now.
+    pub(crate) fn describe(&self) -> Description {
+        #[cfg(target_os = "linux")]
+        if self.process.is_this() {
+            return self.thread.describe();
+        }
+        Description::default()
     }
 
     /// What the thread does now. [`Unknown`](Look::Unknown) in a forked child.

@@ -11,7 +11,9 @@ use crate::entry::Arming;
 use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
-use crate::{Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, WakePolicy};
+use crate::{
+    BlockedThread, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, WakePolicy,
+};
 
 /// A port on either backend.
 #[derive(Clone)]
@@ -195,6 +197,10 @@ impl SystemPort {
             SystemPort::Engine(engine) => engine.wake_policy(),
             SystemPort::Native(_) => WakePolicy::Eager,
         }
+    }
+
+    pub(crate) fn blocked(&self) -> Vec<BlockedThread> {
+        either!(self, port => port.blocked())
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

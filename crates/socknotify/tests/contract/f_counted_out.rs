@@ -142,7 +142,8 @@ fn needs_a_place_once_counted_out(backend: Backend) -> io::Result<bool> {
     let port = detecting_port(backend, 1, WakePolicy::Eager)?;
     let gate = Gate::new();
     thread::scope(|scope| {
-        let _close = CloseAtEnd(&port, &[&gate]);
+        let gates = [&gate];
+        let _close = CloseAtEnd(&port, &gates);
         port.post_all(&[PACKET; 2])?;
         port.dequeue_one(None)?;
         let other = scope.spawn(|| {

@@ -1,6 +1,6 @@
 //! F4. Threads that block are found, and leave their places to others.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -606,6 +606,46 @@ fn f4_no_place_and_no_packet_is_lost_whatever_threads_do(backend: Backend) -> io
     Ok(())
 }
 
+/// A handler that waits for a lock, or for a pipe, says so to who asks the port.
+#[for_every_backend(with_places)]
+fn f4_the_port_says_which_threads_block_and_in_what(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend, 1, WakePolicy::Eager)?;
+    assert_eq!(port.blocked(), []);
+    let pair = Pair::unix()?;
+    pair.ours.set_nonblocking(false)?;
+    pair.ours.set_read_timeout(Some(PATIENCE))?;
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let name = "reads for long";
+        let reads = thread::Builder::new().name(name.into());
+        let reads = reads.spawn_scoped(scope, || {
+            port.dequeue_one(None).expect("a packet");
+            (&pair.ours).read(&mut [0])
+        })?;
+        port.post(PACKET)?;
+        wait_until("it has a place", || counted(port.snapshot().running) == 1);
+        // Another one waits for the place.
+        let other = scope.spawn(|| port.dequeue_one(None));
+        port.post(PACKET)?;
+        assert_eq!(other.join().expect("no panic"), Ok(PACKET));
+        let blocked = port.blocked();
+        let [thread] = &blocked[..] else {
+            panic!("{blocked:?}")
+        };
+        assert!(thread.time > Duration::ZERO && thread.time < PATIENCE);
+        if cfg!(target_os = "linux") && !thread.is_counted_out {
+            assert_eq!(thread.name.as_deref(), Some(name));
+            // A read from a socket is a receive.
+            assert_eq!(thread.system_call, Some("recvfrom"));
+            assert!(thread.id.is_some());
+        }
+        (&pair.theirs).write_all(b"x")?;
+        assert_eq!(reads.join().expect("no panic")?, 1);
+        wait_until("nobody blocks", || port.blocked().is_empty());
+        Ok(())
+    })
+}
+
 /// Threads that wait do nothing while nothing comes.
 #[cfg(target_os = "linux")]
 #[for_every_backend(with_places)]
@@ -941,7 +981,8 @@ fn f4_one_that_blocks_among_many_that_compute_is_found_soon(backend: Backend) ->
         let is_over = AtomicBool::new(false);
         let gate = Gate::new();
         thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[&gate]);
+            let gates = [&gate];
+            let _close = CloseAtEnd(&port, &gates);
             let _end = SetAtEnd(&is_over);
             let (port, is_over, gate) = (&port, &is_over, &gate);
             let (tell, told) = channel();

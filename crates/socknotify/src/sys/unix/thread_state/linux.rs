@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::sys::Process;
 use crate::sys::calls::outcome;
-use crate::sys::thread_state::{Activity, Look};
+use crate::sys::thread_state::{Activity, Description, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -79,6 +79,17 @@ impl Thread {
         }
     }
 
+    /// What `/proc` says of it.
+    pub(crate) fn describe(&self) -> Description {
+        let read = |file| fs::read_to_string(format!("/proc/self/task/{}/{file}", self.id)).ok();
+        let call = read("syscall").and_then(|line| line.split(' ').next()?.trim().parse().ok());
+        Description {
+            id: self.id.try_into().ok(),
+            name: read("comm").map(|name| name.trim_end_matches('\n').to_owned()),
+            system_call: call.and_then(name_of),
+        }
+    }
+
     pub(crate) fn look(&self) -> Look {
         self.look_at_state()
             .unwrap_or_else(|| look_at_clock(self.id))
@@ -97,6 +108,51 @@ impl Thread {
             _ => None,
         }
     }
+}
+
+/// The system calls in which threads wait, with the kernel's names.
+const CALLS: &[(libc::c_long, &str)] = &[
+    (libc::SYS_futex, "futex"),
+    (libc::SYS_read, "read"),
+    (libc::SYS_readv, "readv"),
+    (libc::SYS_pread64, "pread64"),
+    (libc::SYS_preadv, "preadv"),
+    (libc::SYS_preadv2, "preadv2"),
+    (libc::SYS_write, "write"),
+    (libc::SYS_writev, "writev"),
+    (libc::SYS_pwrite64, "pwrite64"),
+    (libc::SYS_pwritev, "pwritev"),
+    (libc::SYS_pwritev2, "pwritev2"),
+    (libc::SYS_sendfile, "sendfile"),
+    (libc::SYS_splice, "splice"),
+    (libc::SYS_openat, "openat"),
+    (libc::SYS_fsync, "fsync"),
+    (libc::SYS_fdatasync, "fdatasync"),
+    (libc::SYS_flock, "flock"),
+    (libc::SYS_fcntl, "fcntl"),
+    (libc::SYS_getdents64, "getdents64"),
+    (libc::SYS_nanosleep, "nanosleep"),
+    (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+    (libc::SYS_ppoll, "ppoll"),
+    (libc::SYS_pselect6, "pselect6"),
+    (libc::SYS_epoll_pwait, "epoll_pwait"),
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "arm"))]
+    (libc::SYS_poll, "poll"),
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "arm"))]
+    (libc::SYS_epoll_wait, "epoll_wait"),
+    (libc::SYS_connect, "connect"),
+    (libc::SYS_accept4, "accept4"),
+    (libc::SYS_recvfrom, "recvfrom"),
+    (libc::SYS_recvmsg, "recvmsg"),
+    (libc::SYS_sendto, "sendto"),
+    (libc::SYS_sendmsg, "sendmsg"),
+    (libc::SYS_wait4, "wait4"),
+    (libc::SYS_waitid, "waitid"),
+];
+
+fn name_of(call: libc::c_long) -> Option<&'static str> {
+    let mut calls = CALLS.iter();
+    calls.find(|it| it.0 == call).map(|it| it.1)
 }
 
 /// Whether `/proc` is there, and of the same PID namespace, so that its thread ids are those that the process knows.
