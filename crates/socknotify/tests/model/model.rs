@@ -35,7 +35,7 @@ const FALSE_NOTIFICATIONS: usize = 64;
 const OVERTAKEN: usize = 8;
 
 /// Keys from here on are those of posted packets.
-pub(crate) const POSTED: usize = 1 << 32;
+pub(crate) const POSTED: usize = 1 << (usize::BITS / 2);
 
 /// Identifies a socket within a case. Unlike descriptor numbers, these are not reused.
 pub(crate) type SocketId = usize;
