@@ -79,9 +79,13 @@ impl Thread {
         }
     }
 
-    /// What `/proc` says of it.
+    /// What `/proc` says of it, if that shows this process.
     pub(crate) fn describe(&self) -> Description {
-        let read = |file| fs::read_to_string(format!("/proc/self/task/{}/{file}", self.id)).ok();
+        let shows = shows_this_process();
+        let read = |file| {
+            let path = format!("/proc/self/task/{}/{file}", self.id);
+            shows.then(|| fs::read_to_string(path).ok()).flatten()
+        };
         let call = read("syscall").and_then(|line| line.split(' ').next()?.trim().parse().ok());
         Description {
             id: self.id.try_into().ok(),
