@@ -314,6 +314,19 @@ fn d1_a_reset_connection_is_in_where_the_system_tells_nothing_of_it() -> io::Res
     })
 }
 
+/// From here on the system starts no thread for this one.
+fn refuse_threads() -> io::Result<()> {
+    [libc::SYS_clone, libc::SYS_clone3]
+        .into_iter()
+        .try_for_each(|call| {
+            refuse(&Refusal {
+                call,
+                arguments: &[],
+                error: libc::EAGAIN,
+            })
+        })
+}
+
 /// As where a process may have no more threads.
 #[test]
 fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result<()> {
@@ -322,13 +335,7 @@ fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result
             .file_driver(FileDriver::Threads)
             .build()?;
         let file = port.adopt_file(tempfile::tempfile()?)?;
-        for call in [libc::SYS_clone, libc::SYS_clone3] {
-            refuse(&Refusal {
-                call,
-                arguments: &[],
-                error: libc::EAGAIN,
-            })?;
-        }
+        refuse_threads()?;
         let none = Error::Os(libc::EAGAIN);
         let Err(refused) = port.run(|| 5) else {
             panic!("it has no thread");
@@ -359,13 +366,7 @@ fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
     port.run(move || wait.recv().map_or(1, |()| 0))?;
     let refused = thread::scope(|scope| {
         let without_threads = scope.spawn(|| {
-            for call in [libc::SYS_clone, libc::SYS_clone3] {
-                refuse(&Refusal {
-                    call,
-                    arguments: &[],
-                    error: libc::EAGAIN,
-                })?;
-            }
+            refuse_threads()?;
             port.run(|| 2)?;
             let write = FileOperation::write_at(&file, b"x".to_vec(), 0);
             let refused = port.begin(write).expect_err("it has no thread");
@@ -411,13 +412,7 @@ fn o3_a_ring_needs_no_thread_more() -> io::Result<()> {
     on_a_thread(|| {
         let port = Port::<UnixStream>::new()?;
         let file = port.adopt_file(tempfile::tempfile()?)?;
-        for call in [libc::SYS_clone, libc::SYS_clone3] {
-            refuse(&Refusal {
-                call,
-                arguments: &[],
-                error: libc::EAGAIN,
-            })?;
-        }
+        refuse_threads()?;
         let mut worker = port.worker(8);
         for _ in 0..5000 {
             worker.begin(FileOperation::read_at(&file, vec![0; 4096], 0))?;

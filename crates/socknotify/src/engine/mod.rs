@@ -38,7 +38,7 @@ mod collect;
 mod interest;
 mod place;
 mod scheduler;
-mod sync;
+pub(crate) mod sync;
 mod table;
 mod trusted;
 mod wait;

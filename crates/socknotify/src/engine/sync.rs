@@ -1,15 +1,23 @@
-//! The locks and the like of the engine, so that the model checker can stand in for them.
+//! The locks and the like of the engine and of workers, so that the model checker can stand in for them.
 
 #[cfg(interleavings)]
-pub(super) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
+pub(super) use loom::sync::Condvar;
 #[cfg(interleavings)]
-pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
+#[cfg(interleavings)]
+pub(super) use loom::sync::atomic::{AtomicU64, fence};
+#[cfg(interleavings)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(interleavings)]
 pub(super) use loom::thread_local;
 #[cfg(not(interleavings))]
-pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
+pub(super) use std::sync::Condvar;
 #[cfg(not(interleavings))]
-pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize};
+#[cfg(not(interleavings))]
+pub(super) use std::sync::atomic::{AtomicU64, fence};
+#[cfg(not(interleavings))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 #[cfg(not(interleavings))]
 pub(super) use std::thread_local;
 
@@ -45,7 +53,7 @@ pub(super) fn set(flag: &AtomicBool) {
 
 /// Lock, also after a panic.
 #[inline]
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

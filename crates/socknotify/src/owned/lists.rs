@@ -5,19 +5,11 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::PoisonError;
-
-#[cfg(interleavings)]
-use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(interleavings)]
-use loom::sync::{Mutex, MutexGuard};
-#[cfg(not(interleavings))]
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(not(interleavings))]
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
 
 use super::packet::Packet;
 use crate::Entry;
+use crate::engine::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, lock};
 
 /// In place of a count: others have taken all that is counted. The thread may have counted on since.
 const TAKEN: usize = usize::MAX / 2;
@@ -75,7 +67,7 @@ impl Lists {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inside)
     }
 
     /// How many events there are to take.

@@ -187,6 +187,27 @@ fn no_more_threads_serve_than_the_limit(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// The clients of so many handlers that have waited at a gate at the same time, each for a `w`, and have answered.
+fn block_at_once(
+    count: usize,
+    address: SocketAddr,
+    waiting: &AtomicUsize,
+    gate: &Gate,
+) -> io::Result<Vec<TcpStream>> {
+    let clients = (0..count).map(|_| client(address));
+    let clients = clients.collect::<io::Result<Vec<_>>>()?;
+    let _open = Opening(gate);
+    for mut client in &clients {
+        client.write_all(b"w")?;
+    }
+    wait_until("all block", || waiting.load(Ordering::SeqCst) == count);
+    gate.open_for_all();
+    for mut client in &clients {
+        client.read_exact(&mut [0])?;
+    }
+    Ok(clients)
+}
+
 #[for_every_backend]
 fn threads_that_have_nothing_to_do_end_but_for_one(backend: Backend) -> io::Result<()> {
     let (port, address) = listening(backend, 2)?;
@@ -203,17 +224,7 @@ fn threads_that_have_nothing_to_do_end_but_for_one(backend: Backend) -> io::Resu
     };
     let serving = Serving::default().idle(SHORT);
     while_serving(&port, serving, handler, || {
-        let clients = (0..8).map(|_| client(address));
-        let clients = clients.collect::<io::Result<Vec<_>>>()?;
-        let _open = Opening(&gate);
-        for mut client in &clients {
-            client.write_all(b"w")?;
-        }
-        wait_until("all block", || waiting.load(Ordering::SeqCst) == 8);
-        gate.open_for_all();
-        for mut client in &clients {
-            client.read_exact(&mut [0])?;
-        }
+        let clients = block_at_once(8, address, &waiting, &gate)?;
         wait_until("one waits", || port.snapshot().waiting == 1);
         // And others start when they are needed.
         (0..100).try_for_each(|round| exchange(&clients[round % 8], round as u8))
@@ -288,17 +299,7 @@ fn a_panic_before_a_thread_serves_ends_no_thread(backend: Backend) -> io::Result
     };
     let serving = Serving::default().on_start(|| panic!("on purpose"));
     while_serving(&port, serving, handler, || {
-        let clients = (0..4).map(|_| client(address));
-        let clients = clients.collect::<io::Result<Vec<_>>>()?;
-        let _open = Opening(&gate);
-        for mut client in &clients {
-            client.write_all(b"w")?;
-        }
-        wait_until("all block", || waiting.load(Ordering::SeqCst) == 4);
-        gate.open_for_all();
-        for mut client in &clients {
-            client.read_exact(&mut [0])?;
-        }
+        let clients = block_at_once(4, address, &waiting, &gate)?;
         exchange(&clients[0], 1)
     })?;
     assert!(panics.load(Ordering::SeqCst) >= 4, "{panics:?}");
