@@ -9,8 +9,8 @@ use crate::implementation::Implementation;
 
 struct Goal {
     what: &'static str,
-    case: &'static str,
-    setting: &'static str,
+    /// A case, and a setting of it.
+    at: (&'static str, &'static str),
     figure: Figure,
     side: Implementation,
     /// The figure is its ratio to this one's.
@@ -18,30 +18,13 @@ struct Goal {
     limit: f64,
 }
 
-const fn goal(
-    what: &'static str,
-    (case, setting): (&'static str, &'static str),
-    figure: Figure,
-    side: Implementation,
-    to: Option<Implementation>,
-    limit: f64,
-) -> Goal {
-    Goal {
-        what,
-        case,
-        setting,
-        figure,
-        side,
-        to,
-        limit,
-    }
-}
-
-use Figure::{Longest, P99, Rate, ServerCpu};
-
-const SPAWNING: Option<Implementation> = Some(Implementation::TokioSpawning);
-const TOKIO: Option<Implementation> = Some(Implementation::Tokio);
+const SPAWNING: Implementation = Implementation::TokioSpawning;
+const TOKIO: Implementation = Implementation::Tokio;
 const LOOKUP: (&str, &str) = ("lookup", "apart=1");
+const BURST_10: (&str, &str) = ("burst", "connections=10");
+const BURST_30: (&str, &str) = ("burst", "connections=30");
+const BURST_100: (&str, &str) = ("burst", "connections=100");
+const COMPUTE: (&str, &str) = ("compute", "connections=4");
 const ONE: (&str, &str) = ("blocking", "blocking=1");
 const FIVE: (&str, &str) = ("blocking", "blocking=5");
 const TWENTY: (&str, &str) = ("blocking", "blocking=20");
@@ -51,187 +34,59 @@ const MANY_APART: (&str, &str) = ("http", "apart=1 connections=1000");
 const SHARED: (&str, &str) = ("http", "apart=0 connections=100");
 const FIXED: (&str, &str) = ("latency", "apart=1 load=50");
 
-const GOALS: [Goal; 25] = [
-    goal(
-        "lookup, `serve`: requests/s to `spawn_blocking`",
-        LOOKUP,
-        Rate,
-        SERVE,
-        SPAWNING,
-        1.5,
-    ),
-    goal(
-        "lookup, async: the same",
-        LOOKUP,
-        Rate,
-        ASYNC,
-        SPAWNING,
-        1.5,
-    ),
-    goal(
-        "lookup, `serve`: CPU time to `spawn_blocking`",
-        LOOKUP,
-        ServerCpu,
-        SERVE,
-        SPAWNING,
-        0.42,
-    ),
-    goal(
-        "lookup, async: the same",
-        LOOKUP,
-        ServerCpu,
-        ASYNC,
-        SPAWNING,
-        0.42,
-    ),
-    goal(
-        "10 sleep 50 ms, `serve`: another's longest wait, ms",
-        ("burst", "connections=10"),
-        Longest,
-        SERVE,
-        None,
-        5.0,
-    ),
-    goal(
-        "the same, async",
-        ("burst", "connections=10"),
-        Longest,
-        ASYNC,
-        None,
-        5.0,
-    ),
-    goal(
-        "30 sleep 50 ms, `serve`",
-        ("burst", "connections=30"),
-        Longest,
-        SERVE,
-        None,
-        8.0,
-    ),
-    goal(
-        "the same, async",
-        ("burst", "connections=30"),
-        Longest,
-        ASYNC,
-        None,
-        8.0,
-    ),
-    goal(
-        "100 sleep 50 ms, `serve`",
-        ("burst", "connections=100"),
-        Longest,
-        SERVE,
-        None,
-        18.0,
-    ),
-    goal(
-        "the same, async",
-        ("burst", "connections=100"),
-        Longest,
-        ASYNC,
-        None,
-        18.0,
-    ),
-    goal(
-        "4 compute 1 s, `serve`: another's longest wait, ms",
-        ("compute", "connections=4"),
-        Longest,
-        SERVE,
-        None,
-        60.0,
-    ),
-    goal(
-        "the same, async",
-        ("compute", "connections=4"),
-        Longest,
-        ASYNC,
-        None,
-        60.0,
-    ),
-    goal(
-        "1 % sleep 50 ms, `serve`: requests/s to `spawn_blocking`",
-        ONE,
-        Rate,
-        SERVE,
-        SPAWNING,
-        0.95,
-    ),
-    goal("5 % do", FIVE, Rate, SERVE, SPAWNING, 0.97),
-    goal("20 % do", TWENTY, Rate, SERVE, SPAWNING, 1.0),
-    goal(
-        "5 % sleep 50 ms, `serve`: CPU time to `spawn_blocking`",
-        FIVE,
-        ServerCpu,
-        SERVE,
-        SPAWNING,
-        1.1,
-    ),
-    goal(
-        "1 % sleep 50 ms, `serve`: p99 of the others, ms",
-        ONE,
-        P99,
-        SERVE,
-        None,
-        1.5,
-    ),
-    goal("5 % do", FIVE, P99, SERVE, None, 1.5),
-    goal(
-        "5 % read from the disk, `serve`: requests/s to `spawn_blocking`",
-        DISK,
-        Rate,
-        SERVE,
-        SPAWNING,
-        0.85,
-    ),
-    goal(
-        "the same, `blocking`",
-        DISK,
-        Rate,
-        SERVE_BLOCKING,
-        SPAWNING,
-        0.95,
-    ),
-    goal(
-        "HTTP, 100 connections, server on one processor: requests/s to tokio",
-        APART,
-        Rate,
-        OWNED,
-        TOKIO,
-        1.05,
-    ),
-    goal(
-        "the same, 1,000 connections",
-        MANY_APART,
-        Rate,
-        OWNED,
-        TOKIO,
-        1.05,
-    ),
-    goal(
-        "the same, 100 connections at a fixed rate: CPU time to tokio",
-        FIXED,
-        ServerCpu,
-        OWNED,
-        TOKIO,
-        0.95,
-    ),
-    goal("the same: p99 to tokio", FIXED, P99, OWNED, TOKIO, 1.0),
-    goal(
-        "HTTP, 100 connections, shared processors: requests/s to tokio",
-        SHARED,
-        Rate,
-        OWNED,
-        TOKIO,
-        1.0,
-    ),
-];
+macro_rules! goals {
+    (@to) => { None };
+    (@to $to:ident) => { Some($to) };
+    ($($what:literal: $at:ident, $figure:ident of $side:ident $(to $to:ident)?, $limit:literal;)*) => {
+        &[$(Goal {
+            what: $what,
+            at: $at,
+            figure: Figure::$figure,
+            side: $side,
+            to: goals!(@to $($to)?),
+            limit: $limit,
+        },)*]
+    };
+}
+
+const GOALS: &[Goal] = goals! {
+    "lookup, `serve`: requests/s to `spawn_blocking`": LOOKUP, Rate of SERVE to SPAWNING, 1.5;
+    "lookup, async: the same": LOOKUP, Rate of ASYNC to SPAWNING, 1.5;
+    "lookup, `serve`: CPU time to `spawn_blocking`": LOOKUP, ServerCpu of SERVE to SPAWNING, 0.42;
+    "lookup, async: the same": LOOKUP, ServerCpu of ASYNC to SPAWNING, 0.42;
+    "10 sleep 50 ms, `serve`: another's longest wait, ms": BURST_10, Longest of SERVE, 5.0;
+    "the same, async": BURST_10, Longest of ASYNC, 5.0;
+    "30 sleep 50 ms, `serve`": BURST_30, Longest of SERVE, 8.0;
+    "the same, async": BURST_30, Longest of ASYNC, 8.0;
+    "100 sleep 50 ms, `serve`": BURST_100, Longest of SERVE, 18.0;
+    "the same, async": BURST_100, Longest of ASYNC, 18.0;
+    "4 compute 1 s, `serve`: another's longest wait, ms": COMPUTE, Longest of SERVE, 60.0;
+    "the same, async": COMPUTE, Longest of ASYNC, 60.0;
+    "1 % sleep 50 ms, `serve`: requests/s to `spawn_blocking`": ONE, Rate of SERVE to SPAWNING, 0.95;
+    "5 % do": FIVE, Rate of SERVE to SPAWNING, 0.97;
+    "20 % do": TWENTY, Rate of SERVE to SPAWNING, 1.0;
+    "5 % sleep 50 ms, `serve`: CPU time to `spawn_blocking`": FIVE, ServerCpu of SERVE to SPAWNING, 1.1;
+    "1 % sleep 50 ms, `serve`: p99 of the others, ms": ONE, P99 of SERVE, 1.5;
+    "5 % do": FIVE, P99 of SERVE, 1.5;
+    "5 % read from the disk, `serve`: requests/s to `spawn_blocking`": DISK, Rate of SERVE to SPAWNING, 0.85;
+    "the same, `blocking`": DISK, Rate of SERVE_BLOCKING to SPAWNING, 0.95;
+    "HTTP, 100 connections, server on one processor: requests/s to tokio": APART, Rate of OWNED to TOKIO, 1.05;
+    "the same, 1,000 connections": MANY_APART, Rate of OWNED to TOKIO, 1.05;
+    "the same, 100 connections at a fixed rate: CPU time to tokio": FIXED, ServerCpu of OWNED to TOKIO, 0.95;
+    "the same: p99 to tokio": FIXED, P99 of OWNED to TOKIO, 1.0;
+    "HTTP, 100 connections, shared processors: requests/s to tokio": SHARED, Rate of OWNED to TOKIO, 1.0;
+};
 
 const HEAD: &str = "\n| case | goal | measured | result |\n|---|---|---|---|\n";
 
 impl Goal {
     /// The limit, in the words of the table.
     fn limit(&self) -> String {
-        let sign = if self.figure == Rate { "≥" } else { "≤" };
+        let sign = if self.figure == Figure::Rate {
+            "≥"
+        } else {
+            "≤"
+        };
         format!("{sign} {}", self.limit)
     }
 
@@ -239,7 +94,7 @@ impl Goal {
     fn found(&self, report: &Report) -> Option<(String, bool)> {
         let get = |side| {
             report
-                .row(self.case, self.setting, self.figure, side)?
+                .row(self.at.0, self.at.1, self.figure, side)?
                 .get(self.figure)
         };
         let value = get(self.side)?;
@@ -251,7 +106,7 @@ impl Goal {
             // Microseconds.
             None => (value / 1000.0, show(self.figure, value)),
         };
-        let is_met = if self.figure == Rate {
+        let is_met = if self.figure == Figure::Rate {
             value >= self.limit
         } else {
             value <= self.limit
@@ -263,7 +118,7 @@ impl Goal {
 /// `None` if one was not run.
 pub(super) fn table(report: &Report) -> Option<String> {
     let mut table = HEAD.to_owned();
-    for goal in &GOALS {
+    for goal in GOALS {
         let (measured, is_met) = goal.found(report)?;
         let result = if is_met { "met" } else { "missed" };
         let (what, limit) = (goal.what, goal.limit());
