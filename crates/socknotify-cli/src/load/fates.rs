@@ -68,6 +68,13 @@ impl Fates {
         }
     }
 
+    /// There is no address to connect to.
+    pub(crate) fn none_connected(&mut self, connections: u32, error: &io::Error) {
+        for _ in 0..connections {
+            self.unconnected.count(Some(error));
+        }
+    }
+
     pub(crate) fn add(&mut self, other: &Fates) {
         self.answered += other.answered;
         self.answered_and_ended += other.answered_and_ended;

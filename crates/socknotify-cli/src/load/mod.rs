@@ -108,7 +108,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let needed = u64::from(arguments.connections) + SPARE_DESCRIPTORS;
     descriptors::provide(descriptors::in_use() + needed)?;
     let server = &arguments.connect;
-    let addresses = addresses(server).map_err(|error| format!("connect to {server}: {error}"))?;
     let port = Port::from(arguments.port.build()?);
     let plan = Plan {
         mode: arguments.mode,
@@ -124,9 +123,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         is_shown: !arguments.output.json && io::stderr().is_terminal(),
     };
     let (mut clients, mut fates) = (Vec::new(), Fates::default());
+    let addresses = addresses(server);
+    if let Err(error) = &addresses {
+        fates.none_connected(plan.connections, error);
+    }
     // A name may refer to several, of which the server listens at one.
     let mut address = None;
-    for next in addresses {
+    for next in addresses.into_iter().flatten() {
         (clients, fates) = connect::all(&port, &next, &plan, &signals)?;
         address = Some(next);
         if !clients.is_empty() {

@@ -207,7 +207,7 @@ impl Client {
     ) -> Next {
         if let Some(Errand::Delivery(delivery)) = &mut self.file {
             if delivery.have_read(memory, count).is_err() {
-                return self.drop_for(Reason::File);
+                return self.end(Some(Reason::File));
             }
         }
         let outcome = self.deliver();
@@ -223,7 +223,7 @@ impl Client {
             Ok(Progress::Ended) => self.close(),
             // No socket fails so: the file does.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.drop_for(Reason::File)
+                self.end(Some(Reason::File))
             }
             Err(_) => self.drop_for(Reason::Reset),
         }
@@ -234,10 +234,11 @@ impl Client {
         Next::Close
     }
 
-    /// It has all that there is for it. If it sends more, that must not destroy what is on its way.
+    /// It has all that there is for it. If it sends more, that must not destroy what is on its way. One that was refused has
+    /// been counted already.
     fn end(&mut self, reason: Option<Reason>) -> Next {
         self.is_over = true;
-        match reason {
+        match reason.filter(|_| self.phase != Phase::Refused) {
             reason if self.is_answered => Next::Linger(reason),
             Some(reason) => Next::Drop(reason),
             None => Next::Close,
@@ -248,7 +249,7 @@ impl Client {
     pub(crate) fn wait(&mut self, plan: &Plan) -> Next {
         let now = Instant::now();
         if plan.cut_off().is_some_and(|time| time <= now) {
-            return self.drop_for(Reason::Cut);
+            return self.cut_off();
         }
         let (waits_for, interest, time) = match (&self.protocol, self.phase) {
             _ if !self.outgoing.is_empty() || self.file.is_some() => {
@@ -301,13 +302,22 @@ impl Client {
     pub(crate) fn overdue(&mut self, plan: &Plan) -> Next {
         let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= Instant::now());
         match self.waits_for {
-            _ if is_past(plan.cut_off()) => self.drop_for(Reason::Cut),
+            _ if is_past(plan.cut_off()) => self.cut_off(),
             Wait::Anything => self.end(Some(Reason::Idle)),
             Wait::Request => self.end(Some(Reason::Slow)),
             Wait::Taking => match self.wait(plan) {
                 _ if is_past(self.deadline) => self.drop_for(Reason::Slow),
                 next => next,
             },
+        }
+    }
+
+    /// The time of the server is over. What was answered whole still gets there.
+    fn cut_off(&mut self) -> Next {
+        if self.outgoing.is_empty() && self.file.is_none() {
+            self.end(Some(Reason::Cut))
+        } else {
+            self.drop_for(Reason::Cut)
         }
     }
 

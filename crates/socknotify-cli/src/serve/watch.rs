@@ -16,7 +16,7 @@ use crate::signals::Signals;
 /// How often the state of the server is looked at, if it is shown.
 const TICK: Duration = Duration::from_millis(25);
 
-/// How often the live line changes.
+/// How often the live line changes, and how often it looks whether the server is idle no more.
 const LINE: Duration = Duration::from_millis(500);
 
 /// Waits for a signal, drains the server, and ends its threads. A thread that ends before that ends
@@ -30,7 +30,7 @@ pub(crate) fn until_the_end(
 ) -> io::Result<()> {
     let mut line = LiveLine::new(is_shown, threads.len());
     while !server.has_ended.load(Ordering::SeqCst) {
-        signals.wait(is_shown.then_some(TICK));
+        signals.wait(is_shown.then_some(if line.is_idle { LINE } else { TICK }));
         if server.plan.cut_off().is_none() && signals.have_come() {
             // Before the listener is closed: then another server may take its place.
             bound.remove_file();
@@ -67,6 +67,8 @@ struct LiveLine {
     is_watched: bool,
     /// How many had left their places, at most.
     left: usize,
+    /// Nobody has asked for anything since the line changed.
+    is_idle: bool,
 }
 
 impl LiveLine {
@@ -88,6 +90,7 @@ impl LiveLine {
             samples: 0,
             is_watched: false,
             left: 0,
+            is_idle: false,
         }
     }
 
@@ -97,6 +100,7 @@ impl LiveLine {
         }
         if let Some(cut_off) = server.plan.cut_off() {
             let left = cut_off.saturating_duration_since(Instant::now());
+            self.is_idle = false;
             let line = draining(server.figures().open, left);
             if self.bar.message() != line {
                 self.bar.set_message(line);
@@ -117,6 +121,7 @@ impl LiveLine {
         let requests = now.requests - self.before.requests;
         let notifications = now.notifications - self.before.notifications;
         let dequeues = now.dequeues - self.before.dequeues;
+        self.is_idle = notifications == 0;
         let open = match !server.plan.mode.is_datagrams() {
             true => count(figures.open, "connection") + ", ",
             false => String::new(),

@@ -74,6 +74,37 @@ fn what_is_not_finished_in_time_is_cut_off_and_counted() -> io::Result<()> {
     Ok(())
 }
 
+/// A system that takes less of the answers than all of them shows less.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_answered_before_the_cut_gets_there() -> io::Result<()> {
+    use std::time::{Duration, Instant};
+
+    const REQUESTS: usize = 2000;
+    let server = Server::start("http", &["--grace", "0.2"])?;
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    // Most answers wait in the server's socket.
+    socket.set_recv_buffer_size(4096)?;
+    socket.connect(&server.address.into())?;
+    let mut client = HttpClient::on(socket.into())?;
+    client.send(&format!("{}GET / HTTP/1.1\r\nA: ", GET.repeat(REQUESTS)))?;
+    client.answer()?;
+    server.interrupt()?;
+    until_draining(&server)?;
+    // Its request is never complete, and it sends on when it is cut off.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) && client.send("a").is_ok() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 1..REQUESTS {
+        assert_eq!(client.answer()?.body, "Hello, world!\n");
+    }
+    assert!(client.is_at_end()?);
+    let (_, summary) = server.ended()?;
+    assert!(summary.contains("cut off                 1"), "{summary}");
+    Ok(())
+}
+
 /// Until then the server drains, and the listener is closed.
 fn until_draining(server: &Server) -> io::Result<()> {
     eventually("it accepts nothing more", || {
@@ -151,6 +182,22 @@ fn what_a_service_manager_sends_ends_it_in_order() -> io::Result<()> {
     Ok(())
 }
 
+/// How often the threads of a process have gone to sleep.
+#[cfg(target_os = "linux")]
+pub(crate) fn wake_ups(id: u32) -> io::Result<u64> {
+    let mut wakes = 0;
+    for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        wakes += line
+            .and_then(|line| line.trim().parse::<u64>().ok())
+            .unwrap_or(0);
+    }
+    Ok(wakes)
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn an_idle_server_does_not_wake() -> io::Result<()> {
@@ -160,24 +207,11 @@ fn an_idle_server_does_not_wake() -> io::Result<()> {
     let mut client = HttpClient::connect(server.address)?;
     client.request(GET)?;
     let id = server.process.id();
-    let wakes = || -> io::Result<u64> {
-        let mut wakes = 0;
-        for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
-            let status = std::fs::read_to_string(task?.path().join("status"))?;
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            wakes += line
-                .and_then(|line| line.trim().parse::<u64>().ok())
-                .unwrap_or(0);
-        }
-        Ok(wakes)
-    };
     // Threads may still be on their way to their waits.
-    let mut before = wakes()?;
+    let mut before = wake_ups(id)?;
     eventually("half a second without a wake-up", || {
         std::thread::sleep(Duration::from_millis(500));
-        let now = wakes()?;
+        let now = wake_ups(id)?;
         Ok(std::mem::replace(&mut before, now) == now)
     })?;
     drop(client);

@@ -481,5 +481,8 @@ fn a_server_that_is_not_there_is_an_error() -> io::Result<()> {
     let report = failed(&load(&address, "echo", &["--json"])?)?;
     assert_eq!(report["fates"]["unconnected"], 100, "{report}");
     assert_tells(&report, "100 of 100 connections could not be made: ");
+    // One whose name nobody knows, either.
+    let report = failed(&load("a.invalid:80", "echo", &["--json"])?)?;
+    assert_eq!(report["fates"]["unconnected"], 100, "{report}");
     Ok(())
 }

@@ -110,6 +110,29 @@ fn the_live_line_tells_that_it_drains_and_what_a_second_interrupt_does() -> io::
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_live_line_of_an_idle_server_takes_few_wake_ups() -> io::Result<()> {
+    use std::time::{Duration, Instant};
+
+    let server = OnTerminal::start(100)?;
+    let id = server.server.process.id();
+    eventually("few wake-ups in half a second", || {
+        let begin = Instant::now();
+        let before = crate::drain::wake_ups(id)?;
+        std::thread::sleep(Duration::from_millis(500));
+        // A machine that is busy makes it longer.
+        let most = begin.elapsed().as_millis() as u64 / 100;
+        Ok(crate::drain::wake_ups(id)? - before <= most)
+    })?;
+    let mut client = HttpClient::connect(server.server.address)?;
+    client.request(GET)?;
+    server.shows("1 connection, ")?;
+    drop(client);
+    server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn the_live_line_leaves_nothing_behind_on_a_narrow_terminal() -> io::Result<()> {
     const COLUMNS: usize = 30;
