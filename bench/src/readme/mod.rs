@@ -127,7 +127,8 @@ impl Block {
         }
         text += &report.measured();
         for table in self.tables {
-            text += &table.text(report)?;
+            // Who reads on sees how far figures spread.
+            text += &table.text(report, self.document == BENCH)?;
         }
         if self.has_goals {
             text += &goals::table(report)?;

@@ -454,9 +454,15 @@ pub(super) const LEFT_OUT: &str = "–";
 
 impl Table {
     /// `None` if the report has no row of a line.
-    pub(super) fn text(&self, report: &Report) -> Option<String> {
+    pub(super) fn text(&self, report: &Report, has_quartiles: bool) -> Option<String> {
         let lines = self.lines.iter().map(|line| {
-            let cells = self.columns.iter().map(|column| report.cell(line, column));
+            let cells = self.columns.iter().map(|column| {
+                let mut cell = report.cell(line, column)?;
+                if !has_quartiles {
+                    cell.truncate(cell.find(" (").unwrap_or(cell.len()));
+                }
+                Some(cell)
+            });
             let cells: Vec<_> = cells.collect();
             let is_there = cells.iter().any(Option::is_some);
             is_there.then_some(cells)
